@@ -1,0 +1,170 @@
+"""Program images: a memory with an instruction stream in it, and what should come of it.
+
+The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
+``dram`` (uint8; the index is the physical byte address, base registers are 0), ``insn_addr`` and
+``insn_count`` (integers), and optionally ``expected`` (``dram`` after the run).
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config, ConfigError
+
+# What reading a damaged archive raises, by the part of the file that is damaged.
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+_KEYS = ("config", "dram", "insn_addr", "insn_count")
+
+
+class ImageError(ValueError):
+    """A file that is not a program image, or an image whose parts contradict each other."""
+
+
+@dataclass(frozen=True)
+class ProgramImage:
+    """A program and its memory for the machine of ``config``.
+
+    ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. The stream of
+    ``insn_count`` instructions starts at byte ``insn_addr``, which is a multiple of 16, and ends
+    within the memory. `ImageError` says which of these does not hold.
+    """
+
+    config: Config
+    dram: npt.NDArray[np.uint8]
+    insn_addr: int
+    insn_count: int
+    expected: npt.NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        for name, array in (("dram", self.dram), ("expected", self.expected)):
+            if array is not None and (array.dtype != np.uint8 or array.ndim != 1):
+                raise ImageError(
+                    f"{name} is a {array.ndim}-dimensional array of {array.dtype}, not a "
+                    "1-dimensional one of uint8"
+                )
+        if self.expected is not None and self.expected.size != self.dram.size:
+            raise ImageError(
+                f"expected has {self.expected.size} bytes, dram has {self.dram.size}: they must be "
+                "of one size"
+            )
+        if self.insn_addr < 0 or self.insn_addr % isa.INSTRUCTION_BYTES:
+            raise ImageError(
+                f"insn_addr = {self.insn_addr:#x} is not aligned to an instruction "
+                f"({isa.INSTRUCTION_BYTES} bytes)"
+            )
+        if self.insn_count < 0:
+            raise ImageError(f"insn_count = {self.insn_count} is negative")
+        end = self.insn_addr + self.insn_count * isa.INSTRUCTION_BYTES
+        if end > self.dram.size:
+            raise ImageError(
+                f"the program lies outside the memory: {self.insn_count} instructions from byte "
+                f"{self.insn_addr:#x} end at {end:#x}, dram has {self.dram.size:#x} bytes"
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> ProgramImage:
+        """The image in a file; raises `ImageError` with the path and what is wrong with it."""
+        arrays = _arrays(Path(path))
+        try:
+            return cls(
+                config=_config(arrays["config"]),
+                dram=arrays["dram"],
+                insn_addr=_whole_number("insn_addr", arrays["insn_addr"]),
+                insn_count=_whole_number("insn_count", arrays["insn_count"]),
+                expected=arrays.get("expected"),
+            )
+        except ImageError as error:
+            raise ImageError(f"{path}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file, compressed; raises `ImageError` if it cannot be written."""
+        arrays: dict[str, Any] = {
+            "config": np.array(self.config.to_json()),
+            "dram": self.dram,
+            "insn_addr": np.int64(self.insn_addr),
+            "insn_count": np.int64(self.insn_count),
+        }
+        if self.expected is not None:
+            arrays["expected"] = self.expected
+        try:
+            # An open file, since savez would append .npz to a path without it.
+            with Path(path).open("wb") as file:
+                np.savez_compressed(file, **arrays)
+        except OSError as error:
+            raise ImageError(f"{path} cannot be written: {error.strerror}") from None
+
+    def instruction_bits(self) -> list[int]:
+        """The stream as it stands in ``dram``: 128 bits an instruction."""
+        size = isa.INSTRUCTION_BYTES
+        stream = self.dram[self.insn_addr : self.insn_addr + self.insn_count * size].tobytes()
+        return [
+            int.from_bytes(stream[at : at + size], "little") for at in range(0, len(stream), size)
+        ]
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ImageError(f"{path} cannot be read: {error.strerror}") from None
+    with file:
+        if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
+            raise ImageError(f"{path} is not a program image: it is no .npz file")
+        file.seek(0)
+        try:
+            archive = np.load(file, allow_pickle=False)
+            names = set(archive.files)
+        except _DAMAGE:
+            raise ImageError(f"{path} is truncated or damaged: its list of contents") from None
+        missing = [key for key in _KEYS if key not in names]
+        if missing:
+            raise ImageError(f"{path} is not a program image: it has no {' and no '.join(missing)}")
+        arrays = {}
+        for key in (*_KEYS, "expected"):
+            if key in names:
+                try:
+                    arrays[key] = archive[key]
+                except _DAMAGE as error:
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    raise ImageError(f"{path} is damaged: {key} cannot be read: {reason}") from None
+                if not isinstance(arrays[key], np.ndarray):
+                    raise ImageError(f"{path} is damaged: {key} is not an array")
+    return arrays
+
+
+def _config(array: npt.NDArray[Any]) -> Config:
+    if array.dtype.kind != "U" or array.ndim != 0:
+        raise ImageError(f"config is an array of {array.dtype}, not one text of JSON")
+    try:
+        return Config.from_json(str(array))
+    except ConfigError as error:
+        raise ImageError(f"config: {error}") from None
+
+
+def _whole_number(name: str, array: npt.NDArray[Any]) -> int:
+    if array.dtype.kind not in "iu" or array.ndim != 0:
+        raise ImageError(
+            f"{name} is a {array.ndim}-dimensional array of {array.dtype}, not one whole number"
+        )
+    return int(array)
