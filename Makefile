@@ -1,0 +1,43 @@
+# `make` alone says what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Tests run on this many cores; each may start a simulator, so more is not always faster.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types format bench clean
+
+help:  ## Say what can be made
+	@perl -ne 'printf "  make %-8s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
+
+setup: $(VENV)/.made  ## Make .venv with everything; quick when there is nothing to do
+
+demo: setup  ## Classify handwritten digits on the simulated machine
+	$(BIN)/python examples/digits/demo.py
+
+test: setup lint types  ## Lint, format check, types, then all tests
+	$(BIN)/pytest -n $(JOBS)
+
+lint: setup  ## Lint and format check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup  ## Check types
+	$(BIN)/mypy
+
+format: setup  ## Put sources into the format that lint asks for
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## Measure speed, beside the figures of before
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove .venv and what builds left behind
+	rm -rf $(VENV) build dist sim_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The stamp is younger than pyproject.toml when the environment holds what that asks for.
+$(VENV)/.made: pyproject.toml
+	@PYTHON="$(PYTHON)" sh .ci/venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

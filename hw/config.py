@@ -1,0 +1,322 @@
+"""The parameters of a machine, their limits, and what follows from them.
+
+A `Config` is the one object from which hardware, compiler, runtime and simulators take every
+width, depth and size. Its JSON form uses the keys of the published ``vta_config.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from . import isa
+
+
+class ConfigError(ValueError):
+    """A configuration that is not one, or that does not fit its instruction encoding."""
+
+
+@dataclass(frozen=True)
+class TileMemory:
+    """Geometry of one memory, in elements; an element is one tensor tile.
+
+    ``rows`` x ``columns`` scalars of ``scalar_width`` bits, row-major; a micro-op counts as
+    one 32-bit scalar.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    scalar_width: int
+    depth: int
+
+    @property
+    def element_bits(self) -> int:
+        return self.rows * self.columns * self.scalar_width
+
+    @property
+    def element_bytes(self) -> int:
+        return self.element_bits // 8
+
+    @property
+    def index_width(self) -> int:
+        """Bits of an index into the memory: log2 of its depth."""
+        return (self.depth - 1).bit_length()
+
+
+def _log2(low: int, high: int, default: int, doc: str) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "doc": doc})
+
+
+@dataclass(frozen=True)
+class Config:
+    """One machine. Every field is the base-2 logarithm that its JSON key gives.
+
+    Raises `ConfigError` when a value is out of its range or when the fields of a micro-op or of
+    an instruction would not fit; the message names the key and the largest buffer that fits.
+    """
+
+    log_inp_width: int = _log2(2, 3, 3, "bits of an input scalar")
+    log_wgt_width: int = _log2(2, 3, 3, "bits of a weight scalar")
+    log_acc_width: int = _log2(4, 5, 5, "bits of an accumulator scalar")
+    log_out_width: int = _log2(2, 5, -1, "bits of a stored scalar; as LOG_INP_WIDTH if not given")
+    log_batch: int = _log2(0, 4, 0, "rows of the GEMM intrinsic")
+    log_block_in: int = _log2(2, 5, 4, "columns that the GEMM intrinsic reduces")
+    log_block_out: int = _log2(2, 5, 4, "columns that the GEMM intrinsic produces")
+    log_uop_buff_size: int = _log2(3, 18, 15, "bytes of the micro-op buffer")
+    log_inp_buff_size: int = _log2(2, 24, 15, "bytes of the input scratchpad")
+    log_wgt_buff_size: int = _log2(2, 24, 18, "bytes of the weight scratchpad")
+    log_acc_buff_size: int = _log2(2, 24, 17, "bytes of the accumulator scratchpad")
+    log_bus_width: int = _log2(6, 9, 6, "bits of the memory bus")
+
+    def __post_init__(self) -> None:
+        if self.log_out_width == -1:
+            object.__setattr__(self, "log_out_width", self.log_inp_width)
+        for item in fields(self):
+            value, low, high = getattr(self, item.name), item.metadata["low"], item.metadata["high"]
+            if type(value) is not int or not low <= value <= high:
+                raise ConfigError(
+                    f"{item.name.upper()} = {value!r} is not a whole number from {low} to {high} "
+                    f"(log2 of the {item.metadata['doc']})"
+                )
+        if self.log_out_width > self.log_acc_width:
+            raise ConfigError(
+                f"LOG_OUT_WIDTH = {self.log_out_width} is wider than LOG_ACC_WIDTH = "
+                f"{self.log_acc_width}, from which stored scalars are cut"
+            )
+        for name in ("uop", "inp", "wgt", "acc"):
+            self._check_depth(name)
+        self._check_encoding()
+
+    def _log_element_bytes(self, name: str) -> int:
+        match name:
+            case "uop":
+                return 2
+            case "inp":
+                return self.log_inp_width + self.log_batch + self.log_block_in - 3
+            case "wgt":
+                return self.log_wgt_width + self.log_block_out + self.log_block_in - 3
+            case _:
+                return self.log_acc_width + self.log_batch + self.log_block_out - 3
+
+    def _check_depth(self, name: str) -> None:
+        key = f"log_{name}_buff_size"
+        size, element = getattr(self, key), self._log_element_bytes(name)
+        most = element + isa.SRAM_BASE_WIDTH
+        if not element < size <= most:
+            raise ConfigError(
+                f"{key.upper()} = {size} does not fit: with elements of {1 << element} bytes it "
+                f"can be {element + 1} to {most} (2 to {1 << isa.SRAM_BASE_WIDTH} elements)"
+            )
+
+    def _check_encoding(self) -> None:
+        problem = isa.encoding_problem(self._index_widths())
+        if problem is None:
+            return
+        # Name the buffer whose reduction alone makes everything fit, the least reduction first.
+        candidates = []
+        for name in ("uop", "acc", "wgt", "inp"):
+            widths = self._index_widths()
+            while widths[name] > 1 and isa.encoding_problem(widths) is not None:
+                widths[name] -= 1
+            if isa.encoding_problem(widths) is None:
+                candidates.append((self._index_widths()[name] - widths[name], name, widths[name]))
+        if not candidates:
+            raise ConfigError(
+                f"{problem}: LOG_ACC_BUFF_SIZE = {self.log_acc_buff_size}, LOG_UOP_BUFF_SIZE = "
+                f"{self.log_uop_buff_size}, LOG_INP_BUFF_SIZE = {self.log_inp_buff_size} and "
+                f"LOG_WGT_BUFF_SIZE = {self.log_wgt_buff_size} are too large together; no single "
+                "one can be reduced to fit"
+            )
+        _, name, width = min(candidates)
+        key = f"log_{name}_buff_size"
+        raise ConfigError(
+            f"{key.upper()} = {getattr(self, key)} does not fit: {problem}; the largest that fits "
+            f"is {width + self._log_element_bytes(name)}"
+        )
+
+    def _index_widths(self) -> dict[str, int]:
+        return {
+            name: getattr(self, f"log_{name}_buff_size") - self._log_element_bytes(name)
+            for name in ("uop", "inp", "wgt", "acc")
+        }
+
+    # What follows from the parameters.
+
+    @property
+    def batch(self) -> int:
+        return 1 << self.log_batch
+
+    @property
+    def block_in(self) -> int:
+        return 1 << self.log_block_in
+
+    @property
+    def block_out(self) -> int:
+        return 1 << self.log_block_out
+
+    @property
+    def inp_width(self) -> int:
+        return 1 << self.log_inp_width
+
+    @property
+    def wgt_width(self) -> int:
+        return 1 << self.log_wgt_width
+
+    @property
+    def acc_width(self) -> int:
+        return 1 << self.log_acc_width
+
+    @property
+    def out_width(self) -> int:
+        return 1 << self.log_out_width
+
+    @property
+    def bus_bytes(self) -> int:
+        return (1 << self.log_bus_width) // 8
+
+    @property
+    def macs_per_cycle(self) -> int:
+        """Multiply-accumulates of one GEMM micro-op, done in one cycle at peak."""
+        return self.batch * self.block_in * self.block_out
+
+    @cached_property
+    def uop(self) -> TileMemory:
+        return TileMemory("UOP", 1, 1, isa.UOP_WIDTH, 1 << self._index_widths()["uop"])
+
+    @cached_property
+    def inp(self) -> TileMemory:
+        depth = 1 << self._index_widths()["inp"]
+        return TileMemory("INP", self.batch, self.block_in, self.inp_width, depth)
+
+    @cached_property
+    def wgt(self) -> TileMemory:
+        depth = 1 << self._index_widths()["wgt"]
+        return TileMemory("WGT", self.block_out, self.block_in, self.wgt_width, depth)
+
+    @cached_property
+    def acc(self) -> TileMemory:
+        depth = 1 << self._index_widths()["acc"]
+        return TileMemory("ACC", self.batch, self.block_out, self.acc_width, depth)
+
+    @cached_property
+    def out(self) -> TileMemory:
+        """What store writes: the low bits of each accumulator."""
+        return TileMemory("OUT", self.batch, self.block_out, self.out_width, self.acc.depth)
+
+    def memory(self, memory: isa.Memory) -> TileMemory:
+        """Geometry of what ``memory`` names on the DRAM side of a LOAD or STORE."""
+        match memory:
+            case isa.Memory.UOP:
+                return self.uop
+            case isa.Memory.WGT:
+                return self.wgt
+            case isa.Memory.INP:
+                return self.inp
+            case isa.Memory.ACC:
+                return self.acc
+            case isa.Memory.OUT | isa.Memory.ACC_8BIT:
+                return self.out
+
+    # Text form.
+
+    def to_dict(self) -> dict[str, int]:
+        return {item.name.upper(): getattr(self, item.name) for item in fields(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Config:
+        """From the keys of ``vta_config.json``; `ConfigError` names a key that is unknown."""
+        known = {item.name.upper(): item.name for item in fields(cls)}
+        arguments: dict[str, Any] = {}
+        for key, value in values.items():
+            if key in known:
+                arguments[known[key]] = value
+            elif key == "LOG_BLOCK":
+                for block in ("log_block_in", "log_block_out"):
+                    if arguments.setdefault(block, value) != value:
+                        raise ConfigError(f"LOG_BLOCK = {value} contradicts {block.upper()}")
+            elif key not in _KEYS_WITHOUT_MEANING:
+                raise ConfigError(
+                    f"{key} is not a configuration key; the keys are {', '.join(known)} and "
+                    "LOG_BLOCK"
+                )
+        return cls(**arguments)
+
+    @classmethod
+    def from_json(cls, text: str) -> Config:
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"the configuration is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("the configuration is not a JSON object of keys and whole numbers")
+        return cls.from_dict(values)
+
+    @classmethod
+    def load(cls, name_or_path: str) -> Config:
+        """A preset by its name, else the file at that path."""
+        if name_or_path in PRESETS:
+            return PRESETS[name_or_path]
+        path = Path(name_or_path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path} is not a text file of JSON") from None
+        except OSError as error:
+            raise ConfigError(
+                f"{name_or_path} is neither a preset ({', '.join(PRESETS)}) nor a file that can be "
+                f"read: {error.strerror}"
+            ) from None
+        try:
+            return cls.from_json(text)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+
+# Keys of published configuration files that say nothing that the others do not.
+_KEYS_WITHOUT_MEANING = frozenset({"TARGET", "HW_VER", "LOG_OUT_BUFF_SIZE"})
+
+PYNQ = Config()
+
+PRESETS: dict[str, Config] = {
+    # Every scratchpad holds a few dozen elements: for tests, and for reading waveforms.
+    "tiny": Config(
+        log_block_in=2,
+        log_block_out=2,
+        log_uop_buff_size=10,
+        log_inp_buff_size=9,
+        log_wgt_buff_size=10,
+        log_acc_buff_size=11,
+    ),
+    # More inputs than outputs a tile, and two rows: nothing square can hide a mistake.
+    "batch2": Config(
+        log_batch=1,
+        log_block_in=3,
+        log_block_out=2,
+        log_uop_buff_size=12,
+        log_inp_buff_size=12,
+        log_wgt_buff_size=13,
+        log_acc_buff_size=13,
+    ),
+    # Four-bit inputs and weights, packed two a byte.
+    "int4": Config(
+        log_inp_width=2,
+        log_wgt_width=2,
+        log_uop_buff_size=12,
+        log_inp_buff_size=12,
+        log_wgt_buff_size=14,
+        log_acc_buff_size=15,
+    ),
+    # The published default: 1 x 16 x 16 on a Zynq-7020.
+    "pynq": PYNQ,
+    # 1,024 multiply-accumulates a cycle on a 128-bit bus.
+    "block32": replace(
+        PYNQ, log_block_in=5, log_block_out=5, log_inp_buff_size=16, log_bus_width=7
+    ),
+}

@@ -1,0 +1,405 @@
+"""The instruction set: its fields, their encoding, and what makes an instruction legal.
+
+Everything that reads or writes an instruction or a micro-op, in hardware as in software, takes
+the position of its fields from the tables of this module. An instruction is 128 bits, two
+little-endian 64-bit words; fields follow one another from bit 0, and one that would straddle
+bit 64 starts word 1. The widths of some depend on the depths of the scratchpads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from .config import Config
+
+INSTRUCTION_WIDTH = 128
+INSTRUCTION_BYTES = INSTRUCTION_WIDTH // 8
+WORD_WIDTH = 64
+UOP_WIDTH = 32
+SRAM_BASE_WIDTH = 16
+DRAM_BASE_WIDTH = 32
+SIZE_WIDTH = 16
+PAD_WIDTH = 4
+ITERATION_WIDTH = 14
+IMMEDIATE_WIDTH = 16
+# Instructions that each module's queue holds, counted until they retire.
+QUEUE_DEPTH = 64
+# The largest number of tokens that a token counter holds.
+TOKEN_LIMIT = 1023
+# Base registers are aligned to the larger of this and an element.
+BASE_ALIGNMENT = 64
+
+
+class Opcode(IntEnum):
+    LOAD = 0
+    STORE = 1
+    GEMM = 2
+    FINISH = 3
+    ALU = 4
+
+
+class Memory(IntEnum):
+    UOP = 0
+    WGT = 1
+    INP = 2
+    ACC = 3
+    OUT = 4
+    ACC_8BIT = 5
+
+
+class AluOp(IntEnum):
+    MIN = 0
+    MAX = 1
+    ADD = 2
+    SHR = 3
+    MUL = 4
+
+
+class Module(IntEnum):
+    """The modules that instructions are handed to, in the order of their neighbourhood, and
+    fetch, which hands them out."""
+
+    LOAD = 0
+    COMPUTE = 1
+    STORE = 2
+    FETCH = 3
+
+
+class Cause(IntEnum):
+    """Why a machine stopped; 0 in the fault register means that nothing happened."""
+
+    ILLEGAL_INSTRUCTION = 1
+    INDEX_OUT_OF_RANGE = 2
+    BUS_ERROR = 3
+    TOKEN_OVERFLOW = 4
+    BAD_STREAM = 5
+    DEADLOCK = 6
+    TIMEOUT = 7
+
+
+@dataclass(frozen=True)
+class Field:
+    """``width`` bits from bit ``offset`` up."""
+
+    name: str
+    offset: int
+    width: int
+    signed: bool = False
+
+    def insert(self, value: int) -> int:
+        """``value`` at the field's place; raises `EncodingError` if the field cannot hold it."""
+        low, high = (
+            (-1 << self.width - 1, 1 << self.width - 1) if self.signed else (0, 1 << self.width)
+        )
+        if not low <= value < high:
+            raise EncodingError(f"{self.name} = {value} is not within {low} to {high - 1}")
+        return (value & (1 << self.width) - 1) << self.offset
+
+    def extract(self, bits: int) -> int:
+        value = bits >> self.offset & (1 << self.width) - 1
+        return value - (1 << self.width) if self.signed and value >> self.width - 1 else value
+
+
+class EncodingError(ValueError):
+    """A value that its field cannot hold."""
+
+
+Layout = Mapping[str, Field]
+_HEAD = (("opcode", 3), ("pop_prev", 1), ("pop_next", 1), ("push_prev", 1), ("push_next", 1))
+_MEMORY = (
+    ("memory", 3),
+    ("sram_base", SRAM_BASE_WIDTH),
+    ("dram_base", DRAM_BASE_WIDTH),
+    ("reserved", 6),
+    ("y_size", SIZE_WIDTH),
+    ("x_size", SIZE_WIDTH),
+    ("x_stride", SIZE_WIDTH),
+    ("y_pad_0", PAD_WIDTH),
+    ("y_pad_1", PAD_WIDTH),
+    ("x_pad_0", PAD_WIDTH),
+    ("x_pad_1", PAD_WIDTH),
+)
+_SIGNED = frozenset({"immediate"})
+
+
+def _place(items: Iterable[tuple[str, int]]) -> dict[str, Field]:
+    layout, offset = {}, 0
+    for name, width in items:
+        if offset < WORD_WIDTH < offset + width:
+            offset = WORD_WIDTH
+        layout[name] = Field(name, offset, width, name in _SIGNED)
+        offset += width
+    return layout
+
+
+def _layouts(widths: Mapping[str, int]) -> dict[Opcode, Layout]:
+    uop, inp, wgt, acc = (widths[name] for name in ("uop", "inp", "wgt", "acc"))
+    loops = (
+        ("reset", 1),
+        ("uop_begin", uop),
+        ("uop_end", uop + 1),
+        ("iter_out", ITERATION_WIDTH),
+        ("iter_in", ITERATION_WIDTH),
+        ("dst_factor_out", acc),
+        ("dst_factor_in", acc),
+    )
+    gemm = (
+        ("src_factor_out", inp),
+        ("src_factor_in", inp),
+        ("wgt_factor_out", wgt),
+        ("wgt_factor_in", wgt),
+    )
+    alu = (
+        ("src_factor_out", acc),
+        ("src_factor_in", acc),
+        ("alu_opcode", 3),
+        ("use_immediate", 1),
+        ("immediate", IMMEDIATE_WIDTH),
+    )
+    return {
+        Opcode.LOAD: _place(_HEAD + _MEMORY),
+        Opcode.STORE: _place(_HEAD + _MEMORY),
+        Opcode.GEMM: _place(_HEAD + loops + gemm),
+        Opcode.FINISH: _place(_HEAD),
+        Opcode.ALU: _place(_HEAD + loops + alu),
+    }
+
+
+def _uop_layout(widths: Mapping[str, int]) -> Layout:
+    return _place(
+        (("dst", widths["acc"]), ("src", max(widths["acc"], widths["inp"])), ("wgt", widths["wgt"]))
+    )
+
+
+def encoding_problem(index_widths: Mapping[str, int]) -> str | None:
+    """What does not fit, given log2 of the depths of ``uop``, ``inp``, ``wgt`` and ``acc``."""
+    bits = sum(item.width for item in _uop_layout(index_widths).values())
+    if bits > UOP_WIDTH:
+        return f"a micro-op would need {bits} bits of {UOP_WIDTH}"
+    for opcode in (Opcode.GEMM, Opcode.ALU):
+        last = list(_layouts(index_widths)[opcode].values())[-1]
+        if last.offset + last.width > INSTRUCTION_WIDTH:
+            return (
+                f"{opcode.name} would need {last.offset + last.width} bits of {INSTRUCTION_WIDTH} "
+                f"({last.name} is the first field left out)"
+            )
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """What all instructions have: the tokens taken before and given after."""
+
+    opcode: ClassVar[Opcode]
+    pop_prev: int = 0
+    pop_next: int = 0
+    push_prev: int = 0
+    push_next: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MemoryInstruction(Instruction):
+    memory: int
+    sram_base: int = 0
+    dram_base: int = 0
+    reserved: int = 0
+    y_size: int = 1
+    x_size: int = 1
+    x_stride: int = 0
+    y_pad_0: int = 0
+    y_pad_1: int = 0
+    x_pad_0: int = 0
+    x_pad_1: int = 0
+
+    @property
+    def row_elements(self) -> int:
+        """Elements that one row takes in the scratchpad, padding included."""
+        return self.x_pad_0 + self.x_size + self.x_pad_1
+
+    @property
+    def elements(self) -> int:
+        """Elements that the instruction touches in the scratchpad, padding included."""
+        if self.x_size == 0:
+            return 0
+        return (self.y_pad_0 + self.y_size + self.y_pad_1) * self.row_elements
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(_MemoryInstruction):
+    opcode = Opcode.LOAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store(_MemoryInstruction):
+    opcode = Opcode.STORE
+    memory: int = Memory.OUT
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LoopInstruction(Instruction):
+    reset: int = 0
+    uop_begin: int = 0
+    uop_end: int
+    iter_out: int = 1
+    iter_in: int = 1
+    dst_factor_out: int = 0
+    dst_factor_in: int = 0
+    src_factor_out: int = 0
+    src_factor_in: int = 0
+
+    @property
+    def uops(self) -> int:
+        """Micro-ops executed, counting each iteration."""
+        return max(self.uop_end - self.uop_begin, 0) * self.iter_out * self.iter_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm(_LoopInstruction):
+    opcode = Opcode.GEMM
+    wgt_factor_out: int = 0
+    wgt_factor_in: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alu(_LoopInstruction):
+    opcode = Opcode.ALU
+    alu_opcode: int
+    use_immediate: int = 0
+    immediate: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish(Instruction):
+    opcode = Opcode.FINISH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown(Instruction):
+    """An opcode that the instruction set does not have; goes to compute, which refuses it."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Uop:
+    dst: int = 0
+    src: int = 0
+    wgt: int = 0
+
+
+_CLASSES: dict[Opcode, type[Instruction]] = {
+    Opcode.LOAD: Load,
+    Opcode.STORE: Store,
+    Opcode.GEMM: Gemm,
+    Opcode.FINISH: Finish,
+    Opcode.ALU: Alu,
+}
+
+
+class InstructionSet:
+    """Encoder and decoder for one configuration; get it by `instruction_set`."""
+
+    def __init__(self, index_widths: Mapping[str, int]) -> None:
+        self.layouts = _layouts(index_widths)
+        self.uop_layout = _uop_layout(index_widths)
+
+    def encode(self, instruction: Instruction) -> int:
+        """The 128 bits; raises `EncodingError` naming the field that cannot hold its value."""
+        bits = int(instruction.opcode)
+        for name, item in self.layouts[instruction.opcode].items():
+            if name != "opcode":
+                try:
+                    bits |= item.insert(int(getattr(instruction, name)))
+                except EncodingError as error:
+                    raise EncodingError(f"{instruction.opcode.name}: {error}") from None
+        return bits
+
+    def decode(self, bits: int) -> Instruction:
+        """Any 128 bits decode; `illegal_reason` says whether the result is an instruction."""
+        number = bits & 7
+        if number not in _CLASSES:
+            head = {
+                name: item.extract(bits) for name, item in _place(_HEAD).items() if name != "opcode"
+            }
+            return Unknown(number=number, **head)
+        opcode = Opcode(number)
+        values = {
+            name: item.extract(bits)
+            for name, item in self.layouts[opcode].items()
+            if name != "opcode"
+        }
+        return _CLASSES[opcode](**values)
+
+    def unused_bits(self, bits: int) -> int:
+        """Those of ``bits`` that no field of the instruction covers; 0 in a legal one.
+
+        Extensions take their flags from these bits, so a machine without the extension must
+        refuse them. FINISH has no fields beyond its head and never gets any.
+        """
+        number = bits & 7
+        if number not in _CLASSES or number == Opcode.FINISH:
+            return 0
+        mask = sum(
+            item.insert(-1 if item.signed else (1 << item.width) - 1)
+            for item in self.layouts[Opcode(number)].values()
+        )
+        return bits & ~mask
+
+    def encode_uop(self, uop: Uop) -> int:
+        return sum(item.insert(getattr(uop, name)) for name, item in self.uop_layout.items())
+
+    def decode_uop(self, bits: int) -> Uop:
+        return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
+
+
+@lru_cache(maxsize=64)
+def instruction_set(config: Config) -> InstructionSet:
+    """The instruction set of ``config``."""
+    return InstructionSet(
+        {name: getattr(config, name).index_width for name in ("uop", "inp", "wgt", "acc")}
+    )
+
+
+def module_of(instruction: Instruction) -> Module:
+    """The module to which fetch hands an instruction; what is illegal goes to compute."""
+    if isinstance(instruction, Load) and instruction.memory in (Memory.INP, Memory.WGT):
+        return Module.LOAD
+    if isinstance(instruction, Store):
+        return Module.STORE
+    return Module.COMPUTE
+
+
+def illegal_reason(instruction: Instruction) -> str | None:
+    """Why a module refuses the instruction before it takes any token; None if it does not."""
+    module = module_of(instruction)
+    if module is Module.LOAD and (instruction.pop_prev or instruction.push_prev):
+        return "load has no previous neighbour to exchange tokens with"
+    if module is Module.STORE and (instruction.pop_next or instruction.push_next):
+        return "store has no next neighbour to exchange tokens with"
+    match instruction:
+        case Unknown():
+            return f"opcode {instruction.number} is not in the instruction set"
+        case Load() | Store() if instruction.reserved:
+            return f"reserved bits are {instruction.reserved:#x}, not zero"
+        case Load() if instruction.memory not in (
+            Memory.UOP,
+            Memory.WGT,
+            Memory.INP,
+            Memory.ACC,
+            Memory.ACC_8BIT,
+        ):
+            return f"memory {instruction.memory} cannot be loaded"
+        case Store() if instruction.memory != Memory.OUT:
+            return f"memory {instruction.memory} cannot be stored"
+        case Store() if (
+            instruction.y_pad_0 or instruction.y_pad_1 or instruction.x_pad_0 or instruction.x_pad_1
+        ):
+            return "a store cannot have padding"
+        case Alu() if instruction.alu_opcode not in AluOp.__members__.values():
+            return f"ALU opcode {instruction.alu_opcode} is not in the instruction set"
+    return None
