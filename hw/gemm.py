@@ -1,0 +1,202 @@
+"""The GEMM core: dot products of an input tile with a weight tile, and their accumulation."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Shape, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .config import Config, TileMemory
+from .sequencer import IndexedUop
+
+
+def tile_layout(memory: TileMemory) -> data.ArrayLayout:
+    """An element of ``memory`` as rows of signed scalars."""
+    return data.ArrayLayout(
+        data.ArrayLayout(signed(memory.scalar_width), memory.columns), memory.rows
+    )
+
+
+def adder_tree(m: Module, terms: list[Any], name: str) -> Any:
+    """The sum of ``terms``, added pairwise so that each level is only one bit wider."""
+    level = 0
+    while len(terms) > 1:
+        sums = []
+        for position in range(0, len(terms) - 1, 2):
+            total = terms[position] + terms[position + 1]
+            node = Signal(Shape.cast(total.shape()), name=f"{name}_{level}_{position // 2}")
+            m.d.comb += node.eq(total)
+            sums.append(node)
+        if len(terms) % 2:
+            sums.append(terms[-1])
+        terms = sums
+        level += 1
+    return terms[0]
+
+
+class DotProducts(wiring.Component):
+    """``sums[b][j] = sum over k of inp[b][k] * wgt[j][k]``, exactly, for a pair of tiles a cycle.
+
+    Timing: tiles presented in one cycle give their sums `LATENCY` cycles later: products are
+    registered, then sums of groups, then the sums themselves.
+    """
+
+    LATENCY = 3
+    _GROUP = 4
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        width = config.inp_width + config.wgt_width + config.log_block_in
+        super().__init__(
+            {
+                "inp": In(tile_layout(config.inp)),
+                "wgt": In(tile_layout(config.wgt)),
+                "sums": Out(
+                    data.ArrayLayout(
+                        data.ArrayLayout(signed(width), config.block_out), config.batch
+                    )
+                ),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        for b in range(config.batch):
+            for j in range(config.block_out):
+                name = f"b{b}_o{j}"
+                products = []
+                for k in range(config.block_in):
+                    product = Signal(
+                        signed(config.inp_width + config.wgt_width), name=f"product_{name}_i{k}"
+                    )
+                    m.d.sync += product.eq(self.inp[b][k] * self.wgt[j][k])
+                    products.append(product)
+                groups = []
+                for g in range(0, config.block_in, self._GROUP):
+                    total = adder_tree(m, products[g : g + self._GROUP], f"tree_{name}_g{g}")
+                    group = Signal(Shape.cast(total.shape()), name=f"group_{name}_{g}")
+                    m.d.sync += group.eq(total)
+                    groups.append(group)
+                m.d.sync += self.sums[b][j].eq(adder_tree(m, groups, f"tree_{name}"))
+        return m
+
+
+class GemmContext(data.Struct):
+    """What a GEMM instruction says apart from its loops."""
+
+    reset: 1
+
+
+class GemmUnit(wiring.Component):
+    """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, or ``acc[dst] = 0`` on reset.
+
+    Timing: one micro-op a cycle, whatever accumulators they name. An item taken in cycle t reads
+    its tiles in t, reads its accumulator in t + 3 and writes it in t + 4; the accumulators' read
+    port is transparent, so the next micro-op sees that value though it reads in the same cycle.
+
+    Ports
+    -----
+    i : micro-ops from the sequencer; ready in every cycle
+    inp_*, wgt_* : read ports of the scratchpads, an enabled read has its data in the next cycle
+    acc_read_*, acc_write_* : of the accumulators
+    done : high for a cycle when an instruction's last write has been made
+    error : with ``done``: a micro-op named an index past the depth; nothing was or will be
+        written from that micro-op on
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.operands = gemm_operands(config)
+        acc = tile_layout(config.acc)
+        super().__init__(
+            {
+                "i": In(stream.Signature(IndexedUop(self.operands, GemmContext))),
+                "inp_enable": Out(1),
+                "inp_index": Out(config.inp.index_width),
+                "inp_data": In(tile_layout(config.inp)),
+                "wgt_enable": Out(1),
+                "wgt_index": Out(config.wgt.index_width),
+                "wgt_data": In(tile_layout(config.wgt)),
+                "acc_read_enable": Out(1),
+                "acc_read_index": Out(config.acc.index_width),
+                "acc_read_data": In(acc),
+                "acc_write_enable": Out(1),
+                "acc_write_index": Out(config.acc.index_width),
+                "acc_write_data": Out(acc),
+                "busy": Out(1),
+                "done": Out(1),
+                "error": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.dot_products = dot_products = DotProducts(self._config)
+
+        stopped = Signal()
+        item = self.i.payload
+        works = Signal()
+        m.d.comb += [
+            self.i.ready.eq(1),
+            works.eq(self.i.valid & item.enable & ~item.error & ~stopped),
+            self.inp_enable.eq(works & ~item.context.reset),
+            self.inp_index.eq(item.indices.src),
+            self.wgt_enable.eq(self.inp_enable),
+            self.wgt_index.eq(item.indices.wgt),
+            dot_products.inp.eq(self.inp_data),
+            dot_products.wgt.eq(self.wgt_data),
+        ]
+        with m.If(self.i.valid & item.error):
+            m.d.sync += stopped.eq(1)
+
+        stage = Stage(self._config.acc.index_width)
+        entering = Signal(stage)
+        m.d.comb += [
+            entering.write.eq(works),
+            entering.reset.eq(item.context.reset),
+            entering.dst.eq(item.indices.dst),
+            entering.done.eq(self.i.valid & (item.last | item.error) & ~stopped),
+            entering.error.eq(item.error),
+        ]
+        # One cycle for the scratchpads, then the dot products'.
+        stages = [entering]
+        for number in range(1 + DotProducts.LATENCY + 1):
+            following = Signal(stage, name=f"stage_{number}")
+            m.d.sync += following.eq(stages[-1])
+            stages.append(following)
+        reading, writing = stages[DotProducts.LATENCY], stages[DotProducts.LATENCY + 1]
+
+        m.d.comb += [
+            self.acc_read_enable.eq(reading.write & ~reading.reset),
+            self.acc_read_index.eq(reading.dst),
+            self.acc_write_enable.eq(writing.write),
+            self.acc_write_index.eq(writing.dst),
+            self.done.eq(stages[-1].done),
+            self.error.eq(stages[-1].error),
+        ]
+        pending = self.i.valid
+        for each in stages[1:]:
+            pending = pending | each.write | each.done
+        m.d.comb += self.busy.eq(pending)
+        for b in range(self._config.batch):
+            for j in range(self._config.block_out):
+                total = self.acc_read_data[b][j] + dot_products.sums[b][j]
+                m.d.comb += self.acc_write_data[b][j].eq(Mux(writing.reset, 0, total))
+        return m
+
+
+class Stage(data.StructLayout):
+    """Control that follows a micro-op down the pipeline."""
+
+    def __init__(self, index_width: int) -> None:
+        super().__init__({"write": 1, "reset": 1, "dst": index_width, "done": 1, "error": 1})
+
+
+def gemm_operands(config: Config) -> dict[str, int]:
+    """Index width of each operand of a GEMM micro-op."""
+    return {
+        "dst": config.acc.index_width,
+        "src": config.inp.index_width,
+        "wgt": config.wgt.index_width,
+    }

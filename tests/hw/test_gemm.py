@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.gemm import DotProducts, GemmUnit
+from amaranth_vta.sim.testbench import pauses, simulate
+
+CONFIGS = {
+    "tiny": PRESETS["tiny"],
+    "batch2": PRESETS["batch2"],
+    "int4": Config(
+        log_inp_width=2,
+        log_wgt_width=2,
+        log_block_in=2,
+        log_block_out=3,
+        log_uop_buff_size=8,
+        log_inp_buff_size=6,
+        log_wgt_buff_size=8,
+        log_acc_buff_size=10,
+    ),
+    "acc16": Config(
+        log_acc_width=4,
+        log_block_in=2,
+        log_block_out=2,
+        log_uop_buff_size=8,
+        log_inp_buff_size=6,
+        log_wgt_buff_size=8,
+        log_acc_buff_size=8,
+    ),
+}
+
+
+def random_tiles(rng: np.random.Generator, memory, count: int) -> np.ndarray:
+    """Tiles of random scalars, the extreme ones among them."""
+    low, high = -(1 << memory.scalar_width - 1), (1 << memory.scalar_width - 1) - 1
+    tiles = rng.integers(low, high, (count, memory.rows, memory.columns), endpoint=True)
+    tiles[rng.random(tiles.shape) < 0.2] = low
+    return tiles
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
+    config = CONFIGS[name]
+    rng = np.random.default_rng(1)
+    inputs, weights = (random_tiles(rng, memory, 20) for memory in (config.inp, config.wgt))
+    dut = DotProducts(config)
+    got = []
+
+    async def check(ctx) -> None:
+        for cycle in range(20 + DotProducts.LATENCY):
+            if cycle < 20:
+                ctx.set(dut.inp, inputs[cycle].tolist())
+                ctx.set(dut.wgt, weights[cycle].tolist())
+            if cycle >= DotProducts.LATENCY:
+                got.append([list(row) for row in ctx.get(dut.sums)])
+            await ctx.tick()
+
+    simulate(dut, check)
+    assert np.array_equal(got, inputs @ weights.transpose(0, 2, 1))
+
+
+def run_unit(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
+    """Accumulators as the unit leaves them, as they should be, and what `done` reported."""
+    rng = np.random.default_rng(2)
+    inputs = random_tiles(rng, config.inp, config.inp.depth)
+    weights = random_tiles(rng, config.wgt, config.wgt.depth)
+    accumulators = random_tiles(rng, config.acc, config.acc.depth)
+    want = accumulators.copy()
+    for item in items:
+        if item["error"]:
+            break
+        if item["enable"]:
+            dst, src, wgt = (item["indices"][name] for name in ("dst", "src", "wgt"))
+            product = inputs[src] @ weights[wgt].T
+            want[dst] = 0 if item["context"]["reset"] else want[dst] + product
+            span = 1 << config.acc_width
+            want[dst] = (want[dst] + span // 2) % span - span // 2
+    dut = GemmUnit(config)
+    dones: list[int] = []
+
+    async def memories(ctx) -> None:
+        while True:
+            sample = await ctx.tick().sample(
+                dut.inp_enable,
+                dut.inp_index,
+                dut.wgt_enable,
+                dut.wgt_index,
+                dut.acc_read_enable,
+                dut.acc_read_index,
+                dut.acc_write_enable,
+                dut.acc_write_index,
+                dut.acc_write_data,
+                dut.done,
+                dut.error,
+            )
+            (
+                _,
+                _,
+                inp_enable,
+                inp,
+                wgt_enable,
+                wgt,
+                read,
+                read_index,
+                write,
+                write_index,
+                value,
+                done,
+                error,
+            ) = sample
+            # A write goes first: the accumulators' read port is transparent.
+            if write:
+                accumulators[write_index] = [list(row) for row in value]
+            if inp_enable:
+                ctx.set(dut.inp_data, inputs[inp].tolist())
+            if wgt_enable:
+                ctx.set(dut.wgt_data, weights[wgt].tolist())
+            if read:
+                ctx.set(dut.acc_read_data, accumulators[read_index].tolist())
+            if done:
+                dones.append(error)
+
+    async def drive(ctx) -> None:
+        pause = pauses(gaps)
+        for item in items:
+            while pause():
+                await ctx.tick()
+            ctx.set(dut.i.payload, item)
+            ctx.set(dut.i.valid, 1)
+            await ctx.tick()
+            ctx.set(dut.i.valid, 0)
+        await ctx.tick().repeat(10)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(memories, background=True)
+    simulator.add_testbench(drive)
+    simulator.run()
+    return accumulators, want, dones
+
+
+def micro_op(
+    dst: int,
+    src: int = 0,
+    wgt: int = 0,
+    *,
+    reset: int = 0,
+    last: int = 0,
+    error: int = 0,
+    enable: int = 1,
+) -> dict:
+    return {
+        "indices": {"dst": dst, "src": src, "wgt": wgt},
+        "enable": enable,
+        "last": last,
+        "error": error,
+        "context": {"reset": reset},
+    }
+
+
+@pytest.mark.parametrize("gaps", [0, 0.5])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gemm_unit_accumulates_whatever_depends_on_what(name: str, gaps: float) -> None:
+    config = CONFIGS[name]
+    rng = np.random.default_rng(3)
+    items = [
+        micro_op(
+            int(rng.integers(3)),  # few accumulators: every distance between dependent micro-ops
+            int(rng.integers(config.inp.depth)),
+            int(rng.integers(config.wgt.depth)),
+            reset=int(rng.random() < 0.1),
+            last=int(rng.random() < 0.3),
+            enable=int(rng.random() < 0.9),
+        )
+        for _ in range(150)
+    ]
+    got, want, dones = run_unit(config, items, gaps)
+    assert np.array_equal(got, want)
+    assert dones == [0] * sum(item["last"] for item in items)
+
+
+def test_gemm_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
+    items = [
+        micro_op(1, last=1),
+        micro_op(2),
+        micro_op(3, error=1),
+        micro_op(1),
+        micro_op(2, last=1),
+    ]
+    got, want, dones = run_unit(PRESETS["tiny"], items, 0)
+    assert np.array_equal(got, want)
+    assert dones == [0, 1]
