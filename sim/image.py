@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,27 @@ class ProgramImage:
                 f"the program lies outside the memory: {self.insn_count} instructions from byte "
                 f"{self.insn_addr:#x} end at {end:#x}, dram has {self.dram.size:#x} bytes"
             )
+
+    @classmethod
+    def assemble(
+        cls,
+        config: Config,
+        dram: npt.NDArray[np.uint8],
+        insn_addr: int,
+        instructions: Sequence[isa.Instruction | int],
+    ) -> ProgramImage:
+        """An image with ``instructions``, or their 128 bits, written into a copy of ``dram``.
+
+        Raises `ImageError` if they do not fit there, `EncodingError` if one cannot be encoded.
+        """
+        encode = isa.instruction_set(config).encode
+        bits = [
+            encode(item) if isinstance(item, isa.Instruction) else item for item in instructions
+        ]
+        stream = b"".join(item.to_bytes(isa.INSTRUCTION_BYTES, "little") for item in bits)
+        image = cls(config, dram.copy(), insn_addr, len(instructions))
+        image.dram[insn_addr : insn_addr + len(stream)] = np.frombuffer(stream, np.uint8)
+        return image
 
     @classmethod
     def load(cls, path: str | Path) -> ProgramImage:

@@ -1,0 +1,96 @@
+"""GEMM and ALU on whole arrays of micro-ops, with the result of running them one by one.
+
+Accumulators are int32 or int16 arrays, in which NumPy's arithmetic wraps as the machine's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.isa import AluOp
+
+Indices = npt.NDArray[np.int64]
+Tiles = npt.NDArray[Any]
+
+
+def gemm(acc: Tiles, dst: Indices, inp: Tiles, wgt: Tiles) -> None:
+    """acc[dst[j]] += inp[j] · wgt[j]ᵀ for every j, wrapping; dst may repeat.
+
+    ``acc`` is (depth, B, N) int32 or int16, changed in place; ``inp`` (n, B, K) int8;
+    ``wgt`` (n, N, K) int8; ``dst`` (n,).
+    """
+    # Products of int8 summed over at most 32 columns stay below 2^20: exact in float32, for which
+    # NumPy has a fast matrix product and for integers it has not.
+    exact = np.matmul(inp.astype(np.float32), wgt.astype(np.float32).transpose(0, 2, 1))
+    products = exact.astype(np.int32).astype(acc.dtype)
+    # A sum wraps to the same value in any order, so products of one destination are summed first.
+    order = np.argsort(dst, kind="stable")
+    targets, starts = np.unique(dst[order], return_index=True)
+    acc[targets] += np.add.reduceat(products[order], starts, axis=0, dtype=acc.dtype)
+
+
+def alu(acc: Tiles, operation: AluOp, dst: Indices, src: Indices | None, immediate: int) -> None:
+    """acc[dst[j]] = operation(acc[dst[j]], acc[src[j]]) for each j in order, in place.
+
+    ``acc`` is (depth, B, N); ``dst`` and ``src`` are (n,); without ``src`` the second operand is
+    ``immediate``.
+    """
+    for part in _independent_parts(dst, src):
+        second = acc.dtype.type(immediate) if src is None else acc[src[part]]
+        acc[dst[part]] = alu_result(operation, acc[dst[part]], second)
+
+
+def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
+    """``operation`` on signed scalars of one width: the result wraps to the dtype of ``first``."""
+    match operation:
+        case AluOp.MIN:
+            return np.minimum(first, second)
+        case AluOp.MAX:
+            return np.maximum(first, second)
+        case AluOp.ADD:
+            return first + second
+        case AluOp.MUL:
+            return first * second
+        case AluOp.SHR:
+            width = 8 * first.dtype.itemsize
+            # In 64 bits a left shift by less than the width cannot overflow, nor -second.
+            wide, amount = first.astype(np.int64), np.asarray(second, np.int64)
+            right = wide >> np.clip(amount, 0, width - 1)
+            left = np.where(-amount < width, wide << np.clip(-amount, 0, width - 1), 0)
+            return np.where(amount >= 0, right, left).astype(first.dtype)
+
+
+def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
+    """Sets of micro-ops, to be run in turn, within each of which all may run at once."""
+    count = dst.size
+    order = np.argsort(dst, kind="stable")
+    sorted_dst = dst[order]
+    first_of_dst = np.searchsorted(sorted_dst, sorted_dst)
+    earlier = np.arange(count) - first_of_dst  # micro-ops with the same destination before it
+    if src is None or not np.isin(src, dst).any():
+        # Micro-ops of different destinations do not meet: the first of each, the second of each, …
+        turns = np.argsort(earlier, kind="stable")
+        ends = np.cumsum(np.bincount(earlier))
+        start = 0
+        for end in ends:
+            yield order[turns[start:end]]
+            start = end
+        return
+    # Otherwise in order, cut before each micro-op that needs a result of the part under way.
+    writer = np.full(count, -1)  # the last earlier micro-op that writes one of its operands
+    repeats = earlier > 0
+    writer[order[repeats]] = order[np.flatnonzero(repeats) - 1]
+    keys = sorted_dst * count + order
+    before = np.searchsorted(keys, src * count + np.arange(count)) - 1
+    found = (before >= 0) & (sorted_dst[before] == src)
+    writer = np.maximum(writer, np.where(found, order[before], -1))
+    start = 0
+    while start < count:
+        later = np.flatnonzero(writer[start:] >= start)
+        end = start + int(later[0]) if later.size else count
+        yield slice(start, end)
+        start = end

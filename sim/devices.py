@@ -1,0 +1,52 @@
+"""Devices by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.device import Device
+
+from .functional import FunctionalDevice
+
+DEVICES = ("functional", "rtl", "pysim")
+
+
+class DeviceError(ValueError):
+    """A device that does not exist, or that cannot do what it is asked for."""
+
+
+def open_device(
+    name: str,
+    config: Config,
+    memory_bytes: int,
+    *,
+    dram: str = "ideal",
+    order: str = "program",
+    waves: str | Path | None = None,
+) -> Device:
+    """A fresh machine with ``memory_bytes`` of zeros as its memory.
+
+    ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, and ``waves`` a file
+    for a VCD of each run; both are for the cycle-accurate devices. ``order`` is for the functional
+    model: ``program``, ``reverse`` or ``random:SEED``. Raises `DeviceError`.
+    """
+    # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
+    # model need not wait for.
+    match name:
+        case "functional":
+            if waves is not None:
+                raise DeviceError("the functional model has no clock, hence no waves to write")
+            try:
+                return FunctionalDevice(config, memory_bytes, order)
+            except ValueError as error:
+                raise DeviceError(str(error)) from None
+        case "rtl":
+            from .rtl.engine import RtlDevice
+
+            return RtlDevice(config, memory_bytes, dram=dram, waves=waves)
+        case "pysim":
+            from .pysim import PysimDevice
+
+            return PysimDevice(config, memory_bytes, dram=dram, waves=waves)
+    raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")

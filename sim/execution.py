@@ -1,0 +1,258 @@
+"""What one instruction does to the scratchpads and to the memory, all at once.
+
+Tokens and the order between modules are the business of `amaranth_vta.sim.functional`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config, TileMemory
+
+from .arithmetic import Indices, alu, gemm
+from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
+
+# Micro-ops that are computed at once; more would only take memory.
+_CHUNK = 1 << 14
+
+
+class ExecutionFault(Exception):
+    """An instruction that cannot be executed; nothing of it was written."""
+
+    def __init__(self, cause: isa.Cause) -> None:
+        super().__init__(cause.name.lower())
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class UninitializedRead:
+    """A read of a scratchpad element that nothing was ever written to."""
+
+    instruction: int
+    memory: str
+    element: int
+
+    def __str__(self) -> str:
+        return f"instruction {self.instruction} reads {self.memory}[{self.element}], never written"
+
+
+@dataclass
+class Executor:
+    """Scratchpads that keep their contents, beside a memory of bytes that others may also hold.
+
+    ``memory`` is a 1-D uint8 array. With ``report_uninitialized``, `uninitialized_reads` collects
+    each read of an element never written, once an instruction, as the keys of a dict in the order
+    found. ``counters`` adds up what was done. ``seed`` decides what unwritten elements hold.
+    """
+
+    config: Config
+    memory: Bytes
+    seed: int = 0
+    report_uninitialized: bool = False
+    uninitialized_reads: dict[UninitializedRead, None] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        garbage = np.random.default_rng(self.seed)
+        self.uop = Scratchpad(self.config.uop, garbage)
+        self.inp = Scratchpad(self.config.inp, garbage)
+        self.wgt = Scratchpad(self.config.wgt, garbage)
+        self.acc = Scratchpad(self.config.acc, garbage)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the counters and the reports of earlier runs; scratchpads stay."""
+        self.uninitialized_reads = {}
+        self.counters = dict.fromkeys(("instructions", "macs", "bytes_loaded", "bytes_stored"), 0)
+
+    def execute(self, index: int, instruction: isa.Instruction) -> None:
+        """Does all that the legal ``instruction``, number ``index`` of its stream, does.
+
+        Raises `ExecutionFault`; its cause is ``timeout`` once ``deadline``, a time of
+        `time.monotonic`, has passed.
+        """
+        match instruction:
+            case isa.Load():
+                self._load(instruction)
+            case isa.Store():
+                self._store(index, instruction)
+            case isa.Gemm():
+                self._gemm(index, instruction)
+            case isa.Alu():
+                self._alu(index, instruction)
+        self.counters["instructions"] += 1
+
+    def _load(self, load: isa.Load) -> None:
+        scratchpad = self._scratchpad(isa.Memory(load.memory))
+        if load.elements == 0:
+            return
+        _require(load.sram_base + load.elements <= scratchpad.memory.depth)
+        rows = load.y_pad_0 + load.y_size + load.y_pad_1
+        target = scratchpad.memory
+        block = np.zeros(
+            (rows, load.row_elements, target.rows, target.columns), scratchpad.tiles.dtype
+        )
+        if load.y_size:
+            geometry = self.config.memory(isa.Memory(load.memory))
+            data = self._rows_in_memory(load, geometry)
+            last_row, last_column = load.y_pad_0 + load.y_size, load.x_pad_0 + load.x_size
+            block[load.y_pad_0 : last_row, load.x_pad_0 : last_column] = unpack_tiles(
+                data, geometry
+            )
+            self.counters["bytes_loaded"] += data.size
+        written = slice(load.sram_base, load.sram_base + load.elements)
+        scratchpad.tiles[written] = block.reshape(-1, target.rows, target.columns)
+        scratchpad.written[written] = True
+
+    def _store(self, index: int, store: isa.Store) -> None:
+        if store.elements == 0:
+            return
+        _require(store.sram_base + store.elements <= self.config.acc.depth)
+        rows = self._rows_in_memory(store, self.config.out)
+        read = slice(store.sram_base, store.sram_base + store.elements)
+        self._note_reads(index, self.acc, np.arange(read.start, read.stop))
+        data = pack_tiles(self.acc.tiles[read], self.config.out).reshape(rows.shape)
+        if store.x_stride >= store.x_size:
+            rows[:] = data
+        else:
+            # Rows overlap: the later one stays.
+            for row, values in zip(rows, data, strict=True):
+                row[:] = values
+        self.counters["bytes_stored"] += data.size
+
+    def _gemm(self, index: int, instruction: isa.Gemm) -> None:
+        if instruction.uops == 0:
+            return
+        dst, src, wgt = self._uops(index, instruction)
+        self._check_range(instruction, dst, "dst", self.acc)
+        if not instruction.reset:
+            self._check_range(instruction, src, "src", self.inp)
+            self._check_range(instruction, wgt, "wgt", self.wgt)
+        for offset in self._offsets(instruction, dst.size):
+            targets = offset("dst", dst)
+            if instruction.reset:
+                self.acc.tiles[targets] = 0
+            else:
+                inputs, weights = offset("src", src), offset("wgt", wgt)
+                self._note_reads(index, self.acc, targets)
+                self._note_reads(index, self.inp, inputs)
+                self._note_reads(index, self.wgt, weights)
+                gemm(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
+                self.counters["macs"] += targets.size * self.config.macs_per_cycle
+            self.acc.written[targets] = True
+
+    def _alu(self, index: int, instruction: isa.Alu) -> None:
+        if instruction.uops == 0:
+            return
+        dst, src, _ = self._uops(index, instruction)
+        self._check_range(instruction, dst, "dst", self.acc)
+        if not instruction.use_immediate:
+            self._check_range(instruction, src, "src", self.acc)
+        operation = isa.AluOp(instruction.alu_opcode)
+        for offset in self._offsets(instruction, dst.size):
+            targets = offset("dst", dst)
+            sources = None if instruction.use_immediate else offset("src", src)
+            # Every micro-op reads its destination before it writes it, so what is not written
+            # here yet is read unwritten, whatever the order.
+            self._note_reads(index, self.acc, targets)
+            if sources is not None:
+                self._note_reads(index, self.acc, sources)
+            alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
+            self.acc.written[targets] = True
+
+    def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
+        match memory:
+            case isa.Memory.UOP:
+                return self.uop
+            case isa.Memory.INP:
+                return self.inp
+            case isa.Memory.WGT:
+                return self.wgt
+            case isa.Memory.ACC | isa.Memory.ACC_8BIT | isa.Memory.OUT:
+                return self.acc
+
+    def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
+        """A view (y_size, x_size, element_bytes) of the memory, whose rows may overlap."""
+        size = geometry.element_bytes
+        first = transfer.dram_base * size
+        # No stride is negative, so the last row ends last.
+        elements = (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
+        if first + elements * size > self.memory.size:
+            raise ExecutionFault(isa.Cause.BUS_ERROR)
+        return np.lib.stride_tricks.as_strided(
+            self.memory[first:],
+            (transfer.y_size, transfer.x_size, size),
+            (transfer.x_stride * size, size, 1),
+        )
+
+    def _uops(
+        self, index: int, instruction: isa.Gemm | isa.Alu
+    ) -> tuple[Indices, Indices, Indices]:
+        """The fields dst, src and wgt of the instruction's micro-ops."""
+        _require(instruction.uop_end <= self.config.uop.depth)
+        selected = np.arange(instruction.uop_begin, instruction.uop_end)
+        self._note_reads(index, self.uop, selected)
+        bits = self.uop.tiles[selected, 0, 0].astype(np.int64)
+        layout = isa.instruction_set(self.config).uop_layout
+        dst, src, wgt = (
+            bits >> layout[name].offset & (1 << layout[name].width) - 1
+            for name in ("dst", "src", "wgt")
+        )
+        return dst, src, wgt
+
+    def _check_range(
+        self, instruction: isa.Gemm | isa.Alu, fields: Indices, name: str, scratchpad: Scratchpad
+    ) -> None:
+        # No factor is negative, so the last iteration reaches furthest.
+        furthest = (
+            int(fields.max())
+            + (instruction.iter_out - 1) * getattr(instruction, f"{name}_factor_out")
+            + (instruction.iter_in - 1) * getattr(instruction, f"{name}_factor_in")
+        )
+        _require(furthest < scratchpad.memory.depth)
+
+    def _offsets(self, instruction: isa.Gemm | isa.Alu, uops: int) -> Iterator[_Offset]:
+        """The iterations of both loops in order, as many at once as a chunk holds."""
+        step = max(1, _CHUNK // uops)
+        for start in range(0, instruction.iter_out * instruction.iter_in, step):
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise ExecutionFault(isa.Cause.TIMEOUT)
+            end = min(start + step, instruction.iter_out * instruction.iter_in)
+            outer, inner = np.divmod(np.arange(start, end), instruction.iter_in)
+            yield _Offset(instruction, outer, inner)
+
+    def _note_reads(
+        self, index: int, scratchpad: Scratchpad, elements: npt.NDArray[np.int64]
+    ) -> None:
+        if self.report_uninitialized:
+            for element in np.unique(elements[~scratchpad.written[elements]]):
+                read = UninitializedRead(index, scratchpad.memory.name, int(element))
+                self.uninitialized_reads[read] = None
+
+
+@dataclass(frozen=True)
+class _Offset:
+    """Some iterations of the two loops around the micro-ops."""
+
+    instruction: isa.Gemm | isa.Alu
+    outer: Indices
+    inner: Indices
+
+    def __call__(self, name: str, fields: Indices) -> Indices:
+        """The index that each iteration gives each micro-op, in the order of execution."""
+        offset = self.outer * getattr(
+            self.instruction, f"{name}_factor_out"
+        ) + self.inner * getattr(self.instruction, f"{name}_factor_in")
+        return (offset[:, np.newaxis] + fields).reshape(-1)
+
+
+def _require(in_range: bool) -> None:
+    if not in_range:
+        raise ExecutionFault(isa.Cause.INDEX_OUT_OF_RANGE)

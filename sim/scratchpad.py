@@ -1,0 +1,58 @@
+"""The on-chip memories as arrays of tiles, and how tiles are laid out in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import TileMemory
+
+Tiles = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+# Scalars of 4 bits are kept as int8. Micro-ops are plain bits, so unsigned.
+_DTYPES: dict[int, np.dtype[Any]] = {
+    4: np.dtype(np.int8),
+    8: np.dtype(np.int8),
+    16: np.dtype("<i2"),
+    32: np.dtype("<i4"),
+}
+_UOP_DTYPE: np.dtype[Any] = np.dtype("<u4")
+
+
+class Scratchpad:
+    """``tiles``: (depth, rows, columns) of signed integers; of uint32 for micro-ops.
+
+    ``written`` says of each element whether anything was ever written to it. What an element
+    holds before is arbitrary and comes from ``garbage``.
+    """
+
+    def __init__(self, memory: TileMemory, garbage: np.random.Generator) -> None:
+        self.memory = memory
+        self.tiles = unpack_tiles(
+            garbage.integers(256, size=(memory.depth, memory.element_bytes), dtype=np.uint8), memory
+        )
+        self.written = np.zeros(memory.depth, np.bool_)
+
+
+def unpack_tiles(data: Bytes, memory: TileMemory) -> Tiles:
+    """Tiles (…, rows, columns) from their bytes (…, element_bytes), sign-extended."""
+    shape = (*data.shape[:-1], memory.rows, memory.columns)
+    if memory.scalar_width == 4:
+        # The low nibble first; xor and subtract extend its sign.
+        nibbles = np.stack((data & 15, data >> 4), axis=-1).astype(np.int8)
+        return ((nibbles ^ 8) - 8).reshape(shape)
+    dtype = _UOP_DTYPE if memory.name == "UOP" else _DTYPES[memory.scalar_width]
+    return np.ascontiguousarray(data).view(dtype).reshape(shape)
+
+
+def pack_tiles(tiles: Tiles, memory: TileMemory) -> Bytes:
+    """Bytes (…, element_bytes) of the low bits of each scalar of tiles (…, rows, columns)."""
+    shape = (*tiles.shape[:-2], memory.element_bytes)
+    if memory.scalar_width == 4:
+        nibbles = (tiles & 15).astype(np.uint8).reshape(*shape, 2)
+        return nibbles[..., 0] | np.left_shift(nibbles[..., 1], 4, dtype=np.uint8)
+    narrow = tiles.astype(_DTYPES[memory.scalar_width])
+    return np.ascontiguousarray(narrow).view(np.uint8).reshape(shape)
