@@ -116,26 +116,23 @@ class Config:
         problem = isa.encoding_problem(self._index_widths())
         if problem is None:
             return
-        # Name the buffer whose reduction alone makes everything fit, the least reduction first.
-        candidates = []
-        for name in ("uop", "acc", "wgt", "inp"):
+        # Each buffer that can be reduced alone until everything fits, the least reduction first.
+        ways = []
+        for name in ("uop", "inp", "wgt", "acc"):
+            key = f"log_{name}_buff_size"
             widths = self._index_widths()
             while widths[name] > 1 and isa.encoding_problem(widths) is not None:
                 widths[name] -= 1
             if isa.encoding_problem(widths) is None:
-                candidates.append((self._index_widths()[name] - widths[name], name, widths[name]))
-        if not candidates:
-            raise ConfigError(
-                f"{problem}: LOG_ACC_BUFF_SIZE = {self.log_acc_buff_size}, LOG_UOP_BUFF_SIZE = "
-                f"{self.log_uop_buff_size}, LOG_INP_BUFF_SIZE = {self.log_inp_buff_size} and "
-                f"LOG_WGT_BUFF_SIZE = {self.log_wgt_buff_size} are too large together; no single "
-                "one can be reduced to fit"
-            )
-        _, name, width = min(candidates)
-        key = f"log_{name}_buff_size"
+                size, most = getattr(self, key), widths[name] + self._log_element_bytes(name)
+                ways.append((size - most, f"{key.upper()} = {size} (at most {most} fits)"))
+        if ways:
+            raise ConfigError(f"{problem}; reduce {' or '.join(text for _, text in sorted(ways))}")
         raise ConfigError(
-            f"{key.upper()} = {getattr(self, key)} does not fit: {problem}; the largest that fits "
-            f"is {width + self._log_element_bytes(name)}"
+            f"{problem}: LOG_UOP_BUFF_SIZE = {self.log_uop_buff_size}, LOG_INP_BUFF_SIZE = "
+            f"{self.log_inp_buff_size}, LOG_WGT_BUFF_SIZE = {self.log_wgt_buff_size} and "
+            f"LOG_ACC_BUFF_SIZE = {self.log_acc_buff_size} are too large together; reducing one "
+            "is not enough"
         )
 
     def _index_widths(self) -> dict[str, int]:
@@ -231,28 +228,36 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """From the keys of ``vta_config.json``; `ConfigError` names a key that is unknown."""
+        """From the keys of ``vta_config.json``, with defaults for those that are missing.
+
+        ``LOG_BLOCK`` stands for both blocks, and keys that say nothing about the machine are
+        passed over. Raises `ConfigError`, which names a key that is unknown.
+        """
         known = {item.name.upper(): item.name for item in fields(cls)}
         arguments: dict[str, Any] = {}
         for key, value in values.items():
             if key in known:
                 arguments[known[key]] = value
-            elif key == "LOG_BLOCK":
-                for block in ("log_block_in", "log_block_out"):
-                    if arguments.setdefault(block, value) != value:
-                        raise ConfigError(f"LOG_BLOCK = {value} contradicts {block.upper()}")
-            elif key not in _KEYS_WITHOUT_MEANING:
+            elif key != "LOG_BLOCK" and key not in _KEYS_WITHOUT_MEANING:
                 raise ConfigError(
-                    f"{key} is not a configuration key; the keys are {', '.join(known)} and "
+                    f"{key!r} is not a configuration key; the keys are {', '.join(known)} and "
                     "LOG_BLOCK"
                 )
+        if "LOG_BLOCK" in values:
+            block = values["LOG_BLOCK"]
+            for name in ("log_block_in", "log_block_out"):
+                if arguments.setdefault(name, block) != block:
+                    raise ConfigError(
+                        f"LOG_BLOCK = {block!r} contradicts {name.upper()} = {arguments[name]!r}"
+                    )
         return cls(**arguments)
 
     @classmethod
     def from_json(cls, text: str) -> Config:
+        """From the text of a ``vta_config.json``; raises `ConfigError` as `from_dict` does."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"the configuration is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError("the configuration is not a JSON object of keys and whole numbers")
@@ -280,7 +285,9 @@ class Config:
 
 
 # Keys of published configuration files that say nothing that the others do not.
-_KEYS_WITHOUT_MEANING = frozenset({"TARGET", "HW_VER", "LOG_OUT_BUFF_SIZE"})
+_KEYS_WITHOUT_MEANING = frozenset(
+    {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
+)
 
 PYNQ = Config()
 

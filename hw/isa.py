@@ -125,6 +125,7 @@ _MEMORY = (
     ("x_pad_1", PAD_WIDTH),
 )
 _SIGNED = frozenset({"immediate"})
+_OPCODE_MASK = 7
 
 
 def _place(items: Iterable[tuple[str, int]]) -> dict[str, Field]:
@@ -178,9 +179,11 @@ def _uop_layout(widths: Mapping[str, int]) -> Layout:
 
 def encoding_problem(index_widths: Mapping[str, int]) -> str | None:
     """What does not fit, given log2 of the depths of ``uop``, ``inp``, ``wgt`` and ``acc``."""
-    bits = sum(item.width for item in _uop_layout(index_widths).values())
+    uop = _uop_layout(index_widths)
+    bits = sum(item.width for item in uop.values())
     if bits > UOP_WIDTH:
-        return f"a micro-op would need {bits} bits of {UOP_WIDTH}"
+        widths = " + ".join(f"{name} {item.width}" for name, item in uop.items())
+        return f"a micro-op would need {bits} bits ({widths}) of {UOP_WIDTH}"
     for opcode in (Opcode.GEMM, Opcode.ALU):
         last = list(_layouts(index_widths)[opcode].values())[-1]
         if last.offset + last.width > INSTRUCTION_WIDTH:
@@ -307,6 +310,10 @@ class InstructionSet:
     def __init__(self, index_widths: Mapping[str, int]) -> None:
         self.layouts = _layouts(index_widths)
         self.uop_layout = _uop_layout(index_widths)
+        self._covered = {
+            opcode: sum((1 << item.width) - 1 << item.offset for item in layout.values())
+            for opcode, layout in self.layouts.items()
+        }
 
     def encode(self, instruction: Instruction) -> int:
         """The 128 bits; raises `EncodingError` naming the field that cannot hold its value."""
@@ -320,40 +327,43 @@ class InstructionSet:
         return bits
 
     def decode(self, bits: int) -> Instruction:
-        """Any 128 bits decode; `illegal_reason` says whether the result is an instruction."""
-        number = bits & 7
-        if number not in _CLASSES:
-            head = {
-                name: item.extract(bits) for name, item in _place(_HEAD).items() if name != "opcode"
-            }
-            return Unknown(number=number, **head)
-        opcode = Opcode(number)
-        values = {
-            name: item.extract(bits)
-            for name, item in self.layouts[opcode].items()
-            if name != "opcode"
-        }
-        return _CLASSES[opcode](**values)
+        """Any 128 bits decode; `problem` says whether the machine takes them."""
+        number = bits & _OPCODE_MASK
+        known = number in _CLASSES
+        # What all instructions have lies where FINISH, which has nothing else, has it.
+        layout = self.layouts[Opcode(number) if known else Opcode.FINISH]
+        values = {name: item.extract(bits) for name, item in layout.items() if name != "opcode"}
+        return _CLASSES[Opcode(number)](**values) if known else Unknown(number=number, **values)
 
     def unused_bits(self, bits: int) -> int:
         """Those of ``bits`` that no field of the instruction covers; 0 in a legal one.
 
         Extensions take their flags from these bits, so a machine without the extension must
-        refuse them. FINISH has no fields beyond its head and never gets any.
+        refuse them. FINISH has no fields beyond its head and never gets any: its rest is ignored.
         """
-        number = bits & 7
+        number = bits & _OPCODE_MASK
         if number not in _CLASSES or number == Opcode.FINISH:
             return 0
-        mask = sum(
-            item.insert(-1 if item.signed else (1 << item.width) - 1)
-            for item in self.layouts[Opcode(number)].values()
-        )
-        return bits & ~mask
+        return bits & ~self._covered[Opcode(number)]
+
+    def problem(self, bits: int) -> str | None:
+        """Why the machine refuses 128 bits as an instruction; None if it does not.
+
+        This is the whole rule of the fault ``illegal_instruction``: `illegal_reason` of what the
+        bits decode to, and no bit set that no field covers.
+        """
+        reason = illegal_reason(self.decode(bits))
+        if reason is None and (unused := self.unused_bits(bits)):
+            at = (unused & -unused).bit_length() - 1
+            reason = f"bit {at} is set, which no field covers"
+        return reason
 
     def encode_uop(self, uop: Uop) -> int:
+        """The 32 bits; raises `EncodingError` as `encode` does."""
         return sum(item.insert(getattr(uop, name)) for name, item in self.uop_layout.items())
 
     def decode_uop(self, bits: int) -> Uop:
+        """Any 32 bits decode; those that no field covers say nothing."""
         return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
 
 
@@ -375,7 +385,10 @@ def module_of(instruction: Instruction) -> Module:
 
 
 def illegal_reason(instruction: Instruction) -> str | None:
-    """Why a module refuses the instruction before it takes any token; None if it does not."""
+    """Why a module refuses the instruction before it takes any token; None if it does not.
+
+    Of the instruction alone: `InstructionSet.problem` also knows of bits outside its fields.
+    """
     module = module_of(instruction)
     if module is Module.LOAD and (instruction.pop_prev or instruction.push_prev):
         return "load has no previous neighbour to exchange tokens with"
