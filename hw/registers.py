@@ -1,0 +1,131 @@
+"""The registers of the machine, as software sees them: one table for hardware and drivers.
+
+A register is 32 bits wide, or 64 and then two words with the low one first. Addresses are byte
+offsets on the AXI4-Lite port. This module is data alone; `amaranth_vta.hw.csr` makes hardware of
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+from .config import Config
+
+WORD_BYTES = 4
+# Bits of an address on the register port.
+ADDRESS_WIDTH = 12
+IDENTITY = int.from_bytes(b"VTA0", "little")
+VERSION = 1
+
+
+class Access(Enum):
+    READ = "read-only"
+    READ_WRITE = "read and write"
+    # A write of ones starts something; it reads as zero.
+    COMMAND = "command"
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A part of a register: ``width`` bits from bit ``offset`` up."""
+
+    name: str
+    offset: int
+    width: int
+    doc: str
+
+
+@dataclass(frozen=True)
+class Register:
+    name: str
+    offset: int
+    access: Access
+    doc: str
+    width: int = 32
+    bits: tuple[Bits, ...] = field(default=())
+
+    def part(self, name: str) -> Bits:
+        """The part of that name; `KeyError` if there is none."""
+        for item in self.bits:
+            if item.name == name:
+                return item
+        raise KeyError(f"{self.name} has no part {name}")
+
+
+_BASES = ("UOP", "INP", "WGT", "ACC", "OUT")
+_TOKENS = ("LOAD_TO_COMPUTE", "COMPUTE_TO_LOAD", "COMPUTE_TO_STORE", "STORE_TO_COMPUTE")
+
+_TABLE = (
+    Register("IDENTITY", 0x000, Access.READ, "the letters VTA0, the first one lowest"),
+    Register("VERSION", 0x004, Access.READ, "of this register map"),
+    *(
+        Register(
+            item.name.upper(),
+            0x010 + WORD_BYTES * number,
+            Access.READ,
+            f"log2 of the {item.metadata['doc']}",
+        )
+        for number, item in enumerate(fields(Config))
+    ),
+    Register(
+        "CONTROL",
+        0x100,
+        Access.COMMAND,
+        "starts what is written as 1",
+        bits=(Bits("launch", 0, 1, "runs the program at INSN_ADDR; ignored while busy"),),
+    ),
+    Register(
+        "STATUS",
+        0x104,
+        Access.READ,
+        "of the current or latest run",
+        bits=(
+            Bits("busy", 0, 1, "a program is running"),
+            Bits("done", 1, 1, "the latest program has ended; cleared by a launch"),
+            Bits("fault", 2, 1, "it ended at the fault that FAULT and FAULT_INSN describe"),
+        ),
+    ),
+    Register(
+        "INTERRUPT_ENABLE",
+        0x108,
+        Access.READ_WRITE,
+        "what raises the interrupt line",
+        bits=(Bits("done", 0, 1, "the line is high while STATUS.done is"),),
+    ),
+    Register("INSN_ADDR", 0x110, Access.READ_WRITE, "byte address of the program", width=64),
+    Register("INSN_COUNT", 0x118, Access.READ_WRITE, "instructions of the program"),
+    *(
+        Register(
+            f"{name}_BASE",
+            0x120 + 2 * WORD_BYTES * number,
+            Access.READ_WRITE,
+            f"byte address of element 0 of {name} (47 bits)",
+            width=64,
+        )
+        for number, name in enumerate(_BASES)
+    ),
+    Register(
+        "FAULT",
+        0x180,
+        Access.READ,
+        "why the latest run stopped",
+        bits=(
+            Bits("cause", 0, 3, "0: it did not; otherwise as isa.Cause"),
+            Bits("module", 8, 2, "as isa.Module"),
+        ),
+    ),
+    Register("FAULT_INSN", 0x184, Access.READ, "index of the faulty instruction in the stream"),
+    *(
+        Register(
+            f"TOKENS_{name}",
+            0x188 + WORD_BYTES * number,
+            Access.READ,
+            "tokens that nobody had taken at the end of the latest run",
+        )
+        for number, name in enumerate(_TOKENS)
+    ),
+    Register("CYCLES", 0x1A0, Access.READ, "from the launch to the end of the run", width=64),
+)
+
+REGISTERS: dict[str, Register] = {register.name: register for register in _TABLE}
