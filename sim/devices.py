@@ -29,7 +29,7 @@ def open_device(
 
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, and ``waves`` a file
     for a VCD of each run; both are for the cycle-accurate devices. ``order`` is for the functional
-    model: ``program``, ``reverse`` or ``random:SEED``. Raises `DeviceError`.
+    model: ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. Raises `DeviceError`.
     """
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
     # model need not wait for.

@@ -6,16 +6,16 @@ Tokens and the order between modules are the business of `amaranth_vta.sim.funct
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 
 from .arithmetic import Indices, alu, gemm
+from .observers import Observer
 from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
 
 # Micro-ops that are computed at once; more would only take memory.
@@ -30,32 +30,18 @@ class ExecutionFault(Exception):
         self.cause = cause
 
 
-@dataclass(frozen=True)
-class UninitializedRead:
-    """A read of a scratchpad element that nothing was ever written to."""
-
-    instruction: int
-    memory: str
-    element: int
-
-    def __str__(self) -> str:
-        return f"instruction {self.instruction} reads {self.memory}[{self.element}], never written"
-
-
 @dataclass
 class Executor:
     """Scratchpads that keep their contents, beside a memory of bytes that others may also hold.
 
-    ``memory`` is a 1-D uint8 array. With ``report_uninitialized``, `uninitialized_reads` collects
-    each read of an element never written, once an instruction, as the keys of a dict in the order
-    found. ``counters`` adds up what was done. ``seed`` decides what unwritten elements hold.
+    ``memory`` is a 1-D uint8 array. ``observers`` see every read and write. ``counters`` adds up
+    what was done. ``seed`` decides what scratchpads hold before anything is written to them.
     """
 
     config: Config
     memory: Bytes
     seed: int = 0
-    report_uninitialized: bool = False
-    uninitialized_reads: dict[UninitializedRead, None] = field(default_factory=dict)
+    observers: Sequence[Observer] = ()
     counters: dict[str, int] = field(default_factory=dict)
     deadline: float | None = None
 
@@ -65,11 +51,10 @@ class Executor:
         self.inp = Scratchpad(self.config.inp, garbage)
         self.wgt = Scratchpad(self.config.wgt, garbage)
         self.acc = Scratchpad(self.config.acc, garbage)
-        self.clear()
+        self.clear_counters()
 
-    def clear(self) -> None:
-        """Forgets the counters and the reports of earlier runs; scratchpads stay."""
-        self.uninitialized_reads = {}
+    def clear_counters(self) -> None:
+        """Sets the counters to zero; scratchpads stay."""
         self.counters = dict.fromkeys(("instructions", "macs", "bytes_loaded", "bytes_stored"), 0)
 
     def execute(self, index: int, instruction: isa.Instruction) -> None:
@@ -80,7 +65,7 @@ class Executor:
         """
         match instruction:
             case isa.Load():
-                self._load(instruction)
+                self._load(index, instruction)
             case isa.Store():
                 self._store(index, instruction)
             case isa.Gemm():
@@ -89,7 +74,7 @@ class Executor:
                 self._alu(index, instruction)
         self.counters["instructions"] += 1
 
-    def _load(self, load: isa.Load) -> None:
+    def _load(self, index: int, load: isa.Load) -> None:
         scratchpad = self._scratchpad(isa.Memory(load.memory))
         if load.elements == 0:
             return
@@ -102,6 +87,7 @@ class Executor:
         if load.y_size:
             geometry = self.config.memory(isa.Memory(load.memory))
             data = self._rows_in_memory(load, geometry)
+            self._show_transfer(index, load, geometry)
             last_row, last_column = load.y_pad_0 + load.y_size, load.x_pad_0 + load.x_size
             block[load.y_pad_0 : last_row, load.x_pad_0 : last_column] = unpack_tiles(
                 data, geometry
@@ -109,7 +95,8 @@ class Executor:
             self.counters["bytes_loaded"] += data.size
         written = slice(load.sram_base, load.sram_base + load.elements)
         scratchpad.tiles[written] = block.reshape(-1, target.rows, target.columns)
-        scratchpad.written[written] = True
+        for observer in self.observers:
+            observer.write(index, target.name, np.arange(written.start, written.stop))
 
     def _store(self, index: int, store: isa.Store) -> None:
         if store.elements == 0:
@@ -117,7 +104,9 @@ class Executor:
         _require(store.sram_base + store.elements <= self.config.acc.depth)
         rows = self._rows_in_memory(store, self.config.out)
         read = slice(store.sram_base, store.sram_base + store.elements)
-        self._note_reads(index, self.acc, np.arange(read.start, read.stop))
+        for observer in self.observers:
+            observer.read(index, "ACC", np.arange(read.start, read.stop))
+        self._show_transfer(index, store, self.config.out)
         data = pack_tiles(self.acc.tiles[read], self.config.out).reshape(rows.shape)
         if store.x_stride >= store.x_size:
             rows[:] = data
@@ -138,15 +127,13 @@ class Executor:
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
             if instruction.reset:
+                self._show_uops(index, targets)
                 self.acc.tiles[targets] = 0
             else:
                 inputs, weights = offset("src", src), offset("wgt", wgt)
-                self._note_reads(index, self.acc, targets)
-                self._note_reads(index, self.inp, inputs)
-                self._note_reads(index, self.wgt, weights)
+                self._show_uops(index, targets, ACC=targets, INP=inputs, WGT=weights)
                 gemm(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
                 self.counters["macs"] += targets.size * self.config.macs_per_cycle
-            self.acc.written[targets] = True
 
     def _alu(self, index: int, instruction: isa.Alu) -> None:
         if instruction.uops == 0:
@@ -159,13 +146,11 @@ class Executor:
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
             sources = None if instruction.use_immediate else offset("src", src)
-            # Every micro-op reads its destination before it writes it, so what is not written
-            # here yet is read unwritten, whatever the order.
-            self._note_reads(index, self.acc, targets)
-            if sources is not None:
-                self._note_reads(index, self.acc, sources)
+            # Every micro-op reads its destination before it writes it, so all that is read here
+            # and written here is read first.
+            read = targets if sources is None else np.concatenate((targets, sources))
+            self._show_uops(index, targets, ACC=read)
             alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
-            self.acc.written[targets] = True
 
     def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
         match memory:
@@ -198,7 +183,8 @@ class Executor:
         """The fields dst, src and wgt of the instruction's micro-ops."""
         _require(instruction.uop_end <= self.config.uop.depth)
         selected = np.arange(instruction.uop_begin, instruction.uop_end)
-        self._note_reads(index, self.uop, selected)
+        for observer in self.observers:
+            observer.read(index, "UOP", selected)
         bits = self.uop.tiles[selected, 0, 0].astype(np.int64)
         layout = isa.instruction_set(self.config).uop_layout
         dst, src, wgt = (
@@ -228,13 +214,25 @@ class Executor:
             outer, inner = np.divmod(np.arange(start, end), instruction.iter_in)
             yield _Offset(instruction, outer, inner)
 
-    def _note_reads(
-        self, index: int, scratchpad: Scratchpad, elements: npt.NDArray[np.int64]
+    def _show_uops(self, index: int, written: Indices, **read: Indices) -> None:
+        for observer in self.observers:
+            for memory, elements in read.items():
+                observer.read(index, memory, elements)
+            observer.write(index, "ACC", written)
+
+    def _show_transfer(
+        self, index: int, transfer: isa.Load | isa.Store, geometry: TileMemory
     ) -> None:
-        if self.report_uninitialized:
-            for element in np.unique(elements[~scratchpad.written[elements]]):
-                read = UninitializedRead(index, scratchpad.memory.name, int(element))
-                self.uninitialized_reads[read] = None
+        if not self.observers:
+            return
+        size = geometry.element_bytes
+        rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
+        touched = (rows[:, np.newaxis] + np.arange(transfer.x_size * size)).reshape(-1)
+        for observer in self.observers:
+            if isinstance(transfer, isa.Load):
+                observer.read(index, "DRAM", touched)
+            else:
+                observer.write(index, "DRAM", touched)
 
 
 @dataclass(frozen=True)

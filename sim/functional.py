@@ -6,6 +6,7 @@ of those that can take a step does so is chosen by an *order*:
 - ``program``: the earliest instruction of the stream. This is how a reader runs a program.
 - ``reverse``: the latest that fetch and tokens allow: modules run as far apart as they can.
 - ``random:SEED``: any, in runs of random length.
+- ``last:MODULE``: of load, compute and store, the one named only when no other can take a step.
 
 A program whose modules are ordered by tokens where they share memory gives the same result in
 every order. So does the report of a fault, because a step that can be taken stays possible
@@ -45,7 +46,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
-from .execution import ExecutionFault, Executor, UninitializedRead
+from .execution import ExecutionFault, Executor
+from .observers import Observer, Race, Races, TokenQueue, UninitializedRead, UninitializedReads
 
 # Memory sizes are rounded up to this, the widest bus.
 _MEMORY_UNIT = 64
@@ -54,9 +56,10 @@ _MEMORY_UNIT = 64
 class FunctionalDevice:
     """A `Device` that runs programs on NumPy arrays.
 
-    ``order`` is ``program``, ``reverse`` or ``random:SEED``; `ValueError` otherwise. With
-    ``report_uninitialized``, `uninitialized_reads` lists, after each run, its reads of scratchpad
-    elements that were never written since the device was made.
+    ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``; `ValueError`
+    otherwise. With ``report_uninitialized``, `uninitialized_reads` lists, after each run, its reads
+    of scratchpad elements that were never written since the device was made; with
+    ``report_races``, `races` lists what no token orders.
     """
 
     name = "functional"
@@ -67,16 +70,28 @@ class FunctionalDevice:
         memory_bytes: int,
         order: str = "program",
         report_uninitialized: bool = False,
+        report_races: bool = False,
     ) -> None:
         self.config = config
         self.memory_bytes = -(-memory_bytes // _MEMORY_UNIT) * _MEMORY_UNIT
         self._memory = np.zeros(self.memory_bytes, np.uint8)
         self._choose, seed = _parse_order(order)
-        self._executor = Executor(config, self._memory, seed, report_uninitialized)
+        self._uninitialized_reads = UninitializedReads(config)
+        self._races = Races(config, self.memory_bytes)
+        observers: list[Observer] = []
+        if report_uninitialized:
+            observers.append(self._uninitialized_reads)
+        if report_races:
+            observers.append(self._races)
+        self._executor = Executor(config, self._memory, seed, observers)
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:
-        return list(self._executor.uninitialized_reads)
+        return self._uninitialized_reads.found
+
+    @property
+    def races(self) -> list[Race]:
+        return self._races.found
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
@@ -99,7 +114,9 @@ class FunctionalDevice:
                 f"a stream of {insn_count} instructions at {insn_addr:#x}: neither can be negative"
             )
         executor = self._executor
-        executor.clear()
+        executor.clear_counters()
+        for observer in executor.observers:
+            observer.begin()
         started = time.monotonic()
         executor.deadline = None if time_limit is None else started + time_limit
         machine = _Machine(self.config, self._memory, executor, insn_addr, insn_count)
@@ -128,14 +145,21 @@ _Choice = Callable[[dict[isa.Module, int]], isa.Module]
 
 
 def _parse_order(order: str) -> tuple[_Choice, int]:
-    kind, _, seed = order.partition(":")
+    kind, _, which = order.partition(":")
     if order == "program":
         return lambda ready: min(ready, key=ready.__getitem__), 0
     if order == "reverse":
         return lambda ready: max(ready, key=ready.__getitem__), 0
-    if kind == "random" and seed.isdecimal():
-        return _RandomChoice(int(seed)), int(seed)
-    raise ValueError(f"order {order!r} is not program, reverse or random:SEED with a whole number")
+    if kind == "random" and which.isdecimal():
+        return _RandomChoice(int(which)), int(which)
+    modules = {module.name.lower(): module for module in _EXECUTING}
+    if kind == "last" and which in modules:
+        last = modules[which]
+        return lambda ready: min(ready, key=lambda module: (module is last, ready[module])), 0
+    raise ValueError(
+        f"order {order!r} is not program, reverse, random:SEED with a whole number, or last:MODULE "
+        "with load, compute or store"
+    )
 
 
 class _RandomChoice:
@@ -162,8 +186,8 @@ class _Decoded:
     instruction: isa.Instruction
     module: isa.Module
     legal: bool
-    pops: tuple[tuple[isa.Module, isa.Module], ...]
-    pushes: tuple[tuple[isa.Module, isa.Module], ...]
+    pops: tuple[TokenQueue, ...]
+    pushes: tuple[TokenQueue, ...]
 
 
 class _Queue:
@@ -320,6 +344,8 @@ class _Machine:
                 for pop in decoded.pops:
                     self.tokens[pop] -= 1
                 queue.started = True
+                for observer in self._executor.observers:
+                    observer.start(index, module, decoded.pops)
             is_finish = isinstance(decoded.instruction, isa.Finish)
             if not queue.executed:
                 if is_finish and not self._others_done():
@@ -334,6 +360,8 @@ class _Machine:
             return
         for push in decoded.pushes:
             self.tokens[push] += 1
+        for observer in self._executor.observers:
+            observer.finish(index, module, decoded.pushes)
         queue.entries.popleft()
         queue.started = queue.executed = False
         self._finished = is_finish

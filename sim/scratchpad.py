@@ -25,8 +25,7 @@ _UOP_DTYPE: np.dtype[Any] = np.dtype("<u4")
 class Scratchpad:
     """``tiles``: (depth, rows, columns) of signed integers; of uint32 for micro-ops.
 
-    ``written`` says of each element whether anything was ever written to it. What an element
-    holds before is arbitrary and comes from ``garbage``.
+    What an element holds before anything is written to it is arbitrary; it comes from ``garbage``.
     """
 
     def __init__(self, memory: TileMemory, garbage: np.random.Generator) -> None:
@@ -34,7 +33,6 @@ class Scratchpad:
         self.tiles = unpack_tiles(
             garbage.integers(256, size=(memory.depth, memory.element_bytes), dtype=np.uint8), memory
         )
-        self.written = np.zeros(memory.depth, np.bool_)
 
 
 def unpack_tiles(data: Bytes, memory: TileMemory) -> Tiles:

@@ -18,7 +18,7 @@ CONFIG = PRESETS["tiny"]  # depths: 256 uops, 128 INP, 64 WGT, 128 ACC
 MEMORY = 0x20000
 PROGRAM = 0x8000
 RESULT = 0x4000
-ORDERS = ("program", "reverse", "random:1", "random:2", "random:3")
+ORDERS = ("program", "reverse", "random:1", "last:load", "last:compute", "last:store")
 ISA = isa.instruction_set(CONFIG)
 
 load = Load(memory=Memory.INP, x_size=1)

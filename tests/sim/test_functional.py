@@ -10,13 +10,13 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store, Uop
 from amaranth_vta.hw.isa import instruction_set as isa_of
-from amaranth_vta.sim.execution import UninitializedRead
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.observers import UninitializedRead
 from amaranth_vta.sw.runtime.device import Fault
 
 VECTORS = sorted((Path(__file__).parent.parent / "golden" / "vectors").glob("*.npz"))
-ORDERS = ("program", "reverse", "random:1", "random:2")
+ORDERS = ("program", "reverse", "random:1", "last:load", "last:compute")
 TINY = PRESETS["tiny"]
 
 
@@ -26,13 +26,14 @@ def test_vectors_give_every_byte_in_every_order(path: Path) -> None:
     assert image.expected is not None
     for order in ORDERS:
         device = FunctionalDevice(
-            image.config, image.dram.size, order=order, report_uninitialized=True
+            image.config, image.dram.size, order, report_uninitialized=True, report_races=True
         )
         device.write(0, image.dram)
         result = device.run(image.insn_addr, image.insn_count)
         assert result.fault is None
         assert np.array_equal(device.read(0, image.dram.size), image.expected), order
         assert device.uninitialized_reads == []
+        assert device.races == []
         assert result.counters["instructions"] == image.insn_count
 
 
@@ -194,6 +195,6 @@ def test_memory_is_rounded_up_and_bounded() -> None:
 def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(ValueError, match="neither can be negative"):
         FunctionalDevice(TINY, 64).run(0, -1)
-    for order in ("random", "random:x", "random:-1", "latest", ""):
-        with pytest.raises(ValueError, match="is not program, reverse or random:SEED"):
+    for order in ("random", "random:x", "random:-1", "latest", "last:fetch", ""):
+        with pytest.raises(ValueError, match="is not program, reverse, random:SEED"):
             FunctionalDevice(TINY, 64, order=order)
