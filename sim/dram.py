@@ -1,0 +1,88 @@
+"""The memory behind a simulated machine: what it allows, and how long it takes.
+
+A `MemoryTiming` is all that the engines know of a memory. The model itself is axi_memory.py in
+Python and rtl/harness.cpp in C++; both give the same cycles for the same timing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ProtocolError(RuntimeError):
+    """The machine broke a rule of its buses; the message names the channel and the cycle."""
+
+
+class DramError(ValueError):
+    """A memory model that does not exist."""
+
+
+@dataclass(frozen=True)
+class MemoryTiming:
+    """All times are in cycles; 0 for a limit or a period means none.
+
+    ``latency`` is from the handshake of a read's address to its first word at the earliest, and
+    from the handshake of a write's last word to its response at the earliest. A ``shared`` memory
+    moves one word a cycle, read or written; otherwise one of each. No word moves in the last
+    ``refresh_stall`` of each ``refresh_period`` cycles, counted from the launch of a run. With a
+    ``seed``, latencies, gaps and backpressure on each channel are random and the seed gives the
+    rest as well.
+    """
+
+    latency: int = 4
+    shared: bool = False
+    reads_outstanding: int = 0
+    writes_outstanding: int = 0
+    refresh_period: int = 0
+    refresh_stall: int = 0
+    seed: int | None = None
+
+
+TIMINGS = {
+    "ideal": MemoryTiming(),
+    "ddr": MemoryTiming(
+        latency=48,
+        shared=True,
+        reads_outstanding=8,
+        writes_outstanding=8,
+        refresh_period=780,
+        refresh_stall=30,
+    ),
+}
+
+
+def memory_timing(name: str) -> MemoryTiming:
+    """The timing called ``ideal``, ``ddr`` or ``random:SEED``; raises `DramError` for others."""
+    if name in TIMINGS:
+        return TIMINGS[name]
+    kind, _, seed = name.partition(":")
+    if kind != "random" or not seed.isdecimal():
+        raise DramError(
+            f"{name!r} is not a memory model: there are {', '.join(TIMINGS)} and random:SEED, "
+            "with a whole number as the seed"
+        )
+    dice = Dice(int(seed))
+    return MemoryTiming(
+        shared=dice.draw(2) == 1,
+        reads_outstanding=1 + dice.draw(8),
+        writes_outstanding=1 + dice.draw(8),
+        seed=int(seed),
+    )
+
+
+class Dice:
+    """A small random number generator (xorshift64*) that is quickly said in C++ as well."""
+
+    MASK = (1 << 64) - 1
+
+    def __init__(self, seed: int) -> None:
+        self.state = (seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & self.MASK or 1
+
+    def draw(self, sides: int) -> int:
+        """A number from 0 to ``sides`` - 1."""
+        x = self.state
+        x ^= x >> 12
+        x = (x ^ x << 25) & self.MASK
+        x ^= x >> 27
+        self.state = x
+        return ((x * 0x2545F4914F6CDD1D & self.MASK) >> 33) % sides

@@ -1,0 +1,448 @@
+// Everything around the machine, in one process with it: the clock, the memory behind its AXI4
+// master port, and a host that reads and writes its AXI4-Lite registers. Nothing else of the
+// machine is touched. engine.py calls the functions at the end of this file.
+//
+// The memory is the model of ../axi_memory.py step for step, random draws included, so that both
+// engines count the same cycles.
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "Vtop.h"
+#include "verilated.h"
+#if VM_TRACE
+#include "verilated_vcd_c.h"
+#endif
+
+namespace {
+
+using std::uint32_t;
+using std::uint64_t;
+using std::uint8_t;
+
+constexpr unsigned BUS_BYTES = sizeof(std::remove_reference_t<decltype(std::declval<Vtop>().m_axi_rdata)>);
+constexpr unsigned LOG_BUS_BYTES = __builtin_ctz(BUS_BYTES);
+constexpr unsigned PAGE_BYTES = 4096;
+constexpr unsigned OKAY = 0, DECERR = 3;
+constexpr unsigned INCR = 1;
+constexpr unsigned WORDS_WAITING = 2;     // write data taken ahead of its turn
+constexpr unsigned DENSITY_CYCLES = 128;  // how long a channel keeps its density of gaps
+enum Channel { R, W, B, AR, AW, WREADY, CHANNELS };  // each with its own random gaps
+constexpr unsigned REGISTER_CYCLES = 1000;
+constexpr unsigned RESET_CYCLES = 4;
+
+// MemoryTiming of ../dram.py.
+struct Timing {
+    uint64_t latency, shared, reads_outstanding, writes_outstanding, refresh_period, refresh_stall;
+    uint64_t random, seed;
+};
+
+class Dice {
+  public:
+    explicit Dice(uint64_t seed) : state(seed * 0x9E3779B97F4A7C15u + 0x2545F4914F6CDD1Du) {
+        if (!state) state = 1;
+    }
+    unsigned draw(unsigned sides) {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return unsigned((state * 0x2545F4914F6CDD1Du) >> 33) % sides;
+    }
+
+  private:
+    uint64_t state;
+};
+
+struct Word {
+    uint8_t data[BUS_BYTES];
+    uint64_t strobes;
+    bool last;
+
+    bool operator==(const Word& other) const {
+        return strobes == other.strobes && last == other.last && !std::memcmp(data, other.data, BUS_BYTES);
+    }
+};
+
+// An address channel's payload.
+struct Address {
+    uint64_t address;
+    unsigned length, size, burst, id;
+
+    bool operator==(const Address&) const = default;
+    uint64_t first() const { return address & ~uint64_t(BUS_BYTES - 1); }
+    unsigned beats() const { return length + 1; }
+};
+
+// What a channel's sender showed in the last cycle, to see that it stands until it is taken.
+template <typename Payload>
+struct Held {
+    bool waiting = false;
+    Payload payload{};
+};
+
+struct Read {
+    uint64_t address;
+    unsigned beats;
+    uint64_t earliest;
+};
+
+struct Write {
+    Address burst;
+    unsigned beats;  // still to come
+    uint64_t earliest = 0;
+    std::deque<Word> words{};
+};
+
+class Machine {
+  public:
+    Machine(const Timing& timing, uint8_t* memory, uint64_t bytes, const char* waves)
+        : timing(timing), memory(memory), bytes(bytes), dice(timing.seed) {
+        context.randReset(2);  // scratchpads hold anything after power-up
+        context.randSeed(int(timing.seed % 0x7fffffff) + 1);
+        top = std::make_unique<Vtop>(&context);
+#if VM_TRACE
+        context.traceEverOn(true);
+        trace = std::make_unique<VerilatedVcdC>();
+        top->trace(trace.get(), 99);
+        trace->open(waves);
+#else
+        (void)waves;
+#endif
+        reset();
+    }
+
+    ~Machine() {
+        top->final();
+#if VM_TRACE
+        trace->close();
+#endif
+    }
+
+    // Back to the state after power-up, except for what memories hold.
+    void reset() {
+        problem.clear();
+        reads.clear();
+        writes.clear();
+        words.clear();
+        filling = 0;
+        write_turn = false;
+        for (unsigned i = 0; i < CHANNELS; i++) densities[i] = 8, open[i] = true;
+        held_ar = held_aw = {};
+        held_w = {};
+        held_lite_b = {};
+        held_lite_r = {};
+        top->m_axi_arready = top->m_axi_awready = top->m_axi_wready = 0;
+        top->m_axi_rvalid = top->m_axi_bvalid = 0;
+        top->m_axi_rid = top->m_axi_bid = 0;
+        top->s_axil_awvalid = top->s_axil_wvalid = top->s_axil_arvalid = 0;
+        top->s_axil_bready = top->s_axil_rready = 0;
+        top->s_axil_awprot = top->s_axil_arprot = 0;
+        top->rst = 1;
+        for (unsigned i = 0; i < RESET_CYCLES; i++) tick();
+        top->rst = 0;
+        tick();
+    }
+
+    bool write_register(uint32_t address, uint32_t value) {
+        if (failed()) return false;
+        // A host may show address and data in either order, and be slow to take the response.
+        const unsigned address_delay = delay(), data_delay = delay(), response_delay = delay();
+        tick();
+        top->s_axil_awaddr = address;
+        top->s_axil_wdata = value;
+        top->s_axil_wstrb = 15;
+        bool address_done = false, data_done = false;
+        for (unsigned i = 0; i < REGISTER_CYCLES && !failed(); i++) {
+            top->s_axil_awvalid = !address_done && i >= address_delay;
+            top->s_axil_wvalid = !data_done && i >= data_delay;
+            top->s_axil_bready = address_done && data_done && i >= response_delay;
+            top->eval();
+            const bool aw = top->s_axil_awvalid && top->s_axil_awready;
+            const bool w = top->s_axil_wvalid && top->s_axil_wready;
+            const bool b = top->s_axil_bready && top->s_axil_bvalid;
+            const unsigned response = top->s_axil_bresp;
+            if ((aw || w) && (aw || address_done) && (w || data_done)) start = cycle;
+            tick();
+            address_done |= aw;
+            data_done |= w;
+            if (b) {
+                top->s_axil_bready = 0;
+                if (response != OKAY) fail("AXI-Lite B", "register %#x refuses a write (response %u)", address, response);
+                return !failed();
+            }
+        }
+        fail("AXI-Lite B", "register %#x does not answer a write in %u cycles", address, REGISTER_CYCLES);
+        return false;
+    }
+
+    bool read_register(uint32_t address, uint32_t& value) {
+        if (failed()) return false;
+        const unsigned response_delay = delay();
+        tick();
+        top->s_axil_araddr = address;
+        bool address_done = false;
+        for (unsigned i = 0; i < REGISTER_CYCLES && !failed(); i++) {
+            top->s_axil_arvalid = !address_done;
+            top->s_axil_rready = address_done && i >= response_delay;
+            top->eval();
+            const bool ar = top->s_axil_arvalid && top->s_axil_arready;
+            const bool r = top->s_axil_rready && top->s_axil_rvalid;
+            const unsigned response = top->s_axil_rresp;
+            if (r) value = top->s_axil_rdata;
+            tick();
+            address_done |= ar;
+            if (r) {
+                top->s_axil_rready = 0;
+                if (response != OKAY) fail("AXI-Lite R", "register %#x refuses a read (response %u)", address, response);
+                return !failed();
+            }
+        }
+        fail("AXI-Lite R", "register %#x does not answer a read in %u cycles", address, REGISTER_CYCLES);
+        return false;
+    }
+
+    // Lets the clock run until the interrupt line is high, at most `most` cycles.
+    bool advance(uint64_t most) {
+        bool seen = false;
+        for (uint64_t i = 0; i < most && !seen && !failed(); i++) {
+            seen = top->irq;
+            tick();
+        }
+#if VM_TRACE
+        trace->flush();
+#endif
+        return seen && !failed();
+    }
+
+    bool quiet() const { return reads.empty() && writes.empty() && words.empty(); }
+    bool failed() const { return !problem.empty(); }
+
+    uint64_t cycle = 0;
+    uint64_t start = 0;       // when the last register write was taken
+    uint64_t rose = 0;        // when the interrupt line last rose
+    uint64_t last_moved = 0;  // when anything last moved on the memory bus
+    std::string problem;
+
+  private:
+    // One clock cycle. Before it the design has settled with this cycle's inputs.
+    void tick() {
+        if (!top->rst) observe();
+        top->clk = 1;
+        top->eval();
+        if (!top->rst) step();
+#if VM_TRACE
+        top->eval();
+        trace->dump(context.time());
+        context.timeInc(5);
+#endif
+        top->clk = 0;
+        top->eval();
+#if VM_TRACE
+        trace->dump(context.time());
+        context.timeInc(5);
+#endif
+        cycle++;
+        if (top->irq && !interrupted) rose = cycle;
+        interrupted = top->irq;
+    }
+
+    // Takes down what moves in this cycle and checks that the machine keeps to the protocol.
+    void observe() {
+        ar.taken = aw.taken = w_taken = r_taken = b_taken = false;
+        if (top->m_axi_arvalid || held_ar.waiting) {
+            ar.payload = {top->m_axi_araddr, top->m_axi_arlen, top->m_axi_arsize, top->m_axi_arburst, top->m_axi_arid};
+            ar.taken = hold(held_ar, top->m_axi_arvalid, top->m_axi_arready, ar.payload, "AR");
+            if (ar.taken) check_burst(ar.payload, "AR");
+        }
+        if (top->m_axi_awvalid || held_aw.waiting) {
+            aw.payload = {top->m_axi_awaddr, top->m_axi_awlen, top->m_axi_awsize, top->m_axi_awburst, top->m_axi_awid};
+            aw.taken = hold(held_aw, top->m_axi_awvalid, top->m_axi_awready, aw.payload, "AW");
+            if (aw.taken) check_burst(aw.payload, "AW");
+        }
+        if (top->m_axi_wvalid || held_w.waiting) {
+            std::memcpy(word.data, &top->m_axi_wdata, BUS_BYTES);
+            word.strobes = top->m_axi_wstrb;
+            word.last = top->m_axi_wlast;
+            w_taken = hold(held_w, top->m_axi_wvalid, top->m_axi_wready, word, "W");
+        }
+        r_taken = top->m_axi_rvalid && top->m_axi_rready;
+        b_taken = top->m_axi_bvalid && top->m_axi_bready;
+        hold(held_lite_b, top->s_axil_bvalid, top->s_axil_bready, unsigned(top->s_axil_bresp), "AXI-Lite B");
+        hold(held_lite_r, top->s_axil_rvalid, top->s_axil_rready, uint64_t(top->s_axil_rdata) << 2 | top->s_axil_rresp,
+             "AXI-Lite R");
+        if (ar.taken || aw.taken || w_taken || r_taken || b_taken) last_moved = cycle;
+    }
+
+    template <typename Payload>
+    bool hold(Held<Payload>& held, bool valid, bool ready, const Payload& payload, const char* channel) {
+        if (held.waiting && !valid) fail(channel, "valid fell before ready");
+        if (held.waiting && valid && !(held.payload == payload)) fail(channel, "the payload changed before ready");
+        held.waiting = valid && !ready;
+        if (held.waiting) held.payload = payload;
+        return valid && ready;
+    }
+
+    void check_burst(const Address& burst, const char* channel) {
+        if (burst.burst != INCR) fail(channel, "burst type %u is not INCR", burst.burst);
+        if (burst.size != LOG_BUS_BYTES) fail(channel, "beats of %u bytes on a bus of %u", 1 << burst.size, BUS_BYTES);
+        if (burst.first() % PAGE_BYTES + burst.beats() * BUS_BYTES > PAGE_BYTES)
+            fail(channel, "the burst of %u beats at %#llx crosses 4 KiB", burst.beats(), (unsigned long long)burst.address);
+        if (burst.id) fail(channel, "id %u is not 0", burst.id);
+    }
+
+    // The memory's answer to this cycle, shown in the next one.
+    void step() {
+        const uint64_t next = cycle + 1;
+        if (ar.taken) reads.push_back({ar.payload.first(), ar.payload.beats(), cycle + latency()});
+        if (aw.taken) writes.push_back({aw.payload, aw.payload.beats()});
+        if (w_taken) words.push_back(word);
+        if (r_taken) {
+            top->m_axi_rvalid = 0;
+            if (top->m_axi_rlast) reads.pop_front();
+        }
+        if (b_taken) {
+            top->m_axi_bvalid = 0;
+            writes.pop_front();
+            filling--;
+        }
+        const bool random = timing.random;
+        if (random) {
+            if (next % DENSITY_CYCLES == 0)
+                for (unsigned& density : densities) density = DENSITIES[dice.draw(4)];
+            for (unsigned i = 0; i < CHANNELS; i++) open[i] = dice.draw(8) < densities[i];
+        }
+        const bool moving = !timing.refresh_period ||
+            (next - start - 1) % timing.refresh_period < timing.refresh_period - timing.refresh_stall;
+        bool can_read = moving && !top->m_axi_rvalid && !reads.empty() && reads.front().earliest <= next && open[R];
+        bool can_write = moving && !words.empty() && filling < writes.size() && open[W];
+        if (can_read && can_write && timing.shared) {
+            (write_turn ? can_read : can_write) = false;
+            write_turn = !write_turn;
+        }
+        if (can_read) show_word(reads.front());
+        if (can_write) take_word(writes[filling]);
+        if (!top->m_axi_bvalid && filling > 0 && writes.front().earliest <= next && open[B]) respond(writes.front());
+        top->m_axi_arready = (!timing.reads_outstanding || reads.size() < timing.reads_outstanding) && open[AR];
+        top->m_axi_awready = (!timing.writes_outstanding || writes.size() < timing.writes_outstanding) && open[AW];
+        top->m_axi_wready = words.size() < WORDS_WAITING && open[WREADY];
+    }
+
+    void show_word(Read& read) {
+        const bool inside = read.address + BUS_BYTES <= bytes;
+        if (inside)
+            std::memcpy(&top->m_axi_rdata, memory + read.address, BUS_BYTES);
+        else
+            std::memset(&top->m_axi_rdata, 0, BUS_BYTES);
+        top->m_axi_rresp = inside ? OKAY : DECERR;
+        top->m_axi_rlast = --read.beats == 0;
+        top->m_axi_rvalid = 1;
+        read.address += BUS_BYTES;
+    }
+
+    void take_word(Write& write) {
+        Word& word = words.front();
+        if (write.words.empty() && word.strobes & ((uint64_t(1) << write.burst.address % BUS_BYTES) - 1))
+            fail("W", "strobes %#llx are below the address", (unsigned long long)word.strobes);
+        write.words.push_back(word);
+        words.pop_front();
+        write.beats--;
+        if (write.words.back().last != (write.beats == 0))
+            fail("W", "last is %d with %u beats to come", write.words.back().last, write.beats);
+        if (write.beats == 0) {
+            write.earliest = cycle + latency();
+            filling++;
+        }
+    }
+
+    // A write takes effect no earlier than its response: who does not wait for it reads old data.
+    void respond(const Write& write) {
+        uint64_t address = write.burst.first();
+        bool inside = true;
+        for (const Word& word : write.words) {
+            if (address + BUS_BYTES > bytes)
+                inside = false;
+            else
+                for (unsigned i = 0; i < BUS_BYTES; i++)
+                    if (word.strobes >> i & 1) memory[address + i] = word.data[i];
+            address += BUS_BYTES;
+        }
+        top->m_axi_bresp = inside ? OKAY : DECERR;
+        top->m_axi_bvalid = 1;
+    }
+
+    uint64_t latency() {
+        if (!timing.random) return timing.latency;
+        return dice.draw(4) ? 1 + dice.draw(8) : 1 + dice.draw(80);
+    }
+
+    unsigned delay() { return timing.random ? dice.draw(4) : 0; }
+
+    __attribute__((format(printf, 3, 4))) void fail(const char* channel, const char* format, ...) {
+        if (failed()) return;
+        char text[200];
+        va_list arguments;
+        va_start(arguments, format);
+        std::vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        problem = std::string(channel) + " in cycle " + std::to_string(cycle) + ": " + text;
+    }
+
+    static constexpr unsigned DENSITIES[4] = {1, 4, 7, 8};  // of 8 cycles
+
+    const Timing timing;
+    uint8_t* const memory;
+    const uint64_t bytes;
+    Dice dice;
+    VerilatedContext context;
+    std::unique_ptr<Vtop> top;
+#if VM_TRACE
+    std::unique_ptr<VerilatedVcdC> trace;
+#endif
+
+    std::deque<Read> reads;
+    std::deque<Write> writes;
+    std::deque<Word> words;
+    size_t filling = 0;  // writes that have all their words
+    bool write_turn = false;
+    bool interrupted = false;
+    unsigned densities[CHANNELS];
+    bool open[CHANNELS];
+
+    // What moves in the present cycle.
+    struct { Address payload; bool taken; } ar{}, aw{};
+    Word word{};
+    bool w_taken = false, r_taken = false, b_taken = false;
+    Held<Address> held_ar, held_aw;
+    Held<Word> held_w;
+    Held<unsigned> held_lite_b;
+    Held<uint64_t> held_lite_r;
+};
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT Machine* vta_open(const Timing* timing, uint8_t* memory, uint64_t bytes, const char* waves) {
+    return new Machine(*timing, memory, bytes, waves);
+}
+EXPORT void vta_close(Machine* machine) { delete machine; }
+EXPORT void vta_reset(Machine* machine) { machine->reset(); }
+EXPORT bool vta_write_register(Machine* machine, uint32_t address, uint32_t value) {
+    return machine->write_register(address, value);
+}
+EXPORT bool vta_read_register(Machine* machine, uint32_t address, uint32_t* value) {
+    return machine->read_register(address, *value);
+}
+EXPORT bool vta_advance(Machine* machine, uint64_t most) { return machine->advance(most); }
+EXPORT uint64_t vta_cycle(const Machine* machine) { return machine->cycle; }
+EXPORT uint64_t vta_start(const Machine* machine) { return machine->start; }
+EXPORT uint64_t vta_rose(const Machine* machine) { return machine->rose; }
+EXPORT uint64_t vta_last_moved(const Machine* machine) { return machine->last_moved; }
+EXPORT bool vta_quiet(const Machine* machine) { return machine->quiet(); }
+EXPORT const char* vta_problem(const Machine* machine) { return machine->problem.c_str(); }
