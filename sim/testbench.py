@@ -8,6 +8,7 @@ between the items, and under backpressure.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -59,10 +60,137 @@ async def get_all(
     raise TimeoutError(f"{len(payloads)} of {count} items came within {within} cycles")
 
 
-def simulate(component: Any, *testbenches: Callable[[Any], Any], waves: str | None = None) -> None:
-    """Runs the testbenches on the component, clocked, until all have ended."""
+class BurstMemory:
+    """DRAM behind a `ReadSignature` or `WriteSignature` port, for tests of what is at that port.
+
+    Answers in order, a beat a cycle, ``latency`` cycles after the request at the earliest, with
+    ``outstanding`` bursts under way at the most; ``pause`` holds up requests, beats and
+    responses. Bursts that touch one of the ``bad`` addresses end in an error. Every burst is
+    checked against the rules of the bus; `AssertionError` if it breaks one.
+
+    Attributes
+    ----------
+    contents : uint8, index = byte address
+    bursts : (address, beats) of all bursts so far
+    beats : how many beats have passed
+    """
+
+    def __init__(
+        self,
+        contents: Any,
+        *,
+        latency: int = 4,
+        outstanding: int = 8,
+        pause: Pauses = never,
+        bad: Iterable[int] = (),
+    ) -> None:
+        self.contents = contents
+        self.bursts: list[tuple[int, int]] = []
+        self.beats = 0
+        self._latency = latency
+        self._outstanding = outstanding
+        self._pause = pause
+        self._bad = frozenset(bad)
+
+    def _accept(self, address: int, beats: int, size: int) -> None:
+        assert address % size == 0, f"{address:#x} is not aligned to the bus"
+        assert address // 4096 == (address + beats * size - 1) // 4096, "a burst crosses 4 KiB"
+        self.bursts.append((address, beats))
+
+    async def serve_reads(self, ctx: Any, port: Any) -> None:
+        """Runs for ever: add it as a background process."""
+        size = len(port.beat.payload.data) // 8
+        due: deque[tuple[int, dict[str, int]]] = deque()
+        bursts, cycle, offered = 0, 0, False
+        while True:
+            ctx.set(port.request.ready, bursts < self._outstanding and not self._pause())
+            if due and due[0][0] <= cycle and (offered or not self._pause()):
+                ctx.set(port.beat.payload, due[0][1])
+                offered = True
+            ctx.set(port.beat.valid, offered)
+            _, _, asked, ready, request, taken = await ctx.tick().sample(
+                port.request.valid, port.request.ready, port.request.payload, port.beat.ready
+            )
+            cycle += 1
+            if offered and taken:
+                offered = False
+                self.beats += 1
+                bursts -= due.popleft()[1]["last"]
+            if asked and ready:
+                bursts += 1
+                beats = request.length + 1
+                self._accept(request.address, beats, size)
+                for number in range(beats):
+                    address = request.address + number * size
+                    word = bytes(self.contents[address : address + size])
+                    beat = {
+                        "data": int.from_bytes(word, "little"),
+                        "error": any(address <= bad < address + size for bad in self._bad),
+                        "last": number == beats - 1,
+                    }
+                    due.append((cycle + self._latency - 1, beat))
+
+    async def serve_writes(self, ctx: Any, port: Any) -> None:
+        """Runs for ever: add it as a background process."""
+        size = len(port.beat.payload.strobe)
+        announced: deque[tuple[int, int]] = deque()
+        due: deque[tuple[int, int]] = deque()
+        cycle, number, offered, bursts, error = 0, 0, False, 0, 0
+        while True:
+            ctx.set(port.request.ready, bursts < self._outstanding and not self._pause())
+            ctx.set(port.beat.ready, bool(announced) and not self._pause())
+            if due and due[0][0] <= cycle and (offered or not self._pause()):
+                ctx.set(port.response.payload.error, due[0][1])
+                offered = True
+            ctx.set(port.response.valid, offered)
+            _, _, asked, ready, request, sent, taken, beat, answered = await ctx.tick().sample(
+                port.request.valid,
+                port.request.ready,
+                port.request.payload,
+                port.beat.valid,
+                port.beat.ready,
+                port.beat.payload,
+                port.response.ready,
+            )
+            cycle += 1
+            if offered and answered:
+                offered = False
+                bursts -= 1
+                due.popleft()
+            if sent and taken:
+                address, beats = announced[0]
+                self.beats += 1
+                for place in range(size):
+                    byte = address + number * size + place
+                    if beat.strobe >> place & 1:
+                        error |= byte in self._bad
+                        self.contents[byte] = beat.data >> 8 * place & 0xFF
+                number += 1
+                assert beat.last == (number == beats), "the last beat is not marked as such"
+                if beat.last:
+                    announced.popleft()
+                    due.append((cycle + self._latency - 1, error))
+                    number = error = 0
+            if asked and ready:
+                bursts += 1
+                self._accept(request.address, request.length + 1, size)
+                announced.append((request.address, request.length + 1))
+
+
+def simulate(
+    component: Any,
+    *testbenches: Callable[[Any], Any],
+    background: Iterable[Callable[[Any], Any]] = (),
+    waves: str | None = None,
+) -> None:
+    """Runs the testbenches on the component, clocked, until all have ended.
+
+    Those in the ``background`` may run for ever.
+    """
     simulator = Simulator(component)
     simulator.add_clock(1e-8)
+    for testbench in background:
+        simulator.add_testbench(testbench, background=True)
     for testbench in testbenches:
         simulator.add_testbench(testbench)
     if waves is None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_reads_give_what_was_written_at_any_alignment(
     lane_bits = 16 // lanes
     contents: list[int | None] = [None] * depth
 
-    async def check(ctx) -> None:
+    async def check(ctx: Any) -> None:
         expected: list[list[int | None]] = [[None] * elements for elements in read_elements]
         for _ in range(2000):
             index = generator.randrange(1 - write_elements, depth)
