@@ -1,0 +1,147 @@
+"""Instructions and micro-ops as text, made for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+ReadMemory = Callable[[int, int], npt.NDArray[np.uint8]]
+_UOP_BYTES = isa.UOP_WIDTH // 8
+
+
+def listing(
+    config: Config,
+    words: Iterable[int],
+    read_memory: ReadMemory | None = None,
+    uop_buffer: Mapping[int, int] | None = None,
+) -> Iterator[str]:
+    """One line an instruction: index, module, what it does, its tokens.
+
+    With ``read_memory(address, size)``, which gives device memory as the stream finds it, the
+    micro-ops of each GEMM and ALU instruction follow on lines of their own. ``uop_buffer`` is what
+    is known to be in the micro-op buffer before the stream: bits by index.
+    """
+    instructions = isa.instruction_set(config)
+    uops = dict(uop_buffer or {})
+    for index, bits in enumerate(words):
+        instruction = instructions.decode(bits)
+        module = isa.module_of(instruction).name.lower()
+        yield f"{index:6}  {module:<7}  {instruction_text(instruction)}"
+        if read_memory is None:
+            continue
+        if isinstance(instruction, isa.Load) and instruction.memory == isa.Memory.UOP:
+            uops |= _loaded_uops(instruction, read_memory)
+        elif isinstance(instruction, isa.Gemm | isa.Alu):
+            for at in range(instruction.uop_begin, instruction.uop_end):
+                known = uops.get(at)
+                text = (
+                    "not loaded by this stream"
+                    if known is None
+                    else uop_text(instruction, instructions.decode_uop(known))
+                )
+                yield f"{'':17}uop[{at}]  {text}"
+
+
+def instruction_text(instruction: isa.Instruction) -> str:
+    """One line: the operation, its operands, then the tokens it takes and gives."""
+    match instruction:
+        case isa.Load():
+            text = f"LOAD {_memory_text(instruction)}"
+        case isa.Store():
+            text = f"STORE {_memory_text(instruction)}"
+        case isa.Gemm():
+            text = f"GEMM {'reset ' if instruction.reset else ''}{_loops_text(instruction)}"
+        case isa.Alu():
+            operand = f"immediate {instruction.immediate} " if instruction.use_immediate else ""
+            name = _name(isa.AluOp, instruction.alu_opcode)
+            text = f"ALU {name} {operand}{_loops_text(instruction)}"
+        case isa.Unknown():
+            text = f"opcode {instruction.number}, which is not in the instruction set"
+        case _:
+            text = instruction.opcode.name
+    return text + _tokens_text(instruction)
+
+
+def uop_text(instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> str:
+    """What a micro-op of ``instruction`` does in its first iteration."""
+    target = f"acc[{uop.dst}]"
+    if isinstance(instruction, isa.Gemm):
+        if instruction.reset:
+            return f"{target} = 0"
+        return f"{target} += inp[{uop.src}] · wgt[{uop.wgt}]"
+    operand = str(instruction.immediate) if instruction.use_immediate else f"acc[{uop.src}]"
+    return f"{target} = {_name(isa.AluOp, instruction.alu_opcode).lower()}({target}, {operand})"
+
+
+def _memory_text(instruction: isa.Load | isa.Store) -> str:
+    name = _name(isa.Memory, instruction.memory)
+    if not instruction.elements:
+        return f"{name} nothing"
+    first = instruction.sram_base
+    rows = f"{instruction.y_size} x {instruction.x_size} from {instruction.dram_base}"
+    if instruction.y_size > 1:
+        rows += f" stride {instruction.x_stride}"
+    text = f"{name}[{first}:{first + instruction.elements}], memory {rows}"
+    if instruction.y_pad_0 or instruction.y_pad_1 or instruction.x_pad_0 or instruction.x_pad_1:
+        text += (
+            f", pad y {instruction.y_pad_0} {instruction.y_pad_1}"
+            f" x {instruction.x_pad_0} {instruction.x_pad_1}"
+        )
+    return text
+
+
+def _loops_text(instruction: isa.Gemm | isa.Alu) -> str:
+    text = (
+        f"uop[{instruction.uop_begin}:{instruction.uop_end}]"
+        f" x {instruction.iter_out} x {instruction.iter_in}"
+    )
+    source = "inp" if isinstance(instruction, isa.Gemm) else "src"
+    steps = [
+        ("acc", instruction.dst_factor_out, instruction.dst_factor_in),
+        (source, instruction.src_factor_out, instruction.src_factor_in),
+    ]
+    if isinstance(instruction, isa.Gemm):
+        steps.append(("wgt", instruction.wgt_factor_out, instruction.wgt_factor_in))
+    moving = [f"{name} +{outer} +{inner}" for name, outer, inner in steps if outer or inner]
+    return ", ".join([text, *moving])
+
+
+def _tokens_text(instruction: isa.Instruction) -> str:
+    module = isa.module_of(instruction)
+    neighbours = {
+        "prev": "load" if module is isa.Module.COMPUTE else "compute",
+        "next": "store" if module is isa.Module.COMPUTE else "compute",
+    }
+    text = ""
+    for verb, flag, preposition in (("take", "pop", "from"), ("give", "push", "to")):
+        partners = [
+            neighbours[side] for side in ("prev", "next") if getattr(instruction, f"{flag}_{side}")
+        ]
+        if partners:
+            text += f"; {verb} {preposition} {' and '.join(partners)}"
+    return text
+
+
+def _name(kind: type[isa.Memory] | type[isa.AluOp], number: int) -> str:
+    try:
+        return kind(number).name
+    except ValueError:
+        return f"{kind.__name__} {number}"
+
+
+def _loaded_uops(load: isa.Load, read_memory: ReadMemory) -> dict[int, int]:
+    """What a LOAD UOP puts where: micro-op buffer index to bits."""
+    if not load.elements:
+        return {}
+    row = load.row_elements
+    values = np.zeros((load.y_pad_0 + load.y_size + load.y_pad_1, row), np.uint32)
+    for y in range(load.y_size):
+        at = (load.dram_base + y * load.x_stride) * _UOP_BYTES
+        data = read_memory(at, load.x_size * _UOP_BYTES).view("<u4")
+        values[load.y_pad_0 + y, load.x_pad_0 : load.x_pad_0 + load.x_size] = data
+    return dict(enumerate(values.ravel().tolist(), load.sram_base))

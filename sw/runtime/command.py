@@ -1,0 +1,535 @@
+"""The runtime: the calls that a lowered loop nest makes, turned into instructions as they come.
+
+Micro-op kernels are made when they are first met and stay in the micro-op buffer, between
+instructions and between runs, until others need their place. Instructions gather in a stream that
+runs on the device at `Runtime.synchronize`, or earlier when it is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory, Module
+from amaranth_vta.sw.disassembly import instruction_text, listing
+
+from .device import Device, Fault, RunResult, total
+from .kernels import CommandError, Indices, KernelBuilder, Operation
+from .memory import Buffer, DeviceMemory
+from .stream import Stream
+from .uop_cache import UopCache, UopSequence, UopStore
+
+__all__ = ["CommandError", "Runtime", "RuntimeFault"]
+
+_SIZES = (1 << isa.SIZE_WIDTH) - 1
+_DRAM_ELEMENTS = 1 << isa.DRAM_BASE_WIDTH
+
+
+class RuntimeFault(RuntimeError):
+    """The machine stopped early: ``fault``, and the ``instruction`` that it names."""
+
+    def __init__(self, fault: Fault, instruction: isa.Instruction | None, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+        self.instruction = instruction
+
+
+@dataclass(frozen=True)
+class _MemoryInfo:
+    """What the encoding of a LOAD or STORE of one memory takes from the configuration."""
+
+    name: str
+    module: Module
+    head: int
+    element_bytes: int
+    depth: int
+
+
+class Runtime:
+    """Makes and runs instructions for one device.
+
+    A stream that reaches ``stream_limit`` instructions runs without being asked to, unless a pop in
+    it waits for a token that comes later; then it grows. So the host may touch the buffers of
+    queued instructions only after `synchronize`. ``time_limit`` holds for each run, in seconds.
+
+    All calls raise `CommandError` for what the machine cannot do.
+    """
+
+    def __init__(
+        self, device: Device, stream_limit: int = 1 << 16, time_limit: float | None = None
+    ) -> None:
+        if stream_limit < 2:
+            raise ValueError(f"a stream of at most {stream_limit} instructions holds no work")
+        self.device = device
+        self.config = device.config
+        self.memory = DeviceMemory(device)
+        self.time_limit = time_limit
+        self._full = stream_limit - 1  # leaves room for FINISH
+        self._stream = Stream()
+        self._stream_buffer: Buffer | None = None
+        self._results: list[RunResult] = []
+        self._uops = UopStore(self.memory)
+        self._cache = UopCache(self.config.uop.depth)
+        self._kernels: dict[Hashable, list[tuple[int, UopSequence]]] = {}
+        self._builder: KernelBuilder | None = None
+        # What the micro-op buffer holds where the stream starts.
+        self._resident: list[tuple[int, UopSequence]] = []
+
+        instructions = isa.instruction_set(self.config)
+        fields = instructions.layouts[isa.Opcode.LOAD]
+        (
+            self._at_sram_base,
+            self._at_dram_base,
+            self._at_y_size,
+            self._at_x_size,
+            self._at_x_stride,
+            self._at_y_pad_0,
+            self._at_y_pad_1,
+            self._at_x_pad_0,
+            self._at_x_pad_1,
+        ) = (
+            fields[name].offset
+            for name in (
+                *("sram_base", "dram_base", "y_size", "x_size", "x_stride"),
+                *("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
+            )
+        )
+        # These two are where GEMM and ALU have them alike.
+        gemm = instructions.layouts[isa.Opcode.GEMM]
+        self._at_uop_begin = gemm["uop_begin"].offset
+        self._at_uop_end = gemm["uop_end"].offset
+        self._memories = {memory: self._memory_info(memory) for memory in Memory}
+
+    def _memory_info(self, memory: Memory) -> _MemoryInfo:
+        empty = {"memory": memory, "y_size": 0, "x_size": 0}
+        instruction = isa.Store(**empty) if memory is Memory.OUT else isa.Load(**empty)
+        geometry = self.config.memory(memory)
+        return _MemoryInfo(
+            memory.name,
+            isa.module_of(instruction),
+            isa.instruction_set(self.config).encode(instruction),
+            geometry.element_bytes,
+            geometry.depth,
+        )
+
+    # Buffers.
+
+    def allocate(self, size: int, name: str = "buffer") -> Buffer:
+        """``size`` bytes of device memory, aligned so that any memory of the machine can use them.
+
+        Raises `OutOfMemory`.
+        """
+        return self.memory.allocate(size, name)
+
+    def free(self, buffer: Buffer) -> None:
+        """Gives a buffer back; raises `CommandError` while queued instructions use it."""
+        if any(used is buffer for _, used in self._stream.relocations):
+            raise CommandError(f"{buffer.name} is used by queued instructions; synchronize first")
+        buffer.free()
+
+    # Data.
+
+    def load_buffer_2d(
+        self,
+        buffer: Buffer,
+        element_offset: int,
+        x_size: int,
+        y_size: int,
+        x_stride: int,
+        x_pad_before: int,
+        y_pad_before: int,
+        x_pad_after: int,
+        y_pad_after: int,
+        sram_index: int,
+        memory: Memory,
+    ) -> None:
+        """``y_size`` rows of ``x_size`` elements from ``buffer``, rows ``x_stride`` elements apart,
+        with zeros around them, to consecutive elements of ``memory`` from ``sram_index`` on.
+
+        Everything is counted in elements of ``memory``. What one instruction cannot hold is split.
+        """
+        info = self._memories[memory]
+        row = x_pad_before + x_size + x_pad_after
+        end = sram_index + (y_pad_before + y_size + y_pad_after) * row
+        base = self._base(info, buffer, element_offset, x_size, y_size, x_stride)
+        if sram_index < 0 or end > info.depth:
+            raise CommandError(
+                f"a load reaches {info.name} {sram_index} to {end - 1}; the scratchpad has 0 to "
+                f"{info.depth - 1}"
+            )
+        pads = x_pad_before | x_pad_after | y_pad_before | y_pad_after
+        if x_size and y_size and not (x_size | y_size | x_stride) >> 16 and not pads >> 4:
+            self._append(
+                info.module,
+                info.head
+                | sram_index << self._at_sram_base
+                | base << self._at_dram_base
+                | y_size << self._at_y_size
+                | x_size << self._at_x_size
+                | x_stride << self._at_x_stride
+                | y_pad_before << self._at_y_pad_0
+                | y_pad_after << self._at_y_pad_1
+                | x_pad_before << self._at_x_pad_0
+                | x_pad_after << self._at_x_pad_1,
+                buffer,
+            )
+            return
+        if pads < 0:
+            raise CommandError(
+                f"a load padded by {x_pad_before}, {y_pad_before}, {x_pad_after}, {y_pad_after}: "
+                "no padding can be negative"
+            )
+        if not x_size or not y_size:
+            self._pad(info, sram_index, end - sram_index)
+            return
+        self._pad(info, sram_index, y_pad_before * row)
+        at = sram_index + y_pad_before * row
+        if not (x_pad_before | x_pad_after) >> isa.PAD_WIDTH:
+            pads_of_row = (x_pad_before, x_pad_after)
+            self._rows(info, at, buffer, base, x_size, y_size, x_stride, pads_of_row)
+        else:
+            for y in range(y_size):
+                start = at + y * row
+                self._pad(info, start, x_pad_before)
+                self._rows(info, start + x_pad_before, buffer, base + y * x_stride, x_size)
+                self._pad(info, start + x_pad_before + x_size, x_pad_after)
+        self._pad(info, at + y_size * row, y_pad_after * row)
+
+    def store_buffer_2d(
+        self,
+        sram_index: int,
+        buffer: Buffer,
+        element_offset: int,
+        x_size: int,
+        y_size: int,
+        x_stride: int,
+    ) -> None:
+        """Consecutive accumulators from ``sram_index`` on, cut to their low bits, to ``y_size``
+        rows of ``x_size`` elements of ``buffer``, rows ``x_stride`` elements apart.
+
+        Counted in elements of OUT. What one instruction cannot hold is split.
+        """
+        info = self._memories[Memory.OUT]
+        base = self._base(info, buffer, element_offset, x_size, y_size, x_stride)
+        end = sram_index + y_size * x_size
+        if sram_index < 0 or end > info.depth:
+            raise CommandError(
+                f"a store reaches {info.name} {sram_index} to {end - 1}; the scratchpad has 0 to "
+                f"{info.depth - 1}"
+            )
+        if x_size:
+            self._rows(info, sram_index, buffer, base, x_size, y_size, x_stride)
+
+    def _base(
+        self,
+        info: _MemoryInfo,
+        buffer: Buffer,
+        element_offset: int,
+        x_size: int,
+        y_size: int,
+        x_stride: int,
+    ) -> int:
+        """The element at which the transfer starts, after checking that it stays in the buffer."""
+        if min(x_size, y_size, x_stride) < 0:
+            raise CommandError(
+                f"a transfer of {y_size} rows of {x_size} elements, {x_stride} apart: none can be "
+                "negative"
+            )
+        if not buffer.belongs_to(self.memory):
+            raise CommandError(f"{buffer.name} is freed, or is in the memory of another runtime")
+        end = element_offset + (y_size - 1) * x_stride + x_size if x_size and y_size else 0
+        if element_offset < 0 or end * info.element_bytes > buffer.size:
+            raise CommandError(
+                f"a transfer reaches elements {element_offset} to {end - 1} of {buffer.name}, "
+                f"which has {buffer.size // info.element_bytes} {info.name} elements "
+                f"({buffer.size} bytes)"
+            )
+        base = buffer.address // info.element_bytes + element_offset
+        if base >= _DRAM_ELEMENTS:
+            raise CommandError(
+                f"{buffer.name} lies at {buffer.address:#x}, out of reach: instructions address "
+                f"{_DRAM_ELEMENTS:,} elements of {info.name}, {info.element_bytes} bytes each"
+            )
+        return base
+
+    def _rows(
+        self,
+        info: _MemoryInfo,
+        sram_index: int,
+        buffer: Buffer,
+        base: int,
+        x_size: int,
+        y_size: int = 1,
+        x_stride: int = 0,
+        pads: tuple[int, int] = (0, 0),
+    ) -> None:
+        """A transfer of any size and stride, in as many instructions as its fields ask for."""
+        row = pads[0] + x_size + pads[1]
+        if x_size <= _SIZES and (x_stride <= _SIZES or y_size == 1):
+            for y in range(0, y_size, _SIZES):
+                height = min(_SIZES, y_size - y)
+                shape = (x_size, height, x_stride if height > 1 else 0)
+                start = sram_index + y * row
+                self._transfer(info, start, buffer, base + y * x_stride, shape, pads)
+            return
+        for y in range(y_size):
+            for x in range(0, x_size, _SIZES):
+                width = min(_SIZES, x_size - x)
+                # A row that needs two instructions fills the scratchpad: there is no padding then.
+                start = sram_index + y * row + x
+                self._transfer(info, start, buffer, base + y * x_stride + x, (width, 1, 0), pads)
+
+    def _pad(self, info: _MemoryInfo, sram_index: int, count: int) -> None:
+        """``count`` elements of zero: rows of padding around no row of data."""
+        for x in range(0, count, _SIZES):
+            shape = (min(_SIZES, count - x), 0, 0)
+            self._transfer(info, sram_index + x, None, 0, shape, y_pad_before=1)
+
+    def _transfer(
+        self,
+        info: _MemoryInfo,
+        sram_index: int,
+        buffer: Buffer | None,
+        base: int,
+        shape: tuple[int, int, int],
+        x_pads: tuple[int, int] = (0, 0),
+        y_pad_before: int = 0,
+    ) -> None:
+        """One instruction; ``shape`` is (x_size, y_size, x_stride), all within their fields."""
+        x_size, y_size, x_stride = shape
+        bits = (
+            info.head
+            | sram_index << self._at_sram_base
+            | base << self._at_dram_base
+            | y_size << self._at_y_size
+            | x_size << self._at_x_size
+            | x_stride << self._at_x_stride
+            | y_pad_before << self._at_y_pad_0
+            | x_pads[0] << self._at_x_pad_0
+            | x_pads[1] << self._at_x_pad_1
+        )
+        self._append(info.module, bits, buffer)
+
+    def _append(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
+        if len(self._stream.words) >= self._full and self._stream.divisible():
+            self._run_and_continue()
+        self._stream.append(module, bits, buffer)
+
+    # Micro-op kernels.
+
+    def push_gemm(self, body: Callable[[], None], key: Hashable = None) -> None:
+        """Runs the micro-op kernel that ``body`` makes by its calls of `uop_loop_begin`,
+        `uop_push` and `uop_loop_end`.
+
+        ``key`` names what decides the kernel: with a key that this runtime has met, ``body`` is
+        not called again.
+        """
+        self._push_kernel(0, body, key)
+
+    def push_alu(self, body: Callable[[], None], key: Hashable = None) -> None:
+        """As `push_gemm`, for a kernel of ALU micro-ops."""
+        self._push_kernel(1, body, key)
+
+    def uop_loop_begin(
+        self, extent: int, dst_factor: int, src_factor: int, wgt_factor: int
+    ) -> None:
+        """Opens one of at most two loops around a kernel's micro-ops; each of its iterations
+        adds the factors to their indices."""
+        self._kernel().loop_begin(extent, dst_factor, src_factor, wgt_factor)
+
+    def uop_loop_end(self) -> None:
+        self._kernel().loop_end()
+
+    def uop_push(
+        self,
+        mode: int,
+        reset: int,
+        dst: Indices,
+        src: Indices,
+        wgt: Indices,
+        alu_opcode: int = 0,
+        use_immediate: int = 0,
+        immediate: int = 0,
+    ) -> None:
+        """One micro-op, or as many as the arrays ``dst``, ``src`` and ``wgt`` have elements.
+
+        ``mode`` is 0 for GEMM and 1 for ALU. ``reset``: the accumulators become 0. All
+        micro-ops of a kernel agree in everything but their indices.
+        """
+        operation = (
+            Operation(1, 0, alu_opcode, use_immediate, immediate if use_immediate else 0)
+            if mode
+            else Operation(0, reset)
+        )
+        self._kernel().push(operation, dst, src, wgt)
+
+    def _kernel(self) -> KernelBuilder:
+        if self._builder is None:
+            raise CommandError("micro-ops are pushed by the body of push_gemm or push_alu")
+        return self._builder
+
+    def _push_kernel(self, mode: int, body: Callable[[], None], key: Hashable) -> None:
+        pieces = self._kernels.get((mode, key)) if key is not None else None
+        if pieces is None:
+            pieces = self._make_kernel(mode, body)
+            if key is not None:
+                self._kernels[mode, key] = pieces
+        for bits, sequence in pieces:
+            begin, missing = self._cache.place(sequence)
+            if missing:
+                self._load_uops(sequence, begin)
+            self._append(
+                Module.COMPUTE,
+                bits | begin << self._at_uop_begin | begin + sequence.count << self._at_uop_end,
+            )
+
+    def _make_kernel(self, mode: int, body: Callable[[], None]) -> list[tuple[int, UopSequence]]:
+        if self._builder is not None:
+            raise CommandError("the body of a micro-op kernel pushes micro-ops, not kernels")
+        self._builder = KernelBuilder(self.config, mode)
+        try:
+            body()
+            pieces = self._builder.pieces()
+        finally:
+            self._builder = None
+        return [(piece.bits, self._uops.intern(piece.uops)) for piece in pieces]
+
+    def _load_uops(self, sequence: UopSequence, begin: int) -> None:
+        # Compute loads micro-ops in order with their uses, so this needs no token, neither to
+        # overwrite what earlier instructions use nor to be seen by later ones; and it need not
+        # wait for the tokens that the kernel waits for.
+        info = self._memories[Memory.UOP]
+        base = self._base(info, sequence.buffer, sequence.offset, sequence.count, 1, 0)
+        bits = (
+            info.head
+            | begin << self._at_sram_base
+            | base << self._at_dram_base
+            | 1 << self._at_y_size
+            | sequence.count << self._at_x_size
+        )
+        self._stream.append_before_pops(Module.COMPUTE, bits, sequence.buffer)
+
+    # Dependences.
+
+    def dep_push(self, giver: Module, taker: Module) -> None:
+        """``giver`` gives ``taker`` a token when its latest instruction is done."""
+        self._stream.push(giver, taker)
+
+    def dep_pop(self, giver: Module, taker: Module) -> None:
+        """``taker`` takes a token of ``giver`` before its next instruction."""
+        self._stream.pop(giver, taker)
+
+    def barrier(self) -> None:
+        """What comes later sees everything that comes earlier, through device memory too."""
+        if not self._stream.balanced():
+            # Tokens carry no names: those of a barrier could be taken for those on their way.
+            if not self._stream.divisible():
+                raise CommandError("a barrier between a dep_pop and the dep_push that it waits for")
+            self._run_and_continue()
+            return
+        for giver in (Module.LOAD, Module.STORE):
+            self.dep_push(giver, Module.COMPUTE)
+            self.dep_pop(giver, Module.COMPUTE)
+        for taker in (Module.LOAD, Module.STORE):
+            self.dep_push(Module.COMPUTE, taker)
+            self.dep_pop(Module.COMPUTE, taker)
+
+    # Runs.
+
+    def synchronize(self, time_limit: float | None = None) -> RunResult:
+        """Runs what is queued and waits for its end.
+
+        Returns the sums over the runs since the last call. Raises `RuntimeFault` if the machine
+        stops early; with cause ``timeout`` and the stuck module if a run takes longer than
+        ``time_limit``, or else that of the runtime. What was queued is gone then.
+        """
+        if not self._stream.is_empty():
+            self._stream.settle()
+            self._run(self._take_stream(), time_limit)
+        results, self._results = self._results, []
+        return total(results)
+
+    def run_stream(
+        self, address: int, words: npt.NDArray[np.uint64], time_limit: float | None = None
+    ) -> RunResult:
+        """Runs instructions that are in device memory at ``address`` already, as ``words``, an
+        array (instructions, 2) says; what the micro-op buffer holds afterwards is unknown.
+
+        Raises `RuntimeFault`, and `CommandError` while other instructions are queued.
+        """
+        if not self._stream.is_empty():
+            raise CommandError("instructions are queued; synchronize before running others")
+        self.forget_kernels()
+        return self._launch(address, words, time_limit)
+
+    def forget_kernels(self) -> None:
+        """Loads micro-ops anew before their next use, for when others have used the machine."""
+        self._cache.clear()
+        self._resident = []
+
+    def dump(self) -> str:
+        """The queued instructions as text, each with its micro-ops."""
+        resident = {
+            sequence_begin + at: int(bits)
+            for sequence_begin, sequence in self._resident
+            for at, bits in enumerate(sequence.read())
+        }
+        return "\n".join(listing(self.config, self._stream.words, self.device.read, resident))
+
+    def _run_and_continue(self) -> None:
+        stream = self._take_stream()
+        self._run(stream, self.time_limit)
+        self._stream = stream.successor()
+
+    def _take_stream(self) -> Stream:
+        stream, self._stream = self._stream, Stream()
+        self._resident = self._cache.resident()
+        return stream
+
+    def _run(self, stream: Stream, time_limit: float | None) -> None:
+        words = stream.finished()
+        try:
+            buffer = self._stream_buffer
+            if buffer is None or buffer.size < words.nbytes:
+                if buffer is not None:
+                    buffer.free()
+                self._stream_buffer = None
+                buffer = self.memory.allocate(words.nbytes, "instructions")
+                self._stream_buffer = buffer
+            buffer.write(words)
+            result = self._launch(buffer.address, words, time_limit)
+        except BaseException:
+            # Which of its micro-ops have arrived is not known.
+            self.forget_kernels()
+            self._results = []
+            raise
+        self._results.append(result)
+
+    def _launch(
+        self, address: int, words: npt.NDArray[np.uint64], time_limit: float | None
+    ) -> RunResult:
+        if time_limit is None:
+            time_limit = self.time_limit
+        result = self.device.run(address, len(words), time_limit)
+        if result.fault is not None:
+            raise _runtime_fault(self.config, result.fault, words, time_limit)
+        return result
+
+
+def _runtime_fault(
+    config: Config, fault: Fault, words: npt.NDArray[np.uint64], time_limit: float | None
+) -> RuntimeFault:
+    instruction = None
+    text = f"the machine stopped: {fault} of {len(words)}"
+    if fault.instruction < len(words):
+        bits = int.from_bytes(words[fault.instruction].tobytes(), "little")
+        instruction = isa.instruction_set(config).decode(bits)
+        text += f" ({instruction_text(instruction)})"
+    if fault.cause == "timeout" and time_limit is not None:
+        text += f"; the time limit is {time_limit:g} s"
+    return RuntimeFault(fault, instruction, text)

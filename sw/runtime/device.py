@@ -1,0 +1,89 @@
+"""What a device is: a flat memory, and a machine that runs an instruction stream found in it.
+
+Scratchpads keep their contents from one run of a device to the next. Which part of the memory
+serves what is the business of `amaranth_vta.sw.runtime.memory`, not of the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+
+TOKEN_QUEUES = ("load_to_compute", "compute_to_load", "compute_to_store", "store_to_compute")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a run stopped early: `amaranth_vta.hw.isa.Module` and `Cause` by lower-case name."""
+
+    module: str
+    instruction: int
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.cause} in {self.module}, instruction {self.instruction}"
+
+
+@dataclass
+class RunResult:
+    """How a run ended.
+
+    ``cycles`` is None on devices without a clock. ``tokens_left`` counts what each of
+    `TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
+    """
+
+    cycles: int | None
+    fault: Fault | None = None
+    tokens_left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOKEN_QUEUES, 0))
+    counters: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def total(results: Sequence[RunResult]) -> RunResult:
+    """Several runs as one: sums, and the tokens left by the last."""
+    cycles = [result.cycles for result in results if result.cycles is not None]
+    counters: dict[str, int] = {}
+    for result in results:
+        for name, count in result.counters.items():
+            counters[name] = counters.get(name, 0) + count
+    return RunResult(
+        cycles=sum(cycles) if cycles else None,
+        fault=next((result.fault for result in results if result.fault is not None), None),
+        tokens_left=results[-1].tokens_left if results else dict.fromkeys(TOKEN_QUEUES, 0),
+        counters=counters,
+        seconds=sum(result.seconds for result in results),
+    )
+
+
+class Device(Protocol):
+    """A machine with its memory; addresses are physical, in bytes.
+
+    ``memory_bytes`` is rounded up to 64 bytes. `read` and `write` raise `ValueError` beyond it;
+    an access of the machine beyond it is a bus error.
+    """
+
+    name: str
+    config: Config
+    memory_bytes: int
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        """A copy of ``size`` bytes."""
+        ...
+
+    def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
+        """Stores the bytes of ``data``, which may have any dtype and shape."""
+        ...
+
+    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+        """Runs a stream to its end and says how it ended.
+
+        ``time_limit`` is in seconds of the host's clock. A run that takes longer is stopped and
+        reported as a `Fault` with cause ``timeout``, of the module that is stuck.
+        """
+        ...

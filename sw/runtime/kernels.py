@@ -1,0 +1,227 @@
+"""Micro-op kernels: from loops and micro-ops to what GEMM and ALU instructions can hold.
+
+A kernel is what one `push_gemm` or `push_alu` asks for: up to two loops around a list of
+micro-ops. It becomes one instruction, or several where the loops exceed their fields or the
+micro-ops exceed the micro-op buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+Indices = int | npt.NDArray[np.integer]
+_ITERATIONS = (1 << isa.ITERATION_WIDTH) - 1
+_LOADED_AT_ONCE = (1 << isa.SIZE_WIDTH) - 1
+_IMMEDIATES = range(-1 << isa.IMMEDIATE_WIDTH - 1, 1 << isa.IMMEDIATE_WIDTH - 1)
+
+
+class CommandError(ValueError):
+    """A call that the machine has no instructions for; the message says why."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One instruction: its bits without the micro-op range, and its micro-ops (uint32)."""
+
+    bits: int
+    uops: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``extent`` iterations, each moving the indices (dst, src, wgt) by ``factors``."""
+
+    extent: int
+    factors: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What all micro-ops of a kernel do; ``mode`` is 0 for GEMM and 1 for ALU."""
+
+    mode: int
+    reset: int = 0
+    alu_opcode: int = 0
+    use_immediate: int = 0
+    immediate: int = 0
+
+
+@dataclass
+class KernelBuilder:
+    """Collects the calls of one kernel; `pieces` turns them into instructions."""
+
+    config: Config
+    mode: int
+    operation: Operation | None = None
+    loops: list[Loop] = field(default_factory=list)
+    open_loops: int = 0
+    dst: list[int] = field(default_factory=list)
+    src: list[int] = field(default_factory=list)
+    wgt: list[int] = field(default_factory=list)
+
+    def loop_begin(self, extent: int, dst: int, src: int, wgt: int) -> None:
+        if self.dst or self.open_loops < len(self.loops):
+            raise CommandError("the loops of a micro-op kernel stand around all its micro-ops")
+        if len(self.loops) == 2:
+            raise CommandError("a micro-op kernel has at most two loops; unroll the others")
+        if min(extent, dst, src, wgt) < 0:
+            raise CommandError(
+                f"a loop of {extent} iterations with factors {dst}, {src}, {wgt}: none can be "
+                "negative"
+            )
+        self.loops.append(Loop(int(extent), (int(dst), int(src), int(wgt))))
+        self.open_loops += 1
+
+    def loop_end(self) -> None:
+        if not self.open_loops:
+            raise CommandError("uop_loop_end without uop_loop_begin")
+        self.open_loops -= 1
+
+    def push(self, operation: Operation, dst: Indices, src: Indices, wgt: Indices) -> None:
+        if operation != self.operation:
+            self._begin(operation)
+        if self.open_loops < len(self.loops):
+            raise CommandError("a micro-op after the end of a loop; all stand in the innermost one")
+        if isinstance(dst, int) and isinstance(src, int) and isinstance(wgt, int):
+            self.dst.append(dst)
+            self.src.append(src)
+            self.wgt.append(wgt)
+        else:
+            arrays = np.broadcast_arrays(*(np.atleast_1d(item) for item in (dst, src, wgt)))
+            for indices, array in zip((self.dst, self.src, self.wgt), arrays, strict=True):
+                indices.extend(array.tolist())
+
+    def _begin(self, operation: Operation) -> None:
+        names = ("push_gemm", "push_alu")
+        if operation.mode != self.mode:
+            raise CommandError(
+                f"uop_push of mode {operation.mode} in a kernel of {names[self.mode]}"
+            )
+        if self.operation is not None:
+            raise CommandError(
+                f"one kernel, two operations: {self.operation} and {operation}; all micro-ops of a "
+                "kernel do the same"
+            )
+        if operation.mode and operation.alu_opcode not in isa.AluOp.__members__.values():
+            raise CommandError(f"{operation.alu_opcode} is not an ALU opcode")
+        if operation.use_immediate and operation.immediate not in _IMMEDIATES:
+            raise CommandError(
+                f"immediate {operation.immediate} is not within {_IMMEDIATES.start} to "
+                f"{_IMMEDIATES.stop - 1}, the {isa.IMMEDIATE_WIDTH} bits of an ALU instruction"
+            )
+        self.operation = operation
+
+    def pieces(self) -> list[Piece]:
+        """The instructions in order; none if there is nothing to do."""
+        if self.open_loops:
+            raise CommandError(f"{self.open_loops} uop_loop_begin without uop_loop_end")
+        if self.operation is None or not self.dst or any(not loop.extent for loop in self.loops):
+            return []
+        operation = self.operation
+        uops = np.array([self.dst, self.src, self.wgt], np.int64)
+        # What is not read is zero, so that kernels which differ in nothing else are one.
+        used = np.array(
+            [1, operation.mode == 1 and not operation.use_immediate, 0]
+            if operation.mode or operation.reset
+            else [1, 1, 1]
+        )
+        uops *= used[:, None]
+        loops = [Loop(loop.extent, _masked(loop.factors, used)) for loop in self.loops]
+        self._check_range(uops, loops, used)
+        return [
+            Piece(self._encode(operation, rest), self._encode_uops(part))
+            for part, rest in self._split(uops, loops)
+        ]
+
+    def _check_range(
+        self, uops: npt.NDArray[np.int64], loops: list[Loop], used: npt.NDArray[np.int_]
+    ) -> None:
+        source = self.config.acc if self.mode else self.config.inp
+        memories = (self.config.acc, source, self.config.wgt)
+        for row, memory in enumerate(memories):
+            if used[row]:
+                reach = sum((loop.extent - 1) * loop.factors[row] for loop in loops)
+                low, high = int(uops[row].min()), int(uops[row].max()) + reach
+                if low < 0 or high >= memory.depth:
+                    raise CommandError(
+                        f"a micro-op kernel reaches {memory.name} {low} to {high}; the scratchpad "
+                        f"has 0 to {memory.depth - 1}"
+                    )
+
+    def _split(
+        self, uops: npt.NDArray[np.int64], loops: list[Loop]
+    ) -> Iterator[tuple[npt.NDArray[np.int64], list[Loop]]]:
+        """Micro-ops and loops of instructions that together do what the whole does.
+
+        The order of micro-ops may change where it has no effect: accumulators that are added to,
+        reset, or combined with an immediate depend on nothing that the kernel writes elsewhere.
+        An ALU operation between registers keeps its order.
+        """
+        most = min(self.config.uop.depth, _LOADED_AT_ONCE)
+        if not loops:
+            for at in range(0, uops.shape[1], most):
+                yield uops[:, at : at + most], []
+            return
+        outer, inner = loops[0], loops[1:]
+        assert self.operation is not None
+        ordered = self.mode == 1 and not self.operation.use_immediate
+        factors = np.array(outer.factors)[:, None]
+        if ordered and (uops.shape[1] > most or any(item.extent > _ITERATIONS for item in inner)):
+            for iteration in range(outer.extent):
+                yield from self._split(uops + iteration * factors, inner)
+            return
+        for at in range(0, outer.extent, _ITERATIONS):
+            extent = min(_ITERATIONS, outer.extent - at)
+            for part, rest in self._split(uops + at * factors, inner):
+                yield part, [Loop(extent, outer.factors), *rest]
+
+    def _encode(self, operation: Operation, loops: list[Loop]) -> int:
+        # A loop that is not there, or of one iteration, is one of a single step that goes nowhere.
+        once = Loop(1, (0, 0, 0))
+        real = [loop if loop.extent > 1 else once for loop in loops]
+        outer, inner = [once] * (2 - len(real)) + real
+        common = {
+            "uop_end": 0,
+            "iter_out": outer.extent,
+            "iter_in": inner.extent,
+            "dst_factor_out": outer.factors[0],
+            "dst_factor_in": inner.factors[0],
+            "src_factor_out": outer.factors[1],
+            "src_factor_in": inner.factors[1],
+        }
+        instruction: isa.Instruction
+        if operation.mode:
+            instruction = isa.Alu(
+                **common,
+                alu_opcode=operation.alu_opcode,
+                use_immediate=operation.use_immediate,
+                immediate=operation.immediate if operation.use_immediate else 0,
+            )
+        else:
+            instruction = isa.Gemm(
+                **common,
+                reset=operation.reset,
+                wgt_factor_out=outer.factors[2],
+                wgt_factor_in=inner.factors[2],
+            )
+        return isa.instruction_set(self.config).encode(instruction)
+
+    def _encode_uops(self, uops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        layout = isa.instruction_set(self.config).uop_layout
+        dst, src, wgt = (
+            row << layout[name].offset
+            for row, name in zip(uops, ("dst", "src", "wgt"), strict=True)
+        )
+        return (dst | src | wgt).astype(np.uint32)
+
+
+def _masked(factors: tuple[int, int, int], used: npt.NDArray[np.int_]) -> tuple[int, int, int]:
+    dst, src, wgt = (factor if keep else 0 for factor, keep in zip(factors, used, strict=True))
+    return dst, src, wgt

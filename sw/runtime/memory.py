@@ -1,0 +1,142 @@
+"""Who has which part of a device's memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+from .device import Device
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+class OutOfMemory(MemoryError):
+    """A buffer that does not fit; the message says how much was asked and how much is left."""
+
+
+def buffer_alignment(config: Config) -> int:
+    """Alignment of a buffer that can serve as any memory of the machine, in bytes."""
+    return max(isa.BASE_ALIGNMENT, *(config.memory(memory).element_bytes for memory in isa.Memory))
+
+
+class DeviceMemory:
+    """Allocator over the whole memory of ``device``: first fit, freed neighbours join again."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.alignment = buffer_alignment(device.config)
+        self._size = device.memory_bytes - device.memory_bytes % self.alignment
+        # Free pieces, (address, bytes), by address; all multiples of the alignment.
+        self._free = [(0, self._size)] if self._size else []
+
+    @property
+    def bytes_left(self) -> int:
+        """Free bytes, all pieces together."""
+        return sum(size for _, size in self._free)
+
+    def allocate(self, size: int, name: str = "buffer") -> Buffer:
+        """``size`` bytes, aligned by `buffer_alignment`; their contents are undefined.
+
+        Raises `OutOfMemory`, or `ValueError` for a size below 1.
+        """
+        if size < 1:
+            raise ValueError(f"{name}: a buffer of {size} bytes cannot be allocated")
+        taken = -(-size // self.alignment) * self.alignment
+        for position, (address, free) in enumerate(self._free):
+            if free >= taken:
+                rest = [(address + taken, free - taken)] if free > taken else []
+                self._free[position : position + 1] = rest
+                return Buffer(self, address, size, name)
+        largest = max((free for _, free in self._free), default=0)
+        raise OutOfMemory(
+            f"{name} needs {size:,} bytes; of the {self.device.memory_bytes:,} bytes of device "
+            f"memory {self.bytes_left:,} are left, {largest:,} of them in one piece"
+        )
+
+    def _release(self, address: int, size: int) -> None:
+        start, end = address, address + -(-size // self.alignment) * self.alignment
+        position = bisect_left(self._free, (start, 0))
+        first, last = position, position
+        if position and sum(self._free[position - 1]) == start:
+            first -= 1
+            start = self._free[first][0]
+        if position < len(self._free) and self._free[position][0] == end:
+            end = sum(self._free[position])
+            last += 1
+        self._free[first:last] = [(start, end - start)]
+
+
+class Buffer:
+    """``size`` bytes of device memory from the physical byte ``address``.
+
+    Host access is checked against the buffer's bounds. An offset is in bytes.
+    """
+
+    __slots__ = ("_memory", "address", "name", "size")
+
+    def __init__(self, memory: DeviceMemory, address: int, size: int, name: str) -> None:
+        self._memory: DeviceMemory | None = memory
+        self.address = address
+        self.size = size
+        self.name = name
+
+    def __repr__(self) -> str:
+        state = "" if self._memory else ", freed"
+        return f"<Buffer {self.name}: {self.size:,} bytes at {self.address:#x}{state}>"
+
+    def write(self, data: npt.NDArray[np.generic] | bytes, offset: int = 0) -> None:
+        """Stores the bytes of ``data`` (any dtype and shape, C order) from ``offset`` on.
+
+        Raises `IndexError` if they end beyond the buffer, `ValueError` if it has been freed.
+        """
+        flat = (
+            np.frombuffer(data, np.uint8)
+            if isinstance(data, bytes)
+            else np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        )
+        device = self._device()
+        self._check("write", offset, flat.size)
+        if flat.size:
+            device.write(self.address + offset, flat)
+
+    def read(
+        self,
+        dtype: type[_Scalar] | np.dtype[_Scalar],
+        shape: int | tuple[int, ...],
+        offset: int = 0,
+    ) -> npt.NDArray[_Scalar]:
+        """An array of its own with the contents from ``offset`` on; raises as `write` does."""
+        shape = (shape,) if isinstance(shape, int) else shape
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        device = self._device()
+        self._check("read", offset, size)
+        return device.read(self.address + offset, size).view(dtype).reshape(shape)
+
+    def free(self) -> None:
+        """Gives the memory back; raises `ValueError` the second time."""
+        self._device()
+        assert self._memory is not None
+        self._memory._release(self.address, self.size)
+        self._memory = None
+
+    def belongs_to(self, memory: DeviceMemory) -> bool:
+        """Whether the buffer is in ``memory`` and has not been freed."""
+        return self._memory is memory
+
+    def _device(self) -> Device:
+        if self._memory is None:
+            raise ValueError(f"{self.name} has been freed")
+        return self._memory.device
+
+    def _check(self, verb: str, offset: int, size: int) -> None:
+        if offset < 0 or offset + size > self.size:
+            raise IndexError(
+                f"cannot {verb} bytes {offset:,} to {offset + size:,} of {self.name}, which has "
+                f"{self.size:,}"
+            )

@@ -1,0 +1,141 @@
+"""An instruction stream under construction: tokens join the instructions around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Module
+
+from .kernels import CommandError
+from .memory import Buffer
+
+# The pairs of modules that tokens pass between: giver, taker.
+QUEUES = (
+    (Module.LOAD, Module.COMPUTE),
+    (Module.COMPUTE, Module.LOAD),
+    (Module.COMPUTE, Module.STORE),
+    (Module.STORE, Module.COMPUTE),
+)
+_HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
+_PUSH = {
+    queue: _HEAD["push_next" if queue[1] > queue[0] else "push_prev"].insert(1) for queue in QUEUES
+}
+_POP = {
+    queue: _HEAD["pop_prev" if queue[1] > queue[0] else "pop_next"].insert(1) for queue in QUEUES
+}
+# Instructions that do nothing but exchange tokens. Their encodings are those of any configuration.
+_NO_OPERATION = {
+    Module.LOAD: isa.Load(memory=isa.Memory.INP, x_size=0, y_size=0),
+    Module.COMPUTE: isa.Load(memory=isa.Memory.UOP, x_size=0, y_size=0),
+    Module.STORE: isa.Store(x_size=0, y_size=0),
+}
+_NO_OPERATION_BITS = {
+    module: isa.instruction_set(Config()).encode(instruction)
+    for module, instruction in _NO_OPERATION.items()
+}
+FINISH_BITS = isa.instruction_set(Config()).encode(isa.Finish())
+
+
+@dataclass
+class Stream:
+    """Instructions in program order, 128 bits each.
+
+    `pop` takes effect before the next instruction of the taking module, `push` after the latest
+    one of the giving module. Each becomes a flag of that instruction; where there is none that
+    can carry it without changing the order of the module's pops, work and pushes, an instruction
+    that does nothing else does.
+    """
+
+    words: list[int] = field(default_factory=list)
+    # (index of the instruction, buffer that its dram_base lies in)
+    relocations: list[tuple[int, Buffer]] = field(default_factory=list)
+    # Tokens of each queue given and not yet taken by the instructions in `words`.
+    outstanding: dict[tuple[Module, Module], int] = field(
+        default_factory=lambda: dict.fromkeys(QUEUES, 0)
+    )
+    _pending: list[list[tuple[Module, Module]]] = field(default_factory=lambda: [[], [], []])
+    _latest: list[int | None] = field(default_factory=lambda: [None, None, None])
+
+    def append(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
+        pending = self._pending[module]
+        if pending:
+            for queue in pending:
+                bits |= _POP[queue]
+                self.outstanding[queue] -= 1
+            pending.clear()
+        self.append_before_pops(module, bits, buffer)
+
+    def append_before_pops(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
+        """As `append`, for an instruction that need not wait for the pops before it."""
+        if buffer is not None:
+            self.relocations.append((len(self.words), buffer))
+        self._latest[module] = len(self.words)
+        self.words.append(bits)
+
+    def push(self, giver: Module, taker: Module) -> None:
+        flag = _PUSH[_queue(giver, taker)]
+        latest = self._latest[giver]
+        if self._pending[giver] or latest is None or self.words[latest] & flag:
+            self.append(giver, _NO_OPERATION_BITS[giver])
+            latest = len(self.words) - 1
+        self.words[latest] |= flag
+        self.outstanding[giver, taker] += 1
+
+    def pop(self, giver: Module, taker: Module) -> None:
+        queue = _queue(giver, taker)
+        if queue in self._pending[taker]:
+            self.append(taker, _NO_OPERATION_BITS[taker])
+        self._pending[taker].append(queue)
+
+    def settle(self) -> None:
+        """Gives the pops that no instruction has followed to instructions of their own."""
+        for module in (Module.LOAD, Module.COMPUTE, Module.STORE):
+            if self._pending[module]:
+                self.append(module, _NO_OPERATION_BITS[module])
+
+    def balanced(self) -> bool:
+        """Whether every token given has been taken, and no pop waits for an instruction."""
+        return not any(self.outstanding.values()) and not any(self._pending)
+
+    def divisible(self) -> bool:
+        """Whether what is here so far can run on its own.
+
+        It can if none of its pops waits for a token that is given later.
+        """
+        return min(self.outstanding.values()) >= 0
+
+    def successor(self) -> Stream:
+        """An empty stream that continues a `divisible` one after its end.
+
+        A run ends when everything in it is done, and clears the tokens left; so the successor
+        gives them again at its start, by instructions that do nothing else.
+        """
+        stream = Stream()
+        for queue, count in self.outstanding.items():
+            for _ in range(count):
+                stream.push(*queue)
+        # After the pushes: what was given already must not wait for these.
+        stream._pending = self._pending
+        return stream
+
+    def is_empty(self) -> bool:
+        return not self.words and not any(self._pending)
+
+    def finished(self) -> npt.NDArray[np.uint64]:
+        """The stream with its FINISH: an array (instructions, 2), low word first."""
+        stream = b"".join([word.to_bytes(16, "little") for word in (*self.words, FINISH_BITS)])
+        return np.frombuffer(stream, np.dtype("<u8")).reshape(-1, 2)
+
+
+def _queue(giver: Module, taker: Module) -> tuple[Module, Module]:
+    if (giver, taker) not in _PUSH:
+        raise CommandError(
+            f"no tokens pass from {Module(giver).name.lower()} to {Module(taker).name.lower()}; "
+            "they pass between load and compute and between compute and store"
+        )
+    return giver, taker

@@ -1,0 +1,138 @@
+"""Where micro-ops are: all of them in device memory, those in use in the micro-op buffer too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+
+from .memory import Buffer, DeviceMemory
+
+_UOP_BYTES = isa.UOP_WIDTH // 8
+# Micro-ops in each buffer of device memory that is taken for them.
+_CHUNK = 1 << 14
+
+
+@dataclass(eq=False)
+class UopSequence:
+    """Micro-ops that are used together.
+
+    In device memory they are ``count`` elements from ``offset`` on in ``buffer``. In the micro-op
+    buffer they start at ``begin``, or are not there if it is None.
+    """
+
+    buffer: Buffer
+    offset: int
+    count: int
+    begin: int | None = None
+    last_use: int = 0
+
+    def read(self) -> npt.NDArray[np.uint32]:
+        """The micro-ops, from device memory."""
+        return self.buffer.read(np.uint32, self.count, self.offset * _UOP_BYTES)
+
+
+class UopStore:
+    """Micro-op sequences in device memory, each content once, contiguous in a few buffers."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._sequences: dict[bytes, UopSequence] = {}
+        self.buffers: list[Buffer] = []
+        self._room = 0
+
+    def used_bytes(self) -> dict[Buffer, int]:
+        """How much of each buffer holds micro-ops."""
+        used = {buffer: buffer.size for buffer in self.buffers}
+        if self.buffers:
+            used[self.buffers[-1]] -= self._room * _UOP_BYTES
+        return used
+
+    def intern(self, uops: npt.NDArray[np.uint32]) -> UopSequence:
+        """The sequence with these contents, written to device memory if it is new.
+
+        Raises `OutOfMemory`.
+        """
+        content = uops.tobytes()
+        sequence = self._sequences.get(content)
+        if sequence is None:
+            if uops.size > self._room:
+                capacity = max(_CHUNK, uops.size)
+                name = f"micro-ops {len(self.buffers)}"
+                self.buffers.append(self._memory.allocate(capacity * _UOP_BYTES, name))
+                self._room = capacity
+            buffer = self.buffers[-1]
+            offset = buffer.size // _UOP_BYTES - self._room
+            buffer.write(uops, offset * _UOP_BYTES)
+            self._room -= uops.size
+            sequence = self._sequences[content] = UopSequence(buffer, offset, uops.size)
+        return sequence
+
+
+class UopCache:
+    """Which sequences the micro-op buffer of ``depth`` elements holds.
+
+    A new one goes where the most recent use of what it overwrites is longest ago. Overwriting is
+    safe while instructions that use the old contents are on their way: micro-ops are loaded by
+    compute, which also uses them, and which executes its instructions in order.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._resident: list[UopSequence] = []  # by `begin`
+        self._clock = 0
+
+    def place(self, sequence: UopSequence) -> tuple[int, bool]:
+        """Where the sequence starts in the micro-op buffer, and whether it must be loaded there."""
+        self._clock += 1
+        sequence.last_use = self._clock
+        if sequence.begin is not None:
+            return sequence.begin, False
+        begin = self._best_place(sequence.count)
+        end = begin + sequence.count
+        kept = []
+        for item in self._resident:
+            assert item.begin is not None
+            if item.begin < end and begin < item.begin + item.count:
+                item.begin = None
+            else:
+                kept.append(item)
+        sequence.begin = begin
+        self._resident = sorted([*kept, sequence], key=_begin)
+        return begin, True
+
+    def resident(self) -> list[tuple[int, UopSequence]]:
+        """What is in the micro-op buffer, and where it starts there."""
+        return [(_begin(item), item) for item in self._resident]
+
+    def clear(self) -> None:
+        """Forgets everything, for when somebody else has used the machine."""
+        for item in self._resident:
+            item.begin = None
+        self._resident = []
+
+    def _best_place(self, count: int) -> int:
+        """The start of the ``count`` elements whose last use is longest ago, lowest first."""
+        spans = [
+            (_begin(item), _begin(item) + item.count, item.last_use) for item in self._resident
+        ]
+        best, best_use = 0, self._clock + 1
+        for first, start in enumerate([0, *(end for _, end, _ in spans)]):
+            if start + count > self._depth:
+                break
+            use = 0
+            for begin, _, last_use in spans[first:]:
+                if begin >= start + count:
+                    break
+                use = max(use, last_use)
+            if use < best_use:
+                best, best_use = start, use
+        return best
+
+
+def _begin(sequence: UopSequence) -> int:
+    assert sequence.begin is not None
+    return sequence.begin

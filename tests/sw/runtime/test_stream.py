@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import Module
+from amaranth_vta.sw.runtime.kernels import CommandError
+from amaranth_vta.sw.runtime.stream import QUEUES, Stream
+
+SET = isa.instruction_set(PRESETS["tiny"])
+WORK = {
+    Module.LOAD: isa.Load(memory=isa.Memory.INP),
+    Module.COMPUTE: isa.Gemm(uop_end=1),
+    Module.STORE: isa.Store(),
+}
+
+
+def work(stream: Stream, module: Module) -> None:
+    stream.append(module, SET.encode(WORK[module]))
+
+
+def decoded(stream: Stream) -> list[isa.Instruction]:
+    return [SET.decode(bits) for bits in stream.words]
+
+
+def steps(instructions: list[isa.Instruction]) -> dict[Module, list[str]]:
+    """What each module does, in its order: work, pops and pushes by the other module's name."""
+    done: dict[Module, list[str]] = {module: [] for module in WORK}
+    for instruction in instructions:
+        module = isa.module_of(instruction)
+        assert isa.illegal_reason(instruction) is None
+        mine = done[module]
+        for verb in ("pop", "push"):
+            if verb == "push" and _works(instruction):
+                mine.append("work")
+            for side, step in (("prev", -1), ("next", 1)):
+                if getattr(instruction, f"{verb}_{side}"):
+                    mine.append(f"{verb} {Module(module + step).name}")
+    return done
+
+
+def _works(instruction: isa.Instruction) -> bool:
+    if isinstance(instruction, isa.Load | isa.Store):
+        return instruction.x_size > 0
+    return isinstance(instruction, isa.Gemm)
+
+
+def normalized(sequence: list[str]) -> list[str]:
+    """Pops that nothing separates are taken together, as are pushes: their order is nothing."""
+    groups = itertools.groupby(sequence, key=lambda step: step.split()[0])
+    return [step for _, group in groups for step in sorted(group)]
+
+
+@pytest.mark.parametrize(("giver", "taker"), QUEUES)
+def test_a_push_joins_the_instruction_before_it(giver: Module, taker: Module) -> None:
+    stream = Stream()
+    work(stream, giver)
+    stream.push(giver, taker)
+    (instruction,) = decoded(stream)
+    side = "next" if taker > giver else "prev"
+    assert getattr(instruction, f"push_{side}") == 1
+    assert instruction.opcode == WORK[giver].opcode
+
+
+@pytest.mark.parametrize(("giver", "taker"), QUEUES)
+def test_a_pop_joins_the_instruction_after_it(giver: Module, taker: Module) -> None:
+    stream = Stream()
+    stream.pop(giver, taker)
+    work(stream, taker)
+    (instruction,) = decoded(stream)
+    side = "prev" if taker > giver else "next"
+    assert getattr(instruction, f"pop_{side}") == 1
+    assert instruction.opcode == WORK[taker].opcode
+
+
+def test_pops_of_both_neighbours_and_pushes_to_both_share_one_instruction() -> None:
+    stream = Stream()
+    stream.pop(Module.LOAD, Module.COMPUTE)
+    stream.pop(Module.STORE, Module.COMPUTE)
+    work(stream, Module.COMPUTE)
+    stream.push(Module.COMPUTE, Module.LOAD)
+    stream.push(Module.COMPUTE, Module.STORE)
+    (gemm,) = decoded(stream)
+    assert (gemm.pop_prev, gemm.pop_next, gemm.push_prev, gemm.push_next) == (1, 1, 1, 1)
+
+
+def test_random_calls_keep_the_order_of_each_module() -> None:
+    generator = random.Random(7)
+    for _ in range(300):
+        stream = Stream()
+        expected: dict[Module, list[str]] = {module: [] for module in WORK}
+        for _ in range(generator.randint(1, 25)):
+            kind = generator.choice(("work", "push", "pop"))
+            if kind == "work":
+                module = generator.choice(list(WORK))
+                work(stream, module)
+                expected[module].append("work")
+            elif kind == "push":
+                giver, taker = generator.choice(QUEUES)
+                stream.push(giver, taker)
+                expected[giver].append(f"push {taker.name}")
+            else:
+                giver, taker = generator.choice(QUEUES)
+                stream.pop(giver, taker)
+                expected[taker].append(f"pop {giver.name}")
+        stream.settle()
+        done = steps(decoded(stream))
+        for module in WORK:
+            assert normalized(done[module]) == normalized(expected[module])
+
+
+def test_an_instruction_that_need_not_wait_leaves_the_pops_to_the_next() -> None:
+    stream = Stream()
+    stream.pop(Module.LOAD, Module.COMPUTE)
+    stream.append_before_pops(Module.COMPUTE, SET.encode(isa.Load(memory=isa.Memory.UOP)))
+    work(stream, Module.COMPUTE)
+    load, gemm = decoded(stream)
+    assert (load.pop_prev, gemm.pop_prev) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("giver", "taker"),
+    [(Module.LOAD, Module.STORE), (Module.STORE, Module.LOAD), (Module.LOAD, Module.LOAD)],
+)
+def test_tokens_between_strangers_are_refused(giver: Module, taker: Module) -> None:
+    message = f"no tokens pass from {giver.name.lower()} to {taker.name.lower()}"
+    with pytest.raises(CommandError, match=message):
+        Stream().push(giver, taker)
+    with pytest.raises(CommandError, match=message):
+        Stream().pop(giver, taker)
+
+
+def test_a_stream_with_a_pop_ahead_of_its_push_cannot_be_divided() -> None:
+    stream = Stream()
+    stream.pop(Module.LOAD, Module.COMPUTE)
+    assert stream.divisible()  # the pop has not become part of an instruction
+    work(stream, Module.COMPUTE)
+    assert not stream.divisible()
+    work(stream, Module.LOAD)
+    stream.push(Module.LOAD, Module.COMPUTE)
+    assert stream.divisible()
+    assert stream.balanced()
+
+
+def test_a_successor_gives_the_outstanding_tokens_again_and_keeps_the_waiting_pops() -> None:
+    stream = Stream()
+    for _ in range(2):
+        work(stream, Module.COMPUTE)
+        stream.push(Module.COMPUTE, Module.LOAD)
+    stream.push(Module.COMPUTE, Module.STORE)
+    work(stream, Module.LOAD)
+    stream.push(Module.LOAD, Module.COMPUTE)
+    stream.pop(Module.LOAD, Module.COMPUTE)
+    successor = stream.successor()
+    assert successor.outstanding == stream.outstanding
+    given = steps(decoded(successor))
+    assert sorted(given[Module.COMPUTE]) == ["push LOAD", "push LOAD", "push STORE"]
+    assert given[Module.LOAD] == ["push COMPUTE"]
+    work(successor, Module.COMPUTE)
+    assert steps(decoded(successor))[Module.COMPUTE][-2:] == ["pop LOAD", "work"]
+
+
+def test_a_finished_stream_ends_with_finish() -> None:
+    stream = Stream()
+    work(stream, Module.LOAD)
+    words = stream.finished()
+    assert words.shape == (2, 2)
+    assert isinstance(SET.decode(int(words[1, 0])), isa.Finish)
+    assert int(words[0, 0]) | int(words[0, 1]) << 64 == SET.encode(WORK[Module.LOAD])

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from amaranth_vta.sw.runtime.memory import DeviceMemory
+from amaranth_vta.sw.runtime.uop_cache import UopCache, UopSequence, UopStore
+
+MakeDevice = Callable[..., Any]
+
+
+def sequences_of(device: Any, counts: list[int]) -> list[UopSequence]:
+    store = UopStore(DeviceMemory(device))
+    return [store.intern(np.full(count, n, np.uint32)) for n, count in enumerate(counts)]
+
+
+def test_equal_contents_are_kept_once(fake_device: MakeDevice) -> None:
+    store = UopStore(DeviceMemory(fake_device()))
+    first, second, third = (
+        store.intern(np.array(values, np.uint32)) for values in ([1, 2], [3], [1, 2])
+    )
+    assert first is third
+    assert (first.offset, second.offset) == (0, 2)
+    assert second.read().tolist() == [3]
+
+
+def test_a_store_takes_another_buffer_when_one_is_full(fake_device: MakeDevice) -> None:
+    store = UopStore(DeviceMemory(fake_device()))
+    counts = [10_000, 10_001, 40_000, 5]
+    sequences = [store.intern(np.arange(n, n + n, dtype=np.uint32)) for n in counts]
+    assert [item.read().tolist() for item in sequences] == [list(range(n, n + n)) for n in counts]
+    assert [buffer.name for buffer in store.buffers] == [f"micro-ops {n}" for n in range(4)]
+
+
+def test_each_new_sequence_goes_where_the_last_use_is_longest_ago(fake_device: MakeDevice) -> None:
+    generator = random.Random(4)
+    depth = 32
+    counts = [generator.randint(1, 12) for _ in range(40)]
+    sequences = sequences_of(fake_device(), counts)
+    cache = UopCache(depth)
+    last_use = np.zeros(depth, np.int64)  # of each place; 0 while it is free
+    owner = np.full(depth, -1)
+    for time in range(1, 1500):
+        number = generator.choice(range(40)) if time % 3 else time % 5
+        count = counts[number]
+        expected_missing = not (owner == number).any()
+        best = min(last_use[at : at + count].max() for at in range(depth - count + 1))
+        begin, missing = cache.place(sequences[number])
+        assert missing == expected_missing
+        if missing:
+            assert last_use[begin : begin + count].max() == best
+            for evicted in set(owner[begin : begin + count].tolist()) - {-1}:
+                last_use[owner == evicted] = 0
+                owner[owner == evicted] = -1
+        owner[begin : begin + count] = number
+        last_use[begin : begin + count] = time
+        assert (owner == number).sum() == count
+        resident = dict(cache.resident())
+        assert {start: sequences[n] for n, start in _starts(owner)} == resident
+
+
+def _starts(owner: np.ndarray) -> list[tuple[int, int]]:
+    return [(n, int(np.argmax(owner == n))) for n in sorted(set(owner.tolist()) - {-1})]
+
+
+def test_the_lowest_of_equal_places_is_taken(fake_device: MakeDevice) -> None:
+    cache = UopCache(16)
+    places = [cache.place(item) for item in sequences_of(fake_device(), [4, 4, 4])]
+    assert places == [(0, True), (4, True), (8, True)]
+
+
+def test_a_cleared_cache_has_everything_loaded_anew(fake_device: MakeDevice) -> None:
+    cache = UopCache(16)
+    (sequence,) = sequences_of(fake_device(), [4])
+    assert [cache.place(sequence)[1] for _ in range(2)] == [True, False]
+    cache.clear()
+    assert cache.resident() == []
+    assert cache.place(sequence) == (0, True)

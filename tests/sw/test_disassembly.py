@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sw.disassembly import instruction_text, listing
+
+TINY = PRESETS["tiny"]
+VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "text"),
+    [
+        (
+            isa.Load(
+                memory=isa.Memory.INP,
+                sram_base=4,
+                dram_base=100,
+                y_size=2,
+                x_size=3,
+                x_stride=9,
+                y_pad_1=1,
+                x_pad_0=1,
+                pop_next=1,
+                push_next=1,
+            ),
+            "LOAD INP[4:16], memory 2 x 3 from 100 stride 9, pad y 0 1 x 1 0"
+            "; take from compute; give to compute",
+        ),
+        (isa.Load(memory=isa.Memory.UOP, x_size=0), "LOAD UOP nothing"),
+        (isa.Load(memory=7), "LOAD Memory 7[0:1], memory 1 x 1 from 0"),
+        (
+            isa.Store(sram_base=2, dram_base=5, x_size=4, pop_prev=1),
+            "STORE OUT[2:6], memory 1 x 4 from 5; take from compute",
+        ),
+        (
+            isa.Gemm(
+                uop_begin=1,
+                uop_end=3,
+                iter_out=4,
+                iter_in=5,
+                dst_factor_out=6,
+                src_factor_in=7,
+                wgt_factor_out=8,
+                wgt_factor_in=9,
+                pop_prev=1,
+                pop_next=1,
+                push_prev=1,
+            ),
+            "GEMM uop[1:3] x 4 x 5, acc +6 +0, inp +0 +7, wgt +8 +9"
+            "; take from load and store; give to load",
+        ),
+        (
+            isa.Gemm(reset=1, uop_end=1, iter_in=5, dst_factor_in=1),
+            "GEMM reset uop[0:1] x 1 x 5, acc +0 +1",
+        ),
+        (
+            isa.Alu(alu_opcode=isa.AluOp.SHR, use_immediate=1, immediate=-3, uop_end=1),
+            "ALU SHR immediate -3 uop[0:1] x 1 x 1",
+        ),
+        (
+            isa.Alu(alu_opcode=isa.AluOp.MAX, uop_end=1, src_factor_out=2, push_next=1),
+            "ALU MAX uop[0:1] x 1 x 1, src +2 +0; give to store",
+        ),
+        (isa.Alu(alu_opcode=6, uop_end=1), "ALU AluOp 6 uop[0:1] x 1 x 1"),
+        (isa.Finish(), "FINISH"),
+        (isa.Unknown(number=6), "opcode 6, which is not in the instruction set"),
+    ],
+)
+def test_an_instruction_reads_as_one_line(instruction: isa.Instruction, text: str) -> None:
+    assert instruction_text(instruction) == text
+
+
+def test_a_listing_follows_micro_ops_through_their_loads() -> None:
+    instructions = isa.instruction_set(TINY)
+    uops = [isa.Uop(dst, 2 * dst, 3 * dst) for dst in range(8)]
+    memory = np.array([instructions.encode_uop(uop) for uop in uops], np.uint32).view(np.uint8)
+    program = [
+        isa.Gemm(uop_begin=4, uop_end=5),
+        isa.Load(
+            memory=isa.Memory.UOP,
+            sram_base=3,
+            dram_base=1,
+            y_size=2,
+            x_size=2,
+            x_stride=4,
+            x_pad_1=1,
+        ),
+        isa.Gemm(uop_begin=3, uop_end=8),
+        isa.Gemm(uop_begin=4, uop_end=5, reset=1),
+        isa.Alu(uop_begin=4, uop_end=5, alu_opcode=isa.AluOp.MIN),
+        isa.Alu(uop_begin=4, uop_end=5, alu_opcode=isa.AluOp.MIN, use_immediate=1, immediate=-7),
+    ]
+    words = [instructions.encode(instruction) for instruction in program]
+    lines = listing(TINY, words, lambda address, size: memory[address : address + size])
+    assert [line[17:] for line in lines if line.startswith(" " * 17)] == [
+        "uop[4]  not loaded by this stream",
+        "uop[3]  acc[1] += inp[2] · wgt[3]",
+        "uop[4]  acc[2] += inp[4] · wgt[6]",
+        "uop[5]  acc[0] += inp[0] · wgt[0]",
+        "uop[6]  acc[5] += inp[10] · wgt[15]",
+        "uop[7]  acc[6] += inp[12] · wgt[18]",
+        "uop[4]  acc[2] = 0",
+        "uop[4]  acc[2] = min(acc[2], acc[4])",
+        "uop[4]  acc[2] = min(acc[2], -7)",
+    ]
+    known = listing(TINY, words[:1], lambda *_: memory[:0], {4: instructions.encode_uop(uops[7])})
+    assert list(known)[1].endswith("uop[4]  acc[7] += inp[14] · wgt[21]")
+
+
+@pytest.mark.parametrize("name", ["tiny-1", "pynq-corners-1"])
+def test_a_listing_has_a_line_for_each_instruction(name: str) -> None:
+    image = ProgramImage.load(VECTORS / f"{name}.npz")
+    lines = list(listing(image.config, image.instruction_bits()))
+    assert len(lines) == image.insn_count
+    assert lines[-1].startswith(f"{image.insn_count - 1:6}  compute  FINISH")
