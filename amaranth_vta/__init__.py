@@ -1,3 +1,58 @@
-"""A tensor accelerator in Amaranth, with its compiler, runtime and simulators."""
+"""A tensor accelerator in Amaranth, with its compiler, runtime and simulators.
+
+    import amaranth_vta as vta
+    from amaranth_vta import te
+
+The names below are imported when they are first used, since some of them bring much with them.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amaranth_vta.hw.config import PRESETS, Config
+    from amaranth_vta.session import Session
+    from amaranth_vta.sim.devices import open_device
+    from amaranth_vta.sw.compiler import te
+    from amaranth_vta.sw.compiler.build import build, lower
+    from amaranth_vta.sw.compiler.environment import Environment, get_env
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "Environment",
+    "Session",
+    "build",
+    "get_env",
+    "lower",
+    "open_device",
+    "te",
+]
+
+_HOMES = {
+    "Config": "hw.config",
+    "PRESETS": "hw.config",
+    "Environment": "sw.compiler.environment",
+    "Session": "session",
+    "build": "sw.compiler.build",
+    "get_env": "sw.compiler.environment",
+    "lower": "sw.compiler.build",
+    "open_device": "sim.devices",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "te":
+        value: Any = import_module("amaranth_vta.sw.compiler.te")
+    elif name in _HOMES:
+        value = getattr(import_module(f"amaranth_vta.{_HOMES[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

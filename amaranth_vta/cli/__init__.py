@@ -1,0 +1,72 @@
+"""The command ``vta``: one module a command, and here what they share with the shell.
+
+Commands give their exit code; what they raise becomes one line on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+import click
+
+from .config import config
+from .disasm import disasm
+from .doctor import doctor
+from .problems import describe
+from .replay import replay
+from .run import run
+from .verilog import verilog
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+)
+@click.version_option(package_name="amaranth-vta")
+@click.pass_context
+def vta(context: click.Context) -> None:
+    """A tensor accelerator: run networks and programs on it, look inside, take it away as Verilog.
+
+    Exit codes: 0 done, 1 the result is wrong, 2 the input or the call is wrong, 3 the machine
+    faulted.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for command in (run, replay, disasm, verilog, config, doctor):
+    vta.add_command(command)
+
+
+def main() -> None:
+    """What the shell calls."""
+    if not sys.warnoptions:
+        # Standard error is for what concerns the user; PYTHONWARNINGS still shows them.
+        warnings.simplefilter("ignore")
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit code.
+
+    With VTA_DEBUG set to anything, what goes wrong is raised and not described.
+    """
+    try:
+        with vta.make_context("vta", list(arguments)) as context:
+            code = vta.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:  # --help, --version
+        return end.exit_code
+    except BrokenPipeError:
+        # The reader has seen enough. Python would flush once more as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("VTA_DEBUG"):
+            raise
+        line, code = describe(error)
+        click.echo(f"vta: {line}", err=True)
+    return code or 0

@@ -1,0 +1,63 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from amaranth_vta.hw.config import Config
+
+# As in sim.devices, which is loaded when a device is opened.
+DEVICES = ("functional", "rtl", "pysim")
+
+
+class ConfigType(click.ParamType):
+    """The name of a preset, or a file with the JSON of a configuration."""
+
+    name = "NAME|FILE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Config:
+        return value if isinstance(value, Config) else Config.load(value)
+
+
+class DramType(click.ParamType):
+    """How the simulated memory answers: ``ideal``, ``ddr`` or ``random:SEED``."""
+
+    name = "ideal|ddr|random:SEED"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if not re.fullmatch(r"ideal|ddr|random:[0-9]{1,9}", value):
+            self.fail(f"{value!r} is not ideal, ddr or random:SEED with a whole number", param, ctx)
+        return str(value)
+
+
+config_option = click.option(
+    "--config",
+    type=ConfigType(),
+    default="pynq",
+    show_default=True,
+    help="The machine: a preset, or a file in the form of vta_config.json.",
+)
+device_option = click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    default="functional",
+    show_default=True,
+    help="What runs it: the fast model, the design in Verilator, or the design in Python.",
+)
+dram_option = click.option(
+    "--dram",
+    type=DramType(),
+    default="ideal",
+    show_default=True,
+    help="How the memory answers. The functional model has no clock, so it makes no difference.",
+)
+json_option = click.option(
+    "--json",
+    "json_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write what was measured as JSON, also after a fault.",
+)

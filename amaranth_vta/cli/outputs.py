@@ -1,0 +1,103 @@
+"""Output files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import click
+
+
+class OutputError(click.ClickException):
+    """An output file that cannot be written."""
+
+
+class Outputs:
+    """The output files of a command.
+
+    `reserve` opens a file beside each path, so that a path that cannot be written is found before
+    the work and not after it; `save` fills it and puts it in its place. What was not saved when
+    the block ends leaves nothing behind.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Output] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in self._files.values():
+            file.discard()
+
+    def reserve(self, option: str, path: str | None) -> None:
+        """The file that ``option`` names; nothing if it was not given.
+
+        Raises `OutputError` when it cannot be written, or is that of another option.
+        """
+        if path is None:
+            return
+        output = _Output(option, path)
+        for other in self._files.values():
+            if other.target == output.target:
+                output.discard()
+                raise OutputError(f"{other.option} and {option} name the same file, {path}")
+        self._files[option] = output
+
+    def save(self, option: str, write: Callable[[IO[bytes]], object]) -> None:
+        """``write`` fills the file of ``option``, if that was given."""
+        if option in self._files:
+            self._files.pop(option).save(write)
+
+    def save_json(self, option: str, value: Any) -> None:
+        text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+        self.save(option, lambda file: file.write(text.encode()))
+
+
+class _Output:
+    def __init__(self, option: str, path: str) -> None:
+        self.option, self._path = option, path
+        self.target = Path(os.path.realpath(path))
+        # /dev/stdout is written to and not replaced, even where it leads to a regular file.
+        special = path.startswith("/dev/") or (self.target.exists() and not self.target.is_file())
+        self._replaced = not special
+        self._part = Path(path)
+        if self._replaced:
+            if self.target.exists() and not os.access(self.target, os.W_OK):
+                raise self._problem("Permission denied")
+            self._part = self.target.with_name(f".{secrets.token_hex(6)}.part")
+        try:
+            self._file = self._part.open("xb" if self._replaced else "ab")
+        except OSError as error:
+            raise self._problem(error.strerror) from None
+
+    def save(self, write: Callable[[IO[bytes]], object]) -> None:
+        try:
+            write(self._file)
+            self._file.close()
+            if self._replaced:
+                self._part.replace(self.target)
+        except OSError as error:
+            self.discard()
+            raise self._problem(error.strerror) from None
+
+    def discard(self) -> None:
+        # A full disk has no room for the rest of a part that goes anyway.
+        with suppress(OSError):
+            self._file.close()
+        if self._replaced:
+            self._part.unlink(missing_ok=True)
+
+    def _problem(self, reason: str | None) -> OutputError:
+        return OutputError(f"{self.option} {self._path} cannot be written: {reason}")

