@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
@@ -24,12 +25,14 @@ def open_device(
     dram: str = "ideal",
     order: str = "program",
     waves: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Device:
     """A fresh machine with ``memory_bytes`` of zeros as its memory.
 
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, and ``waves`` a file
     for a VCD of each run; both are for the cycle-accurate devices. ``order`` is for the functional
-    model: ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. Raises `DeviceError`.
+    model: ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. ``progress`` is told
+    what a build is at. Raises `DeviceError`.
     """
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
     # model need not wait for.
@@ -44,7 +47,7 @@ def open_device(
         case "rtl":
             from .rtl.engine import RtlDevice
 
-            return RtlDevice(config, memory_bytes, dram=dram, waves=waves)
+            return RtlDevice(config, memory_bytes, dram=dram, waves=waves, progress=progress)
         case "pysim":
             from .pysim import PysimDevice
 
