@@ -20,7 +20,7 @@ def listing(
     read_memory: ReadMemory | None = None,
     uop_buffer: Mapping[int, int] | None = None,
 ) -> Iterator[str]:
-    """One line an instruction: index, module, what it does, its tokens.
+    """One line an instruction: index, module, what it does, its tokens, and why it is illegal.
 
     With ``read_memory(address, size)``, which gives device memory as the stream finds it, the
     micro-ops of each GEMM and ALU instruction follow on lines of their own. ``uop_buffer`` is what
@@ -31,11 +31,15 @@ def listing(
     for index, bits in enumerate(words):
         instruction = instructions.decode(bits)
         module = isa.module_of(instruction).name.lower()
-        yield f"{index:6}  {module:<7}  {instruction_text(instruction)}"
-        if read_memory is None:
+        problem = instructions.problem(bits)
+        refused = f"; ILLEGAL: {problem}" if problem else ""
+        yield f"{index:6}  {module:<7}  {instruction_text(instruction)}{refused}"
+        if read_memory is None or problem:
             continue
         if isinstance(instruction, isa.Load) and instruction.memory == isa.Memory.UOP:
-            uops |= _loaded_uops(instruction, read_memory)
+            # A load that does not fit is refused before it loads anything.
+            if instruction.sram_base + instruction.elements <= config.uop.depth:
+                uops |= _loaded_uops(instruction, read_memory)
         elif isinstance(instruction, isa.Gemm | isa.Alu):
             for at in range(instruction.uop_begin, instruction.uop_end):
                 known = uops.get(at)

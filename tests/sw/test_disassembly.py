@@ -120,3 +120,20 @@ def test_a_listing_has_a_line_for_each_instruction(name: str) -> None:
     lines = list(listing(image.config, image.instruction_bits()))
     assert len(lines) == image.insn_count
     assert lines[-1].startswith(f"{image.insn_count - 1:6}  compute  FINISH")
+
+
+def test_a_listing_says_why_an_instruction_is_illegal() -> None:
+    encode = isa.instruction_set(TINY).encode
+    words = [encode(isa.Store(y_pad_0=1)), encode(isa.Gemm(uop_end=1)) | 1 << 127]
+    assert [line.partition("; ILLEGAL: ")[2] for line in listing(TINY, words)] == [
+        "a store cannot have padding",
+        "bit 127 is set, which no field covers",
+    ]
+
+
+def test_a_listing_passes_over_a_micro_op_load_that_cannot_fit() -> None:
+    encode = isa.instruction_set(TINY).encode
+    load = isa.Load(memory=isa.Memory.UOP, y_size=0xFFFF, x_size=0xFFFF)
+    words = [encode(load), encode(isa.Gemm(uop_end=1))]
+    *_, last = listing(TINY, words, lambda address, size: np.zeros(size, np.uint8))
+    assert "not loaded by this stream" in last
