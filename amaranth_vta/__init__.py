@@ -12,11 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from amaranth_vta.default_device import build
     from amaranth_vta.hw.config import PRESETS, Config
     from amaranth_vta.session import Session
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
-    from amaranth_vta.sw.compiler.build import build, lower
+    from amaranth_vta.sw.compiler.build import lower
     from amaranth_vta.sw.compiler.environment import Environment, get_env
 
 __all__ = [
@@ -36,7 +37,7 @@ _HOMES = {
     "PRESETS": "hw.config",
     "Environment": "sw.compiler.environment",
     "Session": "session",
-    "build": "sw.compiler.build",
+    "build": "default_device",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.build",
     "open_device": "sim.devices",

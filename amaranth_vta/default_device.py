@@ -1,0 +1,34 @@
+"""What joins the compiler, which knows no simulator, with the device that functions run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.build import build as build_for
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Tensor
+from amaranth_vta.sw.compiler.schedule import Schedule
+from amaranth_vta.sw.runtime.device import Device
+
+
+def build(
+    schedule: Schedule,
+    args: Sequence[Tensor],
+    name: str = "function",
+    env: Environment | None = None,
+    device: str = "functional",
+) -> Function:
+    """A function of ``args``, placeholders and outputs, which can be called with arrays.
+
+    It runs on the ``device`` of that name, of the configuration of ``env``. Raises
+    `amaranth_vta.sw.compiler.build.BuildError` with the reason if the machine cannot run the
+    schedule.
+    """
+
+    def open_default(config: Config, memory_bytes: int) -> Device:
+        return open_device(device, config, memory_bytes)
+
+    return build_for(schedule, args, name, env, open_default)

@@ -1,0 +1,131 @@
+"""From a schedule to a function that can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.device import Device
+
+from .emit import Calls, HostCode, argument_bytes, issued
+from .environment import Environment
+from .evaluate import numpy_dtype
+from .expr import Tensor
+from .lower import Lowered, lower
+from .schedule import Schedule
+
+# Opens the device that arrays are computed on: a configuration and bytes of memory to a device.
+OpenDevice = Callable[[Config, int], Device]
+# Room for the instructions and micro-ops of a call, beside its arguments.
+_SPARE_BYTES = 1 << 24
+
+
+class BuildError(ValueError):
+    """A schedule that the machine cannot run, and why."""
+
+
+class Function:
+    """A built function. ``args`` are its arguments, ``source`` is its code on the host."""
+
+    def __init__(
+        self, lowered: Lowered, args: Sequence[Tensor], name: str, open_device: OpenDevice | None
+    ) -> None:
+        self.name = name
+        self.args = list(args)
+        self.config = lowered.config
+        self.lowered = lowered
+        self._open_device = open_device
+        self._runtime: Runtime | None = None
+        code = HostCode(lowered.function, lowered.config)
+        self.source = code.source
+        self._host = code.compile(issued)
+        outputs = {buffer.name for buffer in lowered.function.outputs}
+        self.outputs = [index for index, arg in enumerate(self.args) if arg.name in outputs]
+
+    def nbytes(self, index: int) -> int:
+        """Bytes of the buffer of argument ``index``."""
+        return argument_bytes(self.args[index].shape, self.args[index].dtype)
+
+    def run_on(self, runtime: Calls, *buffers: Any) -> None:
+        """Gives the function's instructions to ``runtime``; nothing is waited for.
+
+        ``buffers`` are device buffers, one an argument; none may overlap an output. What runs
+        before or after on the same data needs a ``barrier`` of the runtime between.
+        """
+        self._host(runtime, *buffers)
+
+    def __call__(self, *arrays: npt.NDArray[Any]) -> None:
+        """Runs on the default device; outputs are written into their arrays.
+
+        Raises `ValueError` if an array has not the shape or the dtype of its argument.
+        """
+        if len(arrays) != len(self.args):
+            raise ValueError(f"{self.name} takes {len(self.args)} arrays, not {len(arrays)}")
+        for arg, array in zip(self.args, arrays, strict=True):
+            if array.shape != arg.shape or array.dtype != numpy_dtype(arg.dtype):
+                raise ValueError(
+                    f"{self.name}: {arg.name} is {arg.dtype}{list(arg.shape)}, not "
+                    f"{array.dtype}{list(array.shape)}"
+                )
+        runtime = self._device_runtime()
+        buffers = [runtime.allocate(self.nbytes(i), arg.name) for i, arg in enumerate(self.args)]
+        try:
+            for index, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
+                if index not in self.outputs:
+                    buffer.write(pack(array, self.args[index].dtype))
+            self.run_on(runtime, *buffers)
+            runtime.synchronize()
+            for index in self.outputs:
+                arg = self.args[index]
+                data = buffers[index].read(np.uint8, (self.nbytes(index),))
+                arrays[index][...] = unpack(data, arg.dtype).reshape(arg.shape)
+        finally:
+            for buffer in buffers:
+                buffer.free()
+
+    def _device_runtime(self) -> Runtime:
+        if self._runtime is None:
+            if self._open_device is None:
+                raise RuntimeError(f"{self.name} was built without a device; use run_on")
+            size = _SPARE_BYTES + sum(self.nbytes(i) + 64 for i in range(len(self.args)))
+            self._runtime = Runtime(self._open_device(self.config, size))
+        return self._runtime
+
+
+def build(
+    schedule: Schedule,
+    args: Sequence[Tensor],
+    name: str = "function",
+    env: Environment | None = None,
+    open_device: OpenDevice | None = None,
+) -> Function:
+    """A function of ``args``, placeholders and outputs, for the machine of ``env``.
+
+    Raises `BuildError` with the reason if the machine cannot run the schedule.
+    """
+    lowered = lower(schedule, args, name=name, env=env)
+    if lowered.problem is not None:
+        raise BuildError(f"{name}: {lowered.problem}") from lowered.problem
+    return Function(lowered, args, name, open_device)
+
+
+def pack(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
+    """The bytes of ``array`` as the machine reads ``dtype``."""
+    data = np.ascontiguousarray(array).reshape(-1)
+    if dtype in ("int4", "uint4"):
+        low, high = (data[start::2].view(np.uint8) & 15 for start in (0, 1))
+        return (low | high << 4).astype(np.uint8)
+    return data.view(np.uint8)
+
+
+def unpack(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
+    """The scalars of ``dtype`` in ``data``."""
+    if dtype in ("int4", "uint4"):
+        nibbles = np.stack([data & 15, data >> 4], axis=-1).reshape(-1)
+        return nibbles if dtype == "uint4" else ((nibbles.astype(np.int8) + 8) & 15) - 8
+    return data.view(numpy_dtype(dtype))

@@ -1,0 +1,58 @@
+"""The names under which a schedule speaks of one machine."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+
+from amaranth_vta.hw.config import PYNQ, Config
+
+from .schedule import TensorIntrinsic
+
+
+class Environment:
+    """Sizes, dtypes, scopes and instructions of the machine that ``config`` describes.
+
+    ``with environment:`` makes it what `get_env` returns.
+    """
+
+    inp_scope = "inp"
+    wgt_scope = "wgt"
+    acc_scope = "acc"
+    dma_copy = "dma_copy"
+    alu = "alu"
+    TARGET = "functional"
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.BATCH = config.batch
+        self.BLOCK_IN = config.block_in
+        self.BLOCK_OUT = config.block_out
+        self.INP_WIDTH = config.inp_width
+        self.WGT_WIDTH = config.wgt_width
+        self.ACC_WIDTH = config.acc_width
+        self.OUT_WIDTH = config.out_width
+        self.inp_dtype = f"int{config.inp_width}"
+        self.wgt_dtype = f"int{config.wgt_width}"
+        self.acc_dtype = f"int{config.acc_width}"
+        self.out_dtype = f"int{config.out_width}"
+        self.gemm = TensorIntrinsic("gemm", config.batch, config.block_out, config.block_in)
+        self._tokens: list[Token[Environment | None]] = []
+
+    def __enter__(self) -> Environment:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._tokens.pop())
+
+    def __repr__(self) -> str:
+        return f"Environment({self.config!r})"
+
+
+_current: ContextVar[Environment | None] = ContextVar("environment", default=None)
+_default = Environment(PYNQ)
+
+
+def get_env() -> Environment:
+    """The environment of the innermost ``with``, else that of the default configuration."""
+    return _current.get() or _default

@@ -1,0 +1,113 @@
+"""Lowering: a schedule becomes calls of the runtime, by a list of passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+
+from .environment import Environment, get_env
+from .expr import Tensor
+from .ir import Assign, Function, LoweringError, body_text, to_text, walk
+from .passes.allocate_scratchpads import allocate_scratchpads
+from .passes.copy_by_dma import copy_by_dma
+from .passes.fold_loops import fold_loops
+from .passes.infer_bounds import infer_bounds
+from .passes.insert_tokens import insert_tokens
+from .passes.interleave_threads import interleave_threads
+from .passes.map_to_alu import map_to_alu
+from .passes.share_storage import share_storage
+from .passes.tensorize_gemm import tensorize_gemm
+from .schedule import Schedule
+
+Pass = Callable[[Function, Config], Function]
+
+
+def _unconfigured(function: Callable[[Function], Function]) -> Pass:
+    def run(nest: Function, _: Config) -> Function:
+        return function(nest)
+
+    run.__name__ = function.__name__
+    return run
+
+
+def require_instructions(function: Function, _: Config) -> Function:
+    """``function`` itself, if every statement of it has become an instruction."""
+    for part in walk(function.body):
+        if isinstance(part, Assign):
+            raise LoweringError(
+                f"{part.label.stage} is not done by an instruction: it has neither "
+                "dma_copy nor alu nor gemm"
+            )
+    return function
+
+
+PASSES: tuple[Pass, ...] = (
+    _unconfigured(interleave_threads),
+    _unconfigured(share_storage),
+    copy_by_dma,
+    tensorize_gemm,
+    map_to_alu,
+    require_instructions,
+    fold_loops,
+    allocate_scratchpads,
+    insert_tokens,
+)
+
+
+@dataclass
+class Lowered:
+    """A function after as many passes as could be done; printing it shows its loop nest.
+
+    ``problem`` is why the next pass could not be done, None if all were. ``steps`` has the text
+    after each pass, if it was asked for.
+    """
+
+    function: Function
+    config: Config
+    problem: LoweringError | None
+    steps: list[tuple[str, str]]
+    simple: bool = False
+
+    def __str__(self) -> str:
+        if self.steps:
+            return "\n\n".join(f"# {name}\n{text}" for name, text in self.steps) + self._note()
+        text = body_text(self.function) if self.simple else to_text(self.function)
+        return text + self._note()
+
+    def labelled(self) -> str:
+        """The loop nest with the stage, axis and source line that each line comes from."""
+        return to_text(self.function, labels=True)
+
+    def _note(self) -> str:
+        return f"\n# not for the machine: {self.problem}" if self.problem else ""
+
+
+def lower(
+    schedule: Schedule,
+    args: Sequence[Tensor],
+    simple_mode: bool = False,
+    trace: bool = False,
+    name: str = "function",
+    env: Environment | None = None,
+) -> Lowered:
+    """Lowers any schedule as far as it goes; what the machine cannot do is `Lowered.problem`.
+
+    ``args`` are the placeholders and outputs, in the order of the function's arguments. The
+    loop nest alone is printed in ``simple_mode``; every step with ``trace``. Raises
+    `LoweringError` only if there is no loop nest at all.
+    """
+    config = (env or get_env()).config
+    function = infer_bounds(schedule, args, name)
+    steps = [("infer_bounds", to_text(function))] if trace else []
+    problem = None
+    for step in PASSES:
+        try:
+            function = step(function, config)
+        except LoweringError as error:
+            problem = error
+            break
+        if trace and step is not require_instructions:
+            steps.append((step.__name__, to_text(function)))
+    return Lowered(function, config, problem, steps, simple_mode)

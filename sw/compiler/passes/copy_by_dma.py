@@ -1,0 +1,369 @@
+"""Regions marked dma_copy become LOAD and STORE instructions.
+
+One instruction moves rows of consecutive tiles, one stride apart, and pads a load with zeros at
+all four sides. The loops of a copy are joined where memory is contiguous; of what is left the
+innermost becomes the row, the next the rows, and the others repeat the instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import PAD_WIDTH, Memory
+from amaranth_vta.sw.compiler.expr import (
+    Access,
+    Affine,
+    AllOf,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Interval,
+    Select,
+    Var,
+    all_of,
+    if_then_else,
+    maximum,
+    minimum,
+    simplify,
+    value_interval,
+)
+from amaranth_vta.sw.compiler.ir import (
+    Assign,
+    Buffer,
+    Dma,
+    For,
+    Function,
+    Label,
+    LoweringError,
+    Region,
+    Stmt,
+    loop_ranges,
+    rebuild,
+    seq,
+)
+from amaranth_vta.sw.compiler.machine import (
+    assignments,
+    element_index,
+    flat_index,
+    scope_dtype,
+    tile_loops,
+    tile_scalars,
+)
+
+_PAD_LIMIT = (1 << PAD_WIDTH) - 1
+
+
+def copy_by_dma(function: Function, config: Config) -> Function:
+    """``function`` with its copies made instructions.
+
+    Raises `LoweringError` for a copy that is none, or whose indices or conditions are not affine.
+    """
+    body = _widen(function.body)
+    return replace(function, body=_Copies(config, loop_ranges(body)).visit(body))
+
+
+def _widen(stmt: Stmt) -> Stmt:
+    """Loops around nothing but a copy become a part of it."""
+    stmt = rebuild(stmt, _widen)
+    if isinstance(stmt, For) and isinstance(stmt.body, Region) and stmt.body.kind == "dma_copy":
+        return Region("dma_copy", replace(stmt, body=stmt.body.body))
+    return stmt
+
+
+@dataclass
+class _Dimension:
+    """A loop of a copy: elements from one iteration to the next in the scratchpad and in DRAM,
+    and the iterations, from ``low`` to ``high`` - 1, that are data and not padding."""
+
+    var: Var | None
+    extent: int
+    sram: int
+    dram: int
+    low: Expr
+    high: Expr
+    label: Label
+
+    def is_padded(self) -> bool:
+        low, high = Affine.of(self.low), Affine.of(self.high)
+        whole = Affine({}, self.extent)
+        return low is None or high is None or not (low.same(Affine({})) and high.same(whole))
+
+
+class _Copies:
+    def __init__(self, config: Config, ranges: dict[Var, Interval]) -> None:
+        self.config = config
+        self.ranges = ranges
+
+    def visit(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Region) and stmt.kind == "dma_copy":
+            return seq(*(self.copy(loops, assign) for loops, assign in assignments(stmt)))
+        return rebuild(stmt, self.visit)
+
+    def copy(self, loops: Sequence[For], assign: Assign) -> Stmt:
+        stage = assign.label.stage
+        source, conditions, narrowed = _source(assign)
+        dram, sram = source.source, assign.buffer
+        dram_indices, sram_indices = source.indices, assign.indices
+        if assign.buffer.scope == "dram":
+            dram, sram = sram, dram
+            dram_indices, sram_indices = sram_indices, dram_indices
+        memory = self.memory(stage, assign.buffer, source.source, narrowed)
+        scalars = tile_scalars(self.config, sram.scope)
+        place = flat_index(dram, dram_indices, stage)
+        index = flat_index(sram, sram_indices, stage)
+        tile = tile_loops(loops, index, scalars)
+        inner = None if tile is None else element_index(index, tile, scalars)
+        outer = None if tile is None else element_index(place, tile, scalars)
+        if tile is None or inner is None or outer is None:
+            raise LoweringError(
+                f"{stage}: the copy {assign.value} does not move whole tiles of {scalars} "
+                f"consecutive scalars ({sram.name}: {index}, {dram.name}: {place})"
+            )
+        dimensions = [
+            _Dimension(
+                loop.var,
+                loop.extent,
+                inner.terms.get(loop.var, 0),
+                outer.terms.get(loop.var, 0),
+                Affine({}),
+                Affine({}, loop.extent),
+                loop.label,
+            )
+            for loop in loops
+            if loop.var not in tile
+        ]
+        guards = self.apply(conditions, dimensions, tile, assign)
+        own = {dimension.var for dimension in dimensions}
+        return self.instructions(
+            Dma(
+                memory,
+                dram,
+                Affine({v: f for v, f in outer.terms.items() if v not in own}, outer.const),
+                sram,
+                Affine({v: f for v, f in inner.terms.items() if v not in own}, inner.const),
+                Affine({}, 1),
+                Affine({}, 1),
+                0,
+                assign.label,
+            ),
+            self.joined(sorted(dimensions, key=lambda d: -d.sram)),
+            guards,
+        )
+
+    def memory(self, stage: str, target: Buffer, source: Buffer, narrowed: bool) -> Memory:
+        """What a LOAD or STORE calls the scratchpad; raises if there is no such copy."""
+        out = f"int{self.config.out_width}"
+        if target.scope == "dram" and source.scope == "acc":
+            if target.dtype != out:
+                raise LoweringError(
+                    f"{stage} is {target.dtype}; the machine stores accumulators as {out}"
+                )
+            return Memory.OUT
+        if target.scope == "dram" or source.scope != "dram":
+            raise LoweringError(
+                f"{stage}: no DMA copies from {source.name} in {source.scope} to {target.scope}; "
+                "it copies from dram to a scratchpad and from acc to dram"
+            )
+        dtype = scope_dtype(self.config, target.scope)
+        if target.dtype != dtype:
+            raise LoweringError(f"{stage} is {target.dtype}; {target.scope} holds {dtype}")
+        if target.scope == "acc" and source.dtype == out and (narrowed or out == dtype):
+            return Memory.ACC if out == dtype else Memory.ACC_8BIT
+        if source.dtype != dtype:
+            also = f" or {out}" if target.scope == "acc" else ""
+            raise LoweringError(
+                f"{stage}: {source.name} is {source.dtype}; a load of {target.scope} takes "
+                f"{dtype}{also}"
+            )
+        return {"inp": Memory.INP, "wgt": Memory.WGT, "acc": Memory.ACC}[target.scope]
+
+    # Conditions: which iterations are data.
+
+    def apply(
+        self,
+        conditions: Sequence[Expr],
+        dimensions: Sequence[_Dimension],
+        tile: dict[Var, int],
+        assign: Assign,
+    ) -> list[Affine]:
+        """Narrows the dimensions; returns what must not be negative besides."""
+        guards = []
+        for condition in conditions:
+            for form in _not_negative(condition, assign.label.stage):
+                within = [var for var in tile if var in form.terms]
+                if within:
+                    raise LoweringError(
+                        f"{assign.label.stage}: {condition} depends on {within[0]}, within a tile; "
+                        "only whole tiles are padded"
+                    )
+                own = [d for d in dimensions if d.var is not None and d.var in form.terms]
+                if len(own) > 1:
+                    raise LoweringError(
+                        f"{assign.label.stage}: {condition} joins the loops {own[0].var} and "
+                        f"{own[1].var}; padding is told for each loop by itself"
+                    )
+                if own:
+                    self.narrow(own[0], form)
+                else:
+                    guards.append(form)
+        for dimension in dimensions:
+            dimension.low = self.clamp(dimension.low, dimension.extent)
+            dimension.high = self.clamp(dimension.high, dimension.extent)
+        return guards
+
+    def narrow(self, dimension: _Dimension, form: Affine) -> None:
+        assert dimension.var is not None
+        factor = form.terms[dimension.var]
+        rest = form.plus(Affine({dimension.var: factor}), -1)
+        if factor > 0:
+            # v >= ceil(-rest / factor)
+            least = rest.times(-1) if factor == 1 else 0 - rest // factor
+            dimension.low = maximum(dimension.low, least)
+        else:
+            most = rest if factor == -1 else rest // -factor
+            dimension.high = minimum(dimension.high, most + 1)
+
+    def clamp(self, value: Expr, extent: int) -> Expr:
+        return simplify(maximum(minimum(value, extent), 0), self.ranges)
+
+    # Shape: which loops an instruction does itself.
+
+    def joined(self, dimensions: list[_Dimension]) -> list[_Dimension]:
+        """Neighbours (outermost first) that are contiguous on both sides as one."""
+        result: list[_Dimension] = []
+        for dimension in dimensions:
+            result.append(dimension)
+        position = len(result) - 1
+        while position > 0:
+            outer, inner = result[position - 1], result[position]
+            if self.contiguous(outer, inner, len(result)):
+                result[position - 1 : position + 1] = [
+                    _Dimension(
+                        None,
+                        outer.extent * inner.extent,
+                        inner.sram,
+                        inner.dram,
+                        outer.low * inner.extent,
+                        outer.high * inner.extent,
+                        inner.label,
+                    )
+                ]
+            position -= 1
+            position = min(position, len(result) - 1)
+        return result
+
+    def contiguous(self, outer: _Dimension, inner: _Dimension, count: int) -> bool:
+        if inner.is_padded():
+            return False
+        if (outer.sram, outer.dram) != (inner.extent * inner.sram, inner.extent * inner.dram):
+            return False
+        if not outer.is_padded():
+            return True
+        # Rows of padding are dearer as a part of the row; worth it if they save instructions.
+        before = value_interval(outer.low, self.ranges)[1]
+        after = outer.extent - value_interval(outer.high, self.ranges)[0]
+        return count > 2 and max(before, after) * inner.extent <= _PAD_LIMIT
+
+    def instructions(
+        self, base: Dma, dimensions: list[_Dimension], guards: Sequence[Affine]
+    ) -> Stmt:
+        x = y = None
+        if dimensions and (dimensions[-1].sram, dimensions[-1].dram) == (1, 1):
+            x = dimensions.pop()
+        columns = x.extent if x else 1
+        if dimensions and dimensions[-1].sram == columns and dimensions[-1].dram >= 0:
+            y = dimensions.pop()
+        loops: list[For] = []
+        offset, index, conditions = base.offset, base.index, [form >= 0 for form in guards]
+        for dimension in dimensions:
+            var = dimension.var or Var("part")
+            if dimension.is_padded():
+                here = Affine({var: 1})
+                conditions += [here >= dimension.low, here < dimension.high]
+            self.ranges[var] = (0, dimension.extent - 1)
+            offset = offset + Affine({var: dimension.dram})
+            index = index + Affine({var: dimension.sram})
+            loops.append(For(var, dimension.extent, base, dimension.label))
+        x_pad, x_size = self.size(x)
+        y_pad, y_size = self.size(y)
+        offset = offset + x_pad[0] + y_pad[0] * (y.dram if y else 0)
+        conditions = [c for c in (simplify(c, self.ranges) for c in conditions) if not _holds(c)]
+        if conditions:
+            # Where they do not hold, all of it is padding.
+            inside = all_of(*conditions)
+            y_size = if_then_else(inside, y_size, 0)
+            y_pad = (y_pad[0], (y.extent if y else 1) - y_size - y_pad[0])
+        result: Stmt = replace(
+            base,
+            # Where there is no data, the offset means nothing, but it must not be negative.
+            offset=simplify(maximum(offset, 0), self.ranges),
+            index=index,
+            x_size=simplify(x_size, self.ranges),
+            y_size=simplify(y_size, self.ranges),
+            x_stride=y.dram if y else columns,
+            x_pad=(simplify(x_pad[0], self.ranges), simplify(x_pad[1], self.ranges)),
+            y_pad=(simplify(y_pad[0], self.ranges), simplify(y_pad[1], self.ranges)),
+            rows=y.extent if y else 1,
+            columns=columns,
+        )
+        for loop in reversed(loops):
+            result = replace(loop, body=result)
+        return result
+
+    def size(self, dimension: _Dimension | None) -> tuple[tuple[Expr, Expr], Expr]:
+        """The padding before and after, and the data between, of one dimension."""
+        if dimension is None:
+            return (Affine({}), Affine({})), Affine({}, 1)
+        size = simplify(maximum(dimension.high - dimension.low, 0), self.ranges)
+        return (dimension.low, dimension.extent - size - dimension.low), size
+
+
+def _holds(condition: Expr) -> bool:
+    return isinstance(condition, Const) and bool(condition.value)
+
+
+def _source(assign: Assign) -> tuple[Access, list[Expr], bool]:
+    """What is copied, on which conditions (zero otherwise), and whether its dtype changes."""
+    value, conditions, cast = assign.value, list[Expr](), False
+    while not isinstance(value, Access):
+        match value:
+            case Cast():
+                value, cast = value.value, True
+            case Select():
+                zero = value.false
+                while isinstance(zero, Cast):
+                    zero = zero.value
+                if not (isinstance(zero, Const) and zero.value == 0):
+                    raise LoweringError(
+                        f"{assign.label.stage}: {value} pads with {zero}; the machine pads with 0"
+                    )
+                condition = value.condition
+                conditions += condition.conditions if isinstance(condition, AllOf) else [condition]
+                value = value.true
+            case _:
+                raise LoweringError(
+                    f"{assign.label.stage}: {assign.value} is not a copy; dma_copy copies one "
+                    "tensor, with zeros where if_then_else says so"
+                )
+    return value, conditions, cast
+
+
+def _not_negative(condition: Expr, stage: str) -> list[Affine]:
+    """Forms that are all at least 0 where, and only where, the condition holds."""
+    if isinstance(condition, Compare) and condition.op != "!=":
+        left, right = Affine.of(condition.left), Affine.of(condition.right)
+        if left is not None and right is not None:
+            less, one = right.plus(left, -1), Affine({}, 1)
+            return {
+                "<": [less.plus(one, -1)],
+                "<=": [less],
+                ">": [less.times(-1).plus(one, -1)],
+                ">=": [less.times(-1)],
+                "==": [less, less.times(-1)],
+            }[condition.op]
+    if isinstance(condition, Const) and condition.value:
+        return []
+    raise LoweringError(f"{stage}: the condition {condition} is not a comparison of affine indices")

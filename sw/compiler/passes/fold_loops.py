@@ -1,0 +1,172 @@
+"""Loops around micro-ops become the two loops of an instruction; what is left of them is unrolled
+into micro-ops, and what is too long for the micro-op buffer repeats the instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import ITERATION_WIDTH
+from amaranth_vta.sw.compiler.expr import Affine, Interval, Var, value_interval
+from amaranth_vta.sw.compiler.ir import (
+    For,
+    Function,
+    Kernel,
+    Seq,
+    Stmt,
+    Uop,
+    UopLoop,
+    loop_ranges,
+    rebuild,
+    seq,
+)
+
+_MOST_ITERATIONS = (1 << ITERATION_WIDTH) - 1
+
+
+def fold_loops(function: Function, config: Config) -> Function:
+    """``function`` with its micro-ops gathered into GEMM and ALU instructions."""
+    folder = _Folder(config, loop_ranges(function.body))
+    return replace(function, body=folder.visit(function.body))
+
+
+@dataclass
+class _Nest:
+    """Loops, outermost first, around nothing but one micro-op."""
+
+    loops: tuple[For, ...]
+    uop: Uop
+
+
+class _Folder:
+    def __init__(self, config: Config, ranges: dict[Var, Interval]) -> None:
+        self.config = config
+        self.ranges = ranges
+
+    def visit(self, stmt: Stmt) -> Stmt:
+        return self.fold(self.gather(stmt))
+
+    def fold(self, parts: list[_Nest | Stmt]) -> Stmt:
+        return seq(*(self.instruction(p) if isinstance(p, _Nest) else p for p in parts))
+
+    def gather(self, stmt: Stmt) -> list[_Nest | Stmt]:
+        """``stmt`` as nests of single micro-ops, as far as it can be taken apart into them."""
+        match stmt:
+            case Uop():
+                return [_Nest((), stmt)]
+            case Seq():
+                return [part for child in stmt.body for part in self.gather(child)]
+            case For():
+                parts = self.gather(stmt.body)
+                nests = [part for part in parts if isinstance(part, _Nest)]
+                if len(nests) == len(parts) and self.may_be_parted(stmt, nests):
+                    return [_Nest((stmt, *nest.loops), nest.uop) for nest in nests]
+                return [replace(stmt, body=self.fold(parts))]
+        return [rebuild(stmt, self.visit)]
+
+    def may_be_parted(self, loop: For, nests: Sequence[_Nest]) -> bool:
+        """Whether all iterations of one nest may come before those of the next.
+
+        They may if each iteration of the loop has accumulators of its own.
+        """
+        if len(nests) == 1:
+            return True
+        written = {nest.uop.dst.buffer for nest in nests}
+        for buffer in written:
+            steps, low, high = set(), [], []
+            for operand in (op for nest in nests for op in nest.uop.operands().values()):
+                if operand.buffer is buffer:
+                    steps.add(operand.index.terms.get(loop.var, 0))
+                    rest = operand.index.plus(
+                        Affine({loop.var: operand.index.terms.get(loop.var, 0)}), -1
+                    )
+                    ends = value_interval(rest, self.ranges)
+                    low.append(ends[0])
+                    high.append(ends[1])
+            if len(steps) != 1 or abs(steps.pop()) <= max(high) - min(low):
+                return False
+        return True
+
+    def instruction(self, nest: _Nest) -> Stmt:
+        loops = list(self.joined(nest))
+        # The longest loops go into the instruction; the order of micro-ops does not matter.
+        able = [
+            item for item in loops if min(item.factors) >= 0 and item.extent <= _MOST_ITERATIONS
+        ]
+        chosen = sorted(able, key=lambda item: -item.extent)[:2]
+        inner = [item for item in loops if all(item is not other for other in chosen)]
+        repeated: list[_Loop] = []
+        while prod(item.extent for item in inner) > self.config.uop.depth:
+            repeated.append(inner.pop(0))
+        kernel = Kernel(
+            tuple(UopLoop(i.extent, *i.factors) for i in loops if any(i is c for c in chosen)),
+            tuple(item.loop for item in inner),
+            nest.uop,
+        )
+        result: Stmt = self.without(kernel, chosen)
+        for item in reversed(repeated):
+            result = replace(item.loop, body=result)
+        return result
+
+    def without(self, kernel: Kernel, chosen: Sequence[_Loop]) -> Kernel:
+        """The kernel with the variables of its own loops taken out of the indices."""
+        gone = {item.loop.var: Affine({}) for item in chosen}
+        changed = {
+            name: replace(operand, index=operand.index.replace(gone))
+            for name, operand in kernel.uop.operands().items()
+        }
+        return replace(kernel, uop=replace(kernel.uop, **changed))  # type: ignore[arg-type]
+
+    def joined(self, nest: _Nest) -> Iterator[_Loop]:
+        """The loops of the nest, those that continue one another as one."""
+        loops = [_Loop(loop, loop.extent, _factors(nest.uop, loop.var)) for loop in nest.loops]
+        again = True
+        while again:
+            again = False
+            for outer in loops:
+                for inner in loops:
+                    if (
+                        outer is not inner
+                        and outer.factors == tuple(f * inner.extent for f in inner.factors)
+                        and outer.extent * inner.extent <= _MOST_ITERATIONS
+                    ):
+                        extent = outer.extent * inner.extent
+                        loop = replace(inner.loop, extent=extent)
+                        place = loops.index(inner)
+                        loops[place] = _Loop(loop, extent, inner.factors)
+                        nest.uop = _renamed(nest.uop, outer.loop.var)
+                        loops.remove(outer)
+                        again = True
+                        break
+                if again:
+                    break
+        return iter(loops)
+
+
+@dataclass(eq=False)
+class _Loop:
+    """A loop and what an iteration adds to the indices of dst, src and wgt."""
+
+    loop: For
+    extent: int
+    factors: tuple[int, int, int]
+
+
+def _factors(uop: Uop, var: Var) -> tuple[int, int, int]:
+    operands = uop.operands()
+    dst, src, wgt = (
+        operands[name].index.terms.get(var, 0) if name in operands else 0
+        for name in ("dst", "src", "wgt")
+    )
+    return dst, src, wgt
+
+
+def _renamed(uop: Uop, gone: Var) -> Uop:
+    """``uop`` without a variable whose part another one has taken over."""
+    changed = {
+        name: replace(operand, index=operand.index.replace({gone: Affine({})}))
+        for name, operand in uop.operands().items()
+    }
+    return replace(uop, **changed)  # type: ignore[arg-type]

@@ -1,0 +1,471 @@
+"""From a schedule to a loop nest in which every loop and every buffer has a constant extent.
+
+Stages are placed from the outputs back: the region of a stage is what the loops that read it,
+already there, need of it. Where a split does not divide, the loop is cut into ranges of
+iterations that are all alike, so that tails are nests of their own and no guards are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from amaranth_vta.sw.compiler.expr import (
+    Access,
+    Affine,
+    Const,
+    Expr,
+    Interval,
+    IterVar,
+    Reduce,
+    Tensor,
+    Var,
+    accesses,
+    rebuild,
+    simplify,
+    substitute,
+    value_interval,
+)
+from amaranth_vta.sw.compiler.ir import (
+    Allocate,
+    Assign,
+    Buffer,
+    For,
+    Function,
+    Label,
+    LoweringError,
+    Region,
+    Seq,
+    Stmt,
+    map_expressions,
+    seq,
+)
+from amaranth_vta.sw.compiler.schedule import Fuse, Schedule, Split, Stage
+
+
+def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> Function:
+    """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs."""
+    return _Builder(schedule, args).function(name)
+
+
+# The first element that is needed of each dimension, and how many.
+_Bounds = list[tuple[Affine, int]]
+
+
+@dataclass
+class _Atom:
+    """A loop. A fused axis has several; what they stand for stays affine in this way."""
+
+    var: Var
+    extent: int
+    axis: IterVar
+
+
+@dataclass
+class _Loops:
+    """The loops of one stage over one region, and what the axes are in terms of them."""
+
+    stage: Stage
+    order: list[_Atom]
+    first: set[Var]
+    last: set[Var]
+    values: dict[Var, Affine]
+    # Sums of loop variables with the greatest value that each may have.
+    limits: list[tuple[Affine, int]]
+    buffer: Buffer
+    # The indices within `buffer` in terms of the loops.
+    indices: list[Affine] = field(default_factory=list)
+
+
+class _Builder:
+    def __init__(self, schedule: Schedule, args: Sequence[Tensor]) -> None:
+        self.schedule = schedule
+        self.ranges: dict[Var, Interval] = {}
+        self.buffers: dict[Tensor, Buffer] = {}
+        for tensor in args:
+            self.buffers[tensor] = Buffer(
+                tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
+            )
+        for output in schedule.outputs:
+            if output not in self.buffers:
+                raise LoweringError(f"{output.name} is computed but is not one of the arguments")
+        self.args = list(args)
+
+    def function(self, name: str) -> Function:
+        body: Stmt = Seq([])
+        for stage in reversed(self.schedule.stages):
+            if stage.body is None or stage.attach is not None:
+                continue
+            if stage.tensor in self.buffers:
+                whole = [(Affine({}), extent) for extent in stage.tensor.shape]
+                body = seq(self._stage(stage, whole, self.buffers[stage.tensor]), body)
+            else:
+                body = self._place(stage, body)
+        body = self._read_arguments(body)
+        outputs = [self.buffers[t] for t in self.args if t.op.body is not None]
+        return Function(name, [self.buffers[t] for t in self.args], body, outputs)
+
+    def _read_arguments(self, body: Stmt) -> Stmt:
+        def change(value: Expr) -> Expr:
+            value = rebuild(value, change)
+            if isinstance(value, Access) and isinstance(value.source, Tensor):
+                if value.source not in self.buffers:
+                    raise LoweringError(self._unplaced(value.source))
+                return Access(self.buffers[value.source], value.indices)
+            return value
+
+        return map_expressions(body, change)
+
+    def _unplaced(self, tensor: Tensor) -> str:
+        stage = self.schedule[tensor]
+        if stage.attach is None:
+            return f"{tensor.name} is read but is not one of the arguments"
+        consumer, axis = stage.attach
+        return (
+            f"{tensor.name} is computed at {consumer.name}.{axis}, but it is read outside of that "
+            "loop"
+        )
+
+    # Placing a stage around what reads it.
+
+    def _place(self, stage: Stage, body: Stmt) -> Stmt:
+        """``body`` with the region of ``stage`` that it reads computed before it."""
+        reads = [
+            (access, ranges)
+            for access, ranges in self._reads(body)
+            if access.source is stage.tensor
+        ]
+        if not reads:
+            return body
+        bounds = self._bounds(stage.tensor, reads)
+        shape = tuple(extent for _, extent in bounds)
+        buffer = Buffer(
+            stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
+        )
+        producer = self._stage(stage, bounds, buffer)
+
+        def change(value: Expr) -> Expr:
+            value = rebuild(value, change)
+            if isinstance(value, Access) and value.source is stage.tensor:
+                indices = []
+                for index, (begin, _) in zip(value.indices, bounds, strict=True):
+                    indices.append(index - begin if begin.terms or begin.const else index)
+                return Access(buffer, indices)
+            return value
+
+        return Allocate(buffer, seq(producer, map_expressions(body, change)))
+
+    def _reads(self, body: Stmt) -> list[tuple[Access, dict[Var, Interval]]]:
+        found: list[tuple[Access, dict[Var, Interval]]] = []
+
+        def visit(stmt: Stmt, inner: dict[Var, Interval]) -> None:
+            match stmt:
+                case Seq():
+                    for part in stmt.body:
+                        visit(part, inner)
+                case For():
+                    visit(stmt.body, {**inner, stmt.var: (0, stmt.extent - 1)})
+                case Allocate() | Region():
+                    visit(stmt.body, inner)
+                case Assign():
+                    found.extend((access, inner) for access in accesses(stmt.value))
+
+        visit(body, {})
+        return found
+
+    def _bounds(
+        self, tensor: Tensor, reads: Sequence[tuple[Access, Mapping[Var, Interval]]]
+    ) -> _Bounds:
+        bounds = []
+        for dimension, extent in enumerate(tensor.shape):
+            whole = (Affine({}), extent)
+            begin: Affine | None = None
+            low = high = 0
+            for access, inner in reads:
+                form = Affine.of(access.indices[dimension])
+                if form is None:
+                    begin = None
+                    break
+                # The index less the loops around `body`, which are the same for every read.
+                outer = Affine({v: f for v, f in form.terms.items() if v not in inner})
+                least, most = value_interval(form.plus(outer, -1), inner)
+                if begin is None:
+                    begin, low, high = outer, least, most
+                elif begin.same(outer):
+                    low, high = min(low, least), max(high, most)
+                else:
+                    begin = None
+                    break
+            if begin is None:
+                bounds.append(whole)
+                continue
+            if not begin.terms:
+                # Reads beyond the tensor are conditional; nobody looks at them.
+                low, high = max(low, 0), min(high, extent - 1)
+            start = begin.plus(Affine({}, low))
+            least, most = value_interval(start, self.ranges)
+            inside = least >= 0 and most + high - low < extent and low <= high
+            bounds.append((start, high - low + 1) if inside else whole)
+        return bounds
+
+    # The loops of one stage.
+
+    def _stage(self, stage: Stage, bounds: _Bounds, buffer: Buffer) -> Stmt:
+        loops = self._loops(stage, bounds, buffer)
+        return self._nest(loops, 0, {}, loops.limits)
+
+    def _loops(self, stage: Stage, bounds: _Bounds, buffer: Buffer) -> _Loops:
+        atoms: dict[IterVar, list[_Atom]] = {}
+        parts: dict[Var, Affine] = {}
+        limits: list[tuple[Affine, int]] = []
+        extents = [extent for _, extent in bounds]
+        for axis, extent in zip(stage.op.axis, extents, strict=True):
+            atoms[axis] = [_Atom(Var(axis.name), extent, axis)]
+        for axis in stage.reduce_axis:
+            assert axis.extent is not None
+            atoms[axis] = [_Atom(Var(axis.name), axis.extent, axis)]
+        roots = {axis: atoms[axis][0].var for axis in atoms}
+        for relation in stage.relations:
+            if isinstance(relation, Fuse):
+                atoms[relation.fused] = atoms.pop(relation.outer) + atoms.pop(relation.inner)
+            else:
+                outer, inner = _split(stage, relation, atoms.pop(relation.parent), parts, limits)
+                atoms[relation.outer], atoms[relation.inner] = outer, inner
+        order: list[_Atom] = []
+        first, last = set(), set()
+        for leaf in stage.leaves:
+            group = [_Atom(atom.var, atom.extent, leaf) for atom in atoms[leaf]]
+            if leaf in stage.threads and sum(atom.extent > 1 for atom in group) > 1:
+                raise LoweringError(
+                    f"{stage.name}.{leaf} is fused from several axes and cannot be a thread"
+                )
+            first.add(group[0].var)
+            last.add(group[-1].var)
+            order += group
+        relative = {axis: _expand(Affine({var: 1}), parts) for axis, var in roots.items()}
+        values: dict[Var, Affine] = {}
+        for axis, (begin, _) in zip(stage.op.axis, bounds, strict=True):
+            values[axis] = relative[axis].plus(begin)
+        for axis in stage.reduce_axis:
+            values[axis] = relative[axis].plus(Affine({}, axis.begin))
+        return _Loops(
+            stage,
+            order,
+            first,
+            last,
+            values,
+            [(_expand(form, parts), most) for form, most in limits],
+            buffer,
+            [relative[axis] for axis in stage.op.axis],
+        )
+
+    def _nest(
+        self,
+        loops: _Loops,
+        depth: int,
+        fixed: dict[Var, Affine],
+        limits: list[tuple[Affine, int]],
+        initialize: bool = False,
+    ) -> Stmt:
+        """The loops from ``depth`` inward; those further out are ``fixed``."""
+        if depth == len(loops.order):
+            return self._assign(loops, fixed, initialize)
+        atom, stage = loops.order[depth], loops.stage
+        if atom.axis.kind == "reduce" and initialize:
+            return self._nest(loops, depth + 1, fixed, limits, initialize)
+        if atom.axis.kind == "reduce" and not any(
+            a.axis.kind == "reduce" for a in loops.order[:depth]
+        ):
+            start = self._nest(loops, depth, fixed, limits, initialize=True)
+            kind = _kind(stage)
+            if kind and not self._within_region(loops, depth):
+                start = Region(kind, start)
+            return seq(start, self._axis(loops, depth, fixed, limits, initialize))
+        return self._axis(loops, depth, fixed, limits, initialize)
+
+    def _within_region(self, loops: _Loops, depth: int) -> bool:
+        marks = {**loops.stage.pragmas, **loops.stage.intrinsics}
+        return any(atom.axis in marks for atom in loops.order[:depth])
+
+    def _axis(
+        self,
+        loops: _Loops,
+        depth: int,
+        fixed: dict[Var, Affine],
+        limits: list[tuple[Affine, int]],
+        initialize: bool,
+    ) -> Stmt:
+        atom, stage = loops.order[depth], loops.stage
+        parts = []
+        for begin, end, rest in self._cut(loops, depth, fixed, limits):
+            if end - begin == 1:
+                inner = self._inside(
+                    loops, depth, {**fixed, atom.var: Affine({}, begin)}, rest, initialize
+                )
+                parts.append(inner)
+                continue
+            var = Var(atom.var.name)
+            self.ranges[var] = (0, end - begin - 1)
+            inner = self._inside(
+                loops, depth, {**fixed, atom.var: Affine({var: 1}, begin)}, rest, initialize
+            )
+            kind = "serial"
+            if atom.axis in stage.threads:
+                kind = "cthread"
+            elif atom.axis in stage.unrolled:
+                kind = "unroll"
+            label = Label(stage.name, atom.axis.name, atom.axis.origin)
+            parts.append(For(var, end - begin, inner, label, kind))
+        result = seq(*parts)
+        mark = _mark(stage, atom.axis)
+        if mark and not initialize and atom.var in loops.first:
+            return Region(mark, result)
+        return result
+
+    def _inside(
+        self,
+        loops: _Loops,
+        depth: int,
+        fixed: dict[Var, Affine],
+        limits: list[tuple[Affine, int]],
+        initialize: bool,
+    ) -> Stmt:
+        atom = loops.order[depth]
+        inner = self._nest(loops, depth + 1, fixed, limits, initialize)
+        if atom.var not in loops.last or initialize:
+            return inner
+        for stage in reversed(self.schedule.stages):
+            if stage.attach is not None and stage.attach[1] is atom.axis and stage.body is not None:
+                if self._within_region(loops, depth + 1):
+                    raise LoweringError(
+                        f"{stage.name} is computed at {loops.stage.name}.{atom.axis}, which is "
+                        f"within what {loops.stage.name} does in one instruction"
+                    )
+                inner = self._place(stage, inner)
+        return inner
+
+    def _assign(self, loops: _Loops, fixed: dict[Var, Affine], initialize: bool) -> Stmt:
+        stage = loops.stage
+        values = {axis: value.replace(fixed) for axis, value in loops.values.items()}
+        indices = tuple(index.replace(fixed) for index in loops.indices)
+        label = Label(stage.name, "", stage.origin)
+        body = stage.body
+        assert body is not None
+        if not isinstance(body, Reduce):
+            value = simplify(substitute(body, values), self.ranges)
+            return Assign(loops.buffer, indices, value, label)
+        if initialize:
+            return Assign(loops.buffer, indices, Const(body.identity, body.dtype), label)
+        value = simplify(substitute(body.value, values), self.ranges)
+        return Assign(
+            loops.buffer, indices, body.combine(Access(loops.buffer, indices), value), label, True
+        )
+
+    def _cut(
+        self,
+        loops: _Loops,
+        depth: int,
+        fixed: Mapping[Var, Affine],
+        limits: list[tuple[Affine, int]],
+    ) -> list[tuple[int, int, list[tuple[Affine, int]]]]:
+        """Ranges of the iterations of a loop for which the loops within are the same, with the
+        limits that the loops within must still keep."""
+        atom = loops.order[depth]
+        later = {other.var: other.extent for other in loops.order[depth + 1 :]}
+        pieces: list[tuple[int, int, list[tuple[Affine, int]]]] = []
+        signature_before: object = None
+        if not limits:
+            return [(0, atom.extent, [])]
+        for iteration in range(atom.extent):
+            rest: list[tuple[Affine, int]] = []
+            signature: list[object] = []
+            outside = False
+            for form, most in limits:
+                known = form.replace({**fixed, atom.var: Affine({}, iteration)})
+                inner = {v: f for v, f in known.terms.items() if v in later}
+                low, high = value_interval(
+                    Affine({v: f for v, f in known.terms.items() if v not in later}, known.const),
+                    self.ranges,
+                )
+                reach = sum(f * (later[v] - 1) for v, f in inner.items())
+                if high + reach <= most:
+                    continue
+                if low > most:
+                    outside = True
+                    break
+                rest.append((form, most))
+                if atom.var not in form.terms:
+                    continue
+                if len(inner) == 1:
+                    (factor,) = inner.values()
+                    counts = {(most - end) // factor for end in (low, high)}
+                    signature.append(counts.pop() if len(counts) == 1 else iteration)
+                else:
+                    signature.append(iteration)
+            if outside:
+                continue
+            key = (tuple(signature), len(rest))
+            if pieces and key == signature_before and pieces[-1][1] == iteration:
+                pieces[-1] = (pieces[-1][0], iteration + 1, rest)
+            else:
+                pieces.append((iteration, iteration + 1, rest))
+            signature_before = key
+        return pieces
+
+
+def _kind(stage: Stage) -> str:
+    for axis in stage.leaves:
+        if _mark(stage, axis):
+            return _mark(stage, axis)
+    return ""
+
+
+def _mark(stage: Stage, axis: IterVar) -> str:
+    if axis in stage.intrinsics:
+        return str(stage.intrinsics[axis])
+    return stage.pragmas.get(axis, "")
+
+
+def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:
+    while any(var in parts for var in form.terms):
+        form = form.replace(parts)
+    return form
+
+
+def _split(
+    stage: Stage,
+    relation: Split,
+    atoms: list[_Atom],
+    parts: dict[Var, Affine],
+    limits: list[tuple[Affine, int]],
+) -> tuple[list[_Atom], list[_Atom]]:
+    """The loops of the outer and of the inner axis of a split."""
+    total = prod(atom.extent for atom in atoms)
+    factor = relation.factor
+    if factor is None:
+        assert relation.nparts is not None
+        factor = -(-total // relation.nparts)
+    factor = min(factor, total)
+    within = 1
+    for position in reversed(range(len(atoms))):
+        atom = atoms[position]
+        if factor % within or (
+            factor < within * atom.extent and position and atom.extent % (factor // within)
+        ):
+            break
+        if factor > within * atom.extent:
+            within *= atom.extent
+            continue
+        size = factor // within
+        outer = _Atom(Var(relation.outer.name), -(-atom.extent // size), relation.outer)
+        inner = _Atom(Var(relation.inner.name), size, relation.inner)
+        parts[atom.var] = Affine({outer.var: size, inner.var: 1})
+        if atom.extent % size:
+            limits.append((Affine({atom.var: 1}), atom.extent - 1))
+        return [*atoms[:position], outer], [inner, *atoms[position + 1 :]]
+    extents = " x ".join(str(atom.extent) for atom in atoms)
+    raise LoweringError(
+        f"{stage.name}.{relation.parent} is fused from loops of {extents} and cannot be split by "
+        f"{factor}: the parts would not be whole loops"
+    )

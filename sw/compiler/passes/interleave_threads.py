@@ -1,0 +1,110 @@
+"""Virtual threads: the loop over threads moves inward, around each statement.
+
+Every thread has its own copy of the buffers that are allocated within its loop. One thread's
+loads then stand between another's computations, and the tokens let them overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amaranth_vta.sw.compiler.expr import Access, Affine, Expr, Var, rebuild
+from amaranth_vta.sw.compiler.ir import (
+    Allocate,
+    Assign,
+    Buffer,
+    For,
+    Function,
+    LoweringError,
+    Seq,
+    Stmt,
+    seq,
+    walk,
+)
+from amaranth_vta.sw.compiler.ir import rebuild as rebuild_stmt
+
+
+def interleave_threads(function: Function) -> Function:
+    """``function`` without loops of the kind cthread."""
+    return replace(function, body=_visit(function.body))
+
+
+def _visit(stmt: Stmt) -> Stmt:
+    stmt = rebuild_stmt(stmt, _visit)
+    if isinstance(stmt, For) and stmt.kind == "cthread":
+        return _Thread(stmt).sink(stmt.body)
+    return stmt
+
+
+def _is_one_stage(stmt: Stmt) -> bool:
+    """Whether all that ``stmt`` does is to fill one buffer, in one loop nest."""
+    parts = list(walk(stmt))
+    return (
+        not isinstance(stmt, Seq)
+        and not any(isinstance(part, Allocate) for part in parts)
+        and len({part.buffer for part in parts if isinstance(part, Assign)}) == 1
+    )
+
+
+class _Thread:
+    def __init__(self, loop: For) -> None:
+        self.loop = loop
+        # The buffers of each thread, in one.
+        self.shared: dict[Buffer, Buffer] = {}
+
+    def sink(self, stmt: Stmt) -> Stmt:
+        if _is_one_stage(stmt):
+            return self._around(stmt)
+        match stmt:
+            case Seq():
+                return seq(*map(self.sink, stmt.body))
+            case For():
+                return replace(stmt, body=self.sink(stmt.body))
+            case Allocate():
+                old = stmt.buffer
+                if old.scope == "dram":
+                    raise LoweringError(
+                        f"{old.name} is in dram; a virtual thread cannot have its own"
+                    )
+                new = replace(old, shape=(self.loop.extent, *old.shape))
+                self.shared[old] = new
+                return Allocate(new, self.sink(stmt.body))
+        raise LoweringError(f"{type(stmt).__name__} within a virtual thread")
+
+    def _around(self, stmt: Stmt) -> Stmt:
+        """The statement once a thread, written out so that each has its own instructions."""
+        return seq(*(self._of_thread(stmt, thread) for thread in range(self.loop.extent)))
+
+    def _of_thread(self, stmt: Stmt, thread: int) -> Stmt:
+        names: dict[Var, Affine] = {self.loop.var: Affine({}, thread)}
+
+        def expression(value: Expr) -> Expr:
+            match value:
+                case Var():
+                    return names.get(value, value)
+                case Affine():
+                    return value.replace(names)
+            value = rebuild(value, expression)
+            if isinstance(value, Access) and value.source in self.shared:
+                return Access(self.shared[value.source], (Affine({}, thread), *value.indices))
+            return value
+
+        def statement(part: Stmt) -> Stmt:
+            match part:
+                case For():
+                    # Loops of different threads are different loops.
+                    var = Var(part.var.name)
+                    names[part.var] = Affine({var: 1})
+                    return replace(part, var=var, body=statement(part.body))
+                case Assign():
+                    target = expression(Access(part.buffer, part.indices))
+                    assert isinstance(target, Access)
+                    return replace(
+                        part,
+                        buffer=target.source,
+                        indices=target.indices,
+                        value=expression(part.value),
+                    )
+            return rebuild_stmt(part, statement)
+
+        return statement(stmt)

@@ -1,0 +1,120 @@
+"""Accumulators that are read for the last time where a result of the same index is made hold
+that result: an ALU operation then overwrites its operand and needs no copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from amaranth_vta.sw.compiler.expr import Access, Binary, Const, Expr, accesses
+from amaranth_vta.sw.compiler.expr import rebuild as rebuild_expr
+from amaranth_vta.sw.compiler.ir import (
+    Allocate,
+    Assign,
+    Buffer,
+    Function,
+    Seq,
+    Stmt,
+    rebuild,
+    walk,
+)
+
+
+def share_storage(function: Function) -> Function:
+    """``function`` with such pairs of buffers made one."""
+    return replace(function, body=_visit(function.body))
+
+
+def _visit(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, Allocate) and stmt.buffer.scope == "acc":
+        while (shared := _share(stmt)) is not None:
+            stmt = shared
+    return rebuild(stmt, _visit)
+
+
+def _share(stmt: Allocate) -> Allocate | None:
+    """``stmt`` with one buffer that is allocated within the same iteration put in the place of
+    its buffer's."""
+    old = stmt.buffer
+    for inner in _same_iteration(stmt.body):
+        new = inner.buffer
+        if (new.scope, new.shape, new.dtype, new.copies) != (
+            old.scope,
+            old.shape,
+            old.dtype,
+            old.copies,
+        ):
+            continue
+        if _takes_over(old, new, stmt, inner):
+            return replace(stmt, body=_merge(stmt.body, inner, old))
+    return None
+
+
+def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
+    """The allocations that are not within a loop of ``stmt``."""
+    if isinstance(stmt, Allocate):
+        yield stmt
+        yield from _same_iteration(stmt.body)
+    if isinstance(stmt, Seq):
+        for part in stmt.body:
+            yield from _same_iteration(part)
+
+
+def _takes_over(old: Buffer, new: Buffer, stmt: Allocate, inner: Allocate) -> bool:
+    """Whether ``old`` is read, from where ``new`` begins, only to make the element of ``new`` of
+    the same index, and dies with that."""
+    order = list(walk(stmt.body))
+    reads = 0
+    for part in order[order.index(inner) :]:
+        if not isinstance(part, Assign):
+            continue
+        if part.buffer is old:
+            return False
+        found = [access for access in accesses(part.value) if access.source is old]
+        if not found:
+            continue
+        if part.buffer is not new or part.reduces or not _replaces_head(part, old):
+            return False
+        target, source = new.flat(part.indices), old.flat(found[0].indices)
+        if target is None or source is None or not target.same(source):
+            return False
+        reads += 1
+    return reads > 0
+
+
+def _replaces_head(part: Assign, old: Buffer) -> bool:
+    """Whether ``old`` is what a chain of ALU operations can begin with, once and nowhere else."""
+    return sum(access.source is old for access in accesses(part.value)) == 1 and (
+        _head(part.value, old) is not None
+    )
+
+
+def _head(value: Expr, old: Buffer) -> Expr | None:
+    while isinstance(value, Binary):
+        left_has = any(access.source is old for access in accesses(value.left))
+        if not left_has and not (
+            value.op in ("+", "*", "min", "max") and isinstance(value.left, Access | Const)
+        ):
+            return None
+        value = value.left if left_has else value.right
+    return value if isinstance(value, Access) and value.source is old else None
+
+
+def _merge(stmt: Stmt, inner: Allocate, old: Buffer) -> Stmt:
+    new = inner.buffer
+
+    def expression(value: Expr) -> Expr:
+        value = rebuild_expr(value, expression)
+        if isinstance(value, Access) and value.source is new:
+            return Access(old, value.indices)
+        return value
+
+    def statement(part: Stmt) -> Stmt:
+        if part is inner:
+            return statement(inner.body)
+        if isinstance(part, Assign):
+            buffer = old if part.buffer is new else part.buffer
+            return replace(part, buffer=buffer, value=expression(part.value))
+        return rebuild(part, statement)
+
+    return statement(stmt)

@@ -1,0 +1,138 @@
+"""Regions marked gemm become GEMM micro-ops, and their initializations clearing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Cast, Const, Expr, Var
+from amaranth_vta.sw.compiler.ir import (
+    Assign,
+    For,
+    Function,
+    LoweringError,
+    Operand,
+    Region,
+    Stmt,
+    Uop,
+    rebuild,
+    seq,
+)
+from amaranth_vta.sw.compiler.machine import (
+    assignments,
+    element_index,
+    flat_index,
+    scope_dtype,
+    tile_loops,
+    tile_scalars,
+)
+
+
+def tensorize_gemm(function: Function, config: Config) -> Function:
+    """``function`` with its matrix products made micro-ops.
+
+    Raises `LoweringError` for a region that is not acc[b, o] += inp[b, i] * wgt[o, i] of the
+    machine's block.
+    """
+
+    def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Region) and stmt.kind == "gemm":
+            return seq(*(_tensorize(loops, assign, config) for loops, assign in assignments(stmt)))
+        return rebuild(stmt, visit)
+
+    return replace(function, body=visit(function.body))
+
+
+def _tensorize(loops: Sequence[For], assign: Assign, config: Config) -> Stmt:
+    stage = assign.label.stage
+    if assign.buffer.scope != "acc" or assign.buffer.dtype != scope_dtype(config, "acc"):
+        raise LoweringError(
+            f"{stage}: gemm accumulates {scope_dtype(config, 'acc')} in acc, not "
+            f"{assign.buffer.dtype} in {assign.buffer.scope}"
+        )
+    index = flat_index(assign.buffer, assign.indices, stage)
+    scalars = tile_scalars(config, "acc")
+    outputs = tile_loops(loops, index, scalars)
+    dst = None if outputs is None else element_index(index, outputs, scalars)
+    if outputs is None or dst is None:
+        raise LoweringError(
+            f"{stage}: the loops within gemm do not walk through a tile of {config.batch} x "
+            f"{config.block_out} accumulators ({assign.buffer.name}: {index})"
+        )
+    if not assign.reduces:
+        assert isinstance(assign.value, Const)
+        if assign.value.value:
+            raise LoweringError(f"{stage}: gemm begins at 0, not at {assign.value}")
+        uop = Uop(Operand(assign.buffer, dst), assign.label, reset=True)
+        return _around([loop for loop in loops if loop.var not in outputs], uop)
+    inp, wgt = _factors(assign, config)
+    inp_index, wgt_index = (flat_index(a.source, a.indices, stage) for a in (inp, wgt))
+    reduced = _reduced_loop(loops, index, inp_index, config.block_in)
+    rows = [var for var, factor in outputs.items() if factor >= config.block_out]
+    columns = [var for var, factor in outputs.items() if factor < config.block_out]
+    if reduced is None or len(rows) != (config.batch > 1) or len(columns) != 1:
+        extents = ", ".join(f"{loop.var} ({loop.extent})" for loop in loops)
+        raise LoweringError(
+            f"{stage}: the loops within gemm are {extents}; they must be {config.batch} rows, "
+            f"{config.block_out} outputs and {config.block_in} inputs"
+        )
+    inp_tile = {reduced: 1, **dict.fromkeys(rows, config.block_in), columns[0]: 0}
+    wgt_tile = {reduced: 1, columns[0]: config.block_in, **dict.fromkeys(rows, 0)}
+    src = element_index(inp_index, inp_tile, tile_scalars(config, "inp"))
+    weight = element_index(wgt_index, wgt_tile, tile_scalars(config, "wgt"))
+    for operand, found, form in ((inp, src, inp_index), (wgt, weight, wgt_index)):
+        if found is None:
+            shape = (config.batch if operand is inp else config.block_out, config.block_in)
+            raise LoweringError(
+                f"{stage}: gemm reads {operand}, which does not walk through tiles of "
+                f"{shape[0]} x {shape[1]} scalars ({form})"
+            )
+    assert src is not None
+    assert weight is not None
+    uop = Uop(
+        Operand(assign.buffer, dst),
+        assign.label,
+        Operand(inp.source, src),
+        Operand(wgt.source, weight),
+    )
+    tile = {reduced, *outputs}
+    return _around([loop for loop in loops if loop.var not in tile], uop)
+
+
+def _around(loops: Sequence[For], uop: Uop) -> Stmt:
+    result: Stmt = uop
+    for loop in reversed(loops):
+        result = replace(loop, body=result)
+    return result
+
+
+def _reduced_loop(loops: Sequence[For], output: Affine, inp: Affine, extent: int) -> Var | None:
+    for loop in loops:
+        if loop.extent == extent and loop.var not in output.terms and inp.terms.get(loop.var) == 1:
+            return loop.var
+    return None
+
+
+def _factors(assign: Assign, config: Config) -> tuple[Access, Access]:
+    """The input and the weight that are multiplied."""
+    value = assign.value
+    if isinstance(value, Binary) and value.op == "+":
+        value = value.right
+        if isinstance(value, Binary) and value.op == "*":
+            inner = [_uncast(value.left), _uncast(value.right)]
+            accesses = [item for item in inner if isinstance(item, Access)]
+            scopes = {item.source.scope: item for item in accesses}
+            if set(scopes) == {"inp", "wgt"} and all(
+                item.source.dtype == scope_dtype(config, scope) for scope, item in scopes.items()
+            ):
+                return scopes["inp"], scopes["wgt"]
+    raise LoweringError(
+        f"{assign.label.stage}: {assign.value} is not the sum of products of "
+        f"{scope_dtype(config, 'inp')} in inp and {scope_dtype(config, 'wgt')} in wgt, as "
+        f"{scope_dtype(config, 'acc')}"
+    )
+
+
+def _uncast(value: Expr) -> Expr:
+    return value.value if isinstance(value, Cast) else value

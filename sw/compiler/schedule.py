@@ -1,0 +1,326 @@
+"""Schedules: how the tensors of an expression are computed, without changing what they are.
+
+A schedule has one stage a tensor. Its steps (`Stage.split`, `Stage.reorder`, …) rearrange the
+stage's loops, place it within another stage's loops, choose the memory that holds it and say
+which of its loops are instructions of the machine. A step that cannot be done raises
+`ScheduleError`, which says which axis and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .expr import (
+    Access,
+    Affine,
+    Expr,
+    ExpressionError,
+    IterVar,
+    Operation,
+    Origin,
+    Reduce,
+    Tensor,
+    Var,
+    accesses,
+    rebuild,
+    substitute,
+)
+
+SCOPES = ("dram", "inp", "wgt", "acc")
+PRAGMAS = ("dma_copy", "alu")
+
+
+class ScheduleError(ValueError):
+    """A scheduling step that cannot be done."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """``parent`` = ``outer`` * factor + ``inner``; the number of parts is given instead of the
+    factor where ``factor`` is None."""
+
+    parent: IterVar
+    outer: IterVar
+    inner: IterVar
+    factor: int | None
+    nparts: int | None
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """``fused`` walks through ``outer`` and, within it, ``inner``."""
+
+    outer: IterVar
+    inner: IterVar
+    fused: IterVar
+
+
+@dataclass(frozen=True)
+class TensorIntrinsic:
+    """A tensor operation of the machine: acc[b, o] += sum over i of inp[b, i] * wgt[o, i]."""
+
+    name: str
+    batch: int
+    block_out: int
+    block_in: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Stage:
+    """How one tensor is computed."""
+
+    def __init__(self, schedule: Schedule, tensor: Tensor, body: Expr | None) -> None:
+        self.schedule = schedule
+        self.tensor = tensor
+        self.op = tensor.op
+        self.body = body
+        self.reduce_axis = list(body.axes) if isinstance(body, Reduce) else []
+        self.leaves: list[IterVar] = [*self.op.axis, *self.reduce_axis]
+        self.relations: list[Split | Fuse] = []
+        self.scope = "dram"
+        self.attach: tuple[Stage, IterVar] | None = None
+        self.pragmas: dict[IterVar, str] = {}
+        self.intrinsics: dict[IterVar, TensorIntrinsic] = {}
+        self.threads: dict[IterVar, IterVar] = {}
+        self.unrolled: set[IterVar] = set()
+        self.copies = 1
+        self.origin: Origin = self.op.origin
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    def split(
+        self, parent: IterVar, factor: int | None = None, nparts: int | None = None
+    ) -> tuple[IterVar, IterVar]:
+        """Two axes in the place of ``parent``: parts of ``factor``, or ``nparts`` of them. What
+        does not divide leaves a last part that is smaller."""
+        position = self._position(parent, "split")
+        if (factor is None) == (nparts is None):
+            raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
+        if (factor or nparts or 0) < 1:
+            raise ScheduleError(
+                f"split of {self.name}.{parent}: {factor or nparts or 0} is not positive"
+            )
+        outer = IterVar(f"{parent.name}_outer", None, parent.kind)
+        inner = IterVar(f"{parent.name}_inner", None, parent.kind)
+        self.relations.append(Split(parent, outer, inner, factor, nparts))
+        self.leaves[position : position + 1] = [outer, inner]
+        return outer, inner
+
+    def fuse(self, outer: IterVar, inner: IterVar) -> IterVar:
+        """One axis in the place of two that follow one another."""
+        position = self._position(outer, "fuse")
+        if self._position(inner, "fuse") != position + 1:
+            raise ScheduleError(
+                f"fuse of {self.name}.{outer} and {inner}: {inner} does not follow {outer} (the "
+                f"order is {self._order()})"
+            )
+        if outer.kind != inner.kind:
+            raise ScheduleError(
+                f"fuse of {self.name}.{outer} and {inner}: one is {outer.kind}, the other "
+                f"{inner.kind}"
+            )
+        fused = IterVar(f"{outer.name}_{inner.name}_fused", None, outer.kind)
+        self.relations.append(Fuse(outer, inner, fused))
+        self.leaves[position : position + 2] = [fused]
+        return fused
+
+    def reorder(self, *axes: IterVar) -> None:
+        """Puts ``axes`` in this order, in the places that they take now."""
+        positions = sorted(self._position(axis, "reorder") for axis in axes)
+        if len(set(positions)) != len(axes):
+            raise ScheduleError(f"reorder of {self.name}: an axis is given twice")
+        for position, axis in zip(positions, axes, strict=True):
+            self.leaves[position] = axis
+
+    def compute_at(self, consumer: Stage, axis: IterVar) -> None:
+        """Computes what an iteration of ``axis`` of ``consumer`` needs, within it."""
+        consumer._position(axis, f"compute_at of {self.name}")
+        if consumer is self:
+            raise ScheduleError(f"compute_at of {self.name}: a stage cannot be within itself")
+        if self.tensor in self.schedule.outputs:
+            raise ScheduleError(f"compute_at of {self.name}: an output is computed at the top")
+        self.attach = (consumer, axis)
+
+    def compute_root(self) -> None:
+        """Computes all of the tensor before what needs it."""
+        self.attach = None
+
+    def set_scope(self, scope: str) -> None:
+        """Chooses the memory that holds the tensor: inp, wgt or acc."""
+        if scope not in SCOPES:
+            raise ScheduleError(
+                f"set_scope of {self.name}: {scope!r} is none of {', '.join(SCOPES)}"
+            )
+        if self.op.body is None:
+            raise ScheduleError(
+                f"set_scope of {self.name}: a placeholder stays in dram; use cache_read"
+            )
+        self.scope = scope
+
+    def double_buffer(self) -> None:
+        """Keeps two copies of the buffer and uses them in turn, so that the next one can be
+        filled while this one is read."""
+        self.copies = 2
+
+    def pragma(self, axis: IterVar, name: str) -> None:
+        """Makes the loops from ``axis`` inward DMA copies or ALU operations."""
+        if name not in PRAGMAS:
+            raise ScheduleError(f"pragma of {self.name}: {name!r} is none of {', '.join(PRAGMAS)}")
+        self._position(axis, "pragma")
+        self.pragmas[axis] = name
+
+    def tensorize(self, axis: IterVar, intrinsic: TensorIntrinsic) -> None:
+        """Makes the loops from ``axis`` inward one ``intrinsic``."""
+        self._position(axis, "tensorize")
+        if not isinstance(intrinsic, TensorIntrinsic):
+            raise ScheduleError(
+                f"tensorize of {self.name}.{axis}: {intrinsic!r} is not an intrinsic; use env.gemm"
+            )
+        self.intrinsics[axis] = intrinsic
+
+    def bind(self, axis: IterVar, thread: IterVar) -> None:
+        """Runs the iterations of ``axis`` as virtual threads."""
+        self._position(axis, "bind")
+        if axis.kind != "spatial":
+            raise ScheduleError(
+                f"bind of {self.name}.{axis}: a {axis.kind} axis cannot be a thread"
+            )
+        if thread.kind != "thread":
+            raise ScheduleError(f"bind of {self.name}.{axis}: {thread} is not a te.thread_axis")
+        self.threads[axis] = thread
+
+    def unroll(self, axis: IterVar) -> None:
+        """Writes the iterations of ``axis`` out one after the other."""
+        self._position(axis, "unroll")
+        self.unrolled.add(axis)
+
+    def _position(self, axis: IterVar, step: str) -> int:
+        for position, leaf in enumerate(self.leaves):
+            if leaf is axis:
+                return position
+        for relation in self.relations:
+            if isinstance(relation, Split) and relation.parent is axis:
+                raise ScheduleError(
+                    f"{step}: {self.name}.{axis} has been split into {relation.outer} and "
+                    f"{relation.inner}"
+                )
+            if isinstance(relation, Fuse) and (relation.outer is axis or relation.inner is axis):
+                raise ScheduleError(
+                    f"{step}: {self.name}.{axis} has been fused into {relation.fused}"
+                )
+        raise ScheduleError(
+            f"{step}: {axis} is not an axis of {self.name} (its axes are {self._order()})"
+        )
+
+    def _order(self) -> str:
+        return ", ".join(leaf.name for leaf in self.leaves)
+
+    def __repr__(self) -> str:
+        return f"stage {self.name}: {self._order()}"
+
+
+class Schedule:
+    """The stages of all tensors that ``outputs`` need; ``schedule[tensor]`` is a stage."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        self.outputs = list(outputs)
+        # In an order in which each tensor comes after those that it is computed from.
+        self.stages: list[Stage] = []
+        self._by_op: dict[Operation, Stage] = {}
+        for output in self.outputs:
+            self._add(output)
+
+    def _add(self, tensor: Tensor) -> None:
+        if tensor.op in self._by_op:
+            return
+        if tensor.op.body is not None:
+            for access in accesses(tensor.op.body):
+                self._add(access.source)
+        self._insert(Stage(self, tensor, tensor.op.body), len(self.stages))
+
+    def _insert(self, stage: Stage, position: int) -> None:
+        self._by_op[stage.op] = stage
+        self.stages.insert(position, stage)
+
+    def __getitem__(self, key: Tensor | Operation) -> Stage:
+        op = key.op if isinstance(key, Tensor) else key
+        if op not in self._by_op:
+            raise ScheduleError(f"{op.name} is not a part of this schedule")
+        return self._by_op[op]
+
+    def cache_read(
+        self, tensor: Tensor, scope: str, readers: Iterable[Tensor | Operation]
+    ) -> Tensor:
+        """A copy of ``tensor`` in ``scope``, which ``readers`` read instead of it."""
+        axis = [IterVar(f"i{d}", extent, "spatial") for d, extent in enumerate(tensor.shape)]
+        source = self[tensor]
+        op = Operation(f"{tensor.name}_{scope}", tensor.shape, axis, tensor(*axis), tensor.dtype)
+        stage = Stage(self, op.tensor, op.body)
+        for reader in readers:
+            consumer = self[reader]
+            assert consumer.body is not None
+            if all(access.source is not tensor for access in accesses(consumer.body)):
+                raise ScheduleError(
+                    f"cache_read of {tensor.name}: {consumer.name} does not read it"
+                )
+            consumer.body = _read_instead(consumer.body, tensor, op.tensor)
+        self._insert(stage, self.stages.index(source) + 1)
+        stage.set_scope(scope)
+        return op.tensor
+
+    def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
+        """The stage of ``tensor`` becomes a copy of a new one in ``scope`` that computes it."""
+        stage = self[tensor]
+        if stage.body is None:
+            raise ScheduleError(f"cache_write of {tensor.name}: a placeholder is not computed")
+        if stage.relations:
+            raise ScheduleError(
+                f"cache_write of {tensor.name}: its axes have been split or fused already"
+            )
+        axis = [IterVar(old.name, old.extent, "spatial") for old in stage.op.axis]
+        values: dict[Var, Affine] = {
+            old: Affine({new: 1}) for old, new in zip(stage.op.axis, axis, strict=True)
+        }
+        op = Operation(
+            f"{tensor.name}_{scope}",
+            tensor.shape,
+            axis,
+            substitute(stage.body, values),
+            tensor.dtype,
+        )
+        cache = Stage(self, op.tensor, op.body)
+        self._insert(cache, self.stages.index(stage))
+        cache.set_scope(scope)
+        stage.body = op.tensor(*stage.op.axis)
+        stage.reduce_axis = []
+        stage.leaves = list(stage.op.axis)
+        return op.tensor
+
+
+def _read_instead(value: Expr, old: Tensor, new: Tensor) -> Expr:
+    value = rebuild(value, lambda child: _read_instead(child, old, new))
+    if isinstance(value, Access) and value.source is old:
+        return Access(new, value.indices)
+    return value
+
+
+def create_schedule(outputs: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
+    """The default schedule: every tensor whole, one after the other."""
+    items = [outputs] if isinstance(outputs, Operation | Tensor) else list(outputs)
+    tensors = [item.tensor if isinstance(item, Operation) else item for item in items]
+    for tensor in tensors:
+        if tensor.op.body is None:
+            raise ExpressionError(f"{tensor.name} is a placeholder: there is nothing to compute")
+    return Schedule(tensors)
+
+
+def thread_axis(name: str) -> IterVar:
+    """A thread to bind axes to; the machine has virtual threads, ``cthread``."""
+    if name != "cthread":
+        raise ScheduleError(f"thread_axis({name!r}): the only kind of thread is 'cthread'")
+    return IterVar(name, None, "thread")
