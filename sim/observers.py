@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,66 +108,96 @@ class Races(Observer):
 
     def __init__(self, config: Config, memory_bytes: int) -> None:
         self.found: list[Race] = []
-        self._sizes = {
-            memory.name: memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc)
-        }
-        self._sizes["DRAM"] = memory_bytes
+        self._config = config
+        self._memory_bytes = memory_bytes
         self.begin()
 
     def begin(self) -> None:
         self.found = []
-        # Of each module, the last instruction of each that is known to precede its present one.
-        self._clocks = {module: dict.fromkeys(isa.Module, -1) for module in isa.Module}
-        self._tokens: dict[TokenQueue, deque[dict[isa.Module, int]]] = {}
+        self._clocks = Clocks()
+        self._accesses = Accesses(self._config, self._memory_bytes)
         self._module = isa.Module.FETCH
-        # The last instruction of each module that read, and that wrote, each element.
-        self._last_reads: dict[tuple[str, isa.Module], npt.NDArray[np.int64]] = {}
-        self._last_writes: dict[tuple[str, isa.Module], npt.NDArray[np.int64]] = {}
 
     def start(self, index: int, module: isa.Module, pops: Sequence[TokenQueue]) -> None:
         self._module = module
-        clock = self._clocks[module]
         for queue in pops:
-            for other, last in self._tokens[queue].popleft().items():
-                clock[other] = max(clock[other], last)
+            self._clocks.take(queue)
 
     def finish(self, index: int, module: isa.Module, pushes: Sequence[TokenQueue]) -> None:
-        self._clocks[module][module] = index
+        self._clocks.advance(module, index)
         for queue in pushes:
-            self._tokens.setdefault(queue, deque()).append(dict(self._clocks[module]))
+            self._clocks.give(queue)
 
     def read(self, index: int, memory: str, elements: Elements) -> None:
-        self._compare(index, memory, elements, self._last_writes)
-        self._note(index, memory, elements, self._last_reads)
+        self._see(index, memory, elements, writes=False)
 
     def write(self, index: int, memory: str, elements: Elements) -> None:
-        self._compare(index, memory, elements, self._last_writes)
-        self._compare(index, memory, elements, self._last_reads)
-        self._note(index, memory, elements, self._last_writes)
+        self._see(index, memory, elements, writes=True)
 
-    def _compare(
-        self,
-        index: int,
-        memory: str,
-        elements: Elements,
-        accesses: dict[tuple[str, isa.Module], npt.NDArray[np.int64]],
-    ) -> None:
-        for (where, module), last in accesses.items():
-            if where == memory and module is not self._module:
-                unordered = elements[last[elements] > self._clocks[self._module][module]]
-                if unordered.size:
-                    element = int(unordered.min())
-                    first, second = sorted((int(last[element]), index))
-                    self.found.append(Race(first, second, memory, element))
+    def _see(self, index: int, memory: str, elements: Elements, writes: bool) -> None:
+        known = self._clocks.known[self._module]
+        for other, last in self._accesses.met(self._module, memory, elements, writes):
+            unordered = last > known[other]
+            if unordered.any():
+                at = int(np.where(unordered, elements, elements.max() + 1).argmin())
+                first, second = sorted((int(last[at]), index))
+                self.found.append(Race(first, second, memory, int(elements[at])))
+        self._accesses.note(index, self._module, memory, elements, writes)
 
-    def _note(
-        self,
-        index: int,
-        memory: str,
-        elements: Elements,
-        accesses: dict[tuple[str, isa.Module], npt.NDArray[np.int64]],
+
+class Clocks:
+    """What each module knows by its tokens of how far the others are.
+
+    ``known[a][b]`` is the last instruction of module ``b`` that is complete whenever ``a`` starts
+    its next one; -1 for none. ``tokens`` are those under way, oldest first, each with what its
+    giver knew.
+    """
+
+    def __init__(self) -> None:
+        self.known = {module: dict.fromkeys(isa.Module, -1) for module in isa.Module}
+        self.tokens: dict[TokenQueue, deque[dict[isa.Module, int]]] = {
+            (giver, taker): deque()
+            for giver in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+            for taker in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+            if abs(giver - taker) == 1
+        }
+
+    def advance(self, module: isa.Module, index: int) -> None:
+        """``module`` has completed instruction ``index``."""
+        self.known[module][module] = index
+
+    def give(self, queue: TokenQueue) -> None:
+        self.tokens[queue].append(dict(self.known[queue[0]]))
+
+    def take(self, queue: TokenQueue) -> None:
+        known = self.known[queue[1]]
+        for other, last in self.tokens[queue].popleft().items():
+            known[other] = max(known[other], last)
+
+
+class Accesses:
+    """The last instruction of each module that read, and that wrote, each element."""
+
+    def __init__(self, config: Config, memory_bytes: int) -> None:
+        self._sizes = {
+            memory.name: memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc)
+        }
+        self._sizes["DRAM"] = memory_bytes
+        self._last: dict[tuple[str, isa.Module, bool], Elements] = {}
+
+    def met(
+        self, module: isa.Module, memory: str, elements: Elements, writes: bool
+    ) -> Iterator[tuple[isa.Module, Elements]]:
+        """For each other module, its last access to each of ``elements`` that an access of
+        ``module`` to them must be ordered with; -1 where there is none."""
+        for (where, other, other_writes), last in self._last.items():
+            if where == memory and other is not module and (writes or other_writes):
+                yield other, last[elements]
+
+    def note(
+        self, index: int, module: isa.Module, memory: str, elements: Elements, writes: bool
     ) -> None:
-        key = (memory, self._module)
-        if key not in accesses:
-            accesses[key] = np.full(self._sizes[memory], -1)
-        accesses[key][elements] = index
+        key = (memory, module, writes)
+        if key not in self._last:
+            self._last[key] = np.full(self._sizes[memory], -1)
+        self._last[key][elements] = index

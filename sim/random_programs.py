@@ -1,0 +1,744 @@
+"""Random programs for any configuration, each with what must come of it.
+
+`random_program` makes legal programs that give the same result in every order, since a token
+orders whatever two modules share: the generator follows what each module knows of the others and
+adds a token, or an instruction that only passes one on, where that is not enough. Loads, work and
+stores go on in both halves of every scratchpad at once; tokens pile up; and the corners of the
+instruction set are visited: empty ranges and rows, indices and addresses that are not read, row
+overlaps, padding of every memory, shifts by any amount, micro-ops that need the one before.
+
+`random_faulty_program` puts one fault of a given kind into such a program.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Module, Store
+from amaranth_vta.sw.runtime.device import Fault
+
+from .functional import FunctionalDevice
+from .image import ProgramImage
+from .observers import Accesses, Clocks, Elements, TokenQueue
+
+# Elements at each end of a scratchpad that a program uses.
+_WINDOW = 24
+# Tokens that may be under way: short of the limit by what a module may be ahead of another.
+_TOKENS = 900
+# The furthest that a transfer within a window reaches, in elements, with room to spare.
+_REACH = 64
+
+
+def random_program(
+    config: Config, seed: int, length: int = 60, deep_tokens: bool = False
+) -> ProgramImage:
+    """A legal program of ``length`` instructions that do something, and more that pass tokens on.
+
+    ``expected`` is what the functional model makes of it. With ``deep_tokens`` some queues come to
+    hold hundreds of tokens, which takes as many instructions.
+    """
+    image = _Generator(config, random.Random(f"{seed}:{config}")).program(length, deep_tokens)
+    device = FunctionalDevice(config, image.dram.size)
+    device.write(0, image.dram)
+    result = device.run(image.insn_addr, image.insn_count)
+    assert result.fault is None, result.fault
+    return replace(image, expected=device.read(0, image.dram.size))
+
+
+def random_faulty_program(config: Config, kind: str, seed: int) -> tuple[ProgramImage, Fault]:
+    """A program with a fault of one of `FAULT_KINDS`, and the report that every device must make.
+
+    What memory holds after a fault depends on the order, so the image expects nothing.
+    """
+    chance = random.Random(f"{seed}:{kind}:{config}")
+    image = _Generator(config, chance).program(length=20, deep_tokens=False)
+    stream: list[Instruction | int] = list(image.instruction_bits())
+    _FAULTS[kind](_Fault(config, chance, stream, chance.randrange(len(stream))))
+    room = np.zeros(len(stream) * isa.INSTRUCTION_BYTES, np.uint8)
+    image = ProgramImage.assemble(
+        config, np.concatenate((image.dram[: image.insn_addr], room)), image.insn_addr, stream
+    )
+    device = FunctionalDevice(config, image.dram.size)
+    device.write(0, image.dram)
+    fault = device.run(image.insn_addr, image.insn_count).fault
+    assert fault is not None
+    return image, fault
+
+
+class _Generator:
+    """Makes one program. Its memory holds, in this order: random data; what stores write; what the
+    end of the program stores; micro-ops; the instructions."""
+
+    def __init__(self, config: Config, chance: random.Random) -> None:
+        self.config = config
+        self.chance = chance
+        self.data = self._make_data()
+        out_bytes = config.out.element_bytes
+        self.results = range(self.data.size, self.data.size + 4 * _REACH * out_bytes)
+        self.final = self.results.stop
+        self.uops_at = -(-(self.final + 2 * _WINDOW * out_bytes) // 64) * 64
+        self.uop_words: list[int] = []
+        self.stream = _Stream(config, chance)
+        # Instructions whose micro-ops are still where they were loaded.
+        self.kernels: list[tuple[range, Gemm | Alu, list[_Access]]] = []
+
+    def program(self, length: int, deep_tokens: bool) -> ProgramImage:
+        for memory in (Memory.INP, Memory.WGT, Memory.ACC):
+            for half in (0, 1):
+                self._fill(memory, half)
+        makers: list[tuple[Callable[[], None], int]] = [
+            (lambda: self._load(Memory.INP), 4),
+            (lambda: self._load(Memory.WGT), 4),
+            (lambda: self._load(Memory.ACC), 1),
+            (lambda: self._load(Memory.ACC_8BIT), 1),
+            (self._gemm, 5),
+            (self._alu, 5),
+            (self._repeat, 3),
+            (self._store, 4),
+            (self._do_nothing, 1),
+        ]
+        pile_up = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
+        for step in range(length):
+            if step in pile_up:
+                self._pile_up_tokens()
+            make = self.chance.choices(*zip(*makers, strict=True))[0]
+            make()
+        for half in (0, 1):
+            window = self._window(self.config.acc, half)
+            at = self.final // self.config.out.element_bytes + half * _WINDOW
+            self._emit_store(Store(sram_base=window.start, dram_base=at, x_size=len(window)))
+        self.stream.emit(Finish(), [])
+        return self._image()
+
+    def _make_data(self) -> npt.NDArray[np.uint8]:
+        memories = (self.config.inp, self.config.wgt, self.config.acc)
+        size = max(1 << 16, 2 * _REACH * max(memory.element_bytes for memory in memories))
+        data = np.frombuffer(self.chance.randbytes(size), np.uint8).copy()
+        # Some small accumulators too: amounts to shift by.
+        small = np.array([self.chance.randint(-40, 40) for _ in range(size // 16)], "<i4")
+        data[-4 * small.size :] = small.view(np.uint8)
+        return data
+
+    def _image(self) -> ProgramImage:
+        words = np.array(self.uop_words, "<u4").view(np.uint8)
+        # Any multiple of an instruction will do for an address.
+        end = self.uops_at + words.size + self.chance.randrange(8) * isa.INSTRUCTION_BYTES
+        address = -(-end // isa.INSTRUCTION_BYTES) * isa.INSTRUCTION_BYTES
+        instructions = self.stream.instructions()
+        size = address + len(instructions) * isa.INSTRUCTION_BYTES
+        dram = np.zeros(size, np.uint8)
+        dram[: self.data.size] = self.data
+        dram[self.uops_at : self.uops_at + words.size] = words
+        return ProgramImage.assemble(self.config, dram, address, instructions)
+
+    # Which elements.
+
+    def _window(self, memory: TileMemory, half: int) -> range:
+        size = min(memory.depth // 2, _WINDOW)
+        return range(memory.depth - size, memory.depth) if half else range(size)
+
+    def _half(self) -> int:
+        return self.chance.randrange(2)
+
+    # Loads and stores.
+
+    def _fill(self, memory: Memory, half: int) -> None:
+        scratchpad = self.config.memory(memory)
+        window = self._window(scratchpad, half)
+        at = self._data_index(scratchpad, len(window))
+        self._emit_load(
+            Load(memory=memory, sram_base=window.start, dram_base=at, x_size=len(window))
+        )
+
+    def _load(self, memory: Memory) -> None:
+        target = self.config.acc if memory is Memory.ACC_8BIT else self.config.memory(memory)
+        window = self._window(target, self._half())
+        fields = self._rows(len(window), padded=True)
+        load = Load(memory=memory, **fields)
+        geometry = self.config.memory(memory)
+        reach = max(load.y_size - 1, 0) * load.x_stride + load.x_size
+        if self.chance.random() < 0.2 and memory is not Memory.ACC:
+            # What stores wrote, if an element of this memory is small enough for it.
+            size = geometry.element_bytes
+            first, last = -(-self.results.start // size), self.results.stop // size - reach
+            at = self.chance.randrange(first, last) if last > first else 0
+        else:
+            at = self._data_index(geometry, reach)
+        base = window.start + self.chance.randrange(len(window) - load.elements + 1)
+        self._emit_load(replace(load, sram_base=base, dram_base=at))
+
+    def _store(self) -> None:
+        window = self._window(self.config.acc, self._half())
+        store = Store(**self._rows(len(window), padded=False))
+        size = self.config.out.element_bytes
+        reach = (store.y_size - 1) * store.x_stride + store.x_size
+        first, last = self.results.start // size, self.results.stop // size - reach
+        self._emit_store(
+            replace(
+                store,
+                sram_base=window.start + self.chance.randrange(len(window) - store.elements + 1),
+                dram_base=self.chance.randrange(first, last),
+            )
+        )
+
+    def _rows(self, elements: int, padded: bool) -> dict[str, int]:
+        """Sizes, stride and padding of a transfer of 1 to ``elements`` elements."""
+        chance = self.chance
+        pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
+        while True:
+            fields = {
+                "x_size": chance.choice((1, 1, 2, 3, 4, 5, 8, chance.randint(1, elements))),
+                "y_size": chance.choice((1, 1, 1, 2, 3, 5)),
+            }
+            fields["x_stride"] = chance.choice(
+                (fields["x_size"], fields["x_size"] + chance.randrange(4), chance.randrange(4))
+            )
+            if padded and chance.random() < 0.4:
+                fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in pads}
+                fields["y_size"] = chance.choice((0, fields["y_size"], fields["y_size"]))
+            if 0 < Load(memory=Memory.INP, **fields).elements <= elements:
+                return fields
+
+    def _data_index(self, memory: TileMemory, elements: int) -> int:
+        return self.chance.randrange(self.data.size // memory.element_bytes - elements + 1)
+
+    def _emit_load(self, load: Load) -> None:
+        memory = Memory(load.memory)
+        target = "ACC" if memory is Memory.ACC_8BIT else self.config.memory(memory).name
+        written = np.arange(load.sram_base, load.sram_base + load.elements)
+        accesses = [_Access(target, written, writes=True)]
+        if load.elements and load.y_size:
+            accesses.append(self._bytes(load, self.config.memory(memory), writes=False))
+        self.stream.emit(load, accesses)
+
+    def _emit_store(self, store: Store) -> None:
+        read = np.arange(store.sram_base, store.sram_base + store.elements)
+        written = self._bytes(store, self.config.out, writes=True)
+        self.stream.emit(store, [_Access("ACC", read, writes=False), written])
+
+    def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> _Access:
+        size = geometry.element_bytes
+        rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
+        touched = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
+        return _Access("DRAM", touched.reshape(-1), writes)
+
+    # GEMM and ALU.
+
+    def _gemm(self) -> None:
+        loops, windows = self._loops(), (self._half(), self._half(), self._half())
+        count = self._uop_count()
+        layout = isa.instruction_set(self.config).uop_layout
+        fields: dict[str, int] = {}
+        uops: dict[str, Elements] = {}
+        for name, memory, half in zip(
+            ("dst", "src", "wgt"),
+            (self.config.acc, self.config.inp, self.config.wgt),
+            windows,
+            strict=True,
+        ):
+            uops[name], factors = self._operand(name, self._window(memory, half), loops, count)
+            fields |= factors
+        reset = int(self.chance.random() < 0.15)
+        if reset:
+            # Not read, so anything will do.
+            for name in ("src", "wgt"):
+                top = 1 << layout[name].width
+                uops[name] = np.array([self.chance.randrange(top) for _ in range(count)])
+        self._emit_kernel(
+            lambda **place: Gemm(reset=reset, **loops, **fields, **place),
+            uops,
+            may_pad=not any(windows),
+        )
+
+    def _alu(self) -> None:
+        loops, windows = self._loops(), (self._half(), self._half())
+        count = self._uop_count()
+        layout = isa.instruction_set(self.config).uop_layout
+        fields: dict[str, int] = {}
+        uops: dict[str, Elements] = {}
+        for name, half in zip(("dst", "src"), windows, strict=True):
+            window = self._window(self.config.acc, half)
+            uops[name], factors = self._operand(name, window, loops, count)
+            fields |= factors
+        immediate = self.chance.random() < 0.5
+        if immediate:
+            top = 1 << layout["src"].width
+            uops["src"] = np.array([self.chance.randrange(top) for _ in range(count)])
+        elif self.chance.random() < 0.2:
+            # Each micro-op takes what one before it, near or far, has just written.
+            uops["src"] = np.roll(uops["dst"], self.chance.randint(0, 3))
+            for loop in ("in", "out"):
+                fields[f"src_factor_{loop}"] = fields[f"dst_factor_{loop}"]
+        uops["wgt"] = np.array(
+            [self.chance.randrange(1 << layout["wgt"].width) for _ in range(count)]
+        )
+        operation = self.chance.choice((*AluOp, AluOp.ADD, AluOp.ADD, AluOp.SHR))
+        value = self.chance.choice(
+            (
+                self.chance.randint(-4, 4),
+                self.chance.randint(-40, 40),
+                self.chance.randrange(-(1 << 15), 1 << 15),
+            )
+        )
+        self._emit_kernel(
+            lambda **place: Alu(
+                alu_opcode=operation,
+                use_immediate=int(immediate),
+                immediate=value,
+                **loops,
+                **fields,
+                **place,
+            ),
+            uops,
+            may_pad=not any(windows),
+        )
+
+    def _uop_count(self) -> int:
+        return min(self.chance.choice((1, 1, 2, 3, 4, 6, 9)), len(self._window(self.config.uop, 0)))
+
+    def _loops(self) -> dict[str, int]:
+        return {name: self.chance.choice((1, 1, 2, 3, 5)) for name in ("iter_out", "iter_in")}
+
+    def _operand(
+        self, name: str, window: range, loops: dict[str, int], count: int
+    ) -> tuple[Elements, dict[str, int]]:
+        """Fields and factors of one operand of ``count`` micro-ops, all within ``window``."""
+        chance = self.chance
+        left = len(window) - 1
+        factors = {}
+        for loop in chance.sample(("out", "in"), 2):
+            steps = loops[f"iter_{loop}"] - 1
+            if steps:
+                factor = chance.randint(0, min(left // steps, 4))
+                left -= factor * steps
+            else:
+                factor = chance.choice((0, 1, len(window) - 1))
+            factors[f"{name}_factor_{loop}"] = factor
+        kind = chance.random()
+        if kind < 0.4:
+            start = chance.randint(0, left)
+            step = chance.choice((0, 1, 1, 2))
+            offsets = [min(start + step * at, left) for at in range(count)]
+        else:
+            offsets = [chance.randint(0, left) for _ in range(count)]
+        return np.array([window.start + offset for offset in offsets]), factors
+
+    def _emit_kernel(
+        self,
+        make: Callable[..., Gemm | Alu],
+        uops: dict[str, Elements],
+        may_pad: bool,
+    ) -> None:
+        """Loads micro-ops to somewhere in their buffer, and emits the instruction of them."""
+        chance = self.chance
+        count = uops["dst"].size
+        window = self._window(self.config.uop, self._half())
+        pads = {name: chance.choice((0, 0, 1, 2)) if may_pad else 0 for name in _X_PADS}
+        if count + sum(pads.values()) > len(window):
+            pads = dict.fromkeys(_X_PADS, 0)
+        total = count + sum(pads.values())
+        begin = window.start + chance.randrange(len(window) - total + 1)
+        layout = isa.instruction_set(self.config).uop_layout
+        words = [
+            sum(layout[name].insert(int(uops[name][at])) for name in uops) for at in range(count)
+        ]
+        apart = chance.choice((0, 0, 1, 3))
+        at = self.uops_at // 4 + len(self.uop_words)
+        for word in words:
+            self.uop_words += [word, *[chance.randrange(1 << 32) for _ in range(apart)]]
+        if apart and not any(pads.values()):
+            rows = {"x_size": 1, "y_size": count, "x_stride": 1 + apart}
+        else:
+            self.uop_words += words
+            at += count * (1 + apart)
+            rows = {"x_size": count, "y_size": 1, "x_stride": chance.randrange(1 << 16)}
+        self._emit_load(Load(memory=Memory.UOP, sram_base=begin, dram_base=at, **rows, **pads))
+        taken = range(begin, begin + total)
+        self.kernels = [kernel for kernel in self.kernels if not set(kernel[0]).intersection(taken)]
+        padded = {
+            name: np.concatenate(
+                (np.zeros(pads["x_pad_0"], int), uops[name], np.zeros(pads["x_pad_1"], int))
+            )
+            for name in uops
+        }
+        instruction = make(uop_begin=taken.start, uop_end=taken.stop)
+        accesses = _kernel_accesses(instruction, padded)
+        self.kernels.append((taken, instruction, accesses))
+        self.stream.emit(instruction, accesses)
+
+    def _repeat(self) -> None:
+        """Micro-ops that stayed in their buffer, once more."""
+        if not self.kernels:
+            self._gemm()
+            return
+        _, instruction, accesses = self.chance.choice(self.kernels)
+        if isinstance(instruction, Gemm) and not instruction.reset and self.chance.random() < 0.2:
+            instruction = replace(instruction, reset=1)
+        if isinstance(instruction, Alu) and self.chance.random() < 0.5:
+            instruction = replace(instruction, alu_opcode=self.chance.choice(tuple(AluOp)))
+        self.stream.emit(instruction, accesses)
+
+    # Instructions for their tokens alone.
+
+    def _do_nothing(self) -> None:
+        """An instruction that reads and writes nothing, whatever its other fields hold."""
+        chance = self.chance
+        anything = {
+            "sram_base": chance.randrange(1 << 16),
+            "dram_base": chance.randrange(1 << 32),
+            "x_stride": chance.randrange(1 << 16),
+        }
+        pads = {name: chance.randrange(16) for name in ("y_pad_0", "y_pad_1", *_X_PADS)}
+        top = self.config.uop.depth
+        empty: dict[str, int] = chance.choice(
+            (
+                {"uop_begin": top - 1, "uop_end": 2 * top - 1, "iter_out": 0, "iter_in": 9},
+                {"uop_begin": 0, "uop_end": 2 * top - 1, "iter_out": (1 << 14) - 1, "iter_in": 0},
+                {"uop_begin": top - 1, "uop_end": top - 1},
+                {"uop_begin": top - 1, "uop_end": 1, "iter_in": (1 << 14) - 1},
+            )
+        )
+        memory = chance.choice((Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT))
+        rows = chance.randrange(1 << 16)
+        self.stream.emit(
+            chance.choice(
+                (
+                    Load(memory=memory, x_size=0, y_size=rows, **anything, **pads),
+                    Load(memory=memory, x_size=rows, y_size=0, **anything),
+                    Store(x_size=0, y_size=rows, **anything),
+                    Store(x_size=rows, y_size=0, **anything),
+                    Gemm(**empty),
+                    Alu(alu_opcode=chance.choice(tuple(AluOp)), **empty),
+                )
+            ),
+            [],
+        )
+
+    def _pile_up_tokens(self) -> None:
+        queue = self.chance.choice(list(self.stream.clocks.tokens))
+        for _ in range(self.chance.randint(200, 700)):
+            self.stream.pass_on(queue[0], pushes={queue})
+
+
+_X_PADS = ("x_pad_0", "x_pad_1")
+
+
+def _kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[_Access]:
+    def touched(name: str) -> Elements:
+        outer, inner = np.divmod(
+            np.arange(instruction.iter_out * instruction.iter_in), instruction.iter_in
+        )
+        offset = outer * getattr(instruction, f"{name}_factor_out") + inner * getattr(
+            instruction, f"{name}_factor_in"
+        )
+        return (offset[:, np.newaxis] + uops[name]).reshape(-1)
+
+    accesses = [_Access("ACC", touched("dst"), writes=True)]
+    if isinstance(instruction, Alu) and not instruction.use_immediate:
+        accesses.append(_Access("ACC", touched("src"), writes=False))
+    if isinstance(instruction, Gemm) and not instruction.reset:
+        accesses.append(_Access("INP", touched("src"), writes=False))
+        accesses.append(_Access("WGT", touched("wgt"), writes=False))
+    return accesses
+
+
+@dataclass(frozen=True)
+class _Access:
+    memory: str
+    elements: Elements
+    writes: bool
+
+
+@dataclass
+class _Entry:
+    instruction: Instruction
+    pops: set[TokenQueue]
+    pushes: set[TokenQueue] = field(default_factory=set)
+
+
+class _Stream:
+    """Instructions in program order, with the tokens that what they share needs."""
+
+    def __init__(self, config: Config, chance: random.Random) -> None:
+        self.clocks = Clocks()
+        self._chance = chance
+        self._entries: list[_Entry] = []
+        self._accesses = Accesses(config, 1 << 22)
+        self._latest: dict[Module, int] = {}
+
+    def emit(self, instruction: Instruction, accesses: Sequence[_Access]) -> None:
+        """Adds an instruction after all that it must follow, and some tokens that nobody needs."""
+        module = isa.module_of(instruction)
+        after: dict[Module, int] = {}
+        for access in accesses:
+            for other, last in self._accesses.met(
+                module, access.memory, access.elements, access.writes
+            ):
+                after[other] = max(after.get(other, -1), int(last.max(initial=-1)))
+        pops: set[TokenQueue] = set()
+        for other, index in after.items():
+            self._follow(module, other, index, pops)
+        for queue, tokens in self.clocks.tokens.items():
+            if (
+                queue[1] is module
+                and queue not in pops
+                and tokens
+                and (self._chance.random() < (0.5 if len(tokens) > 4 else 0.1))
+            ):
+                self.clocks.take(queue)
+                pops.add(queue)
+        pushes = {
+            queue
+            for queue, tokens in self.clocks.tokens.items()
+            if queue[0] is module and len(tokens) < _TOKENS and self._chance.random() < 0.4
+        }
+        self._append(instruction, pops, pushes)
+        for access in accesses:
+            self._accesses.note(
+                len(self._entries) - 1, module, access.memory, access.elements, access.writes
+            )
+
+    def pass_on(
+        self,
+        module: Module,
+        pops: AbstractSet[TokenQueue] = frozenset(),
+        pushes: AbstractSet[TokenQueue] = frozenset(),
+    ) -> None:
+        """Adds an instruction of ``module`` that only takes and gives tokens."""
+        nothing: dict[Module, Instruction] = {
+            Module.LOAD: Load(memory=self._chance.choice((Memory.INP, Memory.WGT)), x_size=0),
+            Module.COMPUTE: Gemm(uop_end=0),
+            Module.STORE: Store(x_size=0),
+        }
+        self._append(nothing[module], pops, pushes)
+
+    def instructions(self) -> list[Instruction]:
+        result = []
+        for entry in self._entries:
+            module = isa.module_of(entry.instruction)
+            flags: dict[str, Any] = {
+                "pop_prev": int((Module(max(module - 1, 0)), module) in entry.pops),
+                "pop_next": int((Module(module + 1), module) in entry.pops),
+                "push_prev": int((module, Module(max(module - 1, 0))) in entry.pushes),
+                "push_next": int((module, Module(module + 1)) in entry.pushes),
+            }
+            result.append(replace(entry.instruction, **flags))
+        return result
+
+    def _append(
+        self,
+        instruction: Instruction,
+        pops: AbstractSet[TokenQueue],
+        pushes: AbstractSet[TokenQueue],
+    ) -> None:
+        """Adds an instruction whose pops were already taken from the clocks."""
+        module = isa.module_of(instruction)
+        self._entries.append(_Entry(instruction, set(pops), set(pushes)))
+        self._latest[module] = len(self._entries) - 1
+        self.clocks.advance(module, len(self._entries) - 1)
+        for queue in pushes:
+            self.clocks.give(queue)
+
+    def _follow(self, module: Module, other: Module, index: int, pops: set[TokenQueue]) -> None:
+        """Has the next instruction of ``module`` start after instruction ``index`` of ``other``.
+
+        ``pops`` are those that it takes; more than one of a queue need more instructions.
+        """
+        if self.clocks.known[module][other] >= index:
+            return
+        # Load and store meet through compute.
+        via = other if Module.COMPUTE in (module, other) else Module.COMPUTE
+        queue = (via, module)
+        if not any(known[other] >= index for known in self.clocks.tokens[queue]):
+            if via is not other:
+                passed: set[TokenQueue] = set()
+                self._follow(via, other, index, passed)
+                if passed:
+                    self.pass_on(via, pops=passed)
+            self._push(queue)
+        while self.clocks.known[module][other] < index:
+            if queue in pops:
+                self.pass_on(module, pops=pops)
+                pops.clear()
+            self.clocks.take(queue)
+            pops.add(queue)
+
+    def _push(self, queue: TokenQueue) -> None:
+        """Gives a token after all that the giver has done so far."""
+        latest = self._entries[self._latest[queue[0]]]
+        if queue in latest.pushes:
+            self.pass_on(queue[0], pushes={queue})
+        else:
+            latest.pushes.add(queue)
+            self.clocks.give(queue)
+
+
+@dataclass
+class _Fault:
+    """Where a fault is put: before instruction ``at`` of ``stream``, which is not the first."""
+
+    config: Config
+    chance: random.Random
+    stream: list[Instruction | int]
+    at: int
+
+    def insert(self, *instructions: Instruction | int) -> None:
+        self.stream[self.at : self.at] = instructions
+
+
+def _insert_illegal(fault: _Fault) -> None:
+    chance = fault.chance
+    instructions = isa.instruction_set(fault.config)
+    spare = [
+        bits
+        for loop in (Gemm(uop_end=0), Alu(alu_opcode=0, uop_end=0))
+        for bits in (
+            instructions.encode(loop) | 1 << bit for bit in range(3, isa.INSTRUCTION_WIDTH)
+        )
+        if instructions.unused_bits(bits)
+    ]
+    fault.insert(
+        chance.choice(
+            (
+                *([chance.choice(spare)] * 2 if spare else ()),
+                chance.randrange(1 << 125) << 3 | chance.choice((5, 6, 7)),
+                Load(memory=chance.choice((Memory.OUT, 6, 7))),
+                Load(memory=Memory.INP, reserved=1 << chance.randrange(6)),
+                Load(memory=Memory.ACC, reserved=1 << chance.randrange(6)),
+                Load(memory=Memory.WGT, pop_prev=1),
+                Load(memory=Memory.INP, push_prev=1),
+                Store(pop_next=1),
+                Store(push_next=1),
+                Store(memory=chance.choice((0, 1, 2, 3, 5, 6, 7))),
+                Store(reserved=1 << chance.randrange(6)),
+                Store(x_size=0, **{chance.choice(_X_PADS): 1}),
+                Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
+                Alu(alu_opcode=chance.choice((5, 6, 7)), uop_end=0),
+            )
+        )
+    )
+
+
+def _insert_transfer_out_of_range(fault: _Fault) -> None:
+    chance = fault.chance
+    memory = chance.choice((*_LOADED, Memory.OUT))
+    depth = fault.config.memory(memory).depth
+    if memory is Memory.ACC_8BIT:
+        depth = fault.config.acc.depth
+    beyond = chance.choice(
+        (
+            {"sram_base": depth - 1, "x_size": 2},
+            {"sram_base": depth, "x_size": 1},
+            {"sram_base": 0xFFFF, "x_size": 0xFFFF, "y_size": 0xFFFF},
+            {"sram_base": depth - 1, "x_size": 1, "y_size": 2},
+        )
+    )
+    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
+
+
+def _insert_uop_out_of_range(fault: _Fault) -> None:
+    depth, chance = fault.config.uop.depth, fault.chance
+    begin = chance.choice((0, depth - 1))
+    end = chance.choice((depth + 1, 2 * depth - 1))
+    loops = {"uop_begin": begin, "uop_end": end, "iter_out": 2}
+    fault.insert(chance.choice((Gemm(reset=1, **loops), Gemm(**loops), Alu(alu_opcode=0, **loops))))
+
+
+def _insert_operand_out_of_range(fault: _Fault) -> None:
+    """Micro-ops of all zeros, and a factor that takes an operand past the depth."""
+    config, chance = fault.config, fault.chance
+    zero = Load(memory=Memory.UOP, x_size=1, y_size=0, y_pad_0=1)
+    make: Callable[..., Instruction]
+    name, depth, make = chance.choice(
+        (
+            ("dst", config.acc.depth, Gemm),
+            ("src", config.inp.depth, Gemm),
+            ("wgt", config.wgt.depth, Gemm),
+            ("dst", config.acc.depth, Alu),
+            ("src", config.acc.depth, Alu),
+        )
+    )
+    loop, other = chance.choice((("out", "in"), ("in", "out")))
+    fields: dict[str, int] = {
+        f"iter_{loop}": 2,
+        f"{name}_factor_{loop}": depth - 1,
+        f"iter_{other}": 2,
+        f"{name}_factor_{other}": 1,
+    }
+    if make is Alu:
+        fields["alu_opcode"] = AluOp.ADD
+    elif name == "dst":
+        fields["reset"] = 1
+    fault.insert(zero, make(uop_end=1, **fields))
+
+
+def _insert_bus_error(fault: _Fault) -> None:
+    chance = fault.chance
+    memory = chance.choice((*_LOADED, Memory.OUT))
+    beyond = chance.choice(
+        (
+            {"dram_base": (1 << 32) - 1, "x_size": 1},
+            {"dram_base": (1 << 32) - 1, "x_size": 2, "y_size": 1},
+            {"dram_base": 1 << 31, "x_size": 1, "y_size": 2, "x_stride": 0xFFFF},
+        )
+    )
+    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
+
+
+def _insert_token_overflow(fault: _Fault) -> None:
+    # Nobody takes this many: the program itself takes a few hundred tokens at the most.
+    nothing: Instruction = fault.chance.choice(
+        (
+            Load(memory=Memory.INP, x_size=0, push_next=1),
+            Gemm(uop_end=0, push_next=1),
+            Gemm(uop_end=0, push_prev=1),
+            Store(x_size=0, push_prev=1),
+        )
+    )
+    fault.insert(*[nothing] * (isa.TOKEN_LIMIT + 500))
+
+
+def _insert_finish(fault: _Fault) -> None:
+    fault.insert(Finish())
+
+
+def _drop_finish(fault: _Fault) -> None:
+    del fault.stream[-1]
+
+
+def _insert_deadlock(fault: _Fault) -> None:
+    """Pops that nobody pushes for, of more tokens than there can be left."""
+    nothing: Instruction = fault.chance.choice(
+        (
+            Load(memory=Memory.INP, x_size=0, pop_next=1),
+            Gemm(uop_end=0, pop_next=1),
+            Gemm(uop_end=0, pop_prev=1),
+            Store(x_size=0, pop_prev=1),
+        )
+    )
+    fault.insert(*[nothing] * 500)
+
+
+_LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
+
+_FAULTS: dict[str, Callable[[_Fault], None]] = {
+    "illegal_instruction": _insert_illegal,
+    "transfer_out_of_range": _insert_transfer_out_of_range,
+    "uop_out_of_range": _insert_uop_out_of_range,
+    "operand_out_of_range": _insert_operand_out_of_range,
+    "bus_error": _insert_bus_error,
+    "token_overflow": _insert_token_overflow,
+    "finish_before_the_end": _insert_finish,
+    "no_finish_at_the_end": _drop_finish,
+    "deadlock": _insert_deadlock,
+}
+FAULT_KINDS = tuple(_FAULTS)

@@ -1,0 +1,94 @@
+"""Random programs of our own on the RTL: every byte and every report as the model has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
+from amaranth_vta.sw.runtime.device import RunResult
+
+VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
+CONFIGS = {name: PRESETS[name] for name in ("tiny", "batch2", "int4", "pynq", "block32")} | {
+    name: ProgramImage.load(VECTORS / f"{name}-corners-1.npz").config
+    for name in ("acc16", "bus128", "deep8x32", "int4out8")
+}
+DRAMS = ("ideal", "ddr", "random:1", "random:2")
+# Of simulation, for each configuration and memory; the simulator is built before the clock starts.
+SECONDS = 2.0
+
+
+def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np.ndarray]:
+    device = open_device(device_name, image.config, image.dram.size, dram=dram)
+    device.write(0, image.dram)
+    result = device.run(image.insn_addr, image.insn_count)
+    return result, device.read(0, image.dram.size)
+
+
+def seeds(seconds: float) -> Iterator[int]:
+    """Numbers from 0 up: three of them, and more while there is time."""
+    seed, end = 0, time.monotonic() + seconds
+    while seed < 3 or time.monotonic() < end:
+        yield seed
+        seed += 1
+
+
+@pytest.mark.parametrize("dram", DRAMS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_programs_leave_the_same_memory_and_tokens(name: str, dram: str) -> None:
+    config = CONFIGS[name]
+    open_device("rtl", config, 64, dram=dram)
+    for seed in seeds(SECONDS):
+        image = random_program(config, seed, deep_tokens=seed % 10 == 2)
+        result, memory = run(image, "rtl", dram)
+        assert result.fault is None, seed
+        assert image.expected is not None
+        assert np.array_equal(memory, image.expected), seed
+        assert result.cycles is not None
+        assert result.cycles > image.insn_count
+        model = FunctionalDevice(config, image.dram.size)
+        model.write(0, image.dram)
+        assert result.tokens_left == model.run(image.insn_addr, image.insn_count).tokens_left, seed
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+@pytest.mark.parametrize("name", ["tiny", "int4"])
+def test_faults_are_reported_as_the_model_does(name: str, kind: str) -> None:
+    config = CONFIGS[name]
+    for seed in range(4):
+        dram = DRAMS[seed]
+        image, fault = random_faulty_program(config, kind, seed)
+        result, _ = run(image, "rtl", dram)
+        assert result.fault == fault, (seed, dram)
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_the_machine_runs_the_next_program_after_a_fault(kind: str) -> None:
+    config = CONFIGS["tiny"]
+    faulty, fault = random_faulty_program(config, kind, seed=9)
+    good = random_program(config, seed=9)
+    device = open_device("rtl", config, max(faulty.dram.size, good.dram.size), dram="random:9")
+    for _ in range(2):
+        device.write(0, faulty.dram)
+        assert device.run(faulty.insn_addr, faulty.insn_count).fault == fault
+        device.write(0, good.dram)
+        assert device.run(good.insn_addr, good.insn_count).fault is None
+        assert good.expected is not None
+        assert np.array_equal(device.read(0, good.dram.size), good.expected)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_pysim_leaves_the_same_memory(seed: int) -> None:
+    image = random_program(CONFIGS["tiny"], seed, length=15)
+    result, memory = run(image, "pysim", f"random:{seed}")
+    assert result.fault is None
+    assert image.expected is not None
+    assert np.array_equal(memory, image.expected)
