@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from amaranth_vta.session import Session
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
-    from amaranth_vta.sw.compiler.build import lower
     from amaranth_vta.sw.compiler.environment import Environment, get_env
+    from amaranth_vta.sw.compiler.lower import lower
 
 __all__ = [
     "PRESETS",
@@ -39,7 +39,7 @@ _HOMES = {
     "Session": "session",
     "build": "default_device",
     "get_env": "sw.compiler.environment",
-    "lower": "sw.compiler.build",
+    "lower": "sw.compiler.lower",
     "open_device": "sim.devices",
 }
 

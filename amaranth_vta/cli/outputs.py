@@ -41,22 +41,24 @@ class Outputs:
         for file in self._files.values():
             file.discard()
 
-    def reserve(self, option: str, path: str | None) -> None:
-        """The file that ``option`` names; nothing if it was not given.
+    def reserve(self, option: str, path: str | None) -> Path | None:
+        """Opens the file that ``option`` names; does nothing if it was not given.
 
-        Raises `OutputError` when it cannot be written, or is that of another option.
+        Returns where it is until it is saved, for what writes files itself. Raises `OutputError`
+        when it cannot be written, or is that of another option.
         """
         if path is None:
-            return
+            return None
         output = _Output(option, path)
         for other in self._files.values():
             if other.target == output.target:
                 output.discard()
                 raise OutputError(f"{other.option} and {option} name the same file, {path}")
         self._files[option] = output
+        return output.part
 
-    def save(self, option: str, write: Callable[[IO[bytes]], object]) -> None:
-        """``write`` fills the file of ``option``, if that was given."""
+    def save(self, option: str, write: Callable[[IO[bytes]], object] | None = None) -> None:
+        """``write`` fills the file of ``option``, if that was given; without it, it is filled."""
         if option in self._files:
             self._files.pop(option).save(write)
 
@@ -72,22 +74,23 @@ class _Output:
         # /dev/stdout is written to and not replaced, even where it leads to a regular file.
         special = path.startswith("/dev/") or (self.target.exists() and not self.target.is_file())
         self._replaced = not special
-        self._part = Path(path)
+        self.part = Path(path)
         if self._replaced:
             if self.target.exists() and not os.access(self.target, os.W_OK):
                 raise self._problem("Permission denied")
-            self._part = self.target.with_name(f".{secrets.token_hex(6)}.part")
+            self.part = self.target.with_name(f".{secrets.token_hex(6)}.part")
         try:
-            self._file = self._part.open("xb" if self._replaced else "ab")
+            self._file = self.part.open("xb" if self._replaced else "ab")
         except OSError as error:
             raise self._problem(error.strerror) from None
 
-    def save(self, write: Callable[[IO[bytes]], object]) -> None:
+    def save(self, write: Callable[[IO[bytes]], object] | None) -> None:
         try:
-            write(self._file)
+            if write is not None:
+                write(self._file)
             self._file.close()
             if self._replaced:
-                self._part.replace(self.target)
+                self.part.replace(self.target)
         except OSError as error:
             self.discard()
             raise self._problem(error.strerror) from None
@@ -97,7 +100,7 @@ class _Output:
         with suppress(OSError):
             self._file.close()
         if self._replaced:
-            self._part.unlink(missing_ok=True)
+            self.part.unlink(missing_ok=True)
 
     def _problem(self, reason: str | None) -> OutputError:
         return OutputError(f"{self.option} {self._path} cannot be written: {reason}")

@@ -1,15 +1,157 @@
-"""``vta run``: a network on the machine."""
+"""``vta run``: a quantized network on the machine."""
 
 from __future__ import annotations
 
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from amaranth_vta.hw.config import Config
+
+from .options import config_option, device_option, dram_option, json_option
+from .outputs import Outputs
+from .problems import DONE, WRONG_RESULT
+from .progress import building
+
+if TYPE_CHECKING:
+    from amaranth_vta.session import CheckReport, Session
+
+Arrays = dict[str, Any]
 
 
 @click.command()
 @click.argument("model", type=click.Path())
-def run(model: str) -> int:
-    """Run the network of MODEL.onnx."""
-    from amaranth_vta.session import Session
+@config_option
+@device_option
+@dram_option
+@click.option(
+    "--inputs",
+    "inputs_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="An .npz with an array for each input of the graph; random ones if not given.",
+)
+@click.option(
+    "--outputs",
+    "outputs_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write an .npz with an array for each output of the graph.",
+)
+@click.option(
+    "--check", is_flag=True, help="Compare with ONNX Runtime; a difference is exit code 1."
+)
+@click.option("--explain", is_flag=True, help="Say why what runs on the host does.")
+@click.option(
+    "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
+)
+@json_option
+def run(
+    model: str,
+    config: Config,
+    device: str,
+    dram: str,
+    inputs_path: str | None,
+    outputs_path: str | None,
+    check: bool,
+    explain: bool,
+    waves: str | None,
+    json_path: str | None,
+) -> int:
+    """Run the quantized network of MODEL.onnx.
 
-    Session(model)
-    return 0
+    Prints a table of the network's layers: where each ran, its MACs, its cycles, and what share
+    of the machine's MACs a cycle it used. What does not fit the machine runs on the host, by ONNX
+    Runtime.
+    """
+    import numpy as np
+
+    from amaranth_vta.session import Session
+    from amaranth_vta.sw.runtime.command import RuntimeFault
+
+    with Outputs() as outputs:
+        outputs.reserve("--outputs", outputs_path)
+        outputs.reserve("--json", json_path)
+        waves_part = outputs.reserve("--waves", waves)
+        given = _load_arrays(inputs_path) if inputs_path is not None else None
+        with building() as progress:
+            session = Session(
+                model, config, device=device, dram=dram, waves=waves_part, progress=progress
+            )
+        checked: CheckReport | None = None
+        with session:
+            inputs = _random_inputs(session) if given is None else given
+            try:
+                if check:
+                    checked = session.check(inputs)
+                    results = checked.outputs
+                else:
+                    results = session.run(inputs)
+            except RuntimeFault:
+                outputs.save_json("--json", session.report())
+                raise
+            finally:
+                # The file is complete when the device is closed.
+                session.close()
+                outputs.save("--waves")
+        outputs.save("--outputs", lambda file: np.savez(file, **results))
+        report = session.report()
+        if checked is not None:
+            report["mismatches"] = checked.mismatches
+        outputs.save_json("--json", report)
+    click.echo(session.plan_table())
+    if given is None:
+        click.echo("Inputs were random; --inputs gives others.")
+    if explain:
+        for layer in session.layers:
+            if layer.reason:
+                click.echo(f"{layer.name} ({layer.operator}) runs on the host: {layer.reason}")
+    if checked is not None:
+        click.echo(_comparison(checked))
+        return DONE if checked.ok else WRONG_RESULT
+    return DONE
+
+
+def _comparison(checked: CheckReport) -> str:
+    text = f"ONNX Runtime: {checked.mismatches:,} of {checked.elements:,} output elements differ"
+    if checked.mismatches:
+        shares = ", ".join(f"{by:+}: {count:,}" for by, count in sorted(checked.histogram.items()))
+        text += f" (by {shares})"
+    return (
+        f"{text}; {checked.differs_from_default:,} differ from the untouched model in a default "
+        "session, which is no failure"
+    )
+
+
+def _random_inputs(session: Session) -> Arrays:
+    """One image, the same at each call: all values of an integer type, 0 to 1 of a float."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    inputs = {}
+    for name, info in session.inputs.items():
+        shape = tuple(1 if size is None else size for size in info.shape)
+        if np.issubdtype(info.dtype, np.integer):
+            limits = np.iinfo(info.dtype)
+            inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)
+        else:
+            inputs[name] = random.random(shape).astype(info.dtype)
+    return inputs
+
+
+def _load_arrays(path: str) -> Arrays:
+    import numpy as np
+
+    try:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise click.ClickException(f"--inputs {path} is one array and no .npz of arrays")
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.ClickException(f"--inputs {path} cannot be read: {reason}") from None
+    except (ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        raise click.ClickException(f"--inputs {path} is damaged, or no .npz of arrays") from None

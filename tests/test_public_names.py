@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import amaranth_vta
+
+
+@pytest.mark.parametrize("name", amaranth_vta.__all__)
+def test_a_public_name_is_there_when_it_is_asked_for(name: str) -> None:
+    assert getattr(amaranth_vta, name) is getattr(amaranth_vta, name)
+    assert name in dir(amaranth_vta)
+
+
+def test_any_other_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'amaranth_vta' has no attribute 'Tensor'"):
+        _ = amaranth_vta.Tensor
+
+
+def test_the_package_alone_loads_nothing_heavy() -> None:
+    code = "import sys, amaranth_vta; print({'amaranth', 'numpy', 'onnx'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
