@@ -8,6 +8,7 @@ from pathlib import Path
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Device
 
+from .dram import memory_timing
 from .functional import FunctionalDevice
 
 DEVICES = ("functional", "rtl", "pysim")
@@ -32,7 +33,7 @@ def open_device(
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, and ``waves`` a file
     for a VCD of each run; both are for the cycle-accurate devices. ``order`` is for the functional
     model: ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. ``progress`` is told
-    what a build is at. Raises `DeviceError`.
+    what a build is at. Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
     """
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
     # model need not wait for.
@@ -40,6 +41,7 @@ def open_device(
         case "functional":
             if waves is not None:
                 raise DeviceError("the functional model has no clock, hence no waves to write")
+            memory_timing(dram)  # of no use here, but a name that means nothing is refused
             try:
                 return FunctionalDevice(config, memory_bytes, order)
             except ValueError as error:
