@@ -211,7 +211,7 @@ class ReadArbiter(wiring.Component):
         }
 
         # Requests.
-        chosen, latest = Signal(Reader), Signal(Reader)
+        chosen, latest = Signal(Reader), Signal(Reader, init=Reader.COMPUTE)
         other = Mux(
             self.load.request.valid & ((latest != Reader.LOAD) | ~self.compute.request.valid),
             Reader.LOAD,

@@ -1,0 +1,219 @@
+"""The fetch module: reads the program ahead and hands each instruction to its module."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from . import isa
+from .axi import BurstRequest, ReadSignature
+from .config import Config
+from .stream import Queue
+from .structures import (
+    ADDRESS_WIDTH,
+    INDEX_WIDTH,
+    FaultPort,
+    QueueEntry,
+    instruction_layout,
+)
+
+# Bursts end where the address is a multiple of this many bytes; twice as many are kept.
+_BURST_BYTES = 256
+
+
+class Fetch(wiring.Component):
+    """Reads instructions in bursts of up to 16, and as many again ahead, in stream order.
+
+    A burst is asked for when there is room for all of it, so that its beats never wait. An
+    instruction that cannot be handed over because its queue is full holds up all that follow.
+    What is wrong with the program, or with reading it, counts when that instruction is reached:
+    then fetch stops, hands over nothing more, and lets the beats under way come.
+
+    Timing: the first request is made in the second cycle after ``start``. An instruction is
+    handed over in the cycle after its last beat came, at the earliest, and one in every cycle as
+    long as there are any.
+
+    Ports
+    -----
+    start : for one cycle; ``insn_addr`` and ``insn_count`` are stable from then on
+    insn_addr : byte address of the program
+    insn_count : its instructions
+    read : the memory
+    load, compute, store : the queues of the modules
+    fault : ``bad_stream`` (also for an empty program, or an address that is not a multiple of
+        16, at index 0) or ``bus_error``
+    waiting : an instruction waits for room in its queue, and nothing is under way
+    quiet : not started, all handed over, or stopped by a fault; nothing is under way
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        entry = stream.Signature(QueueEntry)
+        super().__init__(
+            {
+                "start": In(1),
+                "insn_addr": In(ADDRESS_WIDTH),
+                "insn_count": In(INDEX_WIDTH),
+                "read": Out(ReadSignature(8 * config.bus_bytes)),
+                "load": Out(entry),
+                "compute": Out(entry),
+                "store": Out(entry),
+                "fault": Out(FaultPort()),
+                "waiting": Out(1),
+                "quiet": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        bus_bytes = self._config.bus_bytes
+        # The buffer holds words of one instruction, or of a beat if it has several.
+        word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
+        per_word = word_bytes // isa.INSTRUCTION_BYTES
+        per_burst = _BURST_BYTES // isa.INSTRUCTION_BYTES
+        words = 2 * _BURST_BYTES // word_bytes
+        word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
+        m.submodules.buffer = buffer = Queue(word, words)
+
+        active = Signal()
+        bad_start = (self.insn_count == 0) | (self.insn_addr[:4] != 0)
+
+        # Ask. Words asked for and not yet handed over are never more than the buffer holds.
+        place = Signal(ADDRESS_WIDTH - 4)  # in instructions
+        left = Signal(INDEX_WIDTH)
+        reserved = Signal(range(words + 1))
+        request = Signal(BurstRequest)
+        asking = Signal()
+        slot = Signal(range(per_burst))
+        past = Signal(range((1 << INDEX_WIDTH) + per_burst))
+        last_slot = Signal(range(per_burst))
+        shift = (per_word - 1).bit_length()
+        burst_words = Signal(range(_BURST_BYTES // word_bytes + 1))
+        ask, freed = Signal(), Signal()
+        m.d.comb += [
+            slot.eq(place),
+            past.eq(slot + left),
+            last_slot.eq(Mux(past > per_burst, per_burst - 1, past - 1)),
+            burst_words.eq((last_slot >> shift) - (slot >> shift) + 1),
+            ask.eq(
+                active
+                & (left != 0)
+                & ~self.fault.valid
+                & (~asking | self.read.request.ready)
+                & (reserved + burst_words <= words)
+            ),
+            self.read.request.valid.eq(asking),
+            self.read.request.payload.eq(request),
+        ]
+        with m.If(self.read.request.ready):
+            m.d.sync += asking.eq(0)
+        with m.If(ask):
+            m.d.sync += [
+                asking.eq(1),
+                request.address.eq((place >> shift) << (word_bytes - 1).bit_length()),
+                request.length.eq(burst_words * (word_bytes // bus_bytes) - 1),
+                place.eq(place + (last_slot - slot + 1)),
+                left.eq(left - (last_slot - slot + 1)),
+            ]
+        m.d.sync += reserved.eq(reserved + Mux(ask, burst_words, 0) - freed)
+
+        # Receive.
+        beat = self.read.beat
+        m.d.comb += beat.ready.eq(1)
+        if bus_bytes == word_bytes:
+            m.d.comb += [
+                buffer.i.valid.eq(beat.valid),
+                buffer.i.payload.bits.eq(beat.payload.data),
+                buffer.i.payload.error.eq(beat.payload.error),
+            ]
+        else:
+            half = Signal(8 * bus_bytes)
+            half_held, half_error = Signal(), Signal()
+            m.d.comb += [
+                buffer.i.valid.eq(beat.valid & half_held),
+                buffer.i.payload.bits.eq(Cat(half, beat.payload.data)),
+                buffer.i.payload.error.eq(beat.payload.error | half_error),
+            ]
+            with m.If(beat.valid):
+                m.d.sync += [
+                    half.eq(beat.payload.data),
+                    half_error.eq(beat.payload.error),
+                    half_held.eq(~half_held),
+                ]
+        under_way = Signal(range(2 * words + 1))
+        m.d.sync += under_way.eq(
+            under_way
+            + (self.read.request.valid & self.read.request.ready)
+            - (beat.valid & beat.payload.last)
+        )
+
+        # Hand over.
+        index, last_index = Signal(INDEX_WIDTH), Signal(INDEX_WIDTH)
+        part = Signal(range(per_word))
+        entry = Signal(QueueEntry)
+        m.d.comb += [
+            entry.bits.eq(buffer.o.payload.bits.word_select(part, isa.INSTRUCTION_WIDTH)),
+            entry.index.eq(index),
+        ]
+        fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
+        is_last, misplaced, good, taken = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            is_last.eq(index == last_index),
+            misplaced.eq(is_last != (fields.opcode == isa.Opcode.FINISH)),
+            good.eq(active & buffer.o.valid & ~buffer.o.payload.error & ~misplaced),
+        ]
+        with m.If(fields.opcode == isa.Opcode.STORE):
+            target = self.store
+            m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
+        with m.Elif(
+            (fields.opcode == isa.Opcode.LOAD)
+            & ((fields.memory == isa.Memory.INP) | (fields.memory == isa.Memory.WGT))
+        ):
+            target = self.load
+            m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
+        with m.Else():
+            target = self.compute
+            m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
+        for target in (self.load, self.compute, self.store):
+            m.d.comb += target.payload.eq(entry)
+        m.d.comb += [
+            freed.eq(taken & ((part == per_word - 1) | is_last)),
+            buffer.o.ready.eq(freed),
+        ]
+        with m.If(taken):
+            m.d.sync += [index.eq(index + 1), part.eq(part + 1)]
+            with m.If(is_last):
+                m.d.sync += active.eq(0)
+        with m.If(active & buffer.o.valid & ~good):
+            m.d.sync += [
+                active.eq(0),
+                self.fault.valid.eq(1),
+                self.fault.index.eq(index),
+                self.fault.cause.eq(
+                    Mux(
+                        buffer.o.payload.error,
+                        int(isa.Cause.BUS_ERROR),
+                        int(isa.Cause.BAD_STREAM),
+                    )
+                ),
+            ]
+
+        with m.If(self.start):
+            m.d.sync += [
+                active.eq(~bad_start),
+                place.eq(self.insn_addr >> 4),
+                left.eq(self.insn_count),
+                part.eq(self.insn_addr >> 4),
+                index.eq(0),
+                last_index.eq(self.insn_count - 1),
+                self.fault.valid.eq(bad_start),
+                self.fault.index.eq(0),
+                self.fault.cause.eq(isa.Cause.BAD_STREAM),
+            ]
+        still = (under_way == 0) & ~asking
+        m.d.comb += [
+            self.quiet.eq(~active & still),
+            self.waiting.eq(good & ~taken & still),
+        ]
+        return m
