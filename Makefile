@@ -30,8 +30,8 @@ format: setup  ## Put sources into the format that lint asks for
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## Measure speed, beside the figures of before
-	$(BIN)/python -m benchmarks
+bench: setup  ## Measure how fast the compiled machine simulates
+	$(BIN)/python benchmarks/simulation_speed.py
 
 clean:  ## Remove .venv and what builds left behind
 	rm -rf $(VENV) build dist sim_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
