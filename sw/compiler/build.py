@@ -44,8 +44,7 @@ class Function:
         code = HostCode(lowered.function, lowered.config)
         self.source = code.source
         self._host = code.compile(issued)
-        outputs = {buffer.name for buffer in lowered.function.outputs}
-        self.outputs = [index for index, arg in enumerate(self.args) if arg.name in outputs]
+        self.outputs = [index for index, arg in enumerate(args) if arg.op.body is not None]
 
     def nbytes(self, index: int) -> int:
         """Bytes of the buffer of argument ``index``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from keyword import iskeyword
 from math import prod
 from typing import Any, Protocol
 
@@ -163,7 +164,8 @@ class HostCode:
         self._taken = {"rt", "min", "max", "range", *Memory.__members__, *Module.__members__}
         self._lines: list[str] = []
         args = [self._name(arg, arg.name) for arg in function.args]
-        self._lines.append(f"def {function.name}({', '.join(['rt', *args])}):")
+        self.name = self._name(function, function.name)
+        self._lines.append(f"def {self.name}({', '.join(['rt', *args])}):")
         self._write(function.body, ())
         if len(self._lines) == 1:
             self._lines.append("    pass")
@@ -175,13 +177,13 @@ class HostCode:
         names: dict[str, Any] = {**Memory.__members__, **Module.__members__}
         for number, kernel in enumerate(self.kernels):
             names[f"kernel_{number}"] = issue(kernel)
-        exec(compile(self.source, f"<{self.function.name}>", "exec"), names)
-        return names[self.function.name]
+        exec(compile(self.source, f"<{self.name}>", "exec"), names)
+        return names[self.name]
 
     def _name(self, thing: object, wish: str) -> str:
         if thing not in self._names:
             base = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
-            if not base or base[0].isdigit() or base.startswith("kernel_"):
+            if not base.isidentifier() or iskeyword(base) or base.startswith("kernel_"):
                 base = f"_{base}"
             chosen, number = base, 1
             while chosen in self._taken:

@@ -11,6 +11,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, Union
 
@@ -387,6 +389,8 @@ def _constant(op: str, other: Expr, value: Any) -> Const:
 
 def add(left: Expr, right: Expr) -> Expr:
     first, second = Affine.of(left), Affine.of(right)
+    if second is not None and not second.terms and not second.const:
+        return left
     if first is not None and second is not None:
         return first.plus(second)
     return _binary("+", left, right)
@@ -394,6 +398,8 @@ def add(left: Expr, right: Expr) -> Expr:
 
 def _subtract(left: Expr, right: Expr) -> Expr:
     first, second = Affine.of(left), Affine.of(right)
+    if second is not None and not second.terms and not second.const:
+        return left
     if first is not None and second is not None:
         return first.plus(second, -1)
     return _binary("-", left, right)
@@ -575,6 +581,13 @@ class Tensor:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    @cached_property
+    def interval(self) -> Interval:
+        """Bounds of the elements, as far as they can be told from how they are computed."""
+        if self.op.body is None:
+            return dtype_interval(self.dtype)
+        return value_interval(self.op.body, {axis: _axis_interval(axis) for axis in self.op.axis})
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape)}"
@@ -801,8 +814,16 @@ def value_interval(value: Expr, ranges: Mapping[Var, Interval] | None = None) ->
         case Select():
             first, second = value_interval(value.true, ranges), value_interval(value.false, ranges)
             return min(first[0], second[0]), max(first[1], second[1])
-        case Reduce() if value.kind != "sum":
-            return value_interval(value.value, ranges)
+        case Access() if isinstance(value.source, Tensor):
+            return value.source.interval
+        case Reduce():
+            inner = dict(ranges)
+            inner.update({axis: _axis_interval(axis) for axis in value.axes})
+            low, high = value_interval(value.value, inner)
+            if value.kind == "sum":
+                count = prod(axis.extent or 1 for axis in value.axes)
+                low, high = low * count, high * count
+            return (low, high) if whole[0] <= low and high <= whole[1] else whole
         case Binary():
             low, high = _binary_interval(
                 value.op, value_interval(value.left, ranges), value_interval(value.right, ranges)

@@ -7,8 +7,8 @@ and sequences stay what they are. Every loop begins at 0 and has a constant exte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Union
 
@@ -29,6 +29,7 @@ from .expr import (
     Select,
     Var,
 )
+from .expr import rebuild as rebuild_expression
 
 Stmt = Union["Seq", "For", "Allocate", "Region", "Assign", "Dma", "Uop", "Kernel", "Token"]
 
@@ -219,14 +220,13 @@ class Token:
     when: Expr | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Function:
-    """A loop nest with its arguments; ``stages`` names what computed each buffer."""
+    """A loop nest with its arguments."""
 
     name: str
     args: list[Buffer]
     body: Stmt
-    outputs: list[Buffer] = field(default_factory=list)
 
     def __str__(self) -> str:
         return to_text(self)
@@ -276,6 +276,44 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
         indices = tuple(map(change, stmt.indices))
         return replace(stmt, indices=indices, value=change(stmt.value))
     return rebuild(stmt, lambda child: map_expressions(child, change))
+
+
+def copied(
+    stmt: Stmt, values: Mapping[Var, Affine], buffers: Mapping[Buffer, Callable[[Access], Access]]
+) -> Stmt:
+    """A copy of ``stmt``, as it is before any instruction is made, with loops and allocations of
+    its own, variables replaced by ``values``, and reads and writes of ``buffers`` changed."""
+    names, targets = dict(values), dict(buffers)
+
+    def expression(value: Expr) -> Expr:
+        match value:
+            case Var():
+                return names.get(value, value)
+            case Affine():
+                return value.replace(names)
+        value = rebuild_expression(value, expression)
+        if isinstance(value, Access) and value.source in targets:
+            return targets[value.source](value)
+        return value
+
+    def statement(part: Stmt) -> Stmt:
+        match part:
+            case For():
+                var = Var(part.var.name)
+                names[part.var] = Affine({var: 1})
+                return replace(part, var=var, body=statement(part.body))
+            case Allocate():
+                new = replace(part.buffer)
+                targets[part.buffer] = lambda access: Access(new, access.indices)
+                return Allocate(new, statement(part.body))
+            case Assign():
+                target = expression(Access(part.buffer, part.indices))
+                assert isinstance(target, Access)
+                value = expression(part.value)
+                return replace(part, buffer=target.source, indices=target.indices, value=value)
+        return rebuild(part, statement)
+
+    return statement(stmt)
 
 
 def loop_ranges(stmt: Stmt) -> dict[Var, Interval]:

@@ -19,6 +19,7 @@ from .passes.interleave_threads import interleave_threads
 from .passes.map_to_alu import map_to_alu
 from .passes.share_storage import share_storage
 from .passes.tensorize_gemm import tensorize_gemm
+from .passes.unroll_loops import unroll_loops
 from .schedule import Schedule
 
 Pass = Callable[[Function, Config], Function]
@@ -45,6 +46,7 @@ def require_instructions(function: Function, _: Config) -> Function:
 
 PASSES: tuple[Pass, ...] = (
     _unconfigured(interleave_threads),
+    _unconfigured(unroll_loops),
     _unconfigured(share_storage),
     copy_by_dma,
     tensorize_gemm,

@@ -87,6 +87,7 @@ class Stage:
         self.threads: dict[IterVar, IterVar] = {}
         self.unrolled: set[IterVar] = set()
         self.copies = 1
+        self.inlined = False
         self.origin: Origin = self.op.origin
 
     @property
@@ -149,6 +150,14 @@ class Stage:
     def compute_root(self) -> None:
         """Computes all of the tensor before what needs it."""
         self.attach = None
+
+    def compute_inline(self) -> None:
+        """Computes each element where it is read, without storing it."""
+        if self.body is None or self.reduce_axis or self.tensor in self.schedule.outputs:
+            kind = "a placeholder" if self.body is None else "an output"
+            kind = "a reduction" if self.reduce_axis else kind
+            raise ScheduleError(f"compute_inline of {self.name}: {kind} must be stored")
+        self.inlined = True
 
     def set_scope(self, scope: str) -> None:
         """Chooses the memory that holds the tensor: inp, wgt or acc."""

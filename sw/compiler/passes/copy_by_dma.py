@@ -279,7 +279,7 @@ class _Copies:
         loops: list[For] = []
         offset, index, conditions = base.offset, base.index, [form >= 0 for form in guards]
         for dimension in dimensions:
-            var = dimension.var or Var("part")
+            var = Var("part") if dimension.var is None else dimension.var
             if dimension.is_padded():
                 here = Affine({var: 1})
                 conditions += [here >= dimension.low, here < dimension.high]
@@ -317,8 +317,8 @@ class _Copies:
         """The padding before and after, and the data between, of one dimension."""
         if dimension is None:
             return (Affine({}), Affine({})), Affine({}, 1)
-        size = simplify(maximum(dimension.high - dimension.low, 0), self.ranges)
-        return (dimension.low, dimension.extent - size - dimension.low), size
+        before = simplify(minimum(dimension.low, dimension.high), self.ranges)
+        return (before, dimension.extent - dimension.high), dimension.high - before
 
 
 def _holds(condition: Expr) -> bool:

@@ -46,7 +46,19 @@ from amaranth_vta.sw.compiler.schedule import Fuse, Schedule, Split, Stage
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> Function:
     """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs."""
+    _check_attachments(schedule)
     return _Builder(schedule, args).function(name)
+
+
+def _check_attachments(schedule: Schedule) -> None:
+    for stage in schedule.stages:
+        if stage.attach is not None:
+            consumer, axis = stage.attach
+            if all(leaf is not axis for leaf in consumer.leaves):
+                raise LoweringError(
+                    f"{stage.name} is computed at {consumer.name}.{axis}, which has been split or "
+                    "fused since"
+                )
 
 
 # The first element that is needed of each dimension, and how many.
@@ -91,11 +103,16 @@ class _Builder:
             if output not in self.buffers:
                 raise LoweringError(f"{output.name} is computed but is not one of the arguments")
         self.args = list(args)
+        # What each stage computes, those that are inlined put in the place of their reads.
+        self.bodies: dict[Stage, Expr] = {}
+        for stage in schedule.stages:
+            if stage.body is not None:
+                self.bodies[stage] = self._inlined(stage.body)
 
     def function(self, name: str) -> Function:
         body: Stmt = Seq([])
         for stage in reversed(self.schedule.stages):
-            if stage.body is None or stage.attach is not None:
+            if stage.body is None or stage.attach is not None or stage.inlined:
                 continue
             if stage.tensor in self.buffers:
                 whole = [(Affine({}), extent) for extent in stage.tensor.shape]
@@ -103,8 +120,23 @@ class _Builder:
             else:
                 body = self._place(stage, body)
         body = self._read_arguments(body)
-        outputs = [self.buffers[t] for t in self.args if t.op.body is not None]
-        return Function(name, [self.buffers[t] for t in self.args], body, outputs)
+        return Function(name, [self.buffers[t] for t in self.args], body)
+
+    def _inlined(self, value: Expr) -> Expr:
+        value = rebuild(value, self._inlined)
+        if not isinstance(value, Access) or not self.schedule[value.source].inlined:
+            return value
+        stage = self.schedule[value.source]
+        indices: dict[Var, Affine] = {}
+        for axis, index in zip(stage.op.axis, value.indices, strict=True):
+            form = Affine.of(index)
+            if form is None:
+                raise LoweringError(
+                    f"{stage.name} cannot be inlined: {value} reads it at an index that is not "
+                    "affine"
+                )
+            indices[axis] = form
+        return substitute(self.bodies[stage], indices)
 
     def _read_arguments(self, body: Stmt) -> Stmt:
         def change(value: Expr) -> Expr:
@@ -350,10 +382,13 @@ class _Builder:
         values = {axis: value.replace(fixed) for axis, value in loops.values.items()}
         indices = tuple(index.replace(fixed) for index in loops.indices)
         label = Label(stage.name, "", stage.origin)
-        body = stage.body
-        assert body is not None
+        body = self.bodies[stage]
         if not isinstance(body, Reduce):
-            value = simplify(substitute(body, values), self.ranges)
+            whole = substitute(body, values)
+            value = simplify(whole, self.ranges)
+            if isinstance(value, Const) and _kind(stage) == "dma_copy":
+                # A copy of padding alone; what it would copy tells which memory it is for.
+                value = whole
             return Assign(loops.buffer, indices, value, label)
         if initialize:
             return Assign(loops.buffer, indices, Const(body.identity, body.dtype), label)

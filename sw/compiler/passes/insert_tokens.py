@@ -21,7 +21,18 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.compiler.emit import HostCode, UopKernel
 from amaranth_vta.sw.compiler.expr import Affine, AllOf, AnyOf, Binary, Compare, Const, Expr, Var
-from amaranth_vta.sw.compiler.ir import Dma, For, Function, Kernel, Stmt, Token, rebuild, seq
+from amaranth_vta.sw.compiler.ir import (
+    Dma,
+    For,
+    Function,
+    Kernel,
+    LoweringError,
+    Stmt,
+    Token,
+    rebuild,
+    seq,
+    walk,
+)
 from amaranth_vta.sw.compiler.machine import scratchpad
 
 Flags = npt.NDArray[np.bool_]
@@ -30,6 +41,14 @@ _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8
 
 def insert_tokens(function: Function, config: Config) -> Function:
     """``function`` with a push or a pop wherever one is needed."""
+    transfers = [part for part in walk(function.body) if isinstance(part, Dma)]
+    stored = {part.dram for part in transfers if not part.is_load}
+    for part in transfers:
+        if part.is_load and part.dram in stored:
+            raise LoweringError(
+                f"{part.label.stage} reads {part.dram.name}, which the same function stores; no "
+                "token passes from store to load, so these must be two functions"
+            )
     code = HostCode(function, config, marks=True)
     follower = _Follower(config)
     code.compile(follower.kernel)(follower, *function.args)

@@ -6,9 +6,10 @@ loads then stand between another's computations, and the tokens let them overlap
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.expr import Access, Affine, Expr, Var, rebuild
+from amaranth_vta.sw.compiler.expr import Access, Affine
 from amaranth_vta.sw.compiler.ir import (
     Allocate,
     Assign,
@@ -18,6 +19,7 @@ from amaranth_vta.sw.compiler.ir import (
     LoweringError,
     Seq,
     Stmt,
+    copied,
     seq,
     walk,
 )
@@ -76,35 +78,8 @@ class _Thread:
         return seq(*(self._of_thread(stmt, thread) for thread in range(self.loop.extent)))
 
     def _of_thread(self, stmt: Stmt, thread: int) -> Stmt:
-        names: dict[Var, Affine] = {self.loop.var: Affine({}, thread)}
+        def part_of(buffer: Buffer) -> Callable[[Access], Access]:
+            return lambda access: Access(buffer, (Affine({}, thread), *access.indices))
 
-        def expression(value: Expr) -> Expr:
-            match value:
-                case Var():
-                    return names.get(value, value)
-                case Affine():
-                    return value.replace(names)
-            value = rebuild(value, expression)
-            if isinstance(value, Access) and value.source in self.shared:
-                return Access(self.shared[value.source], (Affine({}, thread), *value.indices))
-            return value
-
-        def statement(part: Stmt) -> Stmt:
-            match part:
-                case For():
-                    # Loops of different threads are different loops.
-                    var = Var(part.var.name)
-                    names[part.var] = Affine({var: 1})
-                    return replace(part, var=var, body=statement(part.body))
-                case Assign():
-                    target = expression(Access(part.buffer, part.indices))
-                    assert isinstance(target, Access)
-                    return replace(
-                        part,
-                        buffer=target.source,
-                        indices=target.indices,
-                        value=expression(part.value),
-                    )
-            return rebuild_stmt(part, statement)
-
-        return statement(stmt)
+        parts = {old: part_of(new) for old, new in self.shared.items()}
+        return copied(stmt, {self.loop.var: Affine({}, thread)}, parts)

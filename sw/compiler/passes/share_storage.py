@@ -38,14 +38,10 @@ def _share(stmt: Allocate) -> Allocate | None:
     old = stmt.buffer
     for inner in _same_iteration(stmt.body):
         new = inner.buffer
-        if (new.scope, new.shape, new.dtype, new.copies) != (
-            old.scope,
-            old.shape,
-            old.dtype,
-            old.copies,
-        ):
+        if (new.scope, new.shape, new.dtype) != (old.scope, old.shape, old.dtype):
             continue
         if _takes_over(old, new, stmt, inner):
+            old.copies = max(old.copies, new.copies)
             return replace(stmt, body=_merge(stmt.body, inner, old))
     return None
 

@@ -1,0 +1,24 @@
+"""Loops that are to be unrolled are written out, unless they become a part of an instruction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amaranth_vta.sw.compiler.expr import Affine
+from amaranth_vta.sw.compiler.ir import For, Function, Region, Stmt, copied, rebuild, seq
+
+
+def unroll_loops(function: Function) -> Function:
+    """``function`` without loops of the kind unroll around instructions."""
+    return replace(function, body=_visit(function.body))
+
+
+def _visit(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, Region):
+        return stmt
+    stmt = rebuild(stmt, _visit)
+    if isinstance(stmt, For) and stmt.kind == "unroll":
+        return seq(
+            *(copied(stmt.body, {stmt.var: Affine({}, turn)}, {}) for turn in range(stmt.extent))
+        )
+    return stmt
