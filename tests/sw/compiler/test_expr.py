@@ -1,0 +1,120 @@
+"""Expressions are checked when they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.expr import Affine, Var, simplify, value_interval
+
+
+def test_a_tensor_takes_one_index_a_dimension() -> None:
+    a = te.placeholder((4, 4), "a")
+    with pytest.raises(te.ExpressionError, match=r"a\[i\]: 1 indices for the shape \(4, 4\)"):
+        te.compute((4,), lambda i: a[i], "b")
+
+
+def test_an_index_must_stay_in_its_tensor() -> None:
+    a = te.placeholder((4,), "a")
+    with pytest.raises(
+        te.ExpressionError,
+        match=r"b: a\[i \+ 1\] reads index 4 of dimension 0 of a, whose extent is 4",
+    ):
+        te.compute((4,), lambda i: a[i + 1], "b")
+
+
+def test_a_guarded_index_may_leave_its_tensor() -> None:
+    a = te.placeholder((4,), "a")
+    b = te.compute((4,), lambda i: te.if_then_else(i < 3, a[i + 1], 0), "b")
+    assert b.shape == (4,)
+
+
+def test_dtypes_must_agree() -> None:
+    a, b = te.placeholder((4,), "a", "int8"), te.placeholder((4,), "b", "int32")
+    with pytest.raises(
+        te.ExpressionError,
+        match=r"a\[i\] \+ b\[i\]: the left side is int8 and the right side int32",
+    ):
+        te.compute((4,), lambda i: a[i] + b[i], "c")
+
+
+def test_a_constant_must_fit_its_dtype() -> None:
+    a = te.placeholder((4,), "a", "int8")
+    with pytest.raises(te.ExpressionError, match=r"a\[i\] \+ 200: 200 is not within int8"):
+        te.compute((4,), lambda i: a[i] + 200, "b")
+
+
+def test_a_dtype_must_exist() -> None:
+    with pytest.raises(te.ExpressionError, match="'float32' is not a dtype; the dtypes are int4"):
+        te.placeholder((4,), "a", "float32")
+
+
+def test_a_shape_must_be_positive() -> None:
+    with pytest.raises(
+        te.ExpressionError, match="a: 0 in its shape is not a positive whole number"
+    ):
+        te.placeholder((4, 0), "a")
+
+
+def test_a_function_takes_one_index_a_dimension() -> None:
+    with pytest.raises(
+        te.ExpressionError, match="b: its function takes 1 indices, its shape has 2"
+    ):
+        te.compute((4, 4), lambda i: i, "b")
+
+
+def test_a_reduction_is_a_compute_of_its_own() -> None:
+    a, k = te.placeholder((4, 4), "a"), te.reduce_axis((0, 4), "k")
+    with pytest.raises(te.ExpressionError, match="a reduction is a compute of its own"):
+        te.compute((4,), lambda i: te.sum(a[i, k], axis=k) + 1, "b")
+
+
+def test_only_reduce_axes_are_reduced() -> None:
+    a = te.placeholder((4, 4), "a")
+    with pytest.raises(te.ExpressionError, match="j is not a reduce_axis"):
+        te.compute((4, 4), lambda i, j: te.sum(a[i, j], axis=j), "b")
+
+
+def test_a_reduce_axis_is_not_an_index_outside_of_its_reduction() -> None:
+    a, k = te.placeholder((4,), "a"), te.reduce_axis((0, 4), "k")
+    with pytest.raises(te.ExpressionError, match="k in k is not an axis of this compute"):
+        te.compute((4,), lambda i: a[k], "b")
+
+
+def test_a_condition_has_no_truth_value_while_it_is_written() -> None:
+    with pytest.raises(te.ExpressionError, match=r"use te\.if_then_else and te\.all"):
+        te.compute((4,), lambda i: 1 if i < 2 else 0, "b")
+
+
+def test_pads_are_given_for_each_dimension() -> None:
+    a = te.placeholder((4, 4), "a")
+    with pytest.raises(te.ExpressionError, match=r"pads \[1\], \[1\] for the shape \(4, 4\)"):
+        te.pad(a, [1])
+
+
+def test_tensors_know_where_they_were_written() -> None:
+    a = te.placeholder((4,), "a")
+    assert str(a.op.origin).startswith("test_expr.py:")
+
+
+def test_the_bounds_of_a_tensor_follow_from_how_it_is_computed() -> None:
+    a, k = te.placeholder((4, 9), "a", "int8"), te.reduce_axis((0, 9), "k")
+    wide = te.compute((4, 9), lambda i, j: a[i, j].astype("int32") * 2 - 1, "wide")
+    total = te.compute((4,), lambda i: te.sum(wide[i, k], axis=k), "total")
+    assert wide.interval == (-257, 253)
+    assert total.interval == (-257 * 9, 253 * 9)
+
+
+def test_divisions_by_a_split_are_carried_out() -> None:
+    i, j = Var("i"), Var("j")
+    value = Affine({i: 4, j: 1}, 8) // 4
+    assert str(simplify(value, {i: (0, 3), j: (0, 3)})) == "i + 2"
+    assert str(simplify(Affine({i: 4, j: 1}) % 4, {i: (0, 3), j: (0, 3)})) == "j"
+    assert value_interval(value, {i: (0, 3), j: (0, 3)}) == (2, 5)
+
+
+def test_conditions_that_always_hold_are_dropped() -> None:
+    i = Var("i")
+    condition = te.all(Affine({i: 1}) >= 0, Affine({i: 1}) < 2)
+    assert str(simplify(condition, {i: (0, 3)})) == "i < 2"
+    assert str(simplify(condition, {i: (2, 3)})) == "0"

@@ -1,0 +1,445 @@
+"""Whole programs: what the machine computes is what the expression means, in every order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.isa import Module
+from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, build, pack, unpack
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Tensor, accesses, dtype_interval
+from amaranth_vta.sw.compiler.lower import lower
+from amaranth_vta.sw.runtime.command import Runtime
+
+Array = npt.NDArray[Any]
+CONFIGS = ["tiny", "batch2", "int4", "pynq"]
+# The micro-op buffer of this one is so small that most kernels become several instructions.
+UOPS64 = replace(PRESETS["tiny"], log_uop_buff_size=8)
+
+
+@dataclass
+class Program:
+    """A schedule with its arguments: the inputs first, then the output."""
+
+    schedule: te.Schedule
+    args: list[Tensor]
+    env: Environment
+
+    def build(self) -> Function:
+        return build(self.schedule, self.args, name="program", env=self.env)
+
+
+def some(tensor: Tensor, rng: np.random.Generator, limit: int = 1 << 20) -> Array:
+    low, high = dtype_interval(tensor.dtype)
+    values = rng.integers(max(low, -limit), min(high, limit) + 1, tensor.shape)
+    return values.astype("int8" if tensor.dtype == "int4" else tensor.dtype)
+
+
+def run(function: Function, inputs: Mapping[Tensor, Array], runtime: Runtime) -> npt.NDArray[Any]:
+    """The output of one call on ``runtime``."""
+    buffers = []
+    for index, arg in enumerate(function.args):
+        buffers.append(runtime.allocate(function.nbytes(index), arg.name))
+        if arg in inputs:
+            buffers[-1].write(pack(inputs[arg], arg.dtype))
+    function.run_on(runtime, *buffers)
+    result = runtime.synchronize()
+    assert not any(result.tokens_left.values())
+    output = function.args[-1]
+    data = buffers[-1].read(np.uint8, (function.nbytes(len(function.args) - 1),))
+    return unpack(data, output.dtype).reshape(output.shape)
+
+
+def check(program: Program, seed: int = 0, order: str = "reverse") -> Function:
+    """Builds the program and runs it in an order that its tokens allow; no two instructions
+    may meet that no token orders, and nothing may be read that was not written."""
+    function = program.build()
+    rng = np.random.default_rng(seed)
+    inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
+    device = FunctionalDevice(
+        program.env.config, 1 << 22, order, report_uninitialized=True, report_races=True
+    )
+    got = run(function, inputs, Runtime(device))
+    assert not device.races, device.races[0]
+    assert not device.uninitialized_reads, device.uninitialized_reads[0]
+    np.testing.assert_array_equal(got, te.evaluate(program.args[-1], inputs))
+    return function
+
+
+# Matrix product.
+
+
+def matrix_product(env: Environment, shape: tuple[int, int, int]) -> tuple[list[Tensor], Tensor]:
+    """Tiles of rows, of inputs and of outputs."""
+    n, k, m = shape
+    x = te.placeholder((n, k, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
+    w = te.placeholder((m, k, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    ko = te.reduce_axis((0, k), "ko")
+    ki = te.reduce_axis((0, env.BLOCK_IN), "ki")
+    product = te.compute(
+        (n, m, env.BATCH, env.BLOCK_OUT),
+        lambda bo, co, bi, ci: te.sum(
+            x_buf[bo, ko, bi, ki].astype(env.acc_dtype)
+            * w_buf[co, ko, ci, ki].astype(env.acc_dtype),
+            axis=[ko, ki],
+        ),
+        "product",
+    )
+    y = te.compute(product.shape, lambda *i: product(*i).astype(env.out_dtype), "y")
+    return [x, w, y], product
+
+
+def random_matrix_product(env: Environment, seed: int) -> Program:
+    """A legal schedule: tiles of any size, loops in any order, each input at any loop."""
+    pick = random.Random(seed)
+    shape = (pick.randint(1, 3), pick.randint(1, 5), pick.randint(1, 5))
+    args, product = matrix_product(env, shape)
+    s = te.create_schedule(args[-1].op)
+    stage, out = s[product], s[args[-1]]
+    bo, co, bi, ci = out.op.axis
+    outer = []
+    inner = []
+    for axis in (bo, co):
+        a, b = out.split(axis, pick.randint(1, 4))
+        outer.append(a)
+        inner.append(b)
+    pick.shuffle(outer)
+    out.reorder(*outer, *inner, bi, ci)
+    at = pick.choice([None, *outer])
+    if at is not None:
+        stage.compute_at(out, at)
+    if at is outer[-1] and pick.random() < 0.4:
+        out.bind(outer[-1], te.thread_axis("cthread"))
+    stage.set_scope(env.acc_scope)
+    out.pragma(inner[0] if at is not None else outer[0], env.dma_copy)
+
+    bo, co, bi, ci = stage.op.axis
+    ko, ki = stage.reduce_axis
+    loops = []
+    for axis in (bo, co, ko):
+        if pick.random() < 0.5:
+            loops += stage.split(axis, nparts=pick.randint(1, 3))
+        else:
+            loops.append(axis)
+    if pick.random() < 0.3:
+        loops[:2] = [stage.fuse(*loops[:2])] if loops[0].kind == loops[1].kind else loops[:2]
+    pick.shuffle(loops)
+    stage.reorder(*loops, bi, ci, ki)
+    stage.tensorize(bi, env.gemm)
+    for tensor, scope in zip(product_inputs(product), (env.inp_scope, env.wgt_scope), strict=True):
+        s[tensor].set_scope(scope)
+        s[tensor].pragma(s[tensor].op.axis[pick.randint(0, 2)], env.dma_copy)
+        if (place := pick.choice([None, *loops])) is not None:
+            s[tensor].compute_at(stage, place)
+            if pick.random() < 0.5:
+                s[tensor].double_buffer()
+    if pick.random() < 0.3:
+        stage.double_buffer()
+    return Program(s, args, env)
+
+
+def product_inputs(product: Tensor) -> list[Tensor]:
+    assert product.op.body is not None
+    return [access.source for access in accesses(product.op.body)]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_any_schedule_of_a_matrix_product_gives_the_same_result(seed: int) -> None:
+    config = PRESETS[CONFIGS[seed % 4]] if seed % 5 else UOPS64
+    program = random_matrix_product(Environment(config), seed)
+    order = random.Random(seed).choice(["program", "reverse", f"random:{seed}", "last:compute"])
+    check(program, seed, order)
+
+
+class Forgetful(Runtime):
+    """A runtime that leaves out one token: the ``nth`` of a queue."""
+
+    def __init__(self, config: Config, queue: tuple[Module, Module], nth: int) -> None:
+        self.observed = FunctionalDevice(config, 1 << 22, report_races=True)
+        super().__init__(self.observed)
+        self.queue, self.nth = queue, nth
+        self.seen = {"push": 0, "pop": 0}
+
+    def dep_push(self, giver: Module, taker: Module) -> None:
+        if self._keeps("push", giver, taker):
+            super().dep_push(giver, taker)
+
+    def dep_pop(self, giver: Module, taker: Module) -> None:
+        if self._keeps("pop", giver, taker):
+            super().dep_pop(giver, taker)
+
+    def _keeps(self, action: str, giver: Module, taker: Module) -> bool:
+        if (giver, taker) != self.queue:
+            return True
+        self.seen[action] += 1
+        return self.seen[action] - 1 != self.nth
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_no_token_is_redundant(threads: bool) -> None:
+    env = Environment(PRESETS["tiny"])
+    args, product = matrix_product(env, (2, 3, 4))
+    s = te.create_schedule(args[-1].op)
+    bo, co, bi, ci = s[args[-1]].op.axis
+    co_out, co_in = s[args[-1]].split(co, 2)
+    s[args[-1]].reorder(bo, co_out, co_in, bi, ci)
+    s[product].compute_at(s[args[-1]], co_out)
+    if threads:
+        s[args[-1]].bind(co_out, te.thread_axis("cthread"))
+    s[args[-1]].pragma(co_in, env.dma_copy)
+    s[product].set_scope(env.acc_scope)
+    bo, co, bi, ci = s[product].op.axis
+    ko, ki = s[product].reduce_axis
+    s[product].reorder(ko, bo, co, bi, ci, ki)
+    s[product].tensorize(bi, env.gemm)
+    for tensor, scope in zip(product_inputs(product), (env.inp_scope, env.wgt_scope), strict=True):
+        s[tensor].set_scope(scope)
+        s[tensor].compute_at(s[product], ko)
+        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+    program = Program(s, args, env)
+    function = check(program)
+    rng = np.random.default_rng(0)
+    inputs = {tensor: some(tensor, rng) for tensor in args[:-1]}
+    dropped = 0
+    for queue in (
+        (Module.LOAD, Module.COMPUTE),
+        (Module.COMPUTE, Module.LOAD),
+        (Module.COMPUTE, Module.STORE),
+        (Module.STORE, Module.COMPUTE),
+    ):
+        nth = 0
+        while True:
+            runtime = Forgetful(env.config, queue, nth)
+            run(function, inputs, runtime)
+            if runtime.seen["push"] <= nth:
+                break
+            assert runtime.observed.races, f"token {nth} of {queue} is redundant"
+            nth, dropped = nth + 1, dropped + 1
+    assert dropped > 10
+
+
+# Convolution.
+
+
+@dataclass
+class Convolution:
+    """Sizes in tiles; ``pads`` are top, left, bottom and right."""
+
+    n: int
+    inputs: int
+    outputs: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: int
+    pads: tuple[int, int, int, int]
+    tile: tuple[int, int, int, int]
+    threads: bool = False
+    double: bool = False
+
+
+def convolution(env: Environment, c: Convolution) -> Program:
+    """With bias, shift and clip, in an order and with names of axes that no operator has."""
+    top, left, bottom, right = c.pads
+    height = (c.size[0] + top + bottom - c.kernel[0]) // c.stride + 1
+    width = (c.size[1] + left + right - c.kernel[1]) // c.stride + 1
+    tail = (env.BATCH, env.BLOCK_OUT)
+    x = te.placeholder((c.n, c.inputs, *c.size, env.BATCH, env.BLOCK_IN), "picture", env.inp_dtype)
+    w = te.placeholder(
+        (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "filter", env.wgt_dtype
+    )
+    bias = te.placeholder((c.outputs, *tail), "offset", env.acc_dtype)
+    x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    bias_buf = te.compute(bias.shape, lambda *i: bias(*i), "bias_buf")
+    p, q, r, t = (
+        te.reduce_axis((0, extent), name)
+        for extent, name in (
+            (c.inputs, "p"),
+            (c.kernel[0], "q"),
+            (c.kernel[1], "r"),
+            (env.BLOCK_IN, "t"),
+        )
+    )
+    summed = te.compute(
+        (c.n, c.outputs, height, width, *tail),
+        lambda a, b, d, e, f, g: te.sum(
+            w_buf[b, p, q, r, g, t].astype(env.acc_dtype)
+            * x_buf[a, p, d * c.stride + q, e * c.stride + r, f, t].astype(env.acc_dtype),
+            axis=[r, p, q, t],
+        ),
+        "summed",
+    )
+    low, high = dtype_interval(env.out_dtype)
+    clipped = te.compute(
+        summed.shape,
+        lambda a, b, d, e, f, g: te.min(
+            te.max((bias_buf(b, f, g) + summed(a, b, d, e, f, g) + 8) >> 4, low), high
+        ),
+        "clipped",
+    )
+    y = te.compute(summed.shape, lambda *i: clipped(*i).astype(env.out_dtype), "y")
+
+    s = te.create_schedule(y.op)
+    a, b, d, e, f, g = s[y].op.axis
+    (bo, bi), (do, di), (eo, ei) = (
+        s[y].split(axis, size) for axis, size in zip((b, d, e), c.tile, strict=False)
+    )
+    s[y].reorder(a, bo, eo, do, bi, di, ei, f, g)
+    if c.threads:
+        s[y].bind(do, te.thread_axis("cthread"))
+    for tensor in (summed, clipped, bias_buf):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], do)
+    a, b, d, e, f, g = s[summed].op.axis
+    po, pi = s[summed].split(p, c.tile[3])
+    s[summed].reorder(po, a, b, d, pi, q, r, e, f, g, t)
+    s[summed].tensorize(f, env.gemm)
+    for tensor, scope in ((x_buf, env.inp_scope), (w_buf, env.wgt_scope)):
+        s[tensor].set_scope(scope)
+        s[tensor].compute_at(s[summed], po)
+        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+        if c.double:
+            s[tensor].double_buffer()
+    if c.double:
+        s[summed].double_buffer()
+    s[bias_buf].pragma(s[bias_buf].op.axis[0], env.dma_copy)
+    s[clipped].pragma(s[clipped].op.axis[0], env.alu)
+    s[y].pragma(bi, env.dma_copy)
+    return Program(s, [x, w, bias, y], env)
+
+
+def random_convolution(seed: int) -> Convolution:
+    pick = random.Random(seed)
+    kernel = (pick.randint(1, 5), pick.randint(1, 5))
+    return Convolution(
+        n=pick.randint(1, 2),
+        inputs=pick.randint(1, 4),
+        outputs=pick.randint(1, 3),
+        size=(pick.randint(kernel[0], 13), pick.randint(kernel[1], 9)),
+        kernel=kernel,
+        stride=pick.randint(1, 3),
+        pads=(pick.randint(0, 3), pick.randint(0, 3), pick.randint(0, 3), pick.randint(0, 3)),
+        tile=(pick.randint(1, 2), pick.randint(1, 3), pick.randint(1, 4), pick.randint(1, 3)),
+        threads=pick.random() < 0.3,
+        double=pick.random() < 0.5,
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(15))
+def test_convolutions_of_all_shapes_are_exact(config: str, seed: int) -> None:
+    env = Environment(PRESETS[config])
+    shape = random_convolution(seed * 4 + CONFIGS.index(config))
+    program = convolution(env, shape)
+    problem = str(lower(program.schedule, program.args, env=env).problem)
+    if "at most" in problem:
+        # It has no room for tiles of this size.
+        tile = (1, 1, 2, 1)
+        program = convolution(env, replace(shape, tile=tile, threads=False, double=False))
+    check(program, seed, random.Random(seed).choice(["reverse", f"random:{seed}"]))
+
+
+def test_odd_sizes_make_nests_of_constant_extents() -> None:
+    env = Environment(PRESETS["tiny"])
+    shape = Convolution(1, 2, 3, (13, 7), (3, 3), 1, (1, 1, 1, 1), (2, 4, 3, 1))
+    function = check(convolution(env, shape))
+    assert str(function.lowered.function).count("store_buffer_2d") == 8
+
+
+# Pooling and arithmetic.
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("kind", ["max", "min", "sum"])
+def test_pooling_of_stored_scalars(config: str, kind: str) -> None:
+    env = Environment(PRESETS[config])
+    tail = (env.BATCH, env.BLOCK_OUT)
+    x = te.placeholder((1, 2, 7, 9, *tail), "x", env.out_dtype)
+    padded = te.pad(x, (0, 0, 1, 1, 0, 0), name="padded")
+    x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
+    ky, kx = te.reduce_axis((0, 3), "ky"), te.reduce_axis((0, 3), "kx")
+    reduce = {"max": te.max, "min": te.min, "sum": te.sum}[kind]
+    pool = te.compute(
+        (1, 2, 4, 5, *tail),
+        lambda n, c, h, w, b, k: reduce(x_buf(n, c, h * 2 + ky, w * 2 + kx, b, k), axis=[ky, kx]),
+        "pool",
+    )
+    y = te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    s[padded].compute_inline()
+    n, c, h, w, b, k = s[y].op.axis
+    ho, hi = s[y].split(h, 3)
+    s[y].reorder(n, c, ho, hi, w, b, k)
+    for tensor in (pool, x_buf):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], ho)
+    s[x_buf].pragma(s[x_buf].op.axis[0], env.dma_copy)
+    s[pool].pragma(s[pool].op.axis[0], env.alu)
+    s[y].pragma(hi, env.dma_copy)
+    check(Program(s, [x, y], env))
+
+
+def test_every_alu_operation_in_one_expression() -> None:
+    env = Environment(PRESETS["batch2"])
+    shape = (6, env.BATCH, env.BLOCK_OUT)
+    names = ("a", "b", "c")
+    a, b, c = (te.placeholder(shape, name, env.acc_dtype) for name in names)
+    bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (a, b, c)]
+    x, y, z = bufs
+    low, high = dtype_interval(env.out_dtype)
+    result = te.compute(
+        shape,
+        lambda *i: te.min(
+            te.max(((5 * x(*i) + y(*i)) >> z(*i)) * x(*i) - 3 << 2, z(*i)) >> 3, high
+        ),
+        "result",
+    )
+    out = te.compute(shape, lambda *i: te.max(result(*i), low), "clipped")
+    stored = te.compute(shape, lambda *i: out(*i).astype(env.out_dtype), "stored")
+    s = te.create_schedule(stored.op)
+    for tensor in bufs:
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+    for tensor in (result, out):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+    s[stored].pragma(s[stored].op.axis[0], env.dma_copy)
+    check(Program(s, [a, b, c, stored], env))
+
+
+def test_a_function_can_be_called_with_arrays_again_and_again() -> None:
+    env = Environment(PRESETS["int4"])
+    args, product = matrix_product(env, (1, 2, 2))
+    s = te.create_schedule(args[-1].op)
+    for tensor, scope in zip(product_inputs(product), (env.inp_scope, env.wgt_scope), strict=True):
+        s[tensor].set_scope(scope)
+        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+    s[product].set_scope(env.acc_scope)
+    s[product].tensorize(s[product].op.axis[2], env.gemm)
+    bo, co, bi, ci = s[product].op.axis
+    ko, ki = s[product].reduce_axis
+    s[product].reorder(bo, co, ko, bi, ci, ki)
+    s[args[-1]].pragma(s[args[-1]].op.axis[0], env.dma_copy)
+    function = build(s, args, env=env, open_device=FunctionalDevice)
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        inputs = {tensor: some(tensor, rng) for tensor in args[:-1]}
+        got = np.zeros(args[-1].shape, np.int8)
+        function(*inputs.values(), got)
+        np.testing.assert_array_equal(got, te.evaluate(args[-1], inputs))
+    with pytest.raises(ValueError, match=r"y is int4\[1, 2, 1, 16\], not int32\[1, 2, 1, 16\]"):
+        function(*inputs.values(), got.astype(np.int32))
+    with pytest.raises(ValueError, match="function takes 3 arrays, not 1"):
+        function(got)
