@@ -68,7 +68,11 @@ class TakePort(wiring.Signature):
 
 
 class GivePort(wiring.Signature):
-    """Tokens to a neighbour: ``give`` one only while not ``full``."""
+    """Tokens to a neighbour: ``give`` one only while not ``full``.
+
+    Who finds it full waits. Whether the neighbour makes room depends on the program, not on how
+    fast who is: it is a fault only when the whole machine is stuck.
+    """
 
     def __init__(self) -> None:
         super().__init__({"full": In(1), "give": Out(1)})
@@ -82,8 +86,9 @@ class ModuleStatus(wiring.Signature):
     ``idle``
         no instruction is held and nothing is under way.
     ``waiting``
-        the oldest instruction waits for tokens (FINISH: for the other modules) and nothing is
-        under way; ``waiting_index`` is its index.
+        the oldest instruction waits for a neighbour, and nothing is under way.
+        ``waiting_index`` is its index; ``overflowing`` says that it is done and waits for room
+        for its tokens, otherwise it waits for tokens (FINISH: for the other modules).
     ``quiet``
         idle, waiting, or stopped by a fault with nothing under way any more.
     """
@@ -95,6 +100,7 @@ class ModuleStatus(wiring.Signature):
                 "idle": Out(1),
                 "waiting": Out(1),
                 "waiting_index": Out(INDEX_WIDTH),
+                "overflowing": Out(1),
                 "quiet": Out(1),
             }
         )

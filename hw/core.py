@@ -1,0 +1,244 @@
+"""The core: the four modules, their instruction queues, and the tokens between them."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from . import isa
+from .axi import ReadArbiter, ReadSignature, WriteSignature
+from .buffer import geometry
+from .compute import Compute
+from .config import Config
+from .dma import Bases
+from .fetch import Fetch
+from .load import Load
+from .store import Store
+from .stream import Queue, TokenCounter
+from .structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
+
+
+class FaultReport(data.Struct):
+    """Why a run stopped: `isa.Cause` (0: it did not), `isa.Module`, place in the stream."""
+
+    cause: 3
+    module: 2
+    index: INDEX_WIDTH
+
+
+_TOKENS = tuple(
+    f"{giver}_to_{taker}"
+    for giver, taker in (
+        ("load", "compute"),
+        ("compute", "load"),
+        ("compute", "store"),
+        ("store", "compute"),
+    )
+)
+
+
+class TokensLeft(data.StructLayout):
+    """Tokens that nobody has taken at the end of a run."""
+
+    def __init__(self) -> None:
+        super().__init__({name: range(isa.TOKEN_LIMIT + 1) for name in _TOKENS})
+
+
+class InstructionQueue(wiring.Component):
+    """Instructions on their way to one module, counted until the module retires them.
+
+    It takes no more while `isa.QUEUE_DEPTH` of them have not retired; ``empty`` says that all
+    have. The count changes in the cycle after an instruction comes or retires.
+    """
+
+    i: In(stream.Signature(QueueEntry))
+    o: Out(stream.Signature(QueueEntry))
+    retire: In(1)
+    empty: Out(1)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.queue = queue = Queue(QueueEntry, isa.QUEUE_DEPTH)
+        connect(m, queue.o, flipped(self.o))
+        count = Signal(range(isa.QUEUE_DEPTH + 1))
+        room = Signal()
+        m.d.comb += [
+            room.eq(count != isa.QUEUE_DEPTH),
+            queue.i.payload.eq(self.i.payload),
+            queue.i.valid.eq(self.i.valid & room),
+            self.i.ready.eq(queue.i.ready & room),
+            self.empty.eq(count == 0),
+        ]
+        m.d.sync += count.eq(count + (self.i.valid & self.i.ready) - self.retire)
+        return m
+
+
+class Core(wiring.Component):
+    """Runs a program: from ``launch`` to ``done``, which comes after every program.
+
+    When all modules are done, wait for one another, or have stopped at a fault, and nothing is
+    under way on the bus, the run is over: finished, at the fault of the lowest instruction, or
+    in a deadlock. That is a state of the machine; no clock decides it. Between runs everything
+    but the memories is held in reset.
+
+    Timing: fetch starts in the cycle after ``launch``. ``fault`` and ``tokens`` are valid in the
+    cycle of ``done``.
+    """
+
+    # A module that is about to change its mind has done so within two cycles: a token given in
+    # one cycle shows in the next, and what it wakes is no longer quiet then.
+    _QUIET_CYCLES = 4
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        bus = 8 * config.bus_bytes
+        super().__init__(
+            {
+                "launch": In(1),
+                "insn_addr": In(ADDRESS_WIDTH),
+                "insn_count": In(INDEX_WIDTH),
+                "bases": In(Bases),
+                "read": Out(ReadSignature(bus)),
+                "write": Out(WriteSignature(bus)),
+                "busy": Out(1),
+                "done": Out(1),
+                "fault": Out(FaultReport),
+                "tokens": Out(TokensLeft()),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        running = Signal()
+        machine = Module()
+        m.submodules.machine = ResetInserter(~running)(machine)
+
+        machine.submodules.fetch = fetch = Fetch(config)
+        machine.submodules.load = load = Load(config)
+        machine.submodules.compute = compute = Compute(config)
+        machine.submodules.store = store = Store(config)
+        machine.submodules.arbiter = arbiter = ReadArbiter(8 * config.bus_bytes)
+        connect(machine, fetch.read, arbiter.fetch)
+        connect(machine, load.read, arbiter.load)
+        connect(machine, compute.read, arbiter.compute)
+        connect(machine, arbiter.bus, flipped(self.read))
+        connect(machine, store.write, flipped(self.write))
+        connect(machine, compute.out_read, store.scratchpad)
+        for memory, fill, read in (
+            (isa.Memory.INP, load.inp, compute.inp_read),
+            (isa.Memory.WGT, load.wgt, compute.wgt_read),
+        ):
+            scratchpad = geometry(config, memory).scratchpad(read_elements=(1,))
+            machine.submodules[memory.name.lower()] = scratchpad
+            connect(machine, fill, scratchpad.write)
+            connect(machine, read, scratchpad.read0)
+        machine.d.comb += [
+            fetch.insn_addr.eq(self.insn_addr),
+            fetch.insn_count.eq(self.insn_count),
+            load.bases.eq(self.bases),
+            compute.bases.eq(self.bases),
+            store.base.eq(self.bases.out),
+        ]
+
+        modules = {
+            isa.Module.LOAD: load,
+            isa.Module.COMPUTE: compute,
+            isa.Module.STORE: store,
+        }
+        queues = {}
+        for module, component in modules.items():
+            name = module.name.lower()
+            queues[module] = queue = InstructionQueue()
+            machine.submodules[f"{name}_queue"] = queue
+            connect(machine, getattr(fetch, name), queue.i)
+            connect(machine, queue.o, component.insn)
+            machine.d.comb += queue.retire.eq(component.status.retire)
+        machine.d.comb += compute.others_retired.eq(
+            queues[isa.Module.LOAD].empty & queues[isa.Module.STORE].empty
+        )
+        for name in _TOKENS:
+            giver, taker = name.split("_to_")
+            counter = TokenCounter()
+            machine.submodules[name] = counter
+            give = getattr(modules[isa.Module[giver.upper()]], f"to_{taker}")
+            take = getattr(modules[isa.Module[taker.upper()]], f"from_{giver}")
+            machine.d.comb += [
+                counter.give.eq(give.give),
+                give.full.eq(counter.full),
+                counter.take.eq(take.take),
+                take.available.eq(counter.available),
+                self.tokens[name].eq(counter.count),
+            ]
+
+        # The end of a run.
+        quiet = Signal()
+        m.d.comb += quiet.eq(
+            (fetch.quiet | fetch.waiting)
+            & load.status.quiet
+            & compute.status.quiet
+            & store.status.quiet
+        )
+        quiet_cycles = Signal(range(self._QUIET_CYCLES + 1))
+        started = Signal()
+        with m.If(~running | ~quiet | ~started):
+            m.d.sync += quiet_cycles.eq(0)
+        with m.Elif(quiet_cycles != self._QUIET_CYCLES):
+            m.d.sync += quiet_cycles.eq(quiet_cycles + 1)
+        m.d.sync += started.eq(running)
+        m.d.comb += [
+            fetch.start.eq(running & ~started),
+            self.busy.eq(running),
+            self.done.eq(running & (compute.finished | (quiet_cycles == self._QUIET_CYCLES))),
+        ]
+        with m.If(self.launch & ~running):
+            m.d.sync += running.eq(1)
+        with m.If(self.done):
+            m.d.sync += running.eq(0)
+
+        # The fault of the lowest instruction; a deadlock only if there is none.
+        faults = [
+            (component.fault.valid, component.fault.index, component.fault.cause, module)
+            for module, component in {**modules, isa.Module.FETCH: fetch}.items()
+        ]
+        statuses = [(component.status, module) for module, component in modules.items()]
+        overflows = [
+            (
+                status.waiting & status.overflowing,
+                status.waiting_index,
+                isa.Cause.TOKEN_OVERFLOW,
+                module,
+            )
+            for status, module in statuses
+        ]
+        blocked = [
+            (status.waiting, status.waiting_index, isa.Cause.DEADLOCK, module)
+            for status, module in statuses
+        ]
+        fault = _lowest(m, "fault", faults + overflows)
+        deadlock = _lowest(m, "deadlock", blocked)
+        with m.If(~compute.finished):
+            m.d.comb += self.fault.eq(Mux(fault.cause != 0, fault, deadlock))
+        return m
+
+
+def _lowest(m: Module, name: str, candidates: list[tuple[Any, Any, Any, isa.Module]]) -> data.View:
+    """The report with the lowest index among the valid ones; all zeros if there is none."""
+    best: Any = None
+    for number, (valid, index, cause, module) in enumerate(candidates):
+        report = Signal(FaultReport, name=f"{name}_{number}_{module.name.lower()}")
+        if best is None:
+            better = valid
+        else:
+            better = Signal(name=f"{name}_better_{number}")
+            m.d.comb += better.eq(valid & ((best.cause == 0) | (index < best.index)))
+            m.d.comb += report.eq(best)
+        with m.If(better):
+            m.d.comb += [
+                report.cause.eq(cause),
+                report.module.eq(module),
+                report.index.eq(index),
+            ]
+        best = report
+    return best

@@ -1,0 +1,239 @@
+"""What load, compute and store have in common: tokens, order, retirement and faults."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from . import isa
+from .config import Config
+from .extent import CheckedEntry, ExtentChecker
+from .stream import Queue
+from .structures import (
+    INDEX_WIDTH,
+    FaultPort,
+    GivePort,
+    ModuleStatus,
+    QueueEntry,
+    TakePort,
+    instruction_layout,
+)
+
+# Instructions that a module has issued and not retired, at the most.
+_IN_FLIGHT = 8
+
+
+class InFlight(data.StructLayout):
+    """An instruction that has been issued, or refused, and has not retired."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__(
+            {
+                "index": INDEX_WIDTH,
+                "unit": range(units + 1),
+                "push_prev": 1,
+                "push_next": 1,
+                "cause": 3,
+            }
+        )
+
+
+class InOrder(wiring.Component):
+    """Issues the instructions of one module to its units, and retires them, in order.
+
+    An instruction is issued when it holds all the tokens that it pops, its unit is ready, and the
+    module says that it may start. It retires, and gives its tokens, when its unit is done with
+    it and everything before it has retired; if there is no room for a token it waits. What is
+    refused goes the same way as what is issued, so that the module stops at its first faulty
+    instruction in stream order, after all earlier ones.
+
+    Timing: an instruction shows at ``head`` three cycles after it is taken at the earliest, and
+    is issued in that cycle; it retires two cycles after its unit is done, or later. One can be
+    issued and one retired in every cycle.
+
+    Parameters
+    ----------
+    memories : those whose depth bounds the module's LOADs or STOREs
+    causes : for each unit, what its error means
+
+    Ports
+    -----
+    insn, status, fault : as for every module
+    from_prev, to_prev, from_next, to_next : tokens
+    head : the next instruction; what it is, its module says by the next five
+    illegal : it is no instruction of this module
+    out_of_range : it would touch what is past the depth of a scratchpad
+    unit : who executes it: 0 for nobody, n for the n-th unit
+    unit_ready : that unit can take it
+    may_start : nothing before it, or elsewhere, keeps it from starting
+    start : it is handed to its unit in this cycle
+    pending, latest_unit : how many are issued and not retired, and the latest of their units
+    done, error : from each unit, a pulse for an instruction that is done; with an error no more
+        of that unit's are
+    drained : the units have nothing under way on the bus
+    """
+
+    def __init__(
+        self, config: Config, memories: Sequence[isa.Memory], causes: Sequence[isa.Cause]
+    ) -> None:
+        self._config = config
+        self._memories = memories
+        self._causes = causes
+        units = len(causes)
+        super().__init__(
+            {
+                "insn": In(stream.Signature(QueueEntry)),
+                "status": Out(ModuleStatus()),
+                "fault": Out(FaultPort()),
+                "from_prev": Out(TakePort()),
+                "to_prev": Out(GivePort()),
+                "from_next": Out(TakePort()),
+                "to_next": Out(GivePort()),
+                "head": Out(CheckedEntry),
+                "illegal": In(1),
+                "out_of_range": In(1),
+                "unit": In(range(units + 1)),
+                "unit_ready": In(1),
+                "may_start": In(1),
+                "start": Out(1),
+                "pending": Out(range(_IN_FLIGHT + 1)),
+                "latest_unit": Out(range(units + 1)),
+                "done": In(units),
+                "error": In(units),
+                "drained": In(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.checker = checker = ExtentChecker(self._config, self._memories)
+        m.submodules.in_flight = in_flight = Queue(InFlight(len(self._causes)), _IN_FLIGHT)
+        connect(m, flipped(self.insn), checker.i)
+        entry = checker.o.payload.entry
+        # The flags are in the same place in every instruction.
+        flags = data.View(instruction_layout(self._config, isa.Opcode.FINISH), entry.bits)
+
+        # Issue.
+        refused, tokens, issue, cause = Signal(), Signal(), Signal(), Signal(3)
+        with m.If(self.illegal):
+            m.d.comb += cause.eq(isa.Cause.ILLEGAL_INSTRUCTION)
+        with m.Elif(self.out_of_range):
+            m.d.comb += cause.eq(isa.Cause.INDEX_OUT_OF_RANGE)
+        m.d.comb += [
+            self.head.eq(checker.o.payload),
+            tokens.eq(
+                (~flags.pop_prev | self.from_prev.available)
+                & (~flags.pop_next | self.from_next.available)
+            ),
+            issue.eq(
+                checker.o.valid
+                & ~refused
+                & in_flight.i.ready
+                & (
+                    self.illegal
+                    | (tokens & (self.out_of_range | (self.unit_ready & self.may_start)))
+                )
+            ),
+            checker.o.ready.eq(issue),
+            self.start.eq(issue & (cause == 0)),
+            self.from_prev.take.eq(issue & ~self.illegal & flags.pop_prev),
+            self.from_next.take.eq(issue & ~self.illegal & flags.pop_next),
+            in_flight.i.valid.eq(issue),
+            in_flight.i.payload.index.eq(entry.index),
+            in_flight.i.payload.unit.eq(self.unit),
+            in_flight.i.payload.push_prev.eq(flags.push_prev),
+            in_flight.i.payload.push_next.eq(flags.push_next),
+            in_flight.i.payload.cause.eq(cause),
+        ]
+        with m.If(issue):
+            m.d.sync += [self.latest_unit.eq(self.unit), refused.eq(cause != 0)]
+
+        # Retire.
+        oldest = in_flight.o.payload
+        done, failure = self._completion(m, in_flight)
+        full, retire = Signal(), Signal()
+        m.d.comb += [
+            full.eq(
+                (oldest.push_prev & self.to_prev.full) | (oldest.push_next & self.to_next.full)
+            ),
+            retire.eq(in_flight.o.valid & done & ~full & ~self.fault.valid),
+            in_flight.o.ready.eq(retire),
+            self.status.retire.eq(retire),
+            self.to_prev.give.eq(retire & oldest.push_prev),
+            self.to_next.give.eq(retire & oldest.push_next),
+        ]
+        with m.If(in_flight.o.valid & (failure != 0) & ~self.fault.valid):
+            m.d.sync += [
+                self.fault.valid.eq(1),
+                self.fault.index.eq(oldest.index),
+                self.fault.cause.eq(failure),
+                refused.eq(1),
+            ]
+
+        # Status: what is held, what of that is issued (pending), what of that is being executed.
+        held, executing = Signal(range(2 * _IN_FLIGHT)), Signal.like(self.pending)
+        started, ended = Signal(), Signal()
+        m.d.comb += [
+            started.eq(self.start & (self.unit != 0)),
+            ended.eq((self.done & ~self.error) != 0),
+        ]
+        m.d.sync += [
+            held.eq(held + (self.insn.valid & self.insn.ready) - retire),
+            self.pending.eq(self.pending + issue - retire),
+            executing.eq(executing + started - ended),
+        ]
+        nothing_more, starved, overflowing = Signal(), Signal(), Signal()
+        m.d.comb += [
+            nothing_more.eq(
+                (checker.o.valid & ~issue) | (~self.insn.valid & (held == self.pending))
+            ),
+            # The instruction lacks tokens, or waits for others than its own module's units.
+            starved.eq(
+                checker.o.valid
+                & ~refused
+                & ~self.illegal
+                & (self.pending == 0)
+                & (~tokens | ~self.may_start)
+            ),
+            overflowing.eq(in_flight.o.valid & done & full & (executing == 0) & nothing_more),
+            self.status.idle.eq(~self.insn.valid & (held == 0)),
+            self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
+            self.status.waiting_index.eq(Mux(overflowing, oldest.index, entry.index)),
+            self.status.overflowing.eq(overflowing),
+            self.status.quiet.eq(
+                self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
+            ),
+        ]
+        return m
+
+    def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal]:
+        """Whether the oldest instruction in flight is done, and the cause if it has failed.
+
+        Instructions of several units may be done before the oldest one is, so that what is done
+        is counted until its instruction is the oldest.
+        """
+        oldest = in_flight.o.payload
+        done, failure = Signal(), Signal(3)
+        with m.If(oldest.cause != 0):
+            m.d.comb += failure.eq(oldest.cause)
+        with m.Elif(oldest.unit == 0):
+            m.d.comb += done.eq(1)
+        for number, cause in enumerate(self._causes):
+            count = Signal(range(_IN_FLIGHT + 1), name=f"done_{number}")
+            error = Signal(name=f"error_{number}")
+            mine = Signal(name=f"oldest_is_{number}")
+            m.d.comb += mine.eq((oldest.unit == number + 1) & (oldest.cause == 0))
+            m.d.sync += count.eq(
+                count
+                + (self.done[number] & ~self.error[number])
+                - (mine & in_flight.o.valid & in_flight.o.ready)
+            )
+            with m.If(self.done[number] & self.error[number]):
+                m.d.sync += error.eq(1)
+            with m.If(mine):
+                m.d.comb += done.eq(count != 0)
+                with m.If(error & (count == 0)):
+                    m.d.comb += failure.eq(cause)
+        return done, failure

@@ -1,0 +1,85 @@
+"""The load module: fills the input and weight scratchpads."""
+
+from typing import Any
+
+from amaranth.hdl import Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from . import isa
+from .axi import ReadSignature
+from .buffer import geometry
+from .config import Config
+from .dma import Bases, Loader, transfer
+from .issue import InOrder
+from .structures import (
+    FaultPort,
+    GivePort,
+    ModuleStatus,
+    QueueEntry,
+    TakePort,
+    instruction_layout,
+)
+
+_MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
+
+
+class Load(wiring.Component):
+    """Executes LOADs of INP and WGT; its one neighbour is compute.
+
+    Timing: bursts of an instruction are asked for while the data of earlier ones arrive; it gives
+    its tokens two cycles after its last element has been written.
+
+    Ports
+    -----
+    insn, status, fault : as for every module
+    from_compute, to_compute : tokens
+    bases, read : DRAM base addresses, and the memory read port
+    inp, wgt : write ports of the scratchpads
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__(
+            {
+                "insn": In(stream.Signature(QueueEntry)),
+                "status": Out(ModuleStatus()),
+                "fault": Out(FaultPort()),
+                "from_compute": Out(TakePort()),
+                "to_compute": Out(GivePort()),
+                "bases": In(Bases),
+                "read": Out(ReadSignature(8 * config.bus_bytes)),
+                "inp": Out(geometry(config, isa.Memory.INP).write_port()),
+                "wgt": Out(geometry(config, isa.Memory.WGT).write_port()),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.order = order = InOrder(self._config, _MEMORIES, [isa.Cause.BUS_ERROR])
+        m.submodules.loader = loader = Loader(self._config, _MEMORIES)
+        connect(m, flipped(self.insn), order.insn)
+        connect(m, order.status, flipped(self.status))
+        connect(m, order.fault, flipped(self.fault))
+        connect(m, order.from_next, flipped(self.from_compute))
+        connect(m, order.to_next, flipped(self.to_compute))
+        connect(m, loader.read, flipped(self.read))
+        connect(m, loader.inp, flipped(self.inp))
+        connect(m, loader.wgt, flipped(self.wgt))
+
+        # Fetch hands nothing but LOADs of INP and WGT to this module.
+        fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), order.head.entry.bits)
+        m.d.comb += [
+            order.illegal.eq((fields.reserved != 0) | fields.pop_prev | fields.push_prev),
+            order.out_of_range.eq(order.head.out_of_range),
+            order.unit.eq(1),
+            order.unit_ready.eq(loader.command.ready),
+            order.may_start.eq(1),
+            loader.command.valid.eq(order.start),
+            loader.command.payload.eq(transfer(self._config, order.head)),
+            loader.bases.eq(self.bases),
+            order.done.eq(loader.done),
+            order.error.eq(loader.error),
+            order.drained.eq(loader.idle),
+        ]
+        return m

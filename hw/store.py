@@ -1,0 +1,96 @@
+"""The store module: writes accumulators, cut to their low bits, to memory."""
+
+from typing import Any
+
+from amaranth.hdl import Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from . import isa
+from .axi import WriteSignature
+from .buffer import ReadPortSignature, geometry
+from .config import Config
+from .dma import Storer, transfer
+from .issue import InOrder
+from .structures import (
+    ADDRESS_WIDTH,
+    FaultPort,
+    GivePort,
+    ModuleStatus,
+    QueueEntry,
+    TakePort,
+    instruction_layout,
+)
+
+
+class Store(wiring.Component):
+    """Executes STOREs; its one neighbour is compute.
+
+    Timing: an instruction retires, and gives its tokens, two cycles after memory has answered the
+    last of its bursts; the bursts of the next one are written meanwhile.
+
+    Ports
+    -----
+    insn, status, fault : as for every module
+    from_compute, to_compute : tokens
+    base : DRAM address of element 0 of OUT
+    scratchpad : read port of the low bits of the accumulators
+    write : the memory write port
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        out = geometry(config, isa.Memory.OUT)
+        super().__init__(
+            {
+                "insn": In(stream.Signature(QueueEntry)),
+                "status": Out(ModuleStatus()),
+                "fault": Out(FaultPort()),
+                "from_compute": Out(TakePort()),
+                "to_compute": Out(GivePort()),
+                "base": In(ADDRESS_WIDTH),
+                "scratchpad": Out(
+                    ReadPortSignature(config.out.element_bits, config.out.depth, out.elements)
+                ),
+                "write": Out(WriteSignature(8 * config.bus_bytes)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.order = order = InOrder(self._config, [isa.Memory.OUT], [isa.Cause.BUS_ERROR])
+        m.submodules.storer = storer = Storer(self._config)
+        connect(m, flipped(self.insn), order.insn)
+        connect(m, order.status, flipped(self.status))
+        connect(m, order.fault, flipped(self.fault))
+        connect(m, order.from_prev, flipped(self.from_compute))
+        connect(m, order.to_prev, flipped(self.to_compute))
+        connect(m, storer.scratchpad, flipped(self.scratchpad))
+        connect(m, storer.write, flipped(self.write))
+
+        fields = data.View(
+            instruction_layout(self._config, isa.Opcode.STORE), order.head.entry.bits
+        )
+        m.d.comb += [
+            order.illegal.eq(
+                (fields.memory != isa.Memory.OUT)
+                | (fields.reserved != 0)
+                | (fields.y_pad_0 != 0)
+                | (fields.y_pad_1 != 0)
+                | (fields.x_pad_0 != 0)
+                | (fields.x_pad_1 != 0)
+                | fields.pop_next
+                | fields.push_next
+            ),
+            order.out_of_range.eq(order.head.out_of_range),
+            order.unit.eq(1),
+            order.unit_ready.eq(storer.command.ready),
+            order.may_start.eq(1),
+            storer.command.valid.eq(order.start),
+            storer.command.payload.eq(transfer(self._config, order.head)),
+            storer.base.eq(self.base),
+            order.done.eq(storer.done),
+            order.error.eq(storer.error),
+            order.drained.eq(storer.idle),
+        ]
+        return m
