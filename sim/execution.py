@@ -108,12 +108,9 @@ class Executor:
             observer.read(index, "ACC", np.arange(read.start, read.stop))
         self._show_transfer(index, store, self.config.out)
         data = pack_tiles(self.acc.tiles[read], self.config.out).reshape(rows.shape)
-        if store.x_stride >= store.x_size:
-            rows[:] = data
-        else:
-            # Rows overlap: the later one stays.
-            for row, values in zip(rows, data, strict=True):
-                row[:] = values
+        # In order, since rows may overlap.
+        for row, values in zip(rows, data, strict=True):
+            row[:] = values
         self.counters["bytes_stored"] += data.size
 
     def _gemm(self, index: int, instruction: isa.Gemm) -> None:

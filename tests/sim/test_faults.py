@@ -37,7 +37,6 @@ def run(
     *instructions: Instruction | int,
     order: str = "program",
     uop_table: Sequence[Uop] = (),
-    insn_addr: int = PROGRAM,
 ) -> tuple[Fault | None, FunctionalDevice]:
     """Runs a program on zeroed memory; ``uop_table`` stands at byte 0 of it."""
     dram = np.zeros(MEMORY, np.uint8)
@@ -46,7 +45,7 @@ def run(
     image = ProgramImage.assemble(CONFIG, dram, PROGRAM, instructions)
     device = FunctionalDevice(CONFIG, MEMORY, order=order)
     device.write(0, image.dram)
-    return device.run(insn_addr, len(instructions)).fault, device
+    return device.run(PROGRAM, len(instructions)).fault, device
 
 
 def fault_of(*instructions: Instruction | int, uop_table: Sequence[Uop] = ()) -> str | None:
@@ -288,9 +287,14 @@ def test_bad_streams_are_found_by_fetch() -> None:
     assert fault_of(load, 7) == "fetch 1 bad_stream"
     assert fault_of(finish) is None
     assert fault_of() == "fetch 0 bad_stream"
-    for offset in (1, 8, 15):
-        fault, _ = run(finish, insn_addr=PROGRAM + offset)
-        assert fault == Fault("fetch", 0, "bad_stream")
+
+
+def test_a_misaligned_stream_is_bad_whatever_it_holds() -> None:
+    device = FunctionalDevice(CONFIG, MEMORY)
+    for offset, cause in ((0, None), (16, None), (1, "bad_stream"), (8, "bad_stream")):
+        device.write(PROGRAM + offset, ISA.encode(finish).to_bytes(16, "little"))
+        fault = device.run(PROGRAM + offset, 1).fault
+        assert fault == (None if cause is None else Fault("fetch", 0, cause))
 
 
 def test_a_bad_stream_is_found_behind_a_full_queue() -> None:
