@@ -12,6 +12,7 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import AluOp, Memory, Module
+from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault
@@ -603,6 +604,12 @@ def pipeline(runtime: Runtime, blocks: int) -> npt.NDArray[np.int8]:
 def test_streams_split_at_any_length_without_a_difference(limit: int | None, order: str) -> None:
     runtime = runtime_of(TINY, limit, order)
     pipeline(runtime, 9)
+
+
+@pytest.mark.parametrize("limit", [None, 2, 5])
+def test_split_streams_do_the_same_on_the_rtl(limit: int | None) -> None:
+    device = open_device("rtl", TINY, 1 << 20)
+    pipeline(Runtime(device) if limit is None else Runtime(device, limit), 9)
 
 
 def test_a_split_stream_runs_in_pieces_of_the_limit(fake_device: MakeDevice) -> None:
