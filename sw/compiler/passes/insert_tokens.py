@@ -197,8 +197,11 @@ def describe(flags: Flags, loops: Sequence[Var]) -> Expr:
             return describe(first.squeeze(axis), rest)
     if flags.ndim == 1:
         return _describe_row(flags, loops[0])
-    corner = _corner(flags, loops)
-    return corner if corner is not None else _describe_slices(flags, loops)
+    for form in (_corner, _turning_point):
+        found = form(flags, loops)
+        if found is not None:
+            return found
+    return _describe_slices(flags, loops)
 
 
 def _describe_row(flags: Flags, loop: Var) -> Expr:
@@ -240,6 +243,18 @@ def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
         else:
             return None
     return distance == 0 if odd is flags else distance > 0
+
+
+def _turning_point(flags: Flags, loops: Sequence[Var]) -> Expr | None:
+    """For flags that change once in the course of all iterations: how many have gone by."""
+    changes = np.flatnonzero(np.diff(flags.reshape(-1))) + 1
+    if len(changes) != 1:
+        return None
+    count = Affine({})
+    for loop, extent in zip(loops, flags.shape, strict=True):
+        count = count.times(extent).plus(Affine({loop: 1}))
+    turn = int(changes[0])
+    return count < turn if flags.reshape(-1)[0] else count >= turn
 
 
 def _describe_slices(flags: Flags, loops: Sequence[Var]) -> Expr:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ def test_only_the_chosen_side_is_read() -> None:
 def test_reductions_agree_with_numpy(kind: str) -> None:
     a = te.placeholder((3, 4, 5), "a", "int16")
     j, k = te.reduce_axis((0, 4), "j"), te.reduce_axis((1, 5), "k")
-    reduce = {"sum": te.sum, "max": te.max, "min": te.min}[kind]
+    reduce: Any = {"sum": te.sum, "max": te.max, "min": te.min}[kind]
     b = te.compute((3,), lambda i: reduce(a[i, j, k], axis=[j, k]), "b")
     values = RNG.integers(-(1 << 15), 1 << 15, (3, 4, 5)).astype(np.int16)
     part = values[:, :, 1:].reshape(3, -1)

@@ -127,7 +127,7 @@ def random_matrix_product(env: Environment, seed: int) -> Program:
 
     bo, co, bi, ci = stage.op.axis
     ko, ki = stage.reduce_axis
-    loops = []
+    loops: list[te.IterVar] = []
     for axis in (bo, co, ko):
         if pick.random() < 0.5:
             loops += stage.split(axis, nparts=pick.randint(1, 3))
@@ -370,7 +370,7 @@ def test_pooling_of_stored_scalars(config: str, kind: str) -> None:
     padded = te.pad(x, (0, 0, 1, 1, 0, 0), name="padded")
     x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
     ky, kx = te.reduce_axis((0, 3), "ky"), te.reduce_axis((0, 3), "kx")
-    reduce = {"max": te.max, "min": te.min, "sum": te.sum}[kind]
+    reduce: Any = {"max": te.max, "min": te.min, "sum": te.sum}[kind]
     pool = te.compute(
         (1, 2, 4, 5, *tail),
         lambda n, c, h, w, b, k: reduce(x_buf(n, c, h * 2 + ky, w * 2 + kx, b, k), axis=[ky, kx]),

@@ -1,0 +1,300 @@
+"""What the machine cannot do is refused with the stage, the index or the buffer, and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import BuildError, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr, Tensor
+from amaranth_vta.sw.compiler.lower import lower
+
+ENV = Environment(PRESETS["tiny"])
+TAIL = (ENV.BATCH, ENV.BLOCK_OUT)
+Scheduled = tuple[te.Schedule, list[Tensor]]
+
+
+def loaded(
+    shape: tuple[int, ...],
+    function: Callable[..., Expr],
+    source: tuple[int, ...] = (8, *TAIL),
+    dtype: str = ENV.acc_dtype,
+    scope: str = ENV.acc_scope,
+    stored: str = ENV.out_dtype,
+) -> Scheduled:
+    """A copy of ``function`` of a placeholder to ``scope``, and another back to memory."""
+    x = te.placeholder(source, "x", dtype)
+    buf = te.compute(shape, lambda *i: function(x, *i), "buf")
+    y = te.compute(shape, lambda *i: buf(*i).astype(stored), "y")
+    s = te.create_schedule(y.op)
+    s[buf].set_scope(scope)
+    for tensor in (buf, y):
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
+    return s, [x, y]
+
+
+def computed(function: Callable[..., Expr]) -> Scheduled:
+    """``function`` of accumulators, by the ALU."""
+    shape = (8, *TAIL)
+    args = [te.placeholder(shape, name, ENV.acc_dtype) for name in ("a", "b")]
+    bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in args]
+    result = te.compute(shape, lambda *i: function(*(b(*i) for b in bufs)), "result")
+    y = te.compute(shape, lambda *i: result(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    for tensor in (*bufs, result):
+        s[tensor].set_scope(ENV.acc_scope)
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.alu if tensor is result else ENV.dma_copy)
+    s[y].pragma(s[y].op.axis[0], ENV.dma_copy)
+    return s, [*args, y]
+
+
+def multiplied(
+    scope: str = ENV.wgt_scope, axis: int = 2, transposed: bool = False, rows: bool = False
+) -> Scheduled:
+    """A matrix product of two tiles of everything, with one thing wrong: the scope of the
+    weights, the axis that is tensorized, their layout, or what is within the tensorized axis."""
+    x = te.placeholder((2, 2, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
+    w = te.placeholder((2, 2, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    ko, ki = te.reduce_axis((0, 2), "ko"), te.reduce_axis((0, ENV.BLOCK_IN), "ki")
+
+    def element(bo: Expr, co: Expr, bi: Expr, ci: Expr) -> Expr:
+        weight = w_buf(co, ko, ki, ci) if transposed else w_buf(co, ko, ci, ki)
+        return te.sum(
+            x_buf(bo, ko, bi, ki).astype(ENV.acc_dtype) * weight.astype(ENV.acc_dtype),
+            axis=[ko, ki],
+        )
+
+    total = te.compute((2, 2, *TAIL), element, "total")
+    y = te.compute(total.shape, lambda *i: total(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    bo, co, bi, ci = total.op.axis
+    s[total].reorder(bo, co, *((ki, bi, ci, ko) if rows else (ko, bi, ci, ki)))
+    s[total].set_scope(ENV.acc_scope)
+    s[total].tensorize([*total.op.axis, ko, ki][axis], ENV.gemm)
+    s[x_buf].set_scope(ENV.inp_scope)
+    s[w_buf].set_scope(scope)
+    for tensor in (x_buf, w_buf, y):
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
+    return s, [x, w, y]
+
+
+def square_index() -> Scheduled:
+    return loaded((2, *TAIL), lambda x, i, b, k: x(i * i, b, k))
+
+
+def part_of_a_tile() -> Scheduled:
+    return loaded((8, ENV.BATCH, 2), lambda x, i, b, k: x(i, b, k))
+
+
+def tile_in_reverse() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, i, b, k: x(i, b, ENV.BLOCK_OUT - 1 - k))
+
+
+def padding_with_ones() -> Scheduled:
+    return loaded((9, *TAIL), lambda x, i, b, k: te.if_then_else(i < 8, x(i, b, k), 1))
+
+
+def padding_within_a_tile() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, i, b, k: te.if_then_else(k < 2, x(i, b, k), 0))
+
+
+def padding_along_a_diagonal() -> Scheduled:
+    return loaded(
+        (4, 4, *TAIL), lambda x, i, j, b, k: te.if_then_else(i + j < 6, x(i + j, b, k), 0)
+    )
+
+
+def padding_by_contents() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, i, b, k: te.if_then_else(x(i, b, k) > 0, x(i, b, k), 0))
+
+
+def copy_of_a_sum() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, i, b, k: x(i, b, k) + 1)
+
+
+def wrong_type_of_load() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, *i: x(*i), dtype="int16", stored="int8")
+
+
+def wrong_type_of_inputs() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, *i: x(*i).astype("int8"), scope=ENV.inp_scope)
+
+
+def wrong_type_of_store() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, *i: x(*i), stored="int16")
+
+
+def store_of_inputs() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, *i: x(*i), dtype="int8", scope=ENV.inp_scope)
+
+
+def too_large() -> Scheduled:
+    return loaded((130, *TAIL), lambda x, *i: x(*i), source=(130, *TAIL))
+
+
+def nowhere() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, *i: x(*i), scope="dram")
+
+
+def not_marked() -> Scheduled:
+    s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
+    s[args[1]].pragmas.clear()
+    return s, args
+
+
+def read_after_store() -> Scheduled:
+    s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
+    again = te.compute(args[1].shape, lambda *i: args[1](*i).astype(ENV.acc_dtype), "again")
+    z = te.compute((8, *TAIL), lambda *i: again(*i).astype(ENV.out_dtype), "z")
+    s = te.create_schedule([args[1].op, z.op])
+    for stage in s.stages:
+        if stage.name in ("buf", "again"):
+            stage.set_scope(ENV.acc_scope)
+        if stage.body is not None:
+            stage.pragma(stage.op.axis[0], ENV.dma_copy)
+    return s, [*args, z]
+
+
+def read_outside_of_its_loop() -> Scheduled:
+    a = te.placeholder((8, 4), "a")
+    b = te.compute((8, 4), lambda i, j: a[i, j], "b")
+    c = te.compute((8, 4), lambda i, j: b[i, j] + 1, "c")
+    d = te.compute((8, 4), lambda i, j: b[i, j] + c[i, j], "d")
+    s = te.create_schedule(d.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    return s, [a, d]
+
+
+def at_an_axis_that_is_gone() -> Scheduled:
+    a = te.placeholder((8,), "a")
+    b = te.compute((8,), lambda i: a[i], "b")
+    c = te.compute((8,), lambda i: b[i], "c")
+    s = te.create_schedule(c.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[c].split(c.op.axis[0], 2)
+    return s, [a, c]
+
+
+def within_an_instruction() -> Scheduled:
+    s, args = multiplied()
+    total = next(stage for stage in s.stages if stage.name == "total")
+    inputs = next(stage for stage in s.stages if stage.name == "x_buf")
+    inputs.compute_at(total, total.reduce_axis[1])
+    return s, args
+
+
+def parts_of_a_fused_axis() -> Scheduled:
+    a = te.placeholder((4, 6), "a")
+    b = te.compute((4, 6), lambda i, j: a[i, j], "b")
+    s = te.create_schedule(b.op)
+    s[b].split(s[b].fuse(*b.op.axis), 8)
+    return s, [a, b]
+
+
+def output_that_is_no_argument() -> Scheduled:
+    s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
+    return s, args[:1]
+
+
+def input_that_is_no_argument() -> Scheduled:
+    s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
+    return s, args[1:]
+
+
+CASES: list[tuple[Callable[[], Scheduled], str]] = [
+    (square_index, r"buf: index i0 \* i0 of dimension 0 of x is not affine"),
+    (part_of_a_tile, r"buf: the copy x\[i0, 0, i2\] does not move whole tiles of 4 consecutive"),
+    (tile_in_reverse, r"buf: the copy x\[i0, 0, -i2 \+ 3\] does not move whole tiles"),
+    (padding_with_ones, r"buf: if_then_else\(i0 < 8, .*\) pads with 1; the machine pads with 0"),
+    (
+        padding_within_a_tile,
+        "buf: i2 < 2 depends on i2, within a tile; only whole tiles are padded",
+    ),
+    (padding_along_a_diagonal, r"buf: \(i0 \+ i1\) < 6 joins the loops i0 and i1"),
+    (padding_by_contents, r"buf: the condition x\[i0, 0, i2\] > 0 is not a comparison of affine"),
+    (copy_of_a_sum, r"buf: x\[i0, 0, i2\] \+ 1 is not a copy; dma_copy copies one tensor"),
+    (wrong_type_of_load, "buf is int16; acc holds int32"),
+    (wrong_type_of_inputs, "buf: x is int32; a load of inp takes int8"),
+    (wrong_type_of_store, "y is int16; the machine stores accumulators as int8"),
+    (store_of_inputs, "y: no DMA copies from buf in inp to dram"),
+    (
+        too_large,
+        r"acc holds 128 elements of 16 bytes: buf \[130, 1, 4\] takes 130; at most 128 would fit "
+        "for buf",
+    ),
+    (nowhere, "buf: no DMA copies from x in dram to dram"),
+    (not_marked, "y is not done by an instruction: it has neither dma_copy nor alu nor gemm"),
+    (read_after_store, "again reads y, which the same function stores"),
+    (read_outside_of_its_loop, r"b is computed at c\.i, but it is read outside of that loop"),
+    (at_an_axis_that_is_gone, r"b is computed at c\.i, which has been split or fused since"),
+    (within_an_instruction, r"x_buf is computed at total\.ki, which is within what total does"),
+    (parts_of_a_fused_axis, r"b\.i_j_fused is fused from loops of 4 x 6 and cannot be split by 8"),
+    (output_that_is_no_argument, "y is computed but is not one of the arguments"),
+    (input_that_is_no_argument, "x is read but is not one of the arguments"),
+    (
+        lambda: multiplied(axis=5),
+        r"total: the loops within gemm do not walk through a tile of 1 x 4 accumulators",
+    ),
+    (
+        lambda: multiplied(scope=ENV.inp_scope),
+        "is not the sum of products of int8 in inp and int8 in wgt",
+    ),
+    (
+        lambda: multiplied(rows=True),
+        r"the loops within gemm are ci \(4\), ko \(2\); they must be 1 rows, 4 outputs and 4 in",
+    ),
+    (lambda: multiplied(transposed=True), "which does not walk through tiles of 4 x 4 scalars"),
+    (
+        lambda: computed(lambda a, b: (a + 1) * (b + 1)),
+        "both sides of .* are expressions; compute one of them in a stage of its own",
+    ),
+    (lambda: computed(lambda a, b: a - b), "result: the ALU cannot do - by a tensor, as in"),
+    (lambda: computed(lambda a, b: a << b), "result: the ALU cannot do << by a tensor, as in"),
+    (
+        lambda: computed(lambda a, b: a + b + 40000),
+        "result: ADD by 40000: an immediate is within -32768 to 32767; give the value as a tensor",
+    ),
+    (
+        lambda: computed(lambda a, b: (a + b).astype("int8")),
+        "result: the ALU works on int32 in acc, not on int8 in acc",
+    ),
+    (
+        lambda: computed(lambda a, b: te.if_then_else(a > b, a, b)),
+        "result: the ALU cannot do if_then_else",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"), CASES, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    make: Callable[[], Scheduled], message: str
+) -> None:
+    s, args = make()
+    with pytest.raises(ValueError, match=message):
+        build(s, args, env=ENV)
+
+
+def test_lower_prints_what_build_refuses() -> None:
+    s, args = not_marked()
+    text = str(lower(s, args, env=ENV, simple_mode=True))
+    assert "y[i0, 0, i2] = int8(buf[i0, 0, i2])" in text
+    assert text.splitlines()[-1].startswith("# not for the machine: y is not done by")
+    with pytest.raises(BuildError, match="function: y is not done by an instruction"):
+        build(s, args, env=ENV)
+
+
+def test_every_line_can_name_its_stage_axis_and_source() -> None:
+    s, args = multiplied()
+    text = lower(s, args, env=ENV).labelled()
+    assert "# total, test_lowering_errors.py:" in text
+    assert all(
+        "test_lowering_errors.py:" in line for line in text.splitlines() if "allocate" in line
+    )
