@@ -142,7 +142,7 @@ class Core(wiring.Component):
             store.base.eq(self.bases.out),
         ]
 
-        modules = {
+        modules: dict[isa.Module, Any] = {
             isa.Module.LOAD: load,
             isa.Module.COMPUTE: compute,
             isa.Module.STORE: store,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from amaranth.sim import Simulator
@@ -44,7 +46,7 @@ def interesting(width: int) -> list[int]:
 def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, width: int) -> None:
     dut = AluLane(width)
 
-    async def check(ctx) -> None:
+    async def check(ctx: Any) -> None:
         ctx.set(dut.enable, 1)
         ctx.set(dut.operation, operation)
         for a in interesting(width):
@@ -86,7 +88,7 @@ def run_unit(
     dones: list[int] = []
     cycles = 0
 
-    async def memories(ctx) -> None:
+    async def memories(ctx: Any) -> None:
         while True:
             (
                 _,
@@ -120,7 +122,7 @@ def run_unit(
             if done:
                 dones.append(error)
 
-    async def drive(ctx) -> None:
+    async def drive(ctx: Any) -> None:
         nonlocal cycles
         pause = pauses(gaps)
         for item in items:

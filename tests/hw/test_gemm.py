@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.config import PRESETS, Config, TileMemory
 from amaranth_vta.hw.gemm import DotProducts, GemmUnit
 from amaranth_vta.sim.testbench import pauses, simulate
 
@@ -33,7 +35,7 @@ CONFIGS = {
 }
 
 
-def random_tiles(rng: np.random.Generator, memory, count: int) -> np.ndarray:
+def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np.ndarray:
     """Tiles of random scalars, the extreme ones among them."""
     low, high = -(1 << memory.scalar_width - 1), (1 << memory.scalar_width - 1) - 1
     tiles = rng.integers(low, high, (count, memory.rows, memory.columns), endpoint=True)
@@ -49,7 +51,7 @@ def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
     dut = DotProducts(config)
     got = []
 
-    async def check(ctx) -> None:
+    async def check(ctx: Any) -> None:
         for cycle in range(20 + DotProducts.LATENCY):
             if cycle < 20:
                 ctx.set(dut.inp, inputs[cycle].tolist())
@@ -81,7 +83,7 @@ def run_unit(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray
     dut = GemmUnit(config)
     dones: list[int] = []
 
-    async def memories(ctx) -> None:
+    async def memories(ctx: Any) -> None:
         while True:
             sample = await ctx.tick().sample(
                 dut.inp_enable,
@@ -123,7 +125,7 @@ def run_unit(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray
             if done:
                 dones.append(error)
 
-    async def drive(ctx) -> None:
+    async def drive(ctx: Any) -> None:
         pause = pauses(gaps)
         for item in items:
             while pause():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
         command["iter_in"],
     ):
         return [(None, 0, 1, 0)]
-    items = []
+    items: list[tuple] = []
     for o, i, u in product(
         range(command["iter_out"]),
         range(command["iter_in"]),
@@ -31,7 +32,8 @@ def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
         if u >= CONFIG.uop.depth:
             items.append((None, 1, 0, 1))
             continue
-        indices, error = {}, 0
+        indices: dict[str, int] = {}
+        error = 0
         for name, bits in OPERANDS.items():
             factor = command["factors"][name]
             index = getattr(uops[u], name) + o * factor["outer"] + i * factor["inner"]
@@ -39,8 +41,8 @@ def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
                 error = 1
             indices[name] = index
         items.append((None if error else indices, 1, 0, error))
-    indices, enable, _, error = items[-1]
-    return [*items[:-1], (indices, enable, 1, error)]
+    last, enable, _, error = items[-1]
+    return [*items[:-1], (last, enable, 1, error)]
 
 
 def run(commands: list[dict], uops: list[isa.Uop], stalls: float) -> tuple[list[tuple], int]:
@@ -50,16 +52,16 @@ def run(commands: list[dict], uops: list[isa.Uop], stalls: float) -> tuple[list[
     items: list[tuple] = []
     cycles = 0
 
-    async def memory(ctx) -> None:
+    async def memory(ctx: Any) -> None:
         while True:
             _, _, enable, index = await ctx.tick().sample(sequencer.uop_enable, sequencer.uop_index)
             if enable:
                 ctx.set(sequencer.uop_bits, encode(uops[index]))
 
-    async def put(ctx) -> None:
+    async def put(ctx: Any) -> None:
         await put_all(ctx, sequencer.i, commands)
 
-    async def get(ctx) -> None:
+    async def get(ctx: Any) -> None:
         nonlocal cycles
         pause = pauses(stalls, 5)
         while len(items) < len(want) and cycles < 10_000:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ def test_queue_gives_back_everything_in_order(depth: int, gaps: float, stalls: f
     ]
     taken: list = []
 
-    async def put(ctx) -> None:
+    async def put(ctx: Any) -> None:
         await put_all(ctx, queue.i, items, pauses(gaps, 1))
 
-    async def get(ctx) -> None:
+    async def get(ctx: Any) -> None:
         taken.extend(await get_all(ctx, queue.o, len(items), pauses(stalls, 2)))
 
     simulate(queue, put, get)
@@ -34,7 +35,7 @@ def test_queue_gives_back_everything_in_order(depth: int, gaps: float, stalls: f
 def test_queue_holds_as_many_as_it_says(depth: int) -> None:
     queue = Queue(8, depth)
 
-    async def fill(ctx) -> None:
+    async def fill(ctx: Any) -> None:
         ctx.set(queue.i.valid, 1)
         accepted = 0
         for _ in range(depth + 3):
@@ -49,10 +50,10 @@ def test_queue_passes_an_item_in_every_cycle() -> None:
     queue = Queue(8, 2)
     cycles = 0
 
-    async def put(ctx) -> None:
+    async def put(ctx: Any) -> None:
         await put_all(ctx, queue.i, range(100))
 
-    async def get(ctx) -> None:
+    async def get(ctx: Any) -> None:
         nonlocal cycles
         ctx.set(queue.o.ready, 1)
         count = 0
@@ -68,7 +69,7 @@ def test_queue_passes_an_item_in_every_cycle() -> None:
 def test_token_counter_counts_gives_and_takes_of_the_same_cycle() -> None:
     counter = TokenCounter()
 
-    async def check(ctx) -> None:
+    async def check(ctx: Any) -> None:
         assert not ctx.get(counter.available)
         ctx.set(counter.give, 1)
         await ctx.tick()
@@ -88,7 +89,7 @@ def test_token_counter_counts_gives_and_takes_of_the_same_cycle() -> None:
 def test_token_counter_is_full_at_its_limit() -> None:
     counter = TokenCounter()
 
-    async def check(ctx) -> None:
+    async def check(ctx: Any) -> None:
         ctx.set(counter.give, 1)
         for _ in range(TOKEN_LIMIT):
             assert not ctx.get(counter.full)

@@ -1,0 +1,237 @@
+"""Compute as a module: units, order, tokens, rate. Its arithmetic is tested with its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.compute import Compute
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Cause,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Uop,
+    instruction_set,
+)
+from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
+
+TINY = PRESETS["tiny"]
+ISA = instruction_set(TINY)
+UOPS, ACCUMULATORS = 0x1000, 0x2000
+# An element that memory does not answer for.
+BAD_ELEMENT = 60
+
+
+@dataclass
+class Outcome:
+    """Cycles of retirements and of tokens given; the fault; the low bits of the accumulators."""
+
+    retired: list[int] = field(default_factory=list)
+    gave_load: list[int] = field(default_factory=list)
+    gave_store: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+    fault: tuple[int, int] | None = None
+    waiting: int | None = None
+    out: list[int] = field(default_factory=list)
+
+
+def run(
+    instructions: Sequence[Instruction],
+    uops: Sequence[Uop] = (),
+    *,
+    accumulators: Sequence[int] = (),
+    tokens_from_load: int = 0,
+    others_retired: int = 1,
+    pause: Pauses = never,
+    cycles: int = 600,
+) -> Outcome:
+    """``accumulators`` fill every scalar of an element; ``out`` is the first scalar of each."""
+    contents = np.zeros(1 << 14, np.uint8)
+    contents[UOPS : UOPS + 4 * len(uops)] = np.array(
+        [ISA.encode_uop(uop) for uop in uops], "<u4"
+    ).view(np.uint8)
+    values = np.repeat(np.array(accumulators, "<i4"), TINY.acc.rows * TINY.acc.columns)
+    contents[ACCUMULATORS : ACCUMULATORS + values.nbytes] = values.view(np.uint8)
+    dut = Compute(TINY)
+    bad = ACCUMULATORS + BAD_ELEMENT * TINY.acc.element_bytes
+    memory = BurstMemory(contents, pause=pause, bad=[bad])
+    outcome = Outcome()
+
+    async def drive(ctx: Any) -> None:
+        ctx.set(dut.bases, {"uop": UOPS, "acc": ACCUMULATORS})
+        ctx.set(dut.others_retired, others_retired)
+        available = tokens_from_load
+        for cycle in range(cycles):
+            ctx.set(dut.from_load.available, available > 0)
+            _, _, take, load, store, retire, finished = await ctx.tick().sample(
+                dut.from_load.take,
+                dut.to_load.give,
+                dut.to_store.give,
+                dut.status.retire,
+                dut.finished,
+            )
+            available -= take
+            for happened, log in (
+                (load, outcome.gave_load),
+                (store, outcome.gave_store),
+                (retire, outcome.retired),
+                (finished, outcome.finished),
+            ):
+                if happened:
+                    log.append(cycle)
+        if ctx.get(dut.fault.valid):
+            outcome.fault = (ctx.get(dut.fault.index), ctx.get(dut.fault.cause))
+        if ctx.get(dut.status.waiting):
+            outcome.waiting = ctx.get(dut.status.waiting_index)
+        # Two elements of four bytes a beat of the bus.
+        for element in range(len(accumulators)):
+            ctx.set(dut.out_read.enable, 1)
+            ctx.set(dut.out_read.index, element)
+            await ctx.tick()
+            low = ctx.get(dut.out_read.data[0]) & 0xFF
+            outcome.out.append(low - 256 if low & 0x80 else low)
+
+    async def scratchpads(ctx: Any) -> None:
+        """Every input is 1 and every weight 2: a product adds 8."""
+        ctx.set(dut.inp_read.data, [0x01010101])
+        ctx.set(dut.wgt_read.data, [int.from_bytes(bytes([2] * 16), "little")])
+
+    async def reads(ctx: Any) -> None:
+        await memory.serve_reads(ctx, dut.read)
+
+    async def put(ctx: Any) -> None:
+        entries = [{"bits": ISA.encode(x), "index": n} for n, x in enumerate(instructions)]
+        await put_all(ctx, dut.insn, entries, pause)
+
+    simulate(dut, scratchpads, drive, background=[reads, put])
+    return outcome
+
+
+def load_uops(count: int) -> Load:
+    return Load(memory=Memory.UOP, x_size=count)
+
+
+def load_accumulators(count: int) -> Load:
+    return Load(memory=Memory.ACC, x_size=count)
+
+
+@pytest.mark.parametrize("probability", [0, 0.4])
+def test_units_work_one_after_the_other_in_stream_order(probability: float) -> None:
+    add, scale = ({"alu_opcode": op, "use_immediate": 1} for op in (AluOp.ADD, AluOp.MUL))
+    outcome = run(
+        [
+            load_uops(2),
+            load_accumulators(2),
+            Alu(uop_end=2, immediate=3, **add),
+            Gemm(uop_end=2),
+            Alu(uop_end=2, immediate=2, **scale),
+            Gemm(uop_begin=1, uop_end=2, reset=1),
+            load_uops(1),
+            Alu(uop_end=1, immediate=-1, **add),
+            Finish(),
+        ],
+        [Uop(dst=0), Uop(dst=1)],
+        accumulators=[10, 20],
+        pause=pauses(probability, 3),
+    )
+    assert outcome.fault is None
+    assert outcome.out == [(10 + 3 + 8) * 2 - 1, 0]
+    assert len(outcome.retired) == 9
+    assert outcome.finished == [outcome.retired[-1]]
+
+
+def test_short_gemms_follow_one_another_without_a_gap() -> None:
+    outcome = run([load_uops(16), *[Gemm(uop_end=16)] * 20], [Uop(dst=n) for n in range(16)])
+    first, last = outcome.retired[1], outcome.retired[-1]
+    assert last - first == 19 * 16
+
+
+def test_tokens_are_given_when_an_instruction_retires() -> None:
+    outcome = run(
+        [
+            load_uops(1),
+            Gemm(uop_end=1, push_prev=1),
+            Gemm(uop_end=0, push_next=1),
+            Gemm(uop_end=1, push_prev=1, push_next=1),
+        ],
+        [Uop()],
+    )
+    assert outcome.gave_load == [outcome.retired[1], outcome.retired[3]]
+    assert outcome.gave_store == [outcome.retired[2], outcome.retired[3]]
+
+
+def test_an_instruction_waits_for_its_token() -> None:
+    program = [Gemm(uop_end=0), Gemm(uop_end=0, pop_prev=1), Gemm(uop_end=0)]
+    outcome = run(program)
+    assert len(outcome.retired) == 1
+    assert outcome.waiting == 1
+    assert len(run(program, tokens_from_load=1).retired) == 3
+
+
+def test_finish_waits_for_the_other_modules() -> None:
+    outcome = run([Gemm(uop_end=0), Finish()], others_retired=0)
+    assert len(outcome.retired) == 1
+    assert outcome.finished == []
+    assert outcome.waiting == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [
+        (Load(memory=Memory.OUT), Cause.ILLEGAL_INSTRUCTION),
+        (Load(memory=Memory.UOP, reserved=1), Cause.ILLEGAL_INSTRUCTION),
+        (Alu(uop_end=1, alu_opcode=5), Cause.ILLEGAL_INSTRUCTION),
+        (Load(memory=Memory.UOP, x_size=TINY.uop.depth + 1), Cause.INDEX_OUT_OF_RANGE),
+        (Load(memory=Memory.ACC, sram_base=TINY.acc.depth), Cause.INDEX_OUT_OF_RANGE),
+        (Load(memory=Memory.ACC_8BIT, y_size=TINY.acc.depth + 1), Cause.INDEX_OUT_OF_RANGE),
+        (Gemm(uop_end=1, iter_out=2, dst_factor_out=TINY.acc.depth - 1), Cause.INDEX_OUT_OF_RANGE),
+        (Gemm(uop_end=1, iter_in=2, src_factor_in=TINY.inp.depth - 1), Cause.INDEX_OUT_OF_RANGE),
+        (
+            Alu(uop_end=1, alu_opcode=AluOp.ADD, iter_in=2, src_factor_in=TINY.acc.depth - 1),
+            Cause.INDEX_OUT_OF_RANGE,
+        ),
+        (Load(memory=Memory.ACC, dram_base=BAD_ELEMENT), Cause.BUS_ERROR),
+    ],
+)
+def test_stops_at_a_faulty_instruction_after_all_earlier_ones(
+    wrong: Instruction, cause: Cause
+) -> None:
+    long = Gemm(uop_end=1, iter_out=50, push_next=1)
+    outcome = run(
+        [load_uops(1), long, wrong, Gemm(uop_end=1, push_next=1), Finish()],
+        [Uop(dst=1, src=1)],
+        cycles=300,
+    )
+    assert outcome.fault == (2, cause)
+    assert len(outcome.retired) == 2
+    assert len(outcome.gave_store) == 1
+
+
+def test_sources_that_are_not_read_are_not_checked() -> None:
+    outcome = run(
+        [
+            load_uops(1),
+            Gemm(uop_end=1, reset=1, iter_in=2, src_factor_in=TINY.inp.depth - 1),
+            Alu(
+                uop_end=1,
+                alu_opcode=AluOp.ADD,
+                use_immediate=1,
+                iter_in=2,
+                src_factor_in=TINY.acc.depth - 1,
+            ),
+            Finish(),
+        ],
+        [Uop(dst=0, src=1)],
+    )
+    assert outcome.fault is None
+    assert outcome.finished != []

@@ -1,0 +1,144 @@
+"""The core against the functional model: small programs, and how a run ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.core import Core
+from amaranth_vta.hw.isa import (
+    QUEUE_DEPTH,
+    Cause,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Module,
+    Store,
+    instruction_set,
+)
+from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
+from amaranth_vta.sim.testbench import BurstMemory, pauses, simulate
+
+TINY = PRESETS["tiny"]
+
+
+class Report:
+    """How a run ended, and the memory after it."""
+
+    def __init__(self) -> None:
+        self.cycles = 0
+        self.fault: tuple[str, int, str] | None = None
+        self.tokens: dict[str, int] = {}
+
+
+def run(images: list[ProgramImage], probability: float) -> list[tuple[Report, np.ndarray]]:
+    """Runs the programs on one core, one after the other; memory is new for each."""
+    core = Core(TINY)
+    size = max(image.dram.size for image in images)
+    memory = BurstMemory(np.zeros(size, np.uint8), pause=pauses(probability, 1))
+    reports: list[tuple[Report, np.ndarray]] = []
+
+    async def drive(ctx: Any) -> None:
+        for image in images:
+            memory.contents[: image.dram.size] = image.dram
+            ctx.set(core.insn_addr, image.insn_addr)
+            ctx.set(core.insn_count, image.insn_count)
+            ctx.set(core.launch, 1)
+            await ctx.tick()
+            ctx.set(core.launch, 0)
+            report = Report()
+            done = False
+            while not done:
+                assert report.cycles < 20_000, "the core hangs"
+                _, _, done, fault, tokens = await ctx.tick().sample(
+                    core.done, core.fault, core.tokens
+                )
+                report.cycles += 1
+            if fault.cause:
+                report.fault = (
+                    Module(fault.module).name.lower(),
+                    fault.index,
+                    Cause(fault.cause).name.lower(),
+                )
+            report.tokens = {name: getattr(tokens, name) for name, _ in core.tokens.shape()}
+            reports.append((report, memory.contents[: image.dram.size].copy()))
+
+    async def reads(ctx: Any) -> None:
+        await memory.serve_reads(ctx, core.read)
+
+    async def writes(ctx: Any) -> None:
+        await memory.serve_writes(ctx, core.write)
+
+    simulate(core, drive, background=[reads, writes])
+    return reports
+
+
+def image_of(*instructions: Instruction) -> ProgramImage:
+    encode = instruction_set(TINY).encode
+    code = b"".join(encode(instruction).to_bytes(16, "little") for instruction in instructions)
+    dram = np.zeros(4096 + len(code), np.uint8)
+    dram[4096:] = np.frombuffer(code, np.uint8)
+    return ProgramImage(TINY, dram, 4096, len(instructions), None)
+
+
+@pytest.mark.parametrize("probability", [0, 0.3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_programs_leave_what_the_model_leaves(seed: int, probability: float) -> None:
+    images = [random_program(TINY, 10 * seed + number, length=12) for number in range(2)]
+    for image, (report, contents) in zip(images, run(images, probability), strict=True):
+        assert report.fault is None
+        assert np.array_equal(contents, image.expected)
+
+
+@pytest.mark.parametrize("kind", sorted(set(FAULT_KINDS) - {"bus_error", "token_overflow"}))
+def test_a_fault_is_reported_and_the_next_program_runs(kind: str) -> None:
+    faulty, fault = random_faulty_program(TINY, kind, 3)
+    sound = random_program(TINY, 5, length=8)
+    (report, _), (second, contents) = run([faulty, sound], 0)
+    assert report.fault == (fault.module, fault.instruction, fault.cause)
+    assert second.fault is None
+    assert np.array_equal(contents, sound.expected)
+
+
+def test_tokens_left_over_are_counted_and_cleared() -> None:
+    image = image_of(
+        Load(memory=Memory.INP, x_size=0, push_next=1),
+        Load(memory=Memory.INP, x_size=0, push_next=1),
+        Gemm(uop_end=0, push_next=1, push_prev=1),
+        Store(x_size=0, push_prev=1),
+        Finish(),
+    )
+    for report, _ in run([image, image], 0):
+        assert report.fault is None
+        assert report.tokens == {
+            "load_to_compute": 2,
+            "compute_to_load": 1,
+            "compute_to_store": 1,
+            "store_to_compute": 1,
+        }
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [(0, ("compute", QUEUE_DEPTH, "illegal_instruction")), (1, ("load", 0, "deadlock"))],
+)
+def test_a_blocked_module_takes_a_full_queue_and_no_more(
+    extra: int, expected: tuple[str, int, str]
+) -> None:
+    """What comes after a full queue is not looked at, however wrong it is."""
+    blocked = Load(memory=Memory.INP, x_size=0, pop_next=1)
+    image = image_of(*[blocked] * (QUEUE_DEPTH + extra), Load(memory=6), Finish())
+    ((report, _),) = run([image], 0)
+    assert report.fault == expected
+    device = FunctionalDevice(TINY, image.dram.size)
+    device.write(0, image.dram)
+    fault = device.run(image.insn_addr, image.insn_count).fault
+    assert fault is not None
+    assert (fault.module, fault.instruction, fault.cause) == expected
