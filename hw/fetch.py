@@ -30,7 +30,7 @@ class Fetch(wiring.Component):
     What is wrong with the program, or with reading it, counts when that instruction is reached:
     then fetch stops, hands over nothing more, and lets the beats under way come.
 
-    Timing: the first request is made in the second cycle after ``start``. An instruction is
+    Timing: the first request is made in the third cycle after ``start``. An instruction is
     handed over in the cycle after its last beat came, at the earliest, and one in every cycle as
     long as there are any.
 
@@ -79,29 +79,44 @@ class Fetch(wiring.Component):
         active = Signal()
         bad_start = (self.insn_count == 0) | (self.insn_addr[:4] != 0)
 
+        # Plan the bursts: up to the end of each chunk of memory, or of the program.
+        shift = (per_word - 1).bit_length()
+        log_burst = (per_burst - 1).bit_length()
+        place = self.insn_addr >> 4  # in instructions
+        last_place = Signal(ADDRESS_WIDTH - 4)
+        chunk = Signal(ADDRESS_WIDTH - 4 - log_burst)
+        slot, last_slot = Signal(range(per_burst)), Signal(range(per_burst))
+        plan = Signal(data.StructLayout({"address": ADDRESS_WIDTH, "words": range(words + 1)}))
+        planning, planned, last_chunk, ask = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            last_chunk.eq(chunk == last_place >> log_burst),
+            last_slot.eq(Mux(last_chunk, last_place, per_burst - 1)),
+        ]
+        with m.If(ask):
+            m.d.sync += planned.eq(0)
+        with m.If(planning & (~planned | ask)):
+            m.d.sync += [
+                planned.eq(1),
+                plan.address.eq(
+                    (chunk << (_BURST_BYTES - 1).bit_length())
+                    | ((slot >> shift) << (word_bytes - 1).bit_length())
+                ),
+                plan.words.eq((last_slot >> shift) - (slot >> shift) + 1),
+                chunk.eq(chunk + 1),
+                slot.eq(0),
+                planning.eq(~last_chunk),
+            ]
+
         # Ask. Words asked for and not yet handed over are never more than the buffer holds.
-        place = Signal(ADDRESS_WIDTH - 4)  # in instructions
-        left = Signal(INDEX_WIDTH)
         reserved = Signal(range(words + 1))
         request = Signal(BurstRequest)
-        asking = Signal()
-        slot = Signal(range(per_burst))
-        past = Signal(range((1 << INDEX_WIDTH) + per_burst))
-        last_slot = Signal(range(per_burst))
-        shift = (per_word - 1).bit_length()
-        burst_words = Signal(range(_BURST_BYTES // word_bytes + 1))
-        ask, freed = Signal(), Signal()
+        asking, freed = Signal(), Signal()
         m.d.comb += [
-            slot.eq(place),
-            past.eq(slot + left),
-            last_slot.eq(Mux(past > per_burst, per_burst - 1, past - 1)),
-            burst_words.eq((last_slot >> shift) - (slot >> shift) + 1),
             ask.eq(
                 active
-                & (left != 0)
-                & ~self.fault.valid
+                & planned
                 & (~asking | self.read.request.ready)
-                & (reserved + burst_words <= words)
+                & (reserved + plan.words <= words)
             ),
             self.read.request.valid.eq(asking),
             self.read.request.payload.eq(request),
@@ -111,12 +126,10 @@ class Fetch(wiring.Component):
         with m.If(ask):
             m.d.sync += [
                 asking.eq(1),
-                request.address.eq((place >> shift) << (word_bytes - 1).bit_length()),
-                request.length.eq(burst_words * (word_bytes // bus_bytes) - 1),
-                place.eq(place + (last_slot - slot + 1)),
-                left.eq(left - (last_slot - slot + 1)),
+                request.address.eq(plan.address),
+                request.length.eq(plan.words * (word_bytes // bus_bytes) - 1),
             ]
-        m.d.sync += reserved.eq(reserved + Mux(ask, burst_words, 0) - freed)
+        m.d.sync += reserved.eq(reserved + Mux(ask, plan.words, 0) - freed)
 
         # Receive.
         beat = self.read.beat
@@ -202,9 +215,11 @@ class Fetch(wiring.Component):
         with m.If(self.start):
             m.d.sync += [
                 active.eq(~bad_start),
-                place.eq(self.insn_addr >> 4),
-                left.eq(self.insn_count),
-                part.eq(self.insn_addr >> 4),
+                planning.eq(~bad_start),
+                chunk.eq(place >> log_burst),
+                slot.eq(place),
+                last_place.eq(place + self.insn_count - 1),
+                part.eq(place),
                 index.eq(0),
                 last_index.eq(self.insn_count - 1),
                 self.fault.valid.eq(bad_start),
