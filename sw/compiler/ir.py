@@ -150,9 +150,6 @@ class Dma:
     label: Label
     x_pad: tuple[Expr, Expr] = (Affine({}), Affine({}))
     y_pad: tuple[Expr, Expr] = (Affine({}), Affine({}))
-    # Rows and elements of a row with the padding.
-    rows: int = 1
-    columns: int = 1
 
     @property
     def is_load(self) -> bool:

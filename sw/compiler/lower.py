@@ -93,23 +93,46 @@ def lower(
     trace: bool = False,
     name: str = "function",
     env: Environment | None = None,
+    passes: Sequence[tuple[str, Pass]] = (),
 ) -> Lowered:
     """Lowers any schedule as far as it goes; what the machine cannot do is `Lowered.problem`.
 
     ``args`` are the placeholders and outputs, in the order of the function's arguments. The
-    loop nest alone is printed in ``simple_mode``; every step with ``trace``. Raises
-    `LoweringError` only if there is no loop nest at all.
+    loop nest alone is printed in ``simple_mode``; every step with ``trace``. ``passes`` are
+    passes of one's own, each with the name of the pass that it follows. Raises `LoweringError`
+    only if there is no loop nest at all, or if there is no pass of such a name.
     """
     config = (env or get_env()).config
+    names = {"infer_bounds", *(step.__name__ for step in PASSES)}
+    for phase, _ in passes:
+        if phase not in names:
+            raise LoweringError(f"there is no pass {phase!r} for a pass of one's own to follow")
     function = infer_bounds(schedule, args, name)
-    steps = [("infer_bounds", to_text(function))] if trace else []
-    problem = None
-    for step in PASSES:
+    steps: list[tuple[str, str]] = []
+    return _continue(Lowered(function, config, None, steps, simple_mode), "", trace, passes)
+
+
+def lower_further(function: Function, after: str, config: Config, trace: bool = False) -> Lowered:
+    """Lowers what is in the form that the pass ``after`` leaves."""
+    return _continue(Lowered(function, config, None, []), after, trace, ())
+
+
+def _continue(
+    lowered: Lowered, after: str, trace: bool, passes: Sequence[tuple[str, Pass]]
+) -> Lowered:
+    names = ["infer_bounds", *(step.__name__ for step in PASSES)]
+    steps: list[Pass | None] = [None, *PASSES]
+    begin = names.index(after) + 1 if after else 0
+    for name, step in zip(names[begin:], steps[begin:], strict=True):
         try:
-            function = step(function, config)
+            if step is not None:
+                lowered.function = step(lowered.function, lowered.config)
+            for phase, own in passes:
+                if phase == name:
+                    lowered.function = own(lowered.function, lowered.config)
         except LoweringError as error:
-            problem = error
+            lowered.problem = error
             break
         if trace and step is not require_instructions:
-            steps.append((step.__name__, to_text(function)))
-    return Lowered(function, config, problem, steps, simple_mode)
+            lowered.steps.append((name, to_text(lowered.function)))
+    return lowered

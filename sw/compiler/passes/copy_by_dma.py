@@ -306,8 +306,6 @@ class _Copies:
             x_stride=y.dram if y else columns,
             x_pad=(simplify(x_pad[0], self.ranges), simplify(x_pad[1], self.ranges)),
             y_pad=(simplify(y_pad[0], self.ranges), simplify(y_pad[1], self.ranges)),
-            rows=y.extent if y else 1,
-            columns=columns,
         )
         for loop in reversed(loops):
             result = replace(loop, body=result)

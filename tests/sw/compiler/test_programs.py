@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,10 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build, pack, unpack
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Tensor, accesses, dtype_interval
-from amaranth_vta.sw.compiler.lower import lower
+from amaranth_vta.sw.compiler.interpret import interpret
+from amaranth_vta.sw.compiler.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.ir import LoweringError
+from amaranth_vta.sw.compiler.lower import PASSES, lower
 from amaranth_vta.sw.runtime.command import Runtime
 
 Array = npt.NDArray[Any]
@@ -349,6 +352,59 @@ def test_convolutions_of_all_shapes_are_exact(config: str, seed: int) -> None:
         tile = (1, 1, 2, 1)
         program = convolution(env, replace(shape, tile=tile, threads=False, double=False))
     check(program, seed, random.Random(seed).choice(["reverse", f"random:{seed}"]))
+
+
+def interpreted(program: Program) -> list[str]:
+    """The passes after which the loop nest still does what the expression means."""
+    rng = np.random.default_rng(3)
+    inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
+    want = te.evaluate(program.args[-1], inputs)
+    seen: list[str] = []
+
+    def observe(name: str) -> Callable[[LoopNest, Config], LoopNest]:
+        def step(function: LoopNest, config: Config) -> LoopNest:
+            arrays = [*inputs.values(), np.zeros_like(want)]
+            interpret(function, config, arrays)
+            np.testing.assert_array_equal(arrays[-1], want, err_msg=f"after {name}")
+            seen.append(name)
+            return function
+
+        return step
+
+    names = ["infer_bounds", *(step.__name__ for step in PASSES)]
+    passes = [(name, observe(name)) for name in names]
+    assert lower(program.schedule, program.args, env=program.env, passes=passes).problem is None
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_pass_changes_what_a_convolution_does(seed: int) -> None:
+    env = Environment(PRESETS[["tiny", "batch2"][seed % 2]])
+    shape = Convolution(
+        n=1,
+        inputs=2,
+        outputs=1 + seed % 2,
+        size=(3, 4),
+        kernel=(2, 2),
+        stride=1 + seed // 2,
+        pads=(1, 0, seed % 2, 1),
+        tile=(1, 2, 3, 1),
+        threads=seed == 2,
+        double=seed > 1,
+    )
+    assert len(interpreted(convolution(env, shape))) == len(PASSES) + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_pass_changes_what_a_matrix_product_does(seed: int) -> None:
+    env = Environment(PRESETS[["tiny", "batch2"][seed % 2]])
+    interpreted(random_matrix_product(env, seed))
+
+
+def test_a_pass_of_ones_own_follows_one_that_exists() -> None:
+    program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
+    with pytest.raises(LoweringError, match="there is no pass 'fuse_loops'"):
+        lower(program.schedule, program.args, passes=[("fuse_loops", lambda f, _: f)])
 
 
 def test_odd_sizes_make_nests_of_constant_extents() -> None:
