@@ -79,7 +79,9 @@ class SimulatedDevice:
         self._write("CONTROL", _bit("CONTROL", "launch"))
         while not self.machine.advance(self.machine.cycles_a_look):
             if deadline is not None and time.monotonic() > deadline:
-                ...
+                self.machine.reset()
+                fault = Fault("compute", 0, "timeout")
+                return RunResult(cycles=None, fault=fault, seconds=time.monotonic() - started)
             if self.machine.silent_cycles > _SILENT_CYCLES:
                 status = self._read("STATUS")
                 self.machine.reset()

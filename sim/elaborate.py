@@ -1,0 +1,59 @@
+"""Elaborates the design: the one module of `sim` that knows the hardware itself."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from amaranth.back import verilog as backend
+from amaranth.hdl import Value
+from amaranth.lib import wiring
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.top import Top
+
+Pins = dict[str, Value]
+
+
+def verilog(config: Config) -> str:
+    """The machine as module ``vta``, in one text that is the same on every computer.
+
+    Scratchpads have no initial contents: they hold anything after power-up.
+    """
+    top = machine(config)
+    return component_verilog(top, "vta")
+
+
+def component_verilog(component: wiring.Component, name: str) -> str:
+    """Any component of the design as module ``name``, with ports clk, rst and its own.
+
+    A port within a port is named by both, as in ``m_axi_awaddr``.
+    """
+    inputs, outputs = pins(component)
+    text: str = backend.convert(
+        component,
+        name=name,
+        ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
+        emit_src=False,
+        strip_internal_attrs=True,
+    )
+    return _MEMORY_CONTENTS.sub("", text)
+
+
+def machine(config: Config) -> Any:
+    """The whole machine as a component."""
+    return Top(config)
+
+
+def pins(component: wiring.Component) -> tuple[Pins, Pins]:
+    """The inputs and the outputs of a component by the names that they have in Verilog."""
+    inputs: Pins = {}
+    outputs: Pins = {}
+    for path, member, value in component.signature.flatten(component):
+        side = inputs if member.flow is wiring.In else outputs
+        side["_".join(map(str, path))] = Value.cast(value)
+    return inputs, outputs
+
+
+# What the backend writes to say that a memory starts with zeros.
+_MEMORY_CONTENTS = re.compile(r"  initial begin\n(?:    \S+\[\d+\] = \d+'[dh][0-9a-f]+;\n)+  end\n")
