@@ -425,7 +425,8 @@ class _Generator:
 
     def _pile_up_tokens(self) -> None:
         queue = self.chance.choice(list(self.stream.clocks.tokens))
-        for _ in range(self.chance.randint(200, 700)):
+        room = _TOKENS - len(self.stream.clocks.tokens[queue])
+        for _ in range(min(self.chance.randint(200, 700), room)):
             self.stream.pass_on(queue[0], pushes={queue})
 
 
