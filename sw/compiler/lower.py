@@ -10,6 +10,7 @@ from amaranth_vta.hw.config import Config
 from .environment import Environment, get_env
 from .expr import Tensor
 from .ir import Assign, Function, LoweringError, body_text, to_text, walk
+from .listing import listing
 from .passes.allocate_scratchpads import allocate_scratchpads
 from .passes.copy_by_dma import copy_by_dma
 from .passes.fold_loops import fold_loops
@@ -74,13 +75,20 @@ class Lowered:
 
     def __str__(self) -> str:
         if self.steps:
-            return "\n\n".join(f"# {name}\n{text}" for name, text in self.steps) + self._note()
+            steps = list(self.steps)
+            if self.problem is None:
+                steps.append(("instructions", self.instructions()))
+            return "\n\n".join(f"# {name}\n{text}" for name, text in steps) + self._note()
         text = body_text(self.function) if self.simple else to_text(self.function)
         return text + self._note()
 
     def labelled(self) -> str:
         """The loop nest with the stage, axis and source line that each line comes from."""
         return to_text(self.function, labels=True)
+
+    def instructions(self) -> str:
+        """The instructions and micro-ops, each with the stage and source line it comes from."""
+        return listing(self.function, self.config)
 
     def _note(self) -> str:
         return f"\n# not for the machine: {self.problem}" if self.problem else ""

@@ -472,6 +472,11 @@ class Runtime:
         self._cache.clear()
         self._resident = []
 
+    @property
+    def queued(self) -> int:
+        """How many instructions are queued."""
+        return len(self._stream.words)
+
     def dump(self) -> str:
         """The queued instructions as text, each with its micro-ops."""
         resident = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -295,6 +296,14 @@ def test_every_line_can_name_its_stage_axis_and_source() -> None:
     s, args = multiplied()
     text = lower(s, args, env=ENV).labelled()
     assert "# total, test_lowering_errors.py:" in text
-    assert all(
-        "test_lowering_errors.py:" in line for line in text.splitlines() if "allocate" in line
-    )
+    allocations = [line for line in text.splitlines() if "allocate" in line]
+    assert allocations
+    assert all("test_lowering_errors.py:" in line for line in allocations)
+
+
+def test_every_instruction_can_name_its_stage_and_source() -> None:
+    s, args = multiplied()
+    lines = lower(s, args, env=ENV).instructions().splitlines()
+    label = re.compile(r"# (x_buf|w_buf|total|y), test_lowering_errors\.py:\d+$")
+    assert all(label.search(line) for line in lines if "uop[" not in line[:30])
+    assert sum(line.endswith("acc[0] = 0") for line in lines) == 1
