@@ -499,3 +499,65 @@ def test_a_function_can_be_called_with_arrays_again_and_again() -> None:
         function(*inputs.values(), got.astype(np.int32))
     with pytest.raises(ValueError, match="function takes 3 arrays, not 1"):
         function(got)
+
+
+def test_a_convolution_in_the_published_form_runs() -> None:
+    """Blocks, padding within the load, and two virtual threads over blocks of outputs."""
+    env = Environment(PRESETS["pynq"])
+    size, inputs, outputs = 14, 64, 128
+    data_shape = (1, inputs // env.BLOCK_IN, size, size, env.BATCH, env.BLOCK_IN)
+    kernel_shape = (
+        outputs // env.BLOCK_OUT,
+        inputs // env.BLOCK_IN,
+        *(3, 3, env.BLOCK_OUT, env.BLOCK_IN),
+    )
+    shape = (1, outputs // env.BLOCK_OUT, size, size, env.BATCH, env.BLOCK_OUT)
+    data = te.placeholder(data_shape, name="data", dtype=env.inp_dtype)
+    kernel = te.placeholder(kernel_shape, name="kernel", dtype=env.wgt_dtype)
+    data_buf = te.pad(data, [0, 0, 1, 1, 0, 0], name="data_buf")
+    kernel_buf = te.compute(kernel_shape, lambda *i: kernel(*i), "kernel_buf")
+    ic = te.reduce_axis((0, inputs // env.BLOCK_IN), name="ic")
+    dy, dx = te.reduce_axis((0, 3), name="dy"), te.reduce_axis((0, 3), name="dx")
+    ic_tns = te.reduce_axis((0, env.BLOCK_IN), name="ic_tns")
+    conv = te.compute(
+        shape,
+        lambda bo, co, i, j, bi, ci: te.sum(
+            data_buf[bo, ic, i + dy, j + dx, bi, ic_tns].astype(env.acc_dtype)
+            * kernel_buf[co, ic, dy, dx, ci, ic_tns].astype(env.acc_dtype),
+            axis=[ic, dy, dx, ic_tns],
+        ),
+        name="conv",
+    )
+    shifted = te.compute(shape, lambda *i: conv(*i) >> 8, name="shifted")
+    low = te.compute(shape, lambda *i: te.max(shifted(*i), 0), name="low")
+    high = te.compute(shape, lambda *i: te.min(low(*i), 127), name="high")
+    res = te.compute(shape, lambda *i: high(*i).astype(env.inp_dtype), name="res")
+
+    s = te.create_schedule(res.op)
+    s[data_buf].set_scope(env.inp_scope)
+    s[kernel_buf].set_scope(env.wgt_scope)
+    for tensor in (conv, shifted, low, high):
+        s[tensor].set_scope(env.acc_scope)
+    b, oc, y, x, b_tns, oc_tns = s[res].op.axis
+    b_out, b_inn = s[res].split(b, factor=1)
+    oc_out, oc_inn = s[res].split(oc, factor=2)
+    y_out, y_inn = s[res].split(y, factor=7)
+    x_out, x_inn = s[res].split(x, factor=14)
+    s[res].reorder(b_out, oc_out, y_out, x_out, b_inn, oc_inn, y_inn, x_inn, b_tns, oc_tns)
+    for tensor in (conv, shifted, low, high):
+        s[tensor].compute_at(s[res], x_out)
+    b_inn, oc_inn, y_inn, x_inn, b_tns, oc_tns = s[conv].op.axis
+    ic_out, ic_inn = s[conv].split(ic, factor=1)
+    s[conv].reorder(ic_out, b_inn, oc_inn, y_inn, ic_inn, dy, dx, x_inn, b_tns, oc_tns, ic_tns)
+    _, tx = s[res].split(oc_out, factor=2)
+    s[res].reorder(tx, b_out)
+    s[res].bind(tx, te.thread_axis("cthread"))
+    s[data_buf].compute_at(s[conv], ic_out)
+    s[kernel_buf].compute_at(s[conv], ic_out)
+    s[data_buf].pragma(s[data_buf].op.axis[0], env.dma_copy)
+    s[kernel_buf].pragma(s[kernel_buf].op.axis[0], env.dma_copy)
+    s[conv].tensorize(b_tns, env.gemm)
+    for tensor in (shifted, low, high):
+        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+    s[res].pragma(s[res].op.axis[4], env.dma_copy)
+    check(Program(s, [data, kernel, res], env))
