@@ -139,6 +139,18 @@ def test_the_last_row_of_an_overlapping_store_stays() -> None:
     assert np.array_equal(device.read(0x700, 16).reshape(4, 4), low[[0, 3, 4, 5]])
 
 
+def test_an_instruction_that_faults_writes_nothing() -> None:
+    program: list[Instruction] = [
+        Load(memory=Memory.ACC, x_size=8, push_next=1),
+        Store(dram_base=0x8000 // 4 - 1, x_size=1, y_size=2, x_stride=1, pop_prev=1),
+        Finish(),
+    ]
+    device = tiny_device(program)
+    device.write(0x7FFC, b"kept")
+    assert device.run(0x1000, 3).fault == Fault("store", 1, "bus_error")
+    assert device.read(0x7FFC, 4).tobytes() == b"kept"
+
+
 def test_counters_add_up_what_was_done() -> None:
     program: list[Instruction] = [
         Load(memory=Memory.UOP, x_size=2),
