@@ -148,7 +148,8 @@ class Compute(wiring.Component):
                     order.unit.eq(Unit.ALU),
                     order.unit_ready.eq(alu_sequencer.i.ready),
                     order.illegal.eq(
-                        _uncovered_bits(bits, loops_alu) | (loops_alu.alu_opcode > max(isa.AluOp))
+                        _uncovered_bits(bits, loops_alu)
+                        | (loops_alu.alu_opcode > max(isa.BASE_ALU_OPS))
                     ),
                 ]
             with m.Case(isa.Opcode.FINISH):

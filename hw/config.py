@@ -48,7 +48,13 @@ class TileMemory:
 
 
 def _log2(low: int, high: int, default: int, doc: str) -> Any:
-    return field(default=default, metadata={"low": low, "high": high, "doc": doc})
+    return field(default=default, metadata={"low": low, "high": high, "doc": f"log2 of the {doc}"})
+
+
+def _extension(doc: str) -> Any:
+    return field(
+        default=0, metadata={"low": 0, "high": 1, "doc": f"1 for {doc}", "extension": True}
+    )
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,9 @@ class Config:
     log_wgt_buff_size: int = _log2(2, 24, 18, "bytes of the weight scratchpad")
     log_acc_buff_size: int = _log2(2, 24, 17, "bytes of the accumulator scratchpad")
     log_bus_width: int = _log2(6, 9, 6, "bits of the memory bus")
+    overwrite: int = _extension("GEMM instructions that set accumulators instead of adding")
+    overlap: int = _extension("GEMM and ALU instructions that run beside each other")
+    requantize: int = _extension("an ALU operation that requantizes as ONNX Runtime does")
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -80,12 +89,18 @@ class Config:
             if type(value) is not int or not low <= value <= high:
                 raise ConfigError(
                     f"{item.name.upper()} = {value!r} is not a whole number from {low} to {high} "
-                    f"(log2 of the {item.metadata['doc']})"
+                    f"({item.metadata['doc']})"
                 )
         if self.log_out_width > self.log_acc_width:
             raise ConfigError(
                 f"LOG_OUT_WIDTH = {self.log_out_width} is wider than LOG_ACC_WIDTH = "
                 f"{self.log_acc_width}, from which stored scalars are cut"
+            )
+        if self.requantize and (self.log_acc_width != 5 or self.log_out_width > 3):
+            raise ConfigError(
+                f"REQUANTIZE makes 8-bit results of 32-bit accumulators: LOG_ACC_WIDTH = "
+                f"{self.log_acc_width} and LOG_OUT_WIDTH = {self.log_out_width} must be 5, and at "
+                "most 3"
             )
         for name in ("uop", "inp", "wgt", "acc"):
             self._check_depth(name)
@@ -142,6 +157,15 @@ class Config:
         }
 
     # What follows from the parameters.
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The names of the extensions that the machine has."""
+        return frozenset(
+            item.name
+            for item in fields(self)
+            if item.metadata.get("extension") and getattr(self, item.name)
+        )
 
     @property
     def batch(self) -> int:
@@ -322,6 +346,20 @@ PRESETS: dict[str, Config] = {
     ),
     # The published default: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
+    # The same with all extensions.
+    "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1),
+    # And small, for the tests of the extensions.
+    "tiny-extended": Config(
+        log_block_in=2,
+        log_block_out=2,
+        log_uop_buff_size=10,
+        log_inp_buff_size=9,
+        log_wgt_buff_size=10,
+        log_acc_buff_size=11,
+        overwrite=1,
+        overlap=1,
+        requantize=1,
+    ),
     # 1,024 multiply-accumulates a cycle on a 128-bit bus.
     "block32": replace(
         PYNQ, log_block_in=5, log_block_out=5, log_inp_buff_size=16, log_bus_width=7

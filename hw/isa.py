@@ -41,6 +41,8 @@ class Opcode(IntEnum):
     GEMM = 2
     FINISH = 3
     ALU = 4
+    # Extension OVERWRITE: a GEMM that sets the accumulator instead of adding to it.
+    MULTIPLY = 5
 
 
 class Memory(IntEnum):
@@ -58,6 +60,13 @@ class AluOp(IntEnum):
     ADD = 2
     SHR = 3
     MUL = 4
+    # Extension REQUANTIZE.
+    REQUANTIZE = 5
+
+
+BASE_ALU_OPS = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR, AluOp.MUL)
+# Accumulator elements that hold the parameters of a requantization: bias, scale, bounds.
+REQUANTIZE_PARAMETERS = 3
 
 
 class Module(IntEnum):
@@ -138,7 +147,23 @@ def _place(items: Iterable[tuple[str, int]]) -> dict[str, Field]:
     return layout
 
 
-def _layouts(widths: Mapping[str, int]) -> dict[Opcode, Layout]:
+def _with_flag(layout: dict[str, Field], name: str) -> dict[str, Field]:
+    """``layout`` with one more bit: the highest unused one of word 1, else of word 0.
+
+    There is one in every configuration: whatever fits, the widths of GEMM's fields in the two
+    words are never both even, and those of ALU's neither.
+    """
+    used = sum((1 << item.width) - 1 << item.offset for item in layout.values())
+    offset = next(
+        bit
+        for word in (1, 0)
+        for bit in reversed(range(word * WORD_WIDTH, (word + 1) * WORD_WIDTH))
+        if not used >> bit & 1
+    )
+    return {**layout, name: Field(name, offset, 1)}
+
+
+def _layouts(widths: Mapping[str, int], extensions: frozenset[str]) -> dict[Opcode, Layout]:
     uop, inp, wgt, acc = (widths[name] for name in ("uop", "inp", "wgt", "acc"))
     loops = (
         ("reset", 1),
@@ -162,13 +187,19 @@ def _layouts(widths: Mapping[str, int]) -> dict[Opcode, Layout]:
         ("use_immediate", 1),
         ("immediate", IMMEDIATE_WIDTH),
     )
-    return {
+    layouts = {
         Opcode.LOAD: _place(_HEAD + _MEMORY),
         Opcode.STORE: _place(_HEAD + _MEMORY),
         Opcode.GEMM: _place(_HEAD + loops + gemm),
         Opcode.FINISH: _place(_HEAD),
         Opcode.ALU: _place(_HEAD + loops + alu),
     }
+    if "overlap" in extensions:
+        for opcode in (Opcode.GEMM, Opcode.ALU):
+            layouts[opcode] = _with_flag(layouts[opcode], "independent")
+    if "overwrite" in extensions:
+        layouts[Opcode.MULTIPLY] = layouts[Opcode.GEMM]
+    return dict(layouts)
 
 
 def _uop_layout(widths: Mapping[str, int]) -> Layout:
@@ -185,7 +216,7 @@ def encoding_problem(index_widths: Mapping[str, int]) -> str | None:
         widths = " + ".join(f"{name} {item.width}" for name, item in uop.items())
         return f"a micro-op would need {bits} bits ({widths}) of {UOP_WIDTH}"
     for opcode in (Opcode.GEMM, Opcode.ALU):
-        last = list(_layouts(index_widths)[opcode].values())[-1]
+        last = list(_layouts(index_widths, frozenset())[opcode].values())[-1]
         if last.offset + last.width > INSTRUCTION_WIDTH:
             return (
                 f"{opcode.name} would need {last.offset + last.width} bits of {INSTRUCTION_WIDTH} "
@@ -254,6 +285,9 @@ class _LoopInstruction(Instruction):
     dst_factor_in: int = 0
     src_factor_out: int = 0
     src_factor_in: int = 0
+    # Extension OVERLAP: the instruction touches no accumulator that one of the other unit, GEMM
+    # or ALU, that may still be at work touches; it need not wait for that.
+    independent: int = 0
 
     @property
     def uops(self) -> int:
@@ -266,6 +300,13 @@ class Gemm(_LoopInstruction):
     opcode = Opcode.GEMM
     wgt_factor_out: int = 0
     wgt_factor_in: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiply(Gemm):
+    """A GEMM that sets accumulators: extension OVERWRITE. ``reset`` must be 0."""
+
+    opcode = Opcode.MULTIPLY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,14 +342,18 @@ _CLASSES: dict[Opcode, type[Instruction]] = {
     Opcode.GEMM: Gemm,
     Opcode.FINISH: Finish,
     Opcode.ALU: Alu,
+    Opcode.MULTIPLY: Multiply,
 }
 
 
 class InstructionSet:
     """Encoder and decoder for one configuration; get it by `instruction_set`."""
 
-    def __init__(self, index_widths: Mapping[str, int]) -> None:
-        self.layouts = _layouts(index_widths)
+    def __init__(
+        self, index_widths: Mapping[str, int], extensions: frozenset[str] = frozenset()
+    ) -> None:
+        self.extensions = extensions
+        self.layouts = _layouts(index_widths, extensions)
         self.uop_layout = _uop_layout(index_widths)
         self._covered = {
             opcode: sum((1 << item.width) - 1 << item.offset for item in layout.values())
@@ -318,6 +363,12 @@ class InstructionSet:
     def encode(self, instruction: Instruction) -> int:
         """The 128 bits; raises `EncodingError` naming the field that cannot hold its value."""
         bits = int(instruction.opcode)
+        if instruction.opcode not in self.layouts:
+            raise EncodingError(
+                f"{instruction.opcode.name} is not in the instruction set of this configuration"
+            )
+        if getattr(instruction, "independent", 0) and "overlap" not in self.extensions:
+            raise EncodingError(f"{instruction.opcode.name}: independent needs extension OVERLAP")
         for name, item in self.layouts[instruction.opcode].items():
             if name != "opcode":
                 try:
@@ -329,7 +380,7 @@ class InstructionSet:
     def decode(self, bits: int) -> Instruction:
         """Any 128 bits decode; `problem` says whether the machine takes them."""
         number = bits & _OPCODE_MASK
-        known = number in _CLASSES
+        known = number in self.layouts
         # What all instructions have lies where FINISH, which has nothing else, has it.
         layout = self.layouts[Opcode(number) if known else Opcode.FINISH]
         values = {name: item.extract(bits) for name, item in layout.items() if name != "opcode"}
@@ -342,7 +393,7 @@ class InstructionSet:
         refuse them. FINISH has no fields beyond its head and never gets any: its rest is ignored.
         """
         number = bits & _OPCODE_MASK
-        if number not in _CLASSES or number == Opcode.FINISH:
+        if number not in self.layouts or number == Opcode.FINISH:
             return 0
         return bits & ~self._covered[Opcode(number)]
 
@@ -352,7 +403,7 @@ class InstructionSet:
         This is the whole rule of the fault ``illegal_instruction``: `illegal_reason` of what the
         bits decode to, and no bit set that no field covers.
         """
-        reason = illegal_reason(self.decode(bits))
+        reason = illegal_reason(self.decode(bits), self.extensions)
         if reason is None and (unused := self.unused_bits(bits)):
             at = (unused & -unused).bit_length() - 1
             reason = f"bit {at} is set, which no field covers"
@@ -371,7 +422,8 @@ class InstructionSet:
 def instruction_set(config: Config) -> InstructionSet:
     """The instruction set of ``config``."""
     return InstructionSet(
-        {name: getattr(config, name).index_width for name in ("uop", "inp", "wgt", "acc")}
+        {name: getattr(config, name).index_width for name in ("uop", "inp", "wgt", "acc")},
+        config.extensions,
     )
 
 
@@ -384,7 +436,9 @@ def module_of(instruction: Instruction) -> Module:
     return Module.COMPUTE
 
 
-def illegal_reason(instruction: Instruction) -> str | None:
+def illegal_reason(
+    instruction: Instruction, extensions: frozenset[str] = frozenset()
+) -> str | None:
     """Why a module refuses the instruction before it takes any token; None if it does not.
 
     Of the instruction alone: `InstructionSet.problem` also knows of bits outside its fields.
@@ -413,6 +467,12 @@ def illegal_reason(instruction: Instruction) -> str | None:
             instruction.y_pad_0 or instruction.y_pad_1 or instruction.x_pad_0 or instruction.x_pad_1
         ):
             return "a store cannot have padding"
-        case Alu() if instruction.alu_opcode not in AluOp.__members__.values():
+        case Multiply() if instruction.reset:
+            return "MULTIPLY has no reset"
+        case Alu() if instruction.alu_opcode not in BASE_ALU_OPS and not (
+            instruction.alu_opcode == AluOp.REQUANTIZE and "requantize" in extensions
+        ):
             return f"ALU opcode {instruction.alu_opcode} is not in the instruction set"
+        case Alu() if instruction.alu_opcode == AluOp.REQUANTIZE and instruction.use_immediate:
+            return "REQUANTIZE has no immediate"
     return None

@@ -64,7 +64,7 @@ _TABLE = (
             item.name.upper(),
             0x010 + WORD_BYTES * number,
             Access.READ,
-            f"log2 of the {item.metadata['doc']}",
+            item.metadata["doc"],
         )
         for number, item in enumerate(fields(Config))
     ),

@@ -303,9 +303,7 @@ class _Machine:
     def _decode(self, bits: int) -> _Decoded:
         instruction = self._instruction_set.decode(bits)
         module = isa.module_of(instruction)
-        legal = (
-            isa.illegal_reason(instruction) is None and self._instruction_set.unused_bits(bits) == 0
-        )
+        legal = self._instruction_set.problem(bits) is None
         pops, pushes = [], []
         if legal:
             for flag, giver in ((instruction.pop_prev, -1), (instruction.pop_next, 1)):

@@ -384,7 +384,7 @@ class _Generator:
         if isinstance(instruction, Gemm) and not instruction.reset and self.chance.random() < 0.2:
             instruction = replace(instruction, reset=1)
         if isinstance(instruction, Alu) and self.chance.random() < 0.5:
-            instruction = replace(instruction, alu_opcode=self.chance.choice(tuple(AluOp)))
+            instruction = replace(instruction, alu_opcode=self.chance.choice(isa.BASE_ALU_OPS))
         self.stream.emit(instruction, accesses)
 
     # Instructions for their tokens alone.
@@ -417,7 +417,7 @@ class _Generator:
                     Store(x_size=0, y_size=rows, **anything),
                     Store(x_size=rows, y_size=0, **anything),
                     Gemm(**empty),
-                    Alu(alu_opcode=chance.choice(tuple(AluOp)), **empty),
+                    Alu(alu_opcode=chance.choice(isa.BASE_ALU_OPS), **empty),
                 )
             ),
             [],

@@ -98,6 +98,10 @@ class KernelBuilder:
             for indices, array in zip((self.dst, self.src, self.wgt), arrays, strict=True):
                 indices.extend(array.tolist())
 
+    def _alu_opcodes(self) -> tuple[isa.AluOp, ...]:
+        extended = (isa.AluOp.REQUANTIZE,) if self.config.requantize else ()
+        return isa.BASE_ALU_OPS + extended
+
     def _begin(self, operation: Operation) -> None:
         names = ("push_gemm", "push_alu")
         if operation.mode != self.mode:
@@ -109,7 +113,7 @@ class KernelBuilder:
                 f"one kernel, two operations: {self.operation} and {operation}; all micro-ops of a "
                 "kernel do the same"
             )
-        if operation.mode and operation.alu_opcode not in isa.AluOp.__members__.values():
+        if operation.mode and operation.alu_opcode not in self._alu_opcodes():
             raise CommandError(f"{operation.alu_opcode} is not an ALU opcode")
         if operation.use_immediate and operation.immediate not in _IMMEDIATES:
             raise CommandError(

@@ -87,6 +87,9 @@ def test_the_printed_form_has_every_key_and_no_other() -> None:
         "LOG_BLOCK_IN",
         "LOG_BLOCK_OUT",
         "LOG_BUS_WIDTH",
+        "OVERWRITE",
+        "OVERLAP",
+        "REQUANTIZE",
     }
 
 
@@ -214,3 +217,19 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
         Config.load(str(path))
     with pytest.raises(ConfigError, match="Is a directory"):
         Config.load(str(tmp_path))
+
+
+def test_extensions_are_off_unless_asked_for() -> None:
+    assert PYNQ.extensions == frozenset()
+    assert Config.from_dict({"OVERLAP": 1}).extensions == {"overlap"}
+    assert PRESETS["pynq-extended"].extensions == {"overwrite", "overlap", "requantize"}
+
+
+def test_an_extension_is_on_or_off() -> None:
+    with pytest.raises(ConfigError, match="OVERLAP = 2 is not a whole number from 0 to 1"):
+        Config(overlap=2)
+
+
+def test_requantization_needs_wide_accumulators() -> None:
+    with pytest.raises(ConfigError, match="REQUANTIZE makes 8-bit results of 32-bit accumulators"):
+        Config(requantize=1, log_acc_width=4, log_inp_width=2, log_out_width=2)

@@ -94,6 +94,7 @@ def test_random_programs_leave_what_the_model_leaves(seed: int, probability: flo
     images = [random_program(TINY, 10 * seed + number, length=12) for number in range(2)]
     for image, (report, contents) in zip(images, run(images, probability), strict=True):
         assert report.fault is None
+        assert image.expected is not None
         assert np.array_equal(contents, image.expected)
 
 
@@ -104,6 +105,7 @@ def test_a_fault_is_reported_and_the_next_program_runs(kind: str) -> None:
     (report, _), (second, contents) = run([faulty, sound], 0)
     assert report.fault == (fault.module, fault.instruction, fault.cause)
     assert second.fault is None
+    assert sound.expected is not None
     assert np.array_equal(contents, sound.expected)
 
 

@@ -75,12 +75,14 @@ def test_default_fields_lie_where_the_isa_page_has_them() -> None:
 def test_opcodes_memories_and_causes_have_their_numbers() -> None:
     assert [(op.name, op.value) for op in Opcode] == [
         ("LOAD", 0), ("STORE", 1), ("GEMM", 2), ("FINISH", 3), ("ALU", 4),
+        ("MULTIPLY", 5),
     ]  # fmt: skip
     assert [(memory.name, memory.value) for memory in Memory] == [
         ("UOP", 0), ("WGT", 1), ("INP", 2), ("ACC", 3), ("OUT", 4), ("ACC_8BIT", 5),
     ]  # fmt: skip
     assert [(op.name, op.value) for op in isa.AluOp] == [
         ("MIN", 0), ("MAX", 1), ("ADD", 2), ("SHR", 3), ("MUL", 4),
+        ("REQUANTIZE", 5),
     ]  # fmt: skip
     assert [cause.name.lower() for cause in Cause] == [
         "illegal_instruction", "index_out_of_range", "bus_error", "token_overflow", "bad_stream",
@@ -145,7 +147,7 @@ def test_fields_neither_overlap_nor_straddle_a_word(config: Config) -> None:
     instructions = instruction_set(config)
     for layout in instructions.layouts.values():
         end = 0
-        for item in layout.values():
+        for item in sorted(layout.values(), key=lambda item: item.offset):
             assert item.offset >= end
             end = item.offset + item.width
             assert item.offset // 64 == (end - 1) // 64
@@ -158,6 +160,7 @@ CLASSES = {
     Opcode.GEMM: isa.Gemm,
     Opcode.FINISH: isa.Finish,
     Opcode.ALU: isa.Alu,
+    Opcode.MULTIPLY: isa.Multiply,
 }
 
 
@@ -165,7 +168,7 @@ CLASSES = {
 def encodable(draw: st.DrawFn) -> tuple[Config, isa.Instruction]:
     """A configuration and an instruction of it, each field anywhere in its range."""
     config = draw(st.sampled_from(list(PRESETS.values())))
-    opcode = draw(st.sampled_from(Opcode))
+    opcode = draw(st.sampled_from(list(instruction_set(config).layouts)))
     values: dict[str, Any] = {}
     for name, item in instruction_set(config).layouts[opcode].items():
         if name != "opcode":
@@ -182,7 +185,7 @@ def test_what_is_encoded_decodes_to_the_same(case: tuple[Config, isa.Instruction
     bits = instructions.encode(instruction)
     assert instructions.decode(bits) == instruction
     assert instructions.unused_bits(bits) == 0
-    assert instructions.problem(bits) == isa.illegal_reason(instruction)
+    assert instructions.problem(bits) == isa.illegal_reason(instruction, config.extensions)
 
 
 @given(st.sampled_from(list(PRESETS.values())), st.integers(0, (1 << 128) - 1))
@@ -328,3 +331,49 @@ def test_micro_ops_of_an_instruction_count_iterations() -> None:
     assert isa.Gemm(uop_begin=2, uop_end=5, iter_out=7, iter_in=11).uops == 3 * 7 * 11
     assert isa.Gemm(uop_begin=5, uop_end=2, iter_out=7).uops == 0
     assert isa.Gemm(uop_end=2, iter_in=0).uops == 0
+
+
+EXTENDED = PRESETS["pynq-extended"]
+
+
+def test_an_extension_takes_the_highest_unused_bit() -> None:
+    # The default encoding leaves bit 63 alone, the tiny one the upper bits of word 1.
+    for opcode in (Opcode.GEMM, Opcode.ALU, Opcode.MULTIPLY):
+        assert instruction_set(EXTENDED).layouts[opcode]["independent"].offset == 63
+        tiny = instruction_set(PRESETS["tiny-extended"]).layouts[opcode]
+        assert tiny["independent"].offset == 127
+
+
+def test_a_machine_without_the_extension_refuses_its_instructions() -> None:
+    extended, base = instruction_set(EXTENDED), instruction_set(PYNQ)
+    for instruction, reason in (
+        (isa.Multiply(uop_end=1), "opcode 5 is not in the instruction set"),
+        (isa.Gemm(uop_end=1, independent=1), "bit 63 is set, which no field covers"),
+        (
+            isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE),
+            "ALU opcode 5 is not in the instruction set",
+        ),
+    ):
+        bits = extended.encode(instruction)
+        assert extended.problem(bits) is None
+        assert base.problem(bits) == reason
+
+
+def test_an_instruction_of_an_extension_cannot_be_encoded_without_it() -> None:
+    base = instruction_set(PYNQ)
+    with pytest.raises(isa.EncodingError, match="MULTIPLY is not in the instruction set of this"):
+        base.encode(isa.Multiply(uop_end=1))
+    with pytest.raises(isa.EncodingError, match="GEMM: independent needs extension OVERLAP"):
+        base.encode(isa.Gemm(uop_end=1, independent=1))
+
+
+def test_what_an_extension_gives_no_meaning_is_illegal() -> None:
+    extended = instruction_set(EXTENDED)
+    for instruction, reason in (
+        (isa.Multiply(uop_end=1, reset=1), "MULTIPLY has no reset"),
+        (
+            isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE, use_immediate=1),
+            "REQUANTIZE has no immediate",
+        ),
+    ):
+        assert extended.problem(extended.encode(instruction)) == reason

@@ -112,7 +112,7 @@ def test_random_programs_reach_everything() -> None:
                     seen["FINISH with tokens"] += finish.pop_prev + finish.push_next
     missing = [what for what, count in seen.items() if count < 3]
     assert not missing
-    assert len(seen) == 4 + len(isa.Memory) - 1 + len(isa.AluOp) + 14
+    assert len(seen) == 4 + len(isa.Memory) - 1 + len(isa.BASE_ALU_OPS) + 14
     # Both ends of a scratchpad.
     for elements in written.values():
         assert elements[0]
