@@ -175,7 +175,8 @@ class ReadArbiter(wiring.Component):
     that instructions are never far.
 
     Timing: a request shows at ``bus`` in the cycle after it is taken, a beat at its reader in
-    the cycle after it came. Both pass in every cycle.
+    the cycle after it came. Both pass in every cycle. Nothing goes from an input of ``bus`` to
+    an output without a register.
 
     Ports
     -----
@@ -202,7 +203,9 @@ class ReadArbiter(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.owners = owners = Queue(data.StructLayout({"reader": Reader}), 8)
+        m.submodules.requests = requests = Queue(BurstRequest, 2)
         m.submodules.beats = beats = Queue(ReadBeat(self._data_width), 2)
+        connect(m, requests.o, flipped(self.bus.request))
         connect(m, flipped(self.bus.beat), beats.i)
         readers = {
             Reader.FETCH: self.fetch,
@@ -229,29 +232,20 @@ class ReadArbiter(wiring.Component):
                     other,
                 )
             ),
-            open_.eq(
-                (~self.bus.request.valid | self.bus.request.ready)
-                & owners.i.ready
-                & (beats_ahead < self._BEATS_AHEAD)
-            ),
+            open_.eq(requests.i.ready & owners.i.ready & (beats_ahead < self._BEATS_AHEAD)),
             granted.eq(open_ & (self.fetch.request.valid | others)),
             owners.i.payload.reader.eq(chosen),
             owners.i.valid.eq(granted),
+            requests.i.valid.eq(granted),
         ]
-        request = Signal(BurstRequest)
+        request = requests.i.payload
         with m.Switch(chosen):
             for name, reader in readers.items():
                 with m.Case(name):
                     m.d.comb += request.eq(reader.request.payload)
                     m.d.comb += reader.request.ready.eq(open_)
-        with m.If(self.bus.request.ready):
-            m.d.sync += self.bus.request.valid.eq(0)
         with m.If(granted):
-            m.d.sync += [
-                self.bus.request.payload.eq(request),
-                self.bus.request.valid.eq(1),
-                latest.eq(chosen),
-            ]
+            m.d.sync += latest.eq(chosen)
 
         # Beats.
         taken = Signal()

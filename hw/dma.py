@@ -8,7 +8,14 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .axi import BURSTS_IN_FLIGHT, ReadSignature, WriteBeat, WriteSignature
+from .axi import (
+    BURSTS_IN_FLIGHT,
+    BurstRequest,
+    ReadSignature,
+    WriteBeat,
+    WriteResponse,
+    WriteSignature,
+)
 from .buffer import Geometry, geometry
 from .config import Config
 from .extent import CheckedEntry
@@ -383,9 +390,14 @@ class Storer(wiring.Component):
         m.submodules.unanswered = unanswered = Queue(
             data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT
         )
+        # Nothing goes from an input of the memory to an output without a register.
+        m.submodules.requests = requests = Queue(BurstRequest, 2)
         m.submodules.buffered = buffered = Queue(WriteBeat(self._bus_bits), 2)
+        m.submodules.responses = responses = Queue(WriteResponse, 2)
         connect(m, turns.o, beats.command)
+        connect(m, requests.o, flipped(self.write.request))
         connect(m, buffered.o, flipped(self.write.beat))
+        connect(m, flipped(self.write.response), responses.i)
         failed = Signal()
 
         command = self.command.payload
@@ -405,13 +417,12 @@ class Storer(wiring.Component):
         _describe_rows(m, rows, command, [self.base], bursts.command.payload, turns.i.payload)
 
         # Announce.
-        room = announced.i.ready & unanswered.i.ready
         announce = Signal()
         m.d.comb += [
-            self.write.request.valid.eq(bursts.request.valid & room),
-            self.write.request.payload.eq(bursts.request.payload),
-            bursts.request.ready.eq(self.write.request.ready & room),
+            bursts.request.ready.eq(requests.i.ready & announced.i.ready & unanswered.i.ready),
             announce.eq(bursts.request.valid & bursts.request.ready),
+            requests.i.valid.eq(announce),
+            requests.i.payload.eq(bursts.request.payload),
             announced.i.valid.eq(announce),
             announced.i.payload.length.eq(bursts.request.payload.length),
             unanswered.i.valid.eq(announce),
@@ -450,7 +461,7 @@ class Storer(wiring.Component):
         ]
 
         # Confirm.
-        response = self.write.response
+        response = responses.o
         answer, completes = Signal(), Signal()
         m.d.comb += [
             answer.eq(response.valid & response.ready),
@@ -479,6 +490,7 @@ class Storer(wiring.Component):
             & ~unanswered.o.valid
             & ~packs
             & ~buffered.o.valid
+            & ~requests.o.valid
             & (failed | ~order.o.valid)
         )
         return m
