@@ -1,0 +1,211 @@
+"""Two-dimensional convolution with bias and requantization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Tensor
+
+from .requantize import Requantize, requantized
+from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
+
+
+@dataclass(frozen=True)
+class Conv2d:
+    """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
+    BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
+    ``pads`` are rows and columns of zeros at the top, left, bottom and right."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    requantize: Requantize
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def output_height(self) -> int:
+        reach = (self.kernel[0] - 1) * self.dilations[0] + 1
+        return (self.height + self.pads[0] + self.pads[2] - reach) // self.strides[0] + 1
+
+    @property
+    def output_width(self) -> int:
+        reach = (self.kernel[1] - 1) * self.dilations[1] + 1
+        return (self.width + self.pads[1] + self.pads[3] - reach) // self.strides[1] + 1
+
+    def input_rows(self, rows: int, kernel_rows: int) -> int:
+        """Rows of input that ``rows`` of output read under ``kernel_rows`` of the kernel."""
+        return (rows - 1) * self.strides[0] + (kernel_rows - 1) * self.dilations[0] + 1
+
+    def input_columns(self, columns: int) -> int:
+        return (columns - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+
+
+@dataclass(frozen=True)
+class Conv2dKnobs:
+    """How a convolution is cut into tiles.
+
+    ``outputs``, ``rows`` and ``columns`` are the tile of the output that accumulates at a time;
+    ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
+    ``weights_outside`` each tile of weights stays while it passes over the image, else each tile
+    of the image stays while all weights pass.
+    """
+
+    outputs: int
+    rows: int
+    columns: int
+    inputs: int
+    kernel_rows: int
+    weights_outside: bool = True
+
+
+def conv2d(
+    workload: Conv2d, env: Environment, knobs: Conv2dKnobs | None = None, name: str = "conv2d"
+) -> Function:
+    """A function of input, weights, bias and output.
+
+    Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
+    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
+    BLOCK_OUT) acc_dtype and has `Requantize.half` added, output is (batch, outputs, output
+    height, output width, BATCH, BLOCK_OUT) out_dtype. Without knobs the cheapest ones are taken.
+    Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    """
+
+    def built(chosen: Conv2dKnobs) -> Function:
+        schedule, args = scheduled(workload, env, chosen)
+        return build(schedule, args, name=name, env=env)
+
+    if knobs is not None:
+        return built(knobs)
+    return build_best(name, candidates(workload, env.config), built)
+
+
+def scheduled(
+    workload: Conv2d, env: Environment, knobs: Conv2dKnobs
+) -> tuple[te.Schedule, list[Tensor]]:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    c, acc = workload, env.acc_dtype
+    top, left, bottom, right = c.pads
+    x = te.placeholder(
+        (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
+    )
+    w = te.placeholder(
+        (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
+    )
+    bias = te.placeholder((c.outputs, env.BATCH, env.BLOCK_OUT), "bias", acc)
+    x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    bias_buf = te.compute(bias.shape, lambda *i: bias(*i), "bias_buf")
+    ci, dy, dx, ki = (
+        te.reduce_axis((0, extent), axis)
+        for extent, axis in zip(
+            (c.inputs, *c.kernel, env.BLOCK_IN), ("ci", "dy", "dx", "ki"), strict=True
+        )
+    )
+    conv = te.compute(
+        (c.batch, c.outputs, c.output_height, c.output_width, env.BATCH, env.BLOCK_OUT),
+        lambda n, o, h, w, b, k: te.sum(
+            x_buf[
+                n,
+                ci,
+                h * c.strides[0] + dy * c.dilations[0],
+                w * c.strides[1] + dx * c.dilations[1],
+                b,
+                ki,
+            ].astype(acc)
+            * w_buf[o, ci, dy, dx, k, ki].astype(acc),
+            axis=[ci, dy, dx, ki],
+        ),
+        "conv",
+    )
+    stages = requantized(conv, lambda n, o, h, w, b, k: bias_buf(o, b, k), c.requantize, env)
+    y = te.compute(conv.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
+
+    s = te.create_schedule(y.op)
+    n, o, h, w_, b, k = s[y].op.axis
+    (oo, oi), (ho, hi), (wo, wi) = (
+        s[y].split(axis, factor)
+        for axis, factor in ((o, knobs.outputs), (h, knobs.rows), (w_, knobs.columns))
+    )
+    outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
+    s[y].reorder(*outer, oi, hi, wi, b, k)
+    s[y].pragma(oi, env.dma_copy)
+    for tensor in (conv, *stages, bias_buf):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], outer[-1])
+    for tensor in stages:
+        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+    s[bias_buf].compute_at(s[y], oo)
+    s[bias_buf].pragma(s[bias_buf].op.axis[0], env.dma_copy)
+
+    n, o, h, w_, b, k = s[conv].op.axis
+    co, ci_ = s[conv].split(ci, knobs.inputs)
+    do, di = s[conv].split(dy, knobs.kernel_rows)
+    s[conv].reorder(co, do, n, o, ci_, di, dx, h, w_, b, k, ki)
+    s[conv].tensorize(b, env.gemm)
+    whole = knobs.inputs >= c.inputs and knobs.kernel_rows >= c.kernel[0]
+    for tensor, scope, place in ((x_buf, env.inp_scope, wo), (w_buf, env.wgt_scope, oo)):
+        s[tensor].set_scope(scope)
+        if whole:
+            s[tensor].compute_at(s[y], place)
+        else:
+            s[tensor].compute_at(s[conv], do)
+        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+    return s, [x, w, bias, y]
+
+
+def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2dKnobs]]:
+    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    c = workload
+    accumulators = 2 if c.requantize.shift else 1
+    kernel_rows = even_tiles(c.kernel[0])
+    for outputs, rows, inputs, kernel in product(
+        even_tiles(c.outputs), even_tiles(c.output_height), even_tiles(c.inputs), kernel_rows
+    ):
+        whole = inputs == c.inputs and kernel == c.kernel[0]
+        if outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
+            continue
+        for columns in even_tiles(c.output_width):
+            region = c.input_rows(rows, kernel) * c.input_columns(columns)
+            if inputs * region > config.inp.depth:
+                continue
+            if outputs * (accumulators * rows * columns + 1) > config.acc.depth:
+                continue
+            for weights_outside in (True, False) if whole else (True,):
+                knobs = Conv2dKnobs(outputs, rows, columns, inputs, kernel, weights_outside)
+                yield _cycles(c, config, knobs), knobs
+            # Narrower tiles load more.
+            break
+
+
+def _cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
+    """An estimate: everything one after the other, each row of a load with its latency."""
+    tiles = (
+        c.batch
+        * parts(c.output_height, knobs.rows)
+        * parts(c.output_width, knobs.columns)
+        * parts(c.outputs, knobs.outputs)
+    )
+    steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
+    rows = c.input_rows(knobs.rows, knobs.kernel_rows) * knobs.inputs
+    columns = c.input_columns(knobs.columns)
+    region = rows * (columns * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES)
+    weights = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
+    weights = weights * config.wgt.element_bytes // config.bus_bytes
+    whole = steps == 1
+    region_loads, weight_loads = tiles * steps, tiles * steps
+    if whole and knobs.weights_outside:
+        weight_loads = parts(c.outputs, knobs.outputs)
+    elif whole:
+        region_loads = tiles // parts(c.outputs, knobs.outputs)
+    return region_loads * region + weight_loads * weights + tiles * (steps + 4) * TILE_CYCLES

@@ -1,0 +1,72 @@
+"""What follows a sum of products: bias, division by a power of two with rounding, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr, Tensor
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """Division by 2^``shift``, rounded half to even, then clipping to ``low`` and ``high``."""
+
+    shift: int
+    low: int
+    high: int
+
+    @property
+    def half(self) -> int:
+        """What the bias holds beyond the bias, so that rounding costs no addition."""
+        return 1 << self.shift >> 1
+
+    def evaluate(self, total: Array) -> Array:
+        """The meaning, for an array of integers that have no ``half`` in them."""
+        whole, rest = total >> self.shift, total & ((1 << self.shift) - 1)
+        up = (rest > self.half) | ((rest == self.half) & (whole & 1 == 1))
+        return np.clip(whole + (up & (self.shift > 0)), self.low, self.high)
+
+
+def requantized(
+    total: Tensor,
+    bias: Callable[..., Expr],
+    requantize: Requantize,
+    env: Environment,
+) -> list[Tensor]:
+    """The stages from ``total`` to its requantized value, all for the ALU; the last has it.
+
+    ``bias`` gives the bias at an index of ``total``, with `Requantize.half` added to it.
+
+    Let a be the sum of both and n the shift. Then a >> n rounds halves up, which is right but
+    for a tie, where the n low bits of a are 0, that comes out odd: there one is to be taken off.
+    Taking one off where bit n of a is set does that, and elsewhere changes nothing: if a low bit
+    is set, a - 1 has the same quotient. Bit n moved to the sign and back is 0 or -1.
+    """
+    biased = te.compute(total.shape, lambda *i: total(*i) + bias(*i), f"{total.name}_biased")
+    stages = [biased]
+    n, rounded = requantize.shift, biased
+    if n > 0:
+        odd = te.compute(
+            total.shape,
+            lambda *i: biased(*i) << (env.ACC_WIDTH - 1 - n) >> (env.ACC_WIDTH - 1),
+            f"{total.name}_odd",
+        )
+        rounded = te.compute(
+            total.shape, lambda *i: biased(*i) + odd(*i) >> n, f"{total.name}_rounded"
+        )
+        stages += [odd, rounded]
+    clipped = te.compute(
+        total.shape,
+        lambda *i: te.min(te.max(rounded(*i), requantize.low), requantize.high),
+        f"{total.name}_clipped",
+    )
+    return [*stages, clipped]
