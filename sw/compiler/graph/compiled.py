@@ -1,0 +1,243 @@
+"""A network compiled for one machine: a program, models for the host, and steps that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.program import Program, Recorder
+from amaranth_vta.sw.runtime.work import Work, work
+
+from .layout import TileLayout
+from .memory_plan import share_buffers
+from .network import Network
+from .placement import HostNode, Image, Layer, Placement, place
+
+
+@dataclass(frozen=True)
+class RunHost:
+    """Runs ``model``, a part of the network, on the host's tensors of these names."""
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True)
+class RunLayer:
+    """Runs streams of the program: those of one layer."""
+
+    layer: Layer
+    streams: range
+    work: Work
+
+
+@dataclass(frozen=True)
+class ToMachine:
+    """Cuts the host's ``tensor`` into tiles and writes them to ``buffer``."""
+
+    tensor: str
+    image: Image
+    layout: TileLayout
+    buffer: str
+
+
+@dataclass(frozen=True)
+class ToHost:
+    """Reads tiles from ``buffer`` and makes the host's ``tensor`` of them, of shape ``shape``."""
+
+    tensor: str
+    image: Image
+    layout: TileLayout
+    buffer: str
+    shape: tuple[int, ...]
+
+
+Step = RunHost | RunLayer | ToMachine | ToHost
+
+
+@dataclass(frozen=True)
+class CompiledNetwork:
+    """``steps`` in order, for the ``network`` in canonical form; ``program`` has their streams."""
+
+    network: Network
+    config: Config
+    placement: Placement
+    steps: tuple[Step, ...]
+    program: Program
+
+
+def compile_network(network: Network, config: Config) -> CompiledNetwork:
+    """Places the operators of a canonical network and compiles those that are the machine's."""
+    placement = place(network, config)
+    steps = _Planner(network, placement).steps()
+    recorded, program = _record(steps, config)
+    return CompiledNetwork(network, config, placement, recorded, program)
+
+
+class _Planner:
+    """Orders what was placed, and brings tensors to where they are read."""
+
+    def __init__(self, network: Network, placement: Placement) -> None:
+        self.network = network
+        self.placement = placement
+        self.on_host = set(network.inputs) | set(network.constants)
+        # Layouts in which the machine holds a tensor.
+        self.held: dict[str, list[TileLayout]] = {}
+        self.done: list[RunHost | Layer | ToMachine | ToHost] = []
+
+    def steps(self) -> list[RunHost | Layer | ToMachine | ToHost]:
+        for segment in _segments(self.network, self.placement):
+            hosts = [item for item in segment if isinstance(item, HostNode)]
+            if hosts:
+                self._run_host(hosts)
+            for item in segment:
+                if isinstance(item, Layer):
+                    self._run_layer(item)
+        for name in self.network.outputs:
+            self._bring_to_host(name)
+        return self.done
+
+    def _run_host(self, hosts: Sequence[HostNode]) -> None:
+        made = {name for item in hosts for name in item.node.outputs if name}
+        read = {name for item in hosts for name in item.node.reads}
+        inputs = sorted(read - made - self.network.constants.keys())
+        for name in inputs:
+            self._bring_to_host(name)
+        own = {id(item.node) for item in hosts}
+        later = {name for node in self.network.nodes if id(node) not in own for name in node.reads}
+        outputs = sorted(made & (later | set(self.network.outputs)))
+        model = self.network.part([item.node for item in hosts], inputs, outputs)
+        self.done.append(RunHost(model, tuple(inputs), tuple(outputs), tuple(hosts)))
+        self.on_host.update(outputs)
+
+    def _run_layer(self, layer: Layer) -> None:
+        layouts = self.held.setdefault(layer.source, [])
+        if layer.source_layout not in layouts:
+            self._bring_to_host(layer.source)
+            self.done.append(
+                ToMachine(
+                    layer.source,
+                    layer.source_image,
+                    layer.source_layout,
+                    buffer_name(layer.source, layer.source_layout),
+                )
+            )
+            layouts.append(layer.source_layout)
+        self.done.append(layer)
+        self.held[layer.result] = [layer.result_layout]
+
+    def _bring_to_host(self, name: str) -> None:
+        if name in self.on_host:
+            return
+        root = self.placement.views.get(name, name)
+        shape = self.network.types[name].shape
+        assert shape is not None
+        layout = self.held[root][0]
+        image = self.placement.images[root]
+        self.done.append(ToHost(name, image, layout, buffer_name(root, layout), shape))
+        self.on_host.add(name)
+
+
+def buffer_name(tensor: str, layout: TileLayout) -> str:
+    return f"{tensor} in tiles of {layout.batch}x{layout.block} {layout.dtype}"
+
+
+def _segments(network: Network, placement: Placement) -> Iterator[list[Layer | HostNode]]:
+    """Items in groups of one side, each group as large as the data allow."""
+    known = set(network.inputs) | set(network.constants)
+    waiting = list(placement.items)
+
+    def reads(item: Layer | HostNode) -> set[str]:
+        names = {item.source} if isinstance(item, Layer) else set(item.node.reads)
+        return {placement.views.get(name, name) for name in names}
+
+    side: type[Layer] | type[HostNode] = HostNode
+    while waiting:
+        segment: list[Layer | HostNode] = []
+        later: list[Layer | HostNode] = []
+        for item in waiting:
+            if isinstance(item, side) and known.issuperset(reads(item)):
+                segment.append(item)
+                known.update([item.result] if isinstance(item, Layer) else item.node.outputs)
+            else:
+                later.append(item)
+        if segment:
+            yield segment
+        waiting = later
+        side = Layer if side is HostNode else HostNode
+
+
+def _record(
+    steps: Sequence[RunHost | Layer | ToMachine | ToHost], config: Config
+) -> tuple[tuple[Step, ...], Program]:
+    """Records the layers' streams; buffers that are not needed at a time share memory."""
+    recorder = Recorder(config)
+    uses: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for index, step in enumerate(steps):
+        for name, size in _touched(step):
+            uses.setdefault(name, []).append(index)
+            sizes[name] = size
+    shared = share_buffers({name: (when[0], when[-1], sizes[name]) for name, when in uses.items()})
+    activations = [
+        recorder.allocate(size, f"activations {number}") for number, size in enumerate(shared.sizes)
+    ]
+    constants: list[Buffer] = []
+    result: list[Step] = []
+    for step in steps:
+        match step:
+            case Layer():
+                source = shared.place[buffer_name(step.source, step.source_layout)]
+                target = shared.place[buffer_name(step.result, step.result_layout)]
+                own = []
+                for name, data in step.constants.items():
+                    own.append(recorder.allocate(data.size, f"{step.name} {name}"))
+                    own[-1].write(data)
+                constants += own
+                first = len(recorder.streams)
+                step.function.run_on(recorder, activations[source], *own, activations[target])
+                recorder.synchronize()
+                streams = range(first, len(recorder.streams))
+                result.append(RunLayer(step, streams, _work(config, recorder, streams)))
+            case ToMachine():
+                result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
+            case ToHost():
+                result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
+            case RunHost():
+                result.append(step)
+    return tuple(result), recorder.program(constants=constants)
+
+
+def _touched(step: RunHost | Layer | ToMachine | ToHost) -> list[tuple[str, int]]:
+    """Buffers that a step uses, and their bytes."""
+    match step:
+        case Layer():
+            return [
+                (
+                    buffer_name(step.source, step.source_layout),
+                    step.source_layout.nbytes(step.source_image),
+                ),
+                (
+                    buffer_name(step.result, step.result_layout),
+                    step.result_layout.nbytes(step.result_image),
+                ),
+            ]
+        case ToMachine() | ToHost():
+            return [(step.buffer, step.layout.nbytes(step.image))]
+    return []
+
+
+def _work(config: Config, recorder: Recorder, streams: range) -> Work:
+    words: list[int] = []
+    for index in streams:
+        low_high: Any = recorder.streams[index][0].astype(np.uint64)
+        words += [int(low) | int(high) << 64 for low, high in low_high]
+    return work(config, words)

@@ -1,0 +1,40 @@
+"""Which activations share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SharedBuffers:
+    """The buffer that each tensor is in, and the bytes of each buffer."""
+
+    place: dict[str, int] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+
+
+def share_buffers(lives: Mapping[str, tuple[int, int, int]]) -> SharedBuffers:
+    """Puts tensors into buffers so that no two that are alive at a time are in one.
+
+    ``lives`` has the first and the last step that use a tensor, and its bytes. The largest tensors
+    choose first, each the smallest buffer that has room, else the largest that is free.
+    """
+    plan = SharedBuffers()
+    guests: list[list[tuple[int, int]]] = []
+    ordered = sorted(lives.items(), key=lambda item: (-item[1][2], item[1][0]))
+    for name, (first, last, size) in ordered:
+        free = [
+            number
+            for number, taken in enumerate(guests)
+            if all(last < start or end < first for start, end in taken)
+        ]
+        if not free:
+            guests.append([])
+            plan.sizes.append(size)
+            free = [len(guests) - 1]
+        # The largest tensors came first, so that any free buffer has room.
+        number = min(free, key=lambda candidate: plan.sizes[candidate])
+        guests[number].append((first, last))
+        plan.place[name] = number
+    return plan

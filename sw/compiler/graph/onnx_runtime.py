@@ -1,0 +1,37 @@
+"""ONNX Runtime as this project uses it: the reference, and the host's part of a network."""
+
+from __future__ import annotations
+
+import onnx
+import onnxruntime
+
+from .network import ModelError
+
+
+def exact_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A session that computes the model as it stands, operator by operator.
+
+    Raises `ModelError` if ONNX Runtime cannot run it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _session(model, options)
+
+
+def default_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A session as users of ONNX Runtime have it, with all its optimizations."""
+    return _session(model, onnxruntime.SessionOptions())
+
+
+def _session(
+    model: onnx.ModelProto, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    # Networks are small and images many: threads cost more than they give.
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # ONNX Runtime's exceptions have no common base but this one
+        raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None

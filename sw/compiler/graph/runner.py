@@ -1,0 +1,73 @@
+"""Runs a compiled network on a device and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.device import RunResult, total
+
+from .compiled import CompiledNetwork, RunHost, RunLayer, ToHost, ToMachine
+from .onnx_runtime import exact_session
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Measured:
+    """What a step has taken so far; ``result`` is that of the machine, None for the host."""
+
+    runs: int = 0
+    seconds: float = 0.0
+    result: RunResult | None = None
+
+
+class Runner:
+    """A compiled network in the memory of a device.
+
+    ``measured`` has an item a step of the network, in order.
+    """
+
+    def __init__(self, compiled: CompiledNetwork, runtime: Runtime) -> None:
+        self._compiled = compiled
+        self._placed = compiled.program.place(runtime)
+        self._sessions = {
+            index: exact_session(step.model)
+            for index, step in enumerate(compiled.steps)
+            if isinstance(step, RunHost)
+        }
+        self.measured = [Measured() for _ in compiled.steps]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The network's outputs for one batch. Raises `RuntimeFault`."""
+        values = dict(self._compiled.network.constants) | dict(inputs)
+        for index, step in enumerate(self._compiled.steps):
+            measured, start = self.measured[index], perf_counter()
+            match step:
+                case RunHost():
+                    feeds = {name: values[name] for name in step.inputs}
+                    results = self._sessions[index].run(list(step.outputs), feeds)
+                    values.update(zip(step.outputs, results, strict=True))
+                case ToMachine():
+                    images = values[step.tensor].reshape(step.image)
+                    self._placed.buffer(step.buffer).write(step.layout.pack(images))
+                case ToHost():
+                    data = self._placed.buffer(step.buffer).read(
+                        np.uint8, step.layout.nbytes(step.image)
+                    )
+                    images = step.layout.unpack(data, step.image)
+                    dtype = self._compiled.network.types[step.tensor].dtype
+                    values[step.tensor] = images.reshape(step.shape).astype(dtype)
+                case RunLayer():
+                    result = self._placed.run(step.streams)
+                    before = [measured.result] if measured.result else []
+                    measured.result = total([*before, result])
+            measured.runs += 1
+            measured.seconds += perf_counter() - start
+        return {name: values[name] for name in self._compiled.network.outputs}
