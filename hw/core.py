@@ -187,10 +187,13 @@ class Core(wiring.Component):
         with m.Elif(quiet_cycles != self._QUIET_CYCLES):
             m.d.sync += quiet_cycles.eq(quiet_cycles + 1)
         m.d.sync += started.eq(running)
+        # The tokens that FINISH itself gives are counted a cycle after it retires.
+        finished = Signal()
+        m.d.sync += finished.eq(running & compute.finished)
         m.d.comb += [
             fetch.start.eq(running & ~started),
             self.busy.eq(running),
-            self.done.eq(running & (compute.finished | (quiet_cycles == self._QUIET_CYCLES))),
+            self.done.eq(running & (finished | (quiet_cycles == self._QUIET_CYCLES))),
         ]
         with m.If(self.launch & ~running):
             m.d.sync += running.eq(1)
@@ -218,7 +221,7 @@ class Core(wiring.Component):
         ]
         fault = _lowest(m, "fault", faults + overflows)
         deadlock = _lowest(m, "deadlock", blocked)
-        with m.If(~compute.finished):
+        with m.If(~finished):
             m.d.comb += self.fault.eq(Mux(fault.cause != 0, fault, deadlock))
         return m
 
