@@ -281,7 +281,7 @@ class _Generator:
         uops["wgt"] = np.array(
             [self.chance.randrange(1 << layout["wgt"].width) for _ in range(count)]
         )
-        operation = self.chance.choice((*AluOp, AluOp.ADD, AluOp.ADD, AluOp.SHR))
+        operation = self.chance.choice((*isa.BASE_ALU_OPS, AluOp.ADD, AluOp.ADD, AluOp.SHR))
         value = self.chance.choice(
             (
                 self.chance.randint(-4, 4),
