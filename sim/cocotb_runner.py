@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,26 +21,30 @@ def simulate(
     *,
     top: str = "vta",
     environment: Mapping[str, str] | None = None,
+    internals: bool = False,
     waves: bool = False,
 ) -> None:
     """Builds module ``top`` of ``verilog`` in ``folder`` and runs the cocotb tests of ``bench``.
 
     Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
-    ``os.environ``. With ``waves`` the signals are in ``folder/dump.vcd``. Raises `AssertionError`
-    if a test fails or none is found, `BuildError` if there is no C++ compiler.
+    ``os.environ``; it sees the ports of ``top`` alone, with ``internals`` all signals. With
+    ``waves`` the signals are in ``folder/dump.vcd``. Raises `AssertionError` if a test fails or
+    none is found, `BuildError` if there is no C++ compiler.
     """
     bench, folder = Path(bench), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / f"{top}.v"
     if not source.exists() or source.read_text(encoding="utf-8") != verilog:
         source.write_text(verilog, encoding="utf-8")
+    # cocotb asks for every signal, which makes a design of this size slow to build and to run.
+    flags = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
     runner = get_runner("verilator")
-    with _environment(_tools()):
+    with _environment(_tools()), _import_path(bench.parent):
         runner.build(
             sources=[source],
             hdl_toplevel=top,
             build_dir=folder,
-            build_args=["-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20 -O1"],
+            build_args=[*flags, "-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20"],
             timescale=("1ns", "1ns"),
             waves=waves,
         )
@@ -48,7 +53,7 @@ def simulate(
             test_module=bench.stem,
             build_dir=folder,
             test_dir=folder,
-            extra_env={"PYTHONPATH": str(bench.parent), **(environment or {})},
+            extra_env=environment or {},
             waves=waves,
         )
     tests, failures = get_results(results)
@@ -77,3 +82,13 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _import_path(folder: Path) -> Iterator[None]:
+    """Lets the simulator's Python, which gets a copy of our path, import from ``folder``."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))

@@ -54,7 +54,7 @@ def test_a_run_takes_the_cycles_that_the_compiled_machine_takes(dram: str) -> No
         cycles.append([_run(device, _load_and_store(TINY)) for _ in range(2)])
         memories.append(device.read(0, 4096))
     assert cycles[0] == cycles[1]
-    np.testing.assert_array_equal(*memories)
+    np.testing.assert_array_equal(memories[0], memories[1])
     stored = memories[0][2048 : 2048 + 10 * TINY.out.element_bytes]
     assert not stored[: TINY.out.element_bytes].any()
     assert stored[TINY.out.element_bytes :].tolist() == list(range(9 * TINY.out.element_bytes))

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+from find_libpython import find_libpython
+
+
+@pytest.fixture(autouse=True)
+def _python_library() -> None:
+    """The simulator's process loads Python as a library, which not every Python comes with."""
+    if find_libpython() is None:
+        pytest.skip("this Python has no shared library (Debian: apt install libpython3.11)")

@@ -1,0 +1,128 @@
+"""The load module alone under cocotb: one padded LOAD of inputs, at full rate and with gaps.
+
+Copy this file to start a bench of a single module; test_top.py is one of the whole machine.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import cocotb
+import numpy as np
+from cocotb.clock import Clock
+from cocotb.triggers import RisingEdge
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.cocotb_runner import simulate
+
+CONFIG = PRESETS["tiny"]
+BUS_BYTES = CONFIG.bus_bytes
+ELEMENT = CONFIG.inp.element_bytes
+LANES = BUS_BYTES // ELEMENT  # elements that one beat writes
+MEMORY = np.random.default_rng(0).integers(1, 256, 4096, np.uint8)
+LOAD = isa.Load(
+    memory=isa.Memory.INP,
+    sram_base=3,
+    dram_base=17,
+    y_size=3,
+    x_size=5,
+    x_stride=11,
+    y_pad_0=1,
+    y_pad_1=2,
+    x_pad_0=2,
+    x_pad_1=1,
+    push_next=1,
+)
+TIME_LIMIT = 1000  # cycles
+
+
+def expected() -> np.ndarray:
+    """What the scratchpad holds from ``sram_base`` on, by NumPy; shape (elements, bytes)."""
+    elements = MEMORY.reshape(-1, ELEMENT)
+    starts = LOAD.dram_base + LOAD.x_stride * np.arange(LOAD.y_size)
+    rows = elements[starts[:, None] + np.arange(LOAD.x_size)]
+    pads = ((LOAD.y_pad_0, LOAD.y_pad_1), (LOAD.x_pad_0, LOAD.x_pad_1), (0, 0))
+    return np.pad(rows, pads).reshape(-1, ELEMENT)
+
+
+@cocotb.test()
+@cocotb.parametrize(gaps=[0.0, 0.8])
+async def load_pads_all_four_sides(dut: Any, gaps: float) -> None:
+    for name in ("insn_valid", "read_beat_valid", "bases", "from_compute_available"):
+        getattr(dut, name).value = 0
+    dut.to_compute_full.value = 0
+    Clock(dut.clk, 10, unit="ns").start()
+    await reset(dut)
+    scratchpad = np.full((CONFIG.inp.depth, ELEMENT), 0xEE, np.uint8)
+    cocotb.start_soon(answer_reads(dut, gaps))
+    writes = cocotb.start_soon(watch_writes(dut, scratchpad))
+
+    dut.insn_payload.value = isa.instruction_set(CONFIG).encode(LOAD)
+    dut.insn_valid.value = 1
+    await high(dut, dut.insn_ready)
+    dut.insn_valid.value = 0
+    await high(dut, dut.to_compute_give)
+    writes.cancel()
+
+    end = LOAD.sram_base + LOAD.elements
+    np.testing.assert_array_equal(scratchpad[LOAD.sram_base : end], expected())
+    assert (scratchpad[: LOAD.sram_base] == 0xEE).all()
+    assert (scratchpad[end:] == 0xEE).all()
+
+
+async def answer_reads(dut: Any, gaps: float) -> None:
+    """Answers one burst after the other, waiting in this part of the cycles."""
+    generator = random.Random(1)
+    while True:
+        dut.read_request_ready.value = 1
+        await high(dut, dut.read_request_valid)
+        dut.read_request_ready.value = 0
+        request = int(dut.read_request_payload.value)
+        address, beats = request & (1 << 48) - 1, (request >> 48) + 1
+        for number in range(beats):
+            while generator.random() < gaps:
+                await RisingEdge(dut.clk)
+            word = MEMORY[address + number * BUS_BYTES :][:BUS_BYTES].tobytes()
+            last = number == beats - 1
+            dut.read_beat_payload.value = int.from_bytes(word, "little") | last << 8 * BUS_BYTES + 1
+            dut.read_beat_valid.value = 1
+            await high(dut, dut.read_beat_ready)
+            dut.read_beat_valid.value = 0
+
+
+async def watch_writes(dut: Any, scratchpad: np.ndarray) -> None:
+    """Keeps what the module writes: lane j of a write goes to element ``index`` + j."""
+    while True:
+        await RisingEdge(dut.clk)
+        index = dut.inp_index.value.to_signed()
+        data = int(dut.inp_data.value).to_bytes(BUS_BYTES, "little")
+        for lane in range(LANES):
+            if int(dut.inp_enable.value) >> lane & 1:
+                element = data[lane * ELEMENT : (lane + 1) * ELEMENT]
+                scratchpad[index + lane] = np.frombuffer(element, np.uint8)
+
+
+async def high(dut: Any, signal: Any) -> None:
+    """Waits for a rising edge of the clock at which ``signal`` is high."""
+    for _ in range(TIME_LIMIT):
+        await RisingEdge(dut.clk)
+        if signal.value == 1:
+            return
+    raise AssertionError(f"{signal._name} was not high within {TIME_LIMIT} cycles")
+
+
+async def reset(dut: Any) -> None:
+    dut.rst.value = 1
+    for _ in range(4):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+
+
+def test_load_runs_under_cocotb(tmp_path: Path) -> None:
+    from amaranth_vta.hw.load import Load
+    from amaranth_vta.sim.elaborate import component_verilog
+
+    simulate(component_verilog(Load(CONFIG), "load"), __file__, tmp_path, top="load")
