@@ -1,0 +1,254 @@
+"""Operators of the library: what the machine stores is what NumPy computes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sw.compiler.build import BuildError, Function, build, pack, unpack
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators import conv2d as conv
+from amaranth_vta.sw.compiler.operators import dense as matmul
+from amaranth_vta.sw.compiler.operators import max_pool2d as pooling
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
+from amaranth_vta.sw.compiler.operators.requantize import Requantize
+from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits, even_tiles
+from amaranth_vta.sw.runtime.command import Runtime
+
+Array = npt.NDArray[Any]
+CONFIGS = ["tiny", "batch2", "int4", "pynq"]
+
+
+def values(rng: np.random.Generator, shape: Sequence[int], dtype: str, limit: int) -> Array:
+    bits = int(dtype.removeprefix("int"))
+    low, high = max(-limit, -(1 << bits - 1)), min(limit, (1 << bits - 1) - 1)
+    return rng.integers(low, high + 1, shape).astype("int8" if bits == 4 else dtype)
+
+
+def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
+    """The output, from a machine on which no two instructions meet that no token orders."""
+    device = FunctionalDevice(
+        function.config, 1 << 22, order, report_uninitialized=True, report_races=True
+    )
+    runtime = Runtime(device)
+    buffers = [runtime.allocate(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
+    for buffer, array, arg in zip(buffers, arrays, function.args, strict=False):
+        buffer.write(pack(array, arg.dtype))
+    function.run_on(runtime, *buffers)
+    runtime.synchronize()
+    assert not device.races, device.races[0]
+    assert not device.uninitialized_reads, device.uninitialized_reads[0]
+    output = function.args[-1]
+    data = buffers[-1].read(np.uint8, function.nbytes(len(buffers) - 1))
+    return unpack(data, output.dtype).reshape(output.shape)
+
+
+def accumulated(total: Array, bias: Array, requantize: Requantize, config: Config) -> Array:
+    """Bias, division and clipping as the division by a power of two is meant, in float64."""
+    assert np.abs(total).max(initial=0) + np.abs(bias).max() < 1 << config.acc_width - 1
+    rounded = np.rint((total + bias - requantize.half) / 2.0**requantize.shift)
+    return np.clip(rounded, requantize.low, requantize.high).astype(np.int64)
+
+
+def biases(rng: np.random.Generator, outputs: int, config: Config, half: int) -> Array:
+    """One a channel, with ``half`` in it, the same in all rows of a tile."""
+    one_row = rng.integers(-500, 500, (outputs, 1, config.block_out)) + half
+    return np.repeat(one_row, config.batch, axis=1).astype(f"int{config.acc_width}")
+
+
+def random_requantize(pick: random.Random, config: Config) -> Requantize:
+    high = (1 << min(config.out_width, 8) - 1) - 1
+    return Requantize(pick.randint(0, 9), pick.choice([-high - 1, 0, -3]), pick.choice([high, 5]))
+
+
+def convolved(workload: Conv2d, x: Array, w: Array) -> Array:
+    """The sums, from and in tiles."""
+    top, left, bottom, right = workload.pads
+    padded = np.pad(
+        x.astype(np.int64), ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
+    )
+    reach = [(k - 1) * d + 1 for k, d in zip(workload.kernel, workload.dilations, strict=True)]
+    windows = sliding_window_view(padded, reach, axis=(2, 3))
+    windows = windows[:, :, :: workload.strides[0], :: workload.strides[1]]
+    windows = windows[..., :: workload.dilations[0], :: workload.dilations[1]]
+    return np.einsum("nchwbiyx,ocyxki->nohwbk", windows, w.astype(np.int64))
+
+
+def check_conv2d(
+    workload: Conv2d, config: Config, knobs: Conv2dKnobs | None, seed: int, order: str = "reverse"
+) -> None:
+    function = conv2d(workload, Environment(config), knobs)
+    rng = np.random.default_rng(seed)
+    x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
+    w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
+    bias = biases(rng, workload.outputs, config, workload.requantize.half)
+    got = run(function, [x, w, bias], order)
+    total = convolved(workload, x, w)
+    want = accumulated(
+        total, bias[None, :, None, None].astype(np.int64), workload.requantize, config
+    )
+    np.testing.assert_array_equal(got, want)
+
+
+def random_conv2d(seed: int, config: Config) -> Conv2d:
+    pick = random.Random(seed)
+    kernel = (pick.randint(1, 5), pick.randint(1, 5))
+    dilations = (pick.choice([1, 1, 2]), pick.choice([1, 1, 3]))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    return Conv2d(
+        batch=pick.randint(1, 2),
+        inputs=pick.randint(1, 4),
+        outputs=pick.randint(1, 3),
+        height=pick.randint(reach[0], 13),
+        width=pick.randint(reach[1], 13),
+        kernel=kernel,
+        requantize=random_requantize(pick, config),
+        strides=(pick.randint(1, 3), pick.randint(1, 3)),
+        dilations=dilations,
+        pads=(pick.randint(0, 3), pick.randint(0, 3), pick.randint(0, 3), pick.randint(0, 3)),
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(10))
+def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> None:
+    machine = PRESETS[config]
+    check_conv2d(random_conv2d(seed * 4 + CONFIGS.index(config), machine), machine, None, seed)
+
+
+CONV = Conv2d(2, 3, 3, 9, 7, (3, 2), Requantize(5, -128, 127), pads=(1, 0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Conv2dKnobs(outputs=1, rows=1, columns=1, inputs=1, kernel_rows=1),
+        Conv2dKnobs(outputs=2, rows=4, columns=3, inputs=2, kernel_rows=2),
+        Conv2dKnobs(outputs=3, rows=2, columns=8, inputs=3, kernel_rows=3),
+        Conv2dKnobs(outputs=2, rows=5, columns=5, inputs=3, kernel_rows=3, weights_outside=False),
+        Conv2dKnobs(outputs=1, rows=9, columns=8, inputs=3, kernel_rows=1),
+    ],
+)
+def test_convolutions_are_exact_however_they_are_cut(knobs: Conv2dKnobs) -> None:
+    check_conv2d(CONV, PRESETS["pynq"], knobs, 1, "last:load")
+
+
+def test_a_kernel_larger_than_the_weight_scratchpad_is_loaded_by_rows() -> None:
+    workload = Conv2d(1, 1, 1, 11, 11, (11, 11), Requantize(4, -128, 127), pads=(5, 5, 5, 5))
+    config = PRESETS["tiny"]
+    assert workload.kernel[0] * workload.kernel[1] > config.wgt.depth
+    check_conv2d(workload, config, None, 2)
+
+
+def test_sixteen_bit_accumulators_round_as_wide_ones_do() -> None:
+    config = replace(PRESETS["tiny"], log_acc_width=4, log_acc_buff_size=10)
+    check_conv2d(replace(CONV, batch=1, inputs=1, outputs=2), config, None, 3)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(5))
+def test_matrix_products_are_exact(config: str, seed: int) -> None:
+    machine, pick = PRESETS[config], random.Random(seed)
+    workload = Dense(
+        pick.randint(1, 3),
+        pick.randint(1, 40),
+        pick.randint(1, 9),
+        random_requantize(pick, machine),
+    )
+    knobs = DenseKnobs(2, 2, 3) if seed == 0 else None
+    function = dense(workload, Environment(machine), knobs)
+    rng = np.random.default_rng(seed)
+    x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
+    w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
+    bias = biases(rng, workload.outputs, machine, workload.requantize.half)
+    total = np.einsum("ncbi,ocki->nobk", x.astype(np.int64), w.astype(np.int64))
+    want = accumulated(total, bias[None].astype(np.int64), workload.requantize, machine)
+    np.testing.assert_array_equal(run(function, [x, w, bias], "reverse"), want)
+
+
+def random_pool(seed: int) -> MaxPool2d:
+    pick = random.Random(seed)
+    kernel = (pick.randint(1, 3), pick.randint(1, 4))
+    return MaxPool2d(
+        batch=pick.randint(1, 2),
+        channels=pick.randint(1, 4),
+        height=pick.randint(3, 14),
+        width=pick.randint(4, 9),
+        kernel=kernel,
+        strides=(pick.randint(1, 3), pick.randint(1, 3)),
+        pads=tuple(pick.randint(0, k - 1) for k in (*kernel, *kernel)),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(5))
+def test_max_pooling_is_exact(config: str, seed: int) -> None:
+    machine = PRESETS[config]
+    workload = random_pool(seed * 4 + CONFIGS.index(config))
+    knobs = MaxPool2dKnobs(1, 2, 3) if seed == 0 else None
+    function = max_pool2d(workload, Environment(machine), knobs)
+    x = values(np.random.default_rng(seed), function.args[0].shape, function.args[0].dtype, 128)
+    top, left, bottom, right = workload.pads
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0)))
+    windows = sliding_window_view(padded, workload.kernel, axis=(2, 3))
+    windows = windows[:, :, :: workload.strides[0], :: workload.strides[1]]
+    np.testing.assert_array_equal(run(function, [x], "reverse"), windows.max(axis=(6, 7)))
+
+
+def test_rounding_is_half_to_even_for_every_sum_near_a_step() -> None:
+    requantize = Requantize(3, -128, 127)
+    sums = np.arange(-3000, 3000)
+    want = np.clip(np.rint(sums / 8), -128, 127)
+    np.testing.assert_array_equal(requantize.evaluate(sums), want)
+    # The machine's ALU: each sum as a bias, beside products of zero.
+    config = PRESETS["pynq"]
+    bias = (sums[:2992].reshape(-1, 1, 16) + requantize.half).astype(np.int32)
+    function = dense(Dense(1, 1, len(bias), requantize), Environment(config))
+    x = np.zeros(function.args[0].shape, np.int8)
+    w = np.zeros(function.args[1].shape, np.int8)
+    got = run(function, [x, w, bias], "program")
+    np.testing.assert_array_equal(got.reshape(-1), want[:2992])
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_whatever_default_knobs_are_first_fit(name: str) -> None:
+    """The formulas by which tiles are chosen say what the compiler will say."""
+    config = PRESETS[name]
+    env = Environment(config)
+    shape = Conv2d(1, 8, 8, 28, 28, (3, 3), Requantize(6, 0, 127), pads=(1, 1, 1, 1))
+    for module, workload in (
+        (conv, shape),
+        (matmul, Dense(4, 32, 32, shape.requantize)),
+        (pooling, MaxPool2d(1, 8, 28, 28, (3, 3), (2, 2))),
+    ):
+        ordered = sorted(module.candidates(workload, config), key=lambda item: item[0])
+        schedule, args = module.scheduled(workload, env, ordered[0][1])
+        assert build(schedule, args, env=env).outputs == [len(args) - 1]
+
+
+def test_knobs_that_do_not_fit_are_refused_with_the_reason() -> None:
+    knobs = Conv2dKnobs(outputs=3, rows=9, columns=8, inputs=3, kernel_rows=3)
+    with pytest.raises(BuildError, match=r"conv2d: .*at most"):
+        conv2d(CONV, Environment(PRESETS["tiny"]), knobs)
+
+
+def test_an_operator_for_which_nothing_fits_says_so() -> None:
+    workload = Conv2d(1, 1, 1, 1, 200, (1, 200), Requantize(1, -128, 127))
+    with pytest.raises(NoScheduleFits, match="wide: the scratchpads are too small"):
+        conv2d(workload, Environment(PRESETS["tiny"]), name="wide")
+
+
+def test_even_tiles_leave_no_small_rest() -> None:
+    assert even_tiles(7) == [7, 4, 3, 2, 1]
+    assert even_tiles(1) == [1]
