@@ -19,7 +19,7 @@ from amaranth_vta.sw.compiler.operators.requantize import Requantize
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
 
 from .layout import TileLayout, input_layout, output_layout, pack_bias, pack_weights, tiles
-from .network import Network, Node
+from .network import ModelError, Network, Node
 
 Image = tuple[int, int, int, int]
 Bytes = npt.NDArray[np.uint8]
@@ -152,6 +152,11 @@ class _Placer:
             raise _NotHere("the zero point of its weights is not zero")
         if node.attributes.get("group", 1) != 1:
             raise _NotHere("its channels are in groups")
+        if weights.shape[1] != image[1]:
+            raise ModelError(
+                f"{node.name}: its weights are for {weights.shape[1]} channels, its input "
+                f"{source} has {image[1]}"
+            )
         window = _window(node, image, out, weights.shape[2:])
         low, high, last = self._clip_after(result)
         requantize = Requantize(self._shift(node), low, high)

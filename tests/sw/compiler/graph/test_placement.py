@@ -1,0 +1,179 @@
+"""What fits is placed on the machine, and for the rest the reason is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.session import Session
+from amaranth_vta.sw.compiler.graph.canonical import canonical
+from amaranth_vta.sw.compiler.graph.load_model import load_network
+from amaranth_vta.sw.compiler.graph.network import ModelError
+from amaranth_vta.sw.compiler.graph.placement import HostNode, Layer, place
+
+Make = Callable[..., Any]
+
+
+def placed(model: onnx.ModelProto, config: Config = PRESETS["pynq"]) -> dict[str, str]:
+    """For each operator that is no quantization ``machine`` or the reason why it is not."""
+    placement = place(canonical(load_network(model, config.batch)), config)
+    result = {}
+    for item in placement.items:
+        if isinstance(item, Layer):
+            result[item.operator] = "machine"
+        elif not item.node.operator.endswith("quantizeLinear"):
+            result[item.node.operator] = item.reason
+    return {name: what for name, what in result.items() if name != "QuantizeLinear"}
+
+
+def convolution(qdq: Make, output_scale: float = 2**-3, zero: int = 0) -> Any:
+    return qdq((1, 3, 8, 8)).qdq(2**-5, zero).conv(3, 5).node("Relu").qdq(output_scale)
+
+
+def test_a_convolution_with_its_clip_is_on_the_machine(qdq: Make) -> None:
+    assert placed(convolution(qdq).model()) == {"QLinearConv": "machine"}
+
+
+@pytest.mark.parametrize(
+    ("output_scale", "reason"),
+    [
+        (0.1, "its scale 0.00488281 is not a power of two"),
+        (2**-13, "its scale 2^2 is not within 2^-16 and 1"),
+        (2**6, "its scale 2^-17 is not within 2^-16 and 1"),
+    ],
+)
+def test_scales_that_no_shift_gives_are_the_hosts(
+    qdq: Make, output_scale: float, reason: str
+) -> None:
+    assert placed(convolution(qdq, output_scale).model()) == {
+        "QLinearConv": reason,
+        "Clip": "it follows an operator on the host",
+    }
+
+
+def test_scales_that_differ_between_channels_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[2**-6, 2**-7])).qdq(2**-3)
+    assert placed(graph.model()) == {"QLinearConv": "its scale differs from channel to channel"}
+
+
+def test_zero_points_are_the_hosts(qdq: Make) -> None:
+    assert placed(convolution(qdq, zero=3).model())["QLinearConv"] == "a zero point is not zero"
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, zero=1)).qdq(2**-3)
+    reason = "the zero point of its weights is not zero"
+    assert placed(graph.model()) == {"QLinearConv": reason}
+
+
+def test_unsigned_data_is_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8), np.uint8).qdq(2**-5).conv(3, 5).qdq(2**-3)
+    assert placed(graph.model()) == {"QLinearConv": "its data is uint8, not int8"}
+
+
+def test_groups_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 4, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(4, 2, 3, 3), group=2).qdq(2**-3)
+    assert placed(graph.model()) == {"QLinearConv": "its channels are in groups"}
+
+
+def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(3, 3, 1, 1), graph.bias(3, 2**-9)).node("Sin")
+    result = placed(graph.model())
+    assert result["Conv"].startswith("Conv is in float: it is not between DequantizeLinear")
+    assert result["Sin"] == "the machine has no Sin"
+
+
+def test_sums_that_could_wrap_are_the_hosts(qdq: Make) -> None:
+    narrow = replace(PRESETS["tiny"], log_acc_width=4, log_acc_buff_size=10)
+    assert placed(convolution(qdq).model(), narrow)["QLinearConv"] == (
+        "its sums can exceed 16-bit accumulators"
+    )
+
+
+def test_integers_wider_than_the_machines_are_the_hosts(qdq: Make) -> None:
+    assert placed(convolution(qdq).model(), PRESETS["int4"])["QLinearConv"] == (
+        "int8 does not fit the 4-bit inputs of this machine"
+    )
+
+
+def test_pooling_with_padding_needs_values_that_are_not_negative(qdq: Make) -> None:
+    pads = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("MaxPool", **pads)
+    reason = "the machine pads with zeros, and values may be negative"
+    assert placed(graph.qdq(2**-5).model()) == {"MaxPool": reason}
+    graph = convolution(qdq).node("MaxPool", **pads).node("MaxPool", **pads)
+    assert placed(graph.qdq(2**-3).model()) == {"QLinearConv": "machine", "MaxPool": "machine"}
+
+
+def test_pooling_over_gaps_is_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]).qdq(2**-3)
+    assert placed(graph.model())["MaxPool"] == "its window has gaps"
+
+
+def test_weights_for_other_channels_are_refused(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(4, 5).qdq(2**-3)
+    with pytest.raises(ModelError, match="conv.*: its weights are for 4 channels, its input .* 3"):
+        placed(graph.model())
+
+
+@pytest.mark.parametrize("attributes", [{"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}])
+def test_automatic_padding_is_what_onnx_runtime_makes_of_it(qdq: Make, attributes: Any) -> None:
+    graph = qdq((1, 3, 8, 7)).qdq(2**-5)
+    weight = graph.weights(5, 3, 4, 2)
+    graph.node("Conv", weight, graph.bias(5, 2**-11), strides=[2, 1], **attributes).qdq(2**-3)
+    assert_exact(graph, {"QLinearConv"})
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_pooling_with_a_last_window_beyond_the_edge_is_exact(qdq: Make, size: int) -> None:
+    graph = qdq((1, 3, size, size)).qdq(2**-5).conv(3, 5).node("Relu")
+    graph.qdq(2**-3).node("MaxPool", kernel_shape=[2, 3], strides=[2, 2], ceil_mode=1).qdq(2**-3)
+    assert_exact(graph, {"QLinearConv", "MaxPool"})
+
+
+def test_a_network_that_goes_back_and_forth_is_exact(qdq: Make) -> None:
+    """Machine, host (a scale that no shift gives), machine; and a second reader."""
+    graph = qdq(("n", 3, 8, 8)).qdq(2**-5).conv(3, 5, pads=[1, 1, 1, 1]).qdq(2**-3)
+    branch = graph.value
+    graph.node("Sigmoid").qdq(0.007).conv(5, 5, 1).node("Relu").qdq(2**-4)
+    graph.node("Add", branch).qdq(2**-3).conv(5, 6).qdq(2**-1)
+    graph.node("Flatten")
+    graph.node("Gemm", graph.weights(9, 216), transB=1).qdq(2**3)
+    assert_exact(graph, {"QLinearConv"})
+
+
+def assert_exact(graph: Any, on_machine: set[str]) -> None:
+    with Session(graph.model(), "tiny") as session:
+        report = session.check({"x": graph.images(2)})
+        placed = {layer.operator for layer in session.layers if layer.placed_on == "machine"}
+    assert report.ok
+    assert np.unique(report.outputs["y"]).size > 3
+    assert placed == on_machine
+
+
+def test_a_reshape_that_moves_elements_between_channels_is_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq)
+    graph.node("Reshape", graph.constant([1, 9, 5, 4], np.int64))
+    model = graph.qdq(2**-3).model()
+    assert placed(model)["Reshape"] == "it changes the layout"
+
+
+def test_a_flattened_image_is_another_name_for_it(qdq: Make) -> None:
+    graph = convolution(qdq).node("Flatten")
+    graph.node("Gemm", graph.weights(9, 180), transB=1).qdq(2**-1)
+    network = canonical(load_network(graph.model(), 1))
+    placement = place(network, PRESETS["pynq"])
+    assert not [
+        item
+        for item in placement.items
+        if isinstance(item, HostNode) and item.node.operator in ("Flatten", "Reshape")
+    ]
+    (dense,) = [item for item in placement.items if isinstance(item, Layer) and item.macs == 1620]
+    assert dense.source_image == (1, 5, 6, 6)
