@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -26,7 +27,7 @@ Progress = Callable[[str], None]
 Command = Sequence[str | Path]
 
 HARNESS = Path(__file__).with_name("harness.cpp")
-TOP = "vta"
+PINS = Path(__file__).with_name("pins.sv")
 VERILATOR_FLAGS = (
     "--cc",
     "-O3",
@@ -92,9 +93,9 @@ def machine_verilog(config: Config, progress: Progress | None = None) -> str:
 
 
 def library(verilog: str, *, traced: bool = False, progress: Progress | None = None) -> Path:
-    """The shared library with ``verilog``, whose module `TOP` has the ports of the machine."""
+    """The shared library with ``verilog``, whose module ``vta`` has the ports of the machine."""
     flags = (*VERILATOR_FLAGS, *(("--trace-vcd",) if traced else ()))
-    key = _hash(verilog, HARNESS.read_text(encoding="utf-8"), *flags, *_toolchain())
+    key = _hash(verilog, *(path.read_text() for path in (HARNESS, PINS)), *flags, *_toolchain())
     path = cache_folder() / "rtl" / f"{key}.so"
     with _building(path) as target:
         if target is not None:
@@ -140,15 +141,12 @@ def _build(
     root = verilator_root()
     _tell(progress, "translating the Verilog to C++")
     (folder / "vta.v").write_text(verilog, encoding="utf-8")
-    translate: Command = (
-        root / "bin" / "verilator_bin",
-        *flags,
-        "--top-module",
-        TOP,
-        "--prefix",
-        "Vtop",
-    )
-    _run((*translate, "--Mdir", folder, folder / "vta.v"), "Verilator refuses the design", root)
+    bus = _BUS.search(verilog)
+    if bus is None:
+        raise BuildError("the Verilog has no input m_axi_rdata, so it is not the machine's")
+    top = ("--top-module", "pins", f"-GBUS_BITS={int(bus[1]) + 1}", "--prefix", "Vtop")
+    translate: Command = (root / "bin" / "verilator_bin", *flags, *top, "--Mdir", folder)
+    _run((*translate, PINS, folder / "vta.v"), "Verilator refuses the design", root)
     sources = [HARNESS, *sorted(folder.glob("Vtop*.cpp"))]
     runtime = [f"{name}.cpp" for name in _RUNTIME] + (["verilated_vcd_c.cpp"] if traced else [])
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
@@ -171,6 +169,7 @@ def _build(
     _run(link, "the simulator cannot be linked")
 
 
+_BUS = re.compile(r"input \[(\d+):0\] m_axi_rdata\b")
 _RUNTIME = ("verilated", "verilated_threads")
 
 

@@ -26,7 +26,7 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-constexpr unsigned BUS_BYTES = sizeof(std::remove_reference_t<decltype(std::declval<Vtop>().m_axi_rdata)>);
+constexpr unsigned BUS_BYTES = sizeof(std::remove_reference_t<decltype(std::declval<Vtop>().m_axi_wdata)>);
 constexpr unsigned LOG_BUS_BYTES = __builtin_ctz(BUS_BYTES);
 constexpr unsigned PAGE_BYTES = 4096;
 constexpr unsigned OKAY = 0, DECERR = 3;
@@ -137,15 +137,14 @@ class Machine {
         held_w = {};
         held_lite_b = {};
         held_lite_r = {};
-        top->m_axi_arready = top->m_axi_awready = top->m_axi_wready = 0;
-        top->m_axi_rvalid = top->m_axi_bvalid = 0;
-        top->m_axi_rid = top->m_axi_bid = 0;
-        top->s_axil_awvalid = top->s_axil_wvalid = top->s_axil_arvalid = 0;
-        top->s_axil_bready = top->s_axil_rready = 0;
-        top->s_axil_awprot = top->s_axil_arprot = 0;
-        top->rst = 1;
-        for (unsigned i = 0; i < RESET_CYCLES; i++) tick();
-        top->rst = 0;
+        answer = {};
+        show();
+        resetting = true;
+        for (unsigned i = 0; i < RESET_CYCLES; i++) {
+            top->next_rst = i < RESET_CYCLES - 1;
+            tick({});
+        }
+        resetting = false;
         tick();
     }
 
@@ -153,26 +152,23 @@ class Machine {
         if (failed()) return false;
         // A host may show address and data in either order, and be slow to take the response.
         const unsigned address_delay = delay(), data_delay = delay(), response_delay = delay();
-        tick();
-        top->s_axil_awaddr = address;
-        top->s_axil_wdata = value;
-        top->s_axil_wstrb = 15;
         bool address_done = false, data_done = false;
         for (unsigned i = 0; i < REGISTER_CYCLES && !failed(); i++) {
-            top->s_axil_awvalid = !address_done && i >= address_delay;
-            top->s_axil_wvalid = !data_done && i >= data_delay;
-            top->s_axil_bready = address_done && data_done && i >= response_delay;
-            top->eval();
-            const bool aw = top->s_axil_awvalid && top->s_axil_awready;
-            const bool w = top->s_axil_wvalid && top->s_axil_wready;
-            const bool b = top->s_axil_bready && top->s_axil_bvalid;
-            const unsigned response = top->s_axil_bresp;
+            Host next{};
+            next.awaddr = address;
+            next.wdata = value;
+            next.awvalid = !address_done && i >= address_delay;
+            next.wvalid = !data_done && i >= data_delay;
+            next.bready = address_done && data_done && i >= response_delay;
+            tick(next);
+            const bool aw = host.awvalid && top->s_axil_awready;
+            const bool w = host.wvalid && top->s_axil_wready;
             if ((aw || w) && (aw || address_done) && (w || data_done)) start = cycle;
-            tick();
             address_done |= aw;
             data_done |= w;
-            if (b) {
-                top->s_axil_bready = 0;
+            if (host.bready && top->s_axil_bvalid) {
+                const unsigned response = top->s_axil_bresp;
+                tick({});
                 if (response != OKAY) fail("AXI-Lite B", "register %#x refuses a write (response %u)", address, response);
                 return !failed();
             }
@@ -184,21 +180,18 @@ class Machine {
     bool read_register(uint32_t address, uint32_t& value) {
         if (failed()) return false;
         const unsigned response_delay = delay();
-        tick();
-        top->s_axil_araddr = address;
         bool address_done = false;
         for (unsigned i = 0; i < REGISTER_CYCLES && !failed(); i++) {
-            top->s_axil_arvalid = !address_done;
-            top->s_axil_rready = address_done && i >= response_delay;
-            top->eval();
-            const bool ar = top->s_axil_arvalid && top->s_axil_arready;
-            const bool r = top->s_axil_rready && top->s_axil_rvalid;
-            const unsigned response = top->s_axil_rresp;
-            if (r) value = top->s_axil_rdata;
-            tick();
-            address_done |= ar;
-            if (r) {
-                top->s_axil_rready = 0;
+            Host next{};
+            next.araddr = address;
+            next.arvalid = !address_done;
+            next.rready = address_done && i >= response_delay;
+            tick(next);
+            address_done |= host.arvalid && top->s_axil_arready;
+            if (host.rready && top->s_axil_rvalid) {
+                const unsigned response = top->s_axil_rresp;
+                value = top->s_axil_rdata;
+                tick({});
                 if (response != OKAY) fail("AXI-Lite R", "register %#x refuses a read (response %u)", address, response);
                 return !failed();
             }
@@ -230,14 +223,40 @@ class Machine {
     std::string problem;
 
   private:
-    // One clock cycle. Before it the design has settled with this cycle's inputs.
+    // What the memory shows the machine in a cycle, beside the data.
+    struct Answer {
+        bool arready, awready, wready, rvalid, rlast, bvalid;
+    };
+
+    // What the host shows in a cycle.
+    struct Host {
+        uint32_t awaddr, wdata, araddr;
+        bool awvalid, wvalid, bready, arvalid, rready;
+    };
+
+    // Ends a clock cycle; in the next one the host shows `next`.
+    void tick(const Host& next) {
+        top->next_s_axil_awaddr = next.awaddr;
+        top->next_s_axil_awvalid = next.awvalid;
+        top->next_s_axil_wdata = next.wdata;
+        top->next_s_axil_wvalid = next.wvalid;
+        top->next_s_axil_bready = next.bready;
+        top->next_s_axil_araddr = next.araddr;
+        top->next_s_axil_arvalid = next.arvalid;
+        top->next_s_axil_rready = next.rready;
+        tick();
+        host = next;
+    }
+
     void tick() {
-        if (!top->rst) observe();
+        if (!resetting) {
+            observe();
+            step();
+            show();
+        }
         top->clk = 1;
         top->eval();
-        if (!top->rst) step();
 #if VM_TRACE
-        top->eval();
         trace->dump(context.time());
         context.timeInc(5);
 #endif
@@ -252,29 +271,38 @@ class Machine {
         interrupted = top->irq;
     }
 
+    void show() {
+        top->next_m_axi_arready = answer.arready;
+        top->next_m_axi_awready = answer.awready;
+        top->next_m_axi_wready = answer.wready;
+        top->next_m_axi_rvalid = answer.rvalid;
+        top->next_m_axi_rlast = answer.rlast;
+        top->next_m_axi_bvalid = answer.bvalid;
+    }
+
     // Takes down what moves in this cycle and checks that the machine keeps to the protocol.
     void observe() {
         ar.taken = aw.taken = w_taken = r_taken = b_taken = false;
         if (top->m_axi_arvalid || held_ar.waiting) {
             ar.payload = {top->m_axi_araddr, top->m_axi_arlen, top->m_axi_arsize, top->m_axi_arburst, top->m_axi_arid};
-            ar.taken = hold(held_ar, top->m_axi_arvalid, top->m_axi_arready, ar.payload, "AR");
+            ar.taken = hold(held_ar, top->m_axi_arvalid, answer.arready, ar.payload, "AR");
             if (ar.taken) check_burst(ar.payload, "AR");
         }
         if (top->m_axi_awvalid || held_aw.waiting) {
             aw.payload = {top->m_axi_awaddr, top->m_axi_awlen, top->m_axi_awsize, top->m_axi_awburst, top->m_axi_awid};
-            aw.taken = hold(held_aw, top->m_axi_awvalid, top->m_axi_awready, aw.payload, "AW");
+            aw.taken = hold(held_aw, top->m_axi_awvalid, answer.awready, aw.payload, "AW");
             if (aw.taken) check_burst(aw.payload, "AW");
         }
         if (top->m_axi_wvalid || held_w.waiting) {
             std::memcpy(word.data, &top->m_axi_wdata, BUS_BYTES);
             word.strobes = top->m_axi_wstrb;
             word.last = top->m_axi_wlast;
-            w_taken = hold(held_w, top->m_axi_wvalid, top->m_axi_wready, word, "W");
+            w_taken = hold(held_w, top->m_axi_wvalid, answer.wready, word, "W");
         }
-        r_taken = top->m_axi_rvalid && top->m_axi_rready;
-        b_taken = top->m_axi_bvalid && top->m_axi_bready;
-        hold(held_lite_b, top->s_axil_bvalid, top->s_axil_bready, unsigned(top->s_axil_bresp), "AXI-Lite B");
-        hold(held_lite_r, top->s_axil_rvalid, top->s_axil_rready, uint64_t(top->s_axil_rdata) << 2 | top->s_axil_rresp,
+        r_taken = answer.rvalid && top->m_axi_rready;
+        b_taken = answer.bvalid && top->m_axi_bready;
+        hold(held_lite_b, top->s_axil_bvalid, host.bready, unsigned(top->s_axil_bresp), "AXI-Lite B");
+        hold(held_lite_r, top->s_axil_rvalid, host.rready, uint64_t(top->s_axil_rdata) << 2 | top->s_axil_rresp,
              "AXI-Lite R");
         if (ar.taken || aw.taken || w_taken || r_taken || b_taken) last_moved = cycle;
     }
@@ -303,11 +331,11 @@ class Machine {
         if (aw.taken) writes.push_back({aw.payload, aw.payload.beats()});
         if (w_taken) words.push_back(word);
         if (r_taken) {
-            top->m_axi_rvalid = 0;
-            if (top->m_axi_rlast) reads.pop_front();
+            answer.rvalid = 0;
+            if (answer.rlast) reads.pop_front();
         }
         if (b_taken) {
-            top->m_axi_bvalid = 0;
+            answer.bvalid = 0;
             writes.pop_front();
             filling--;
         }
@@ -319,7 +347,7 @@ class Machine {
         }
         const bool moving = !timing.refresh_period ||
             (next - start - 1) % timing.refresh_period < timing.refresh_period - timing.refresh_stall;
-        bool can_read = moving && !top->m_axi_rvalid && !reads.empty() && reads.front().earliest <= next && open[R];
+        bool can_read = moving && !answer.rvalid && !reads.empty() && reads.front().earliest <= next && open[R];
         bool can_write = moving && !words.empty() && filling < writes.size() && open[W];
         if (can_read && can_write && timing.shared) {
             (write_turn ? can_read : can_write) = false;
@@ -327,21 +355,21 @@ class Machine {
         }
         if (can_read) show_word(reads.front());
         if (can_write) take_word(writes[filling]);
-        if (!top->m_axi_bvalid && filling > 0 && writes.front().earliest <= next && open[B]) respond(writes.front());
-        top->m_axi_arready = (!timing.reads_outstanding || reads.size() < timing.reads_outstanding) && open[AR];
-        top->m_axi_awready = (!timing.writes_outstanding || writes.size() < timing.writes_outstanding) && open[AW];
-        top->m_axi_wready = words.size() < WORDS_WAITING && open[WREADY];
+        if (!answer.bvalid && filling > 0 && writes.front().earliest <= next && open[B]) respond(writes.front());
+        answer.arready = (!timing.reads_outstanding || reads.size() < timing.reads_outstanding) && open[AR];
+        answer.awready = (!timing.writes_outstanding || writes.size() < timing.writes_outstanding) && open[AW];
+        answer.wready = words.size() < WORDS_WAITING && open[WREADY];
     }
 
     void show_word(Read& read) {
         const bool inside = read.address + BUS_BYTES <= bytes;
         if (inside)
-            std::memcpy(&top->m_axi_rdata, memory + read.address, BUS_BYTES);
+            std::memcpy(&top->next_m_axi_rdata, memory + read.address, BUS_BYTES);
         else
-            std::memset(&top->m_axi_rdata, 0, BUS_BYTES);
-        top->m_axi_rresp = inside ? OKAY : DECERR;
-        top->m_axi_rlast = --read.beats == 0;
-        top->m_axi_rvalid = 1;
+            std::memset(&top->next_m_axi_rdata, 0, BUS_BYTES);
+        top->next_m_axi_rresp = inside ? OKAY : DECERR;
+        answer.rlast = --read.beats == 0;
+        answer.rvalid = 1;
         read.address += BUS_BYTES;
     }
 
@@ -372,8 +400,8 @@ class Machine {
                     if (word.strobes >> i & 1) memory[address + i] = word.data[i];
             address += BUS_BYTES;
         }
-        top->m_axi_bresp = inside ? OKAY : DECERR;
-        top->m_axi_bvalid = 1;
+        top->next_m_axi_bresp = inside ? OKAY : DECERR;
+        answer.bvalid = 1;
     }
 
     uint64_t latency() {
@@ -411,6 +439,9 @@ class Machine {
     size_t filling = 0;  // writes that have all their words
     bool write_turn = false;
     bool interrupted = false;
+    bool resetting = false;
+    Answer answer{};
+    Host host{};
     unsigned densities[CHANNELS];
     bool open[CHANNELS];
 
