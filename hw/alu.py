@@ -1,38 +1,32 @@
 """The tensor ALU: one vector operation a cycle on accumulators."""
 
+from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed
-from amaranth.lib import data, enum, stream, wiring
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import isa
 from .config import Config
-from .gemm import tile_layout
+from .gemm import busy_banks, tile_layout
+from .operation import AluOp, simple_operation
+from .requantize import RequantizingLane
 from .sequencer import IndexedUop
-
-
-class AluOp(enum.Enum, shape=3):
-    """`isa.AluOp` as a hardware enumeration."""
-
-    MIN = isa.AluOp.MIN
-    MAX = isa.AluOp.MAX
-    ADD = isa.AluOp.ADD
-    SHR = isa.AluOp.SHR
-    MUL = isa.AluOp.MUL
 
 
 class AluLane(wiring.Component):
     """``result = operation(a, b)`` on one pair of scalars, wrapped to their width.
 
-    Timing: combinational up to a register; the result is there in the next cycle.
+    Timing: the result is there `LATENCY` cycles after the operands.
     """
+
+    LATENCY = 1
 
     def __init__(self, width: int) -> None:
         self._width = width
         super().__init__(
             {
-                "enable": In(1),
                 "operation": In(AluOp),
                 "a": In(signed(width)),
                 "b": In(signed(width)),
@@ -42,49 +36,15 @@ class AluLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        width = self._width
-        less = Signal()
-        m.d.comb += less.eq(self.a < self.b)
-
-        # A shift to the right by b, or to the left by -b; beyond the width nothing but sign bits
-        # or zeros is left.
-        magnitude = Signal(width)
-        m.d.comb += magnitude.eq(Mux(self.b < 0, -self.b, self.b))
-        log_width = (width - 1).bit_length()
-        amount, beyond = Signal(log_width), Signal()
-        m.d.comb += [amount.eq(magnitude), beyond.eq(magnitude[log_width:] != 0)]
-        right, left, shifted = Signal(signed(width)), Signal(width), Signal(width)
-        m.d.comb += [
-            right.eq(self.a >> amount),
-            left.eq(self.a.as_unsigned() << amount),
-            shifted.eq(
-                Mux(
-                    self.b < 0,
-                    Mux(beyond, 0, left),
-                    Mux(beyond, self.a[-1].replicate(width), right),
-                )
-            ),
-        ]
-
-        simple = Signal(width)
-        with m.Switch(self.operation):
-            with m.Case(AluOp.MIN):
-                m.d.comb += simple.eq(Mux(less, self.a, self.b))
-            with m.Case(AluOp.MAX):
-                m.d.comb += simple.eq(Mux(less, self.b, self.a))
-            with m.Case(AluOp.SHR):
-                m.d.comb += simple.eq(shifted)
-            with m.Default():
-                m.d.comb += simple.eq(self.a + self.b)
-
+        simple = simple_operation(m, self.operation, self.a, self.b)
         # The product has a register of its own, so that it can be the multipliers' own.
-        simple_result, product, is_product = Signal(width), Signal(width), Signal()
-        with m.If(self.enable):
-            m.d.sync += [
-                simple_result.eq(simple),
-                product.eq(self.a.as_unsigned() * self.b.as_unsigned()),
-                is_product.eq(self.operation == AluOp.MUL),
-            ]
+        simple_result, product = Signal(self._width), Signal(self._width)
+        is_product = Signal()
+        m.d.sync += [
+            simple_result.eq(simple),
+            product.eq(self.a.as_unsigned() * self.b.as_unsigned()),
+            is_product.eq(self.operation == AluOp.MUL),
+        ]
         m.d.comb += self.result.eq(Mux(is_product, product, simple_result))
         return m
 
@@ -100,15 +60,20 @@ class AluContext(data.Struct):
 class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
-    Timing: one micro-op a cycle. An item taken in cycle t reads its operands in t, computes in
-    t + 1 and writes in t + 2; the read ports are transparent. Only a micro-op that reads what
-    the one immediately before it writes is taken one cycle later.
+    Timing: one micro-op a cycle. An item taken in cycle t reads its operands in t and writes
+    `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
+    ports are transparent. A micro-op that reads what one before it has yet to write is taken
+    when that is written. A REQUANTIZE with parameters other than those of the micro-op before it
+    in its instruction is taken when everything before it is written and four cycles have passed
+    in which its parameters are read.
 
     Ports
     -----
     i : micro-ops from the sequencer
     dst_read_*, src_read_* : two read ports of the accumulators
     write_* : their write port
+    denied : the ports of the bank that holds ``dst`` are not to be had: the item is not taken
+    busy_banks : for each of two halves of the accumulators, whether a write to it is under way
     done, error : as in the GEMM unit
     """
 
@@ -126,10 +91,11 @@ class AluUnit(wiring.Component):
                 "src_read_enable": Out(1),
                 "src_read_index": Out(index),
                 "src_read_data": In(acc),
+                "denied": In(1),
+                "busy_banks": Out(2),
                 "write_enable": Out(1),
                 "write_index": Out(index),
                 "write_data": Out(acc),
-                "busy": Out(1),
                 "done": Out(1),
                 "error": Out(1),
             }
@@ -137,47 +103,65 @@ class AluUnit(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        index_width = self._config.acc.index_width
-        control = data.StructLayout(
-            {"write": 1, "dst": index_width, "context": AluContext, "done": 1, "error": 1}
-        )
-        entering, computing, writing, finished = (
-            Signal(control, name=name) for name in ("entering", "computing", "writing", "finished")
-        )
+        config = self._config
         item = self.i.payload
+        lane_type = RequantizingLane if config.requantize else AluLane
+        control = data.StructLayout(
+            {
+                "write": 1,
+                "dst": config.acc.index_width,
+                "context": AluContext,
+                "done": 1,
+                "error": 1,
+            }
+        )
+        # What follows a micro-op: taken, then one stage for each register of the lanes, the last
+        # of which writes.
+        entering = Signal(control)
+        stages = [Signal(control, name=f"stage_{n}") for n in range(lane_type.LATENCY + 1)]
+        computing, writing = stages[0], stages[-1]
+        finished = Signal(control)
 
-        stopped, depends, works, taken = Signal(), Signal(), Signal(), Signal()
-        m.d.comb += [
-            depends.eq(
-                computing.write
+        stopped, depends, works, taken, ready, failed = (
+            Signal(name=name)
+            for name in ("stopped", "depends", "works", "taken", "ready", "failed")
+        )
+        for stage in stages[:-1]:
+            with m.If(
+                stage.write
                 & (
-                    (computing.dst == item.indices.dst)
-                    | (~item.context.use_immediate & (computing.dst == item.indices.src))
+                    (stage.dst == item.indices.dst)
+                    | (~item.context.use_immediate & (stage.dst == item.indices.src))
                 )
-            ),
-            self.i.ready.eq(~depends),
+            ):
+                m.d.comb += depends.eq(1)
+        m.d.comb += [
+            failed.eq(item.error),
+            ready.eq(1),
+            self.i.ready.eq(~works | (~depends & ready & ~self.denied)),
             taken.eq(self.i.valid & self.i.ready),
-            works.eq(taken & item.enable & ~item.error & ~stopped),
-            self.dst_read_enable.eq(works),
+            works.eq(self.i.valid & item.enable & ~failed & ~stopped),
+            self.dst_read_enable.eq(taken & works),
             self.dst_read_index.eq(item.indices.dst),
-            self.src_read_enable.eq(works & ~item.context.use_immediate),
+            self.src_read_enable.eq(taken & works & ~item.context.use_immediate),
             self.src_read_index.eq(item.indices.src),
-            entering.write.eq(works),
+            entering.write.eq(taken & works),
             entering.dst.eq(item.indices.dst),
             entering.context.eq(item.context),
-            entering.done.eq(taken & (item.last | item.error) & ~stopped),
-            entering.error.eq(item.error),
+            entering.done.eq(taken & (item.last | failed) & ~stopped),
+            entering.error.eq(failed),
         ]
-        with m.If(taken & item.error):
+        with m.If(taken & failed):
             m.d.sync += stopped.eq(1)
-        m.d.sync += [computing.eq(entering), writing.eq(computing), finished.eq(writing)]
+        for before, after in pairwise([entering, *stages, finished]):
+            m.d.sync += after.eq(before)
 
-        for b in range(self._config.batch):
-            for j in range(self._config.block_out):
-                lane = AluLane(self._config.acc_width)
-                m.submodules[f"lane_{b}_{j}"] = lane
+        lanes = {}
+        for b in range(config.batch):
+            for j in range(config.block_out):
+                lane = RequantizingLane() if config.requantize else AluLane(config.acc_width)
+                m.submodules[f"lane_{b}_{j}"] = lanes[b, j] = lane
                 m.d.comb += [
-                    lane.enable.eq(computing.write),
                     lane.operation.eq(computing.context.operation),
                     lane.a.eq(self.dst_read_data[b][j]),
                     lane.b.eq(
@@ -194,16 +178,59 @@ class AluUnit(wiring.Component):
             self.write_index.eq(writing.dst),
             self.done.eq(finished.done),
             self.error.eq(finished.error),
-            self.busy.eq(
-                self.i.valid
-                | computing.write
-                | computing.done
-                | writing.write
-                | writing.done
-                | finished.done
-            ),
+            self.busy_banks.eq(busy_banks(stages)),
         ]
+        if config.requantize:
+            busy = Signal()
+            m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
+            self._read_parameters(m, lanes, ready, failed, works, busy, taken)
         return m
+
+    def _read_parameters(
+        self,
+        m: Module,
+        lanes: dict[tuple[int, int], Any],
+        ready: Signal,
+        failed: Signal,
+        works: Signal,
+        busy: Signal,
+        taken: Signal,
+    ) -> None:
+        """Keeps the parameters of REQUANTIZE, which are read when the item asks for others.
+
+        ``ready`` is low while the item has to wait for them; ``failed`` is high if they are past
+        the depth.
+        """
+        item = self.i.payload
+        count = isa.REQUANTIZE_PARAMETERS
+        wanted, known, hit = Signal(), Signal(), Signal()
+        index = Signal(self._config.acc.index_width)
+        step = Signal(range(count + 2))
+        m.d.comb += [
+            wanted.eq(item.enable & (item.context.operation == AluOp.REQUANTIZE)),
+            hit.eq(known & (index == item.indices.src)),
+            ready.eq(~works | ~wanted | hit),
+        ]
+        with m.If(wanted & (item.indices.src > self._config.acc.depth - count)):
+            m.d.comb += failed.eq(1)
+        with m.If(works & wanted & ~hit & ~busy):
+            with m.If(step < count):
+                m.d.comb += [
+                    self.src_read_enable.eq(1),
+                    self.src_read_index.eq(item.indices.src + step),
+                ]
+            m.d.sync += step.eq(step + 1)
+            with m.If(step == count):
+                m.d.sync += [step.eq(0), known.eq(1), index.eq(item.indices.src)]
+        # Accumulators may change between instructions.
+        with m.If(taken & item.last):
+            m.d.sync += known.eq(0)
+        for (b, j), lane in lanes.items():
+            words = Signal(data.ArrayLayout(self._config.acc_width, count), name=f"words_{b}_{j}")
+            for number in range(count):
+                with m.If(step == number + 1):
+                    m.d.sync += words[number].eq(self.src_read_data[b][j])
+            m.d.comb += Value.cast(lane.parameters).eq(Value.cast(words))
 
 
 def alu_operands(config: Config) -> dict[str, int]:

@@ -7,13 +7,15 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .alu import AluContext, AluOp, AluUnit, alu_operands
+from .accumulators import Accumulators
+from .alu import AluContext, AluUnit, alu_operands
 from .axi import ReadSignature
-from .buffer import ReadPortSignature, Scratchpad, geometry
+from .buffer import ReadPortSignature, geometry
 from .config import Config
 from .dma import Bases, Loader, transfer
 from .gemm import GemmContext, GemmUnit, gemm_operands
 from .issue import InOrder
+from .operation import AluOp
 from .sequencer import Sequencer
 from .structures import (
     FaultPort,
@@ -122,6 +124,7 @@ class Compute(wiring.Component):
             for opcode in (isa.Opcode.LOAD, isa.Opcode.GEMM, isa.Opcode.ALU)
         )
         is_finish = Signal()
+        last_operation = isa.AluOp.REQUANTIZE if config.requantize else max(isa.BASE_ALU_OPS)
         with m.Switch(memory.opcode):
             with m.Case(isa.Opcode.LOAD):
                 m.d.comb += [
@@ -143,13 +146,21 @@ class Compute(wiring.Component):
                     order.unit_ready.eq(gemm_sequencer.i.ready),
                     order.illegal.eq(_uncovered_bits(bits, loops_gemm)),
                 ]
+            if config.overwrite:
+                with m.Case(isa.Opcode.MULTIPLY):
+                    m.d.comb += [
+                        order.unit.eq(Unit.GEMM),
+                        order.unit_ready.eq(gemm_sequencer.i.ready),
+                        order.illegal.eq(_uncovered_bits(bits, loops_gemm) | loops_gemm.reset),
+                    ]
             with m.Case(isa.Opcode.ALU):
                 m.d.comb += [
                     order.unit.eq(Unit.ALU),
                     order.unit_ready.eq(alu_sequencer.i.ready),
                     order.illegal.eq(
                         _uncovered_bits(bits, loops_alu)
-                        | (loops_alu.alu_opcode > max(isa.BASE_ALU_OPS))
+                        | (loops_alu.alu_opcode > last_operation)
+                        | ((loops_alu.alu_opcode == isa.AluOp.REQUANTIZE) & loops_alu.use_immediate)
                     ),
                 ]
             with m.Case(isa.Opcode.FINISH):
@@ -157,20 +168,30 @@ class Compute(wiring.Component):
             with m.Default():
                 m.d.comb += order.illegal.eq(1)
 
-        # Start.
+        # Start. An instruction waits for those of all other units, one that says that it is
+        # independent not for those of the unit beside it.
+        waits = Signal()
+        units = list(Unit.__members__.values())
+        with m.Switch(order.unit):
+            for unit in units:
+                others = [order.pending[other.value] for other in units if other is not unit]
+                with m.Case(unit):
+                    m.d.comb += waits.eq(Cat(*others).any())
+        if config.overlap:
+            for unit, loops in ((Unit.GEMM, loops_gemm), (Unit.ALU, loops_alu)):
+                with m.If((order.unit == unit) & loops.independent):
+                    m.d.comb += waits.eq(
+                        order.pending.bit_select(Unit.LOADER, 1)
+                        | order.pending.bit_select(Unit.NONE, 1)
+                    )
         m.d.comb += [
-            order.may_start.eq(
-                Mux(
-                    is_finish,
-                    self.others_retired & (order.pending == 0),
-                    (order.pending == 0) | (order.unit == order.latest_unit),
-                )
-            ),
+            order.may_start.eq((~is_finish | self.others_retired) & ~waits),
             loader.command.valid.eq(order.start & (order.unit == Unit.LOADER)),
             loader.command.payload.eq(transfer(config, order.head)),
             gemm_sequencer.i.valid.eq(order.start & (order.unit == Unit.GEMM)),
             gemm_sequencer.i.payload.sources_used.eq(~loops_gemm.reset),
             gemm_sequencer.i.payload.context.reset.eq(loops_gemm.reset),
+            gemm_sequencer.i.payload.context.overwrite.eq(memory.opcode == isa.Opcode.MULTIPLY),
             alu_sequencer.i.valid.eq(order.start & (order.unit == Unit.ALU)),
             alu_sequencer.i.payload.sources_used.eq(~loops_alu.use_immediate),
             alu_sequencer.i.payload.context.operation.eq(AluOp(loops_alu.alu_opcode)),
@@ -198,11 +219,12 @@ class Compute(wiring.Component):
         uops = geometry(self._config, isa.Memory.UOP).scratchpad(read_elements=(1,))
         m.submodules.uops = uops
         connect(m, loader.uop, uops.write)
-        # Only one of the two units is ever at work.
+        # The ALU goes first: it needs few micro-ops, and each for many vectors.
         m.d.comb += [
             uops.read0.enable.eq(gemm.uop_enable | alu.uop_enable),
-            uops.read0.index.eq(Mux(gemm.uop_enable, gemm.uop_index, alu.uop_index)),
+            uops.read0.index.eq(Mux(alu.uop_enable, alu.uop_index, gemm.uop_index)),
             gemm.uop_bits.eq(uops.read0.data[0]),
+            gemm.uop_denied.eq(alu.uop_enable),
             alu.uop_bits.eq(uops.read0.data[0]),
         ]
 
@@ -219,68 +241,49 @@ class Compute(wiring.Component):
     def _connect_accumulators(
         self, m: Module, loader: Loader, gemm: GemmUnit, alu: AluUnit
     ) -> None:
-        config = self._config
-        shape = geometry(config, isa.Memory.ACC)
-        m.submodules.accumulators = accumulators = shape.scratchpad(
-            read_elements=(1, 1), transparent=(0, 1)
-        )
-        # Store never waits for a port of the accumulators: it reads a memory of their low bits,
-        # which are written wherever the accumulators are.
-        m.submodules.shadow = shadow = Scratchpad(
-            element_bits=config.out.element_bits,
-            depth=config.acc.depth,
-            write_elements=shape.elements,
-            lanes=shape.lanes,
-            read_elements=(geometry(config, isa.Memory.OUT).elements,),
-        )
-        connect(m, flipped(self.out_read), shadow.read0)
-
-        write = accumulators.write
-        m.d.comb += [
-            accumulators.read0.enable.eq(gemm.acc_read_enable | alu.dst_read_enable),
-            accumulators.read0.index.eq(
-                Mux(gemm.acc_read_enable, gemm.acc_read_index, alu.dst_read_index)
+        m.submodules.accumulators = accumulators = Accumulators(self._config)
+        connect(m, flipped(self.out_read), accumulators.out_read)
+        connect(m, loader.acc, accumulators.load_write)
+        for port, enable, index, data_out in (
+            (
+                accumulators.gemm_read,
+                gemm.acc_read_enable,
+                gemm.acc_read_index,
+                gemm.acc_read_data,
             ),
-            Value.cast(gemm.acc_read_data).eq(accumulators.read0.data[0]),
-            Value.cast(alu.dst_read_data).eq(accumulators.read0.data[0]),
-            accumulators.read1.enable.eq(alu.src_read_enable),
-            accumulators.read1.index.eq(alu.src_read_index),
-            Value.cast(alu.src_read_data).eq(accumulators.read1.data[0]),
-        ]
-        with m.If(gemm.acc_write_enable):
+            (accumulators.alu_dst, alu.dst_read_enable, alu.dst_read_index, alu.dst_read_data),
+            (accumulators.alu_src, alu.src_read_enable, alu.src_read_index, alu.src_read_data),
+        ):
             m.d.comb += [
-                write.enable.eq(1),
-                write.lanes.eq(~0),
-                write.index.eq(gemm.acc_write_index),
-                write.data[0].eq(Value.cast(gemm.acc_write_data)),
+                port.enable.eq(enable),
+                port.index.eq(index),
+                Value.cast(data_out).eq(port.data[0]),
             ]
-        with m.Elif(alu.write_enable):
+        for port, enable, index, data_in in (
+            (
+                accumulators.gemm_write,
+                gemm.acc_write_enable,
+                gemm.acc_write_index,
+                gemm.acc_write_data,
+            ),
+            (accumulators.alu_write, alu.write_enable, alu.write_index, alu.write_data),
+        ):
             m.d.comb += [
-                write.enable.eq(1),
-                write.lanes.eq(~0),
-                write.index.eq(alu.write_index),
-                write.data[0].eq(Value.cast(alu.write_data)),
+                port.enable.eq(enable),
+                port.lanes.eq(~0),
+                port.index.eq(index),
+                port.data[0].eq(Value.cast(data_in)),
             ]
-        with m.Else():
+        if self._config.overlap:
+            # A unit enters a bank when the other one has left it; GEMM goes first.
+            gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
             m.d.comb += [
-                write.enable.eq(loader.acc.enable),
-                write.lanes.eq(loader.acc.lanes),
-                write.index.eq(loader.acc.index),
-                write.data.eq(loader.acc.data),
+                gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1)),
+                alu.denied.eq(
+                    gemm.busy_banks.bit_select(alu_bank, 1)
+                    | (gemm.i.valid & (gemm_bank == alu_bank))
+                ),
             ]
-        m.d.comb += [
-            shadow.write.enable.eq(write.enable),
-            shadow.write.lanes.eq(write.lanes),
-            shadow.write.index.eq(write.index),
-        ]
-        scalars = config.acc.rows * config.acc.columns
-        for number in range(shape.elements):
-            m.d.comb += shadow.write.data[number].eq(
-                Cat(
-                    write.data[number].word_select(scalar, config.acc_width)[: config.out_width]
-                    for scalar in range(scalars)
-                )
-            )
 
 
 def _uncovered_bits(bits: Value, view: data.View) -> Value:

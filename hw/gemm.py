@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Shape, Signal, signed
+from amaranth.hdl import Cat, Module, Mux, Shape, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -86,10 +86,12 @@ class GemmContext(data.Struct):
     """What a GEMM instruction says apart from its loops."""
 
     reset: 1
+    overwrite: 1
 
 
 class GemmUnit(wiring.Component):
-    """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, or ``acc[dst] = 0`` on reset.
+    """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, without the addition when it
+    overwrites, or ``acc[dst] = 0`` on reset.
 
     Timing: one micro-op a cycle, whatever accumulators they name. An item taken in cycle t reads
     its tiles in t, reads its accumulator in t + 3 and writes it in t + 4; the accumulators' read
@@ -97,7 +99,9 @@ class GemmUnit(wiring.Component):
 
     Ports
     -----
-    i : micro-ops from the sequencer; ready in every cycle
+    i : micro-ops from the sequencer
+    denied : the ports of the bank that holds ``dst`` are not to be had: the item is not taken
+    busy_banks : for each of two halves of the accumulators, whether a write to it is under way
     inp_*, wgt_* : read ports of the scratchpads, an enabled read has its data in the next cycle
     acc_read_*, acc_write_* : of the accumulators
     done : high for a cycle when an instruction's last write has been made
@@ -124,7 +128,8 @@ class GemmUnit(wiring.Component):
                 "acc_write_enable": Out(1),
                 "acc_write_index": Out(config.acc.index_width),
                 "acc_write_data": Out(acc),
-                "busy": Out(1),
+                "denied": In(1),
+                "busy_banks": Out(2),
                 "done": Out(1),
                 "error": Out(1),
             }
@@ -136,10 +141,12 @@ class GemmUnit(wiring.Component):
 
         stopped = Signal()
         item = self.i.payload
-        works = Signal()
+        would_work, works, taken = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.i.ready.eq(1),
-            works.eq(self.i.valid & item.enable & ~item.error & ~stopped),
+            would_work.eq(item.enable & ~item.error & ~stopped),
+            self.i.ready.eq(~would_work | ~self.denied),
+            taken.eq(self.i.valid & self.i.ready),
+            works.eq(taken & would_work),
             self.inp_enable.eq(works & ~item.context.reset),
             self.inp_index.eq(item.indices.src),
             self.wgt_enable.eq(self.inp_enable),
@@ -147,7 +154,7 @@ class GemmUnit(wiring.Component):
             dot_products.inp.eq(self.inp_data),
             dot_products.wgt.eq(self.wgt_data),
         ]
-        with m.If(self.i.valid & item.error):
+        with m.If(taken & item.error):
             m.d.sync += stopped.eq(1)
 
         stage = Stage(self._config.acc.index_width)
@@ -155,8 +162,9 @@ class GemmUnit(wiring.Component):
         m.d.comb += [
             entering.write.eq(works),
             entering.reset.eq(item.context.reset),
+            entering.overwrite.eq(item.context.overwrite),
             entering.dst.eq(item.indices.dst),
-            entering.done.eq(self.i.valid & (item.last | item.error) & ~stopped),
+            entering.done.eq(taken & (item.last | item.error) & ~stopped),
             entering.error.eq(item.error),
         ]
         # One cycle for the scratchpads, then the dot products'.
@@ -168,20 +176,18 @@ class GemmUnit(wiring.Component):
         reading, writing = stages[DotProducts.LATENCY], stages[DotProducts.LATENCY + 1]
 
         m.d.comb += [
-            self.acc_read_enable.eq(reading.write & ~reading.reset),
+            self.acc_read_enable.eq(reading.write & ~reading.reset & ~reading.overwrite),
             self.acc_read_index.eq(reading.dst),
             self.acc_write_enable.eq(writing.write),
             self.acc_write_index.eq(writing.dst),
             self.done.eq(stages[-1].done),
             self.error.eq(stages[-1].error),
         ]
-        pending = self.i.valid
-        for each in stages[1:]:
-            pending = pending | each.write | each.done
-        m.d.comb += self.busy.eq(pending)
+        m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                total = self.acc_read_data[b][j] + dot_products.sums[b][j]
+                kept = Mux(writing.overwrite, 0, self.acc_read_data[b][j])
+                total = kept + dot_products.sums[b][j]
                 m.d.comb += self.acc_write_data[b][j].eq(Mux(writing.reset, 0, total))
         return m
 
@@ -190,7 +196,17 @@ class Stage(data.StructLayout):
     """Control that follows a micro-op down the pipeline."""
 
     def __init__(self, index_width: int) -> None:
-        super().__init__({"write": 1, "reset": 1, "dst": index_width, "done": 1, "error": 1})
+        super().__init__(
+            {"write": 1, "reset": 1, "overwrite": 1, "dst": index_width, "done": 1, "error": 1}
+        )
+
+
+def busy_banks(stages: list[Any]) -> Value:
+    """Of stages with ``write`` and ``dst``: whether one writes to the lower, and the upper, half
+    of the accumulators."""
+    return Cat(
+        Cat(stage.write & (stage.dst[-1] == bank) for stage in stages).any() for bank in range(2)
+    )
 
 
 def gemm_operands(config: Config) -> dict[str, int]:

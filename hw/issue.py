@@ -69,7 +69,7 @@ class InOrder(wiring.Component):
     unit_ready : that unit can take it
     may_start : nothing before it, or elsewhere, keeps it from starting
     start : it is handed to its unit in this cycle
-    pending, latest_unit : how many are issued and not retired, and the latest of their units
+    pending : whether something is issued and not retired; for each unit and, bit 0, for nobody
     done, error : from each unit, a pulse for an instruction that is done; with an error no more
         of that unit's are
     drained : the units have nothing under way on the bus
@@ -98,8 +98,7 @@ class InOrder(wiring.Component):
                 "unit_ready": In(1),
                 "may_start": In(1),
                 "start": Out(1),
-                "pending": Out(range(_IN_FLIGHT + 1)),
-                "latest_unit": Out(range(units + 1)),
+                "pending": Out(units + 1),
                 "done": In(units),
                 "error": In(units),
                 "drained": In(1),
@@ -148,7 +147,7 @@ class InOrder(wiring.Component):
             in_flight.i.payload.cause.eq(cause),
         ]
         with m.If(issue):
-            m.d.sync += [self.latest_unit.eq(self.unit), refused.eq(cause != 0)]
+            m.d.sync += refused.eq(cause != 0)
 
         # Retire.
         oldest = in_flight.o.payload
@@ -173,7 +172,8 @@ class InOrder(wiring.Component):
             ]
 
         # Status: what is held, what of that is issued (pending), what of that is being executed.
-        held, executing = Signal(range(2 * _IN_FLIGHT)), Signal.like(self.pending)
+        held = Signal(range(2 * _IN_FLIGHT))
+        issued, executing = Signal(range(_IN_FLIGHT + 1)), Signal(range(_IN_FLIGHT + 1))
         started, ended = Signal(), Signal()
         m.d.comb += [
             started.eq(self.start & (self.unit != 0)),
@@ -181,20 +181,24 @@ class InOrder(wiring.Component):
         ]
         m.d.sync += [
             held.eq(held + (self.insn.valid & self.insn.ready) - retire),
-            self.pending.eq(self.pending + issue - retire),
+            issued.eq(issued + issue - retire),
             executing.eq(executing + started - ended),
         ]
+        for unit in range(len(self._causes) + 1):
+            count = Signal(range(_IN_FLIGHT + 1), name=f"pending_{unit}")
+            m.d.sync += count.eq(
+                count + (issue & (self.unit == unit)) - (retire & (oldest.unit == unit))
+            )
+            m.d.comb += self.pending[unit].eq(count != 0)
         nothing_more, starved, overflowing = Signal(), Signal(), Signal()
         m.d.comb += [
-            nothing_more.eq(
-                (checker.o.valid & ~issue) | (~self.insn.valid & (held == self.pending))
-            ),
+            nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
             # The instruction lacks tokens, or waits for others than its own module's units.
             starved.eq(
                 checker.o.valid
                 & ~refused
                 & ~self.illegal
-                & (self.pending == 0)
+                & (issued == 0)
                 & (~tokens | ~self.may_start)
             ),
             overflowing.eq(in_flight.o.valid & done & full & (executing == 0) & nothing_more),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, ShapeLike, Signal, unsigned
+from amaranth.hdl import Module, Mux, ShapeLike, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -66,7 +66,8 @@ class Sequencer(wiring.Component):
 
     Timing: the first item of a command comes three cycles after the command is taken, then one a
     cycle; the first item of the next command follows the last one without a gap when that
-    command was waiting. A stalled output stops everything.
+    command was waiting. A micro-op is read once for as many items in a row as it serves; an item
+    whose micro-op cannot be read waits.
 
     Parameters
     ----------
@@ -78,7 +79,8 @@ class Sequencer(wiring.Component):
     i : `LoopCommand`
     o : `IndexedUop`
     uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is there in
-        the cycle after an enabled one, and stays
+        the cycle after the one in which it is enabled, and only then
+    uop_denied : the port is not to be had in this cycle
     """
 
     def __init__(self, config: Config, operands: dict[str, int], context: ShapeLike) -> None:
@@ -92,13 +94,15 @@ class Sequencer(wiring.Component):
                 "uop_enable": Out(1),
                 "uop_index": Out(config.uop.index_width),
                 "uop_bits": In(isa.UOP_WIDTH),
+                "uop_denied": In(1),
             }
         )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        advance = Signal()
-        m.d.comb += advance.eq(~self.o.valid | self.o.ready)
+        # The output and the micro-op behind it move on; the loops do if they get a micro-op too.
+        moves, advance = Signal(), Signal()
+        m.d.comb += moves.eq(~self.o.valid | self.o.ready)
 
         # Each operand's offset carries one bit more than its index: once an offset has passed
         # the depth it stays there, since factors are never negative.
@@ -155,16 +159,34 @@ class Sequencer(wiring.Component):
                 outer_offset.eq(0),
                 offset.eq(0),
             ]
-        m.d.comb += [self.uop_enable.eq(advance & active), self.uop_index.eq(uop)]
+        known, known_uop = Signal(), Signal.like(uop)
+        wanted = Signal()
+        m.d.comb += [
+            wanted.eq(active & ~empty & ~(known & (known_uop == uop))),
+            self.uop_enable.eq(wanted & moves & ~self.uop_denied),
+            self.uop_index.eq(uop),
+            advance.eq(moves & ~(wanted & self.uop_denied)),
+        ]
+        with m.If(self.uop_enable):
+            m.d.sync += [known.eq(1), known_uop.eq(uop)]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += known.eq(0)
 
         # The micro-op arrives.
+        fresh, kept = Signal(), Signal(isa.UOP_WIDTH)
+        word = Signal(isa.UOP_WIDTH)
+        m.d.sync += fresh.eq(self.uop_enable)
+        m.d.comb += word.eq(Mux(fresh, self.uop_bits, kept))
+        with m.If(fresh):
+            m.d.sync += kept.eq(self.uop_bits)
         arrived = Signal()
         arrived_item = Signal(self.o.payload.shape())
         arrived_offset = Signal(offset_layout)
         arrived_sources_used = Signal()
+        with m.If(moves):
+            m.d.sync += arrived.eq(active & advance)
         with m.If(advance):
             m.d.sync += [
-                arrived.eq(active),
                 arrived_offset.eq(offset),
                 arrived_sources_used.eq(command.sources_used),
                 arrived_item.enable.eq(~empty),
@@ -174,7 +196,7 @@ class Sequencer(wiring.Component):
             ]
 
         # Its indices are ready.
-        uop_fields = data.View(uop_layout(self._config), self.uop_bits)
+        uop_fields = data.View(uop_layout(self._config), word)
         errors = [arrived_item.error]
         indices = {}
         for name, bits in self._operands.items():
@@ -186,7 +208,7 @@ class Sequencer(wiring.Component):
             indices[name] = index
         error = Signal()
         m.d.comb += error.eq(arrived_item.enable & _any(errors))
-        with m.If(advance):
+        with m.If(moves):
             m.d.sync += [
                 self.o.valid.eq(arrived),
                 self.o.payload.eq(arrived_item),

@@ -9,6 +9,7 @@ from amaranth.sim import Simulator
 from amaranth_vta.hw.alu import AluLane, AluUnit
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import BASE_ALU_OPS, AluOp
+from amaranth_vta.hw.requantize import RequantizingLane
 from amaranth_vta.sim.testbench import pauses, simulate
 
 CONFIG = PRESETS["tiny"]
@@ -43,19 +44,22 @@ def interesting(width: int) -> list[int]:
     return [low, low + 1, high, 0, 1, -1, 5, -7, 1 << width - 2, *amounts, 1000, -1000]
 
 
-@pytest.mark.parametrize("width", [16, 32])
+LANES = {"16": lambda: AluLane(16), "32": lambda: AluLane(32), "extended": RequantizingLane}
+
+
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize("operation", BASE_ALU_OPS)
-def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, width: int) -> None:
-    dut = AluLane(width)
+def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane: str) -> None:
+    dut = LANES[lane]()
+    width = len(dut.a)
 
     async def check(ctx: Any) -> None:
-        ctx.set(dut.enable, 1)
         ctx.set(dut.operation, operation)
         for a in interesting(width):
             for b in interesting(width):
                 ctx.set(dut.a, a)
                 ctx.set(dut.b, b)
-                await ctx.tick()
+                await ctx.tick().repeat(dut.LATENCY)
                 assert ctx.get(dut.result) == operate(operation, a, b, width), (a, b)
 
     simulate(dut, check)
@@ -138,7 +142,7 @@ def run_unit(
                 if ready:
                     break
             ctx.set(dut.i.valid, 0)
-        await ctx.tick().repeat(6)
+        await ctx.tick().repeat(10)
 
     simulator = Simulator(dut)
     simulator.add_clock(1e-8)
@@ -172,7 +176,7 @@ def micro_op(
 
 
 @pytest.mark.parametrize("gaps", [0, 0.5])
-@pytest.mark.parametrize("name", ["tiny", "batch2"])
+@pytest.mark.parametrize("name", ["tiny", "batch2", "tiny-extended"])
 def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: float) -> None:
     rng = np.random.default_rng(3)
     items = [

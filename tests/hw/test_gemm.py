@@ -77,7 +77,8 @@ def run_unit(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray
         if item["enable"]:
             dst, src, wgt = (item["indices"][name] for name in ("dst", "src", "wgt"))
             product = inputs[src] @ weights[wgt].T
-            want[dst] = 0 if item["context"]["reset"] else want[dst] + product
+            kept = 0 if item["context"]["overwrite"] else want[dst]
+            want[dst] = 0 if item["context"]["reset"] else kept + product
             span = 1 << config.acc_width
             want[dst] = (want[dst] + span // 2) % span - span // 2
     dut = GemmUnit(config)
@@ -150,6 +151,7 @@ def micro_op(
     wgt: int = 0,
     *,
     reset: int = 0,
+    overwrite: int = 0,
     last: int = 0,
     error: int = 0,
     enable: int = 1,
@@ -159,7 +161,7 @@ def micro_op(
         "enable": enable,
         "last": last,
         "error": error,
-        "context": {"reset": reset},
+        "context": {"reset": reset, "overwrite": overwrite},
     }
 
 
@@ -174,6 +176,7 @@ def test_gemm_unit_accumulates_whatever_depends_on_what(name: str, gaps: float) 
             int(rng.integers(config.inp.depth)),
             int(rng.integers(config.wgt.depth)),
             reset=int(rng.random() < 0.1),
+            overwrite=int(rng.random() < 0.2),
             last=int(rng.random() < 0.3),
             enable=int(rng.random() < 0.9),
         )
