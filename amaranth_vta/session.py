@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,7 +29,7 @@ from amaranth_vta.sw.compiler.graph.load_model import (
     read_model,
 )
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.onnx_runtime import default_session, exact_session
+from amaranth_vta.sw.compiler.graph.onnx_runtime import default_session, exact_session, run_session
 from amaranth_vta.sw.compiler.graph.runner import Measured, Runner
 from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.device import Device, Fault
@@ -176,22 +177,14 @@ class Session:
         outputs = self.run(inputs)
         reference = exact_session(self.network.to_onnx())
         names = list(outputs)
-
-        def run_reference(feeds: dict[str, Array]) -> dict[str, Array]:
-            return dict(zip(names, reference.run(names, feeds), strict=True))
-
-        expected = self._in_batches(inputs, run_reference)
+        expected = self._in_batches(inputs, partial(run_session, reference, names))
         histogram: dict[float, int] = {}
         for name in names:
             different = _differences(outputs[name], expected[name], _step(self.network, name))
             for value, count in zip(*np.unique(different, return_counts=True), strict=True):
                 histogram[value.item()] = histogram.get(value.item(), 0) + int(count)
         default = default_session(self._model)
-
-        def run_default(feeds: dict[str, Array]) -> dict[str, Array]:
-            return dict(zip(names, default.run(names, feeds), strict=True))
-
-        untouched = self._in_batches(inputs, run_default)
+        untouched = self._in_batches(inputs, partial(run_session, default, names))
         self._mismatches = sum(histogram.values())
         return CheckReport(
             elements=sum(output.size for output in outputs.values()),
@@ -211,9 +204,10 @@ class Session:
         return TensorInfo(info.dtype, shape)
 
     def _in_batches(self, inputs: Mapping[str, Array], run: Run) -> dict[str, Array]:
+        inputs = {name: np.asarray(array) for name, array in inputs.items()}
         images = self._images(inputs)
         if images is None:
-            return dict(run(dict(inputs)))
+            return dict(run(inputs))
         batch, results = self._batch, []
         for start in range(0, images, batch):
             feeds = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import onnx
 import onnxruntime
 
-from .network import ModelError
+from .network import Array, ModelError
 
 
 def exact_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -21,6 +23,17 @@ def exact_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def default_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """A session as users of ONNX Runtime have it, with all its optimizations."""
     return _session(model, onnxruntime.SessionOptions())
+
+
+def run_session(
+    session: onnxruntime.InferenceSession, outputs: Iterable[str], inputs: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Arrays by name, of those asked for; raises `ModelError` if an operator fails."""
+    names = list(outputs)
+    try:
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception as error:  # as below
+        raise ModelError(f"ONNX Runtime failed: {error}") from None
 
 
 def _session(

@@ -14,7 +14,7 @@ from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import RunResult, total
 
 from .compiled import CompiledNetwork, RunHost, RunLayer, ToHost, ToMachine
-from .onnx_runtime import exact_session
+from .onnx_runtime import exact_session, run_session
 
 Array = npt.NDArray[Any]
 
@@ -52,8 +52,7 @@ class Runner:
             match step:
                 case RunHost():
                     feeds = {name: values[name] for name in step.inputs}
-                    results = self._sessions[index].run(list(step.outputs), feeds)
-                    values.update(zip(step.outputs, results, strict=True))
+                    values |= run_session(self._sessions[index], step.outputs, feeds)
                 case ToMachine():
                     images = values[step.tensor].reshape(step.image)
                     self._placed.buffer(step.buffer).write(step.layout.pack(images))
