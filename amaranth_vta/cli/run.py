@@ -10,6 +10,7 @@ import click
 
 from amaranth_vta.hw.config import Config
 
+from .explain import explanation
 from .options import config_option, device_option, dram_option, json_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport, Session
 
 Arrays = dict[str, Any]
+# Differences that a comparison lists.
+_MOST_FREQUENT = 8
 
 
 @click.command()
@@ -43,7 +46,9 @@ Arrays = dict[str, Any]
 @click.option(
     "--check", is_flag=True, help="Compare with ONNX Runtime; a difference is exit code 1."
 )
-@click.option("--explain", is_flag=True, help="Say why what runs on the host does.")
+@click.option(
+    "--explain", is_flag=True, help="Print what became of each operator, loop nests included."
+)
 @click.option(
     "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
 )
@@ -96,18 +101,14 @@ def run(
                 # The file is complete when the device is closed.
                 session.close()
                 outputs.save("--waves")
-        outputs.save("--outputs", lambda file: np.savez(file, **results))
-        report = session.report()
-        if checked is not None:
-            report["mismatches"] = checked.mismatches
-        outputs.save_json("--json", report)
+        outputs.save("--outputs", lambda file: np.savez(file, allow_pickle=False, **results))
+        outputs.save_json("--json", session.report())
+    if explain:
+        for paragraph in explanation(session):
+            click.echo(f"{paragraph}\n")
     click.echo(session.plan_table())
     if given is None:
         click.echo("Inputs were random; --inputs gives others.")
-    if explain:
-        for layer in session.layers:
-            if layer.reason:
-                click.echo(f"{layer.name} ({layer.operator}) runs on the host: {layer.reason}")
     if checked is not None:
         click.echo(_comparison(checked))
         return DONE if checked.ok else WRONG_RESULT
@@ -117,8 +118,9 @@ def run(
 def _comparison(checked: CheckReport) -> str:
     text = f"ONNX Runtime: {checked.mismatches:,} of {checked.elements:,} output elements differ"
     if checked.mismatches:
-        shares = ", ".join(f"{by:+}: {count:,}" for by, count in sorted(checked.histogram.items()))
-        text += f" (by {shares})"
+        frequent = sorted(checked.histogram.items(), key=lambda item: -item[1])[:_MOST_FREQUENT]
+        rest = ", …" if len(checked.histogram) > _MOST_FREQUENT else ""
+        text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
     return (
         f"{text}; {checked.differs_from_default:,} differ from the untouched model in a default "
         "session, which is no failure"

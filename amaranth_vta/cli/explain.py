@@ -1,0 +1,43 @@
+"""What became of each operator of a network, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amaranth_vta.session import Session
+    from amaranth_vta.sw.compiler.graph.compiled import RunLayer
+
+
+def explanation(session: Session) -> Iterator[str]:
+    """A paragraph a step, in order: why it is on the host, or the loop nest that the machine runs.
+
+    A loop nest is what the host's code for the runtime is printed from; indices count tiles.
+    """
+    from amaranth_vta.sw.compiler.graph.compiled import RunHost, RunLayer, ToMachine
+
+    for step in session.compiled.steps:
+        match step:
+            case RunHost():
+                for item in step.nodes:
+                    yield f"{item.node.name} ({item.node.operator}): on the host: {item.reason}"
+            case RunLayer():
+                yield _layer(step)
+            case ToMachine():
+                yield f"{step.tensor}: cut into tiles, to the machine"
+            case _:
+                yield f"{step.tensor}: put together from tiles, to the host"
+
+
+def _layer(step: RunLayer) -> str:
+    layer, work = step.layer, step.work
+    nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)
+    shapes = " to ".join(str(list(image)) for image in (layer.source_image, layer.result_image))
+    return (
+        f"{nodes}: on the machine, {layer.source} to {layer.result}, {shapes}\n"
+        f"at least {work.bound_cycles:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
+        f"{work.alu_uops:,} of ALU, {work.bytes_loaded:,} bytes loaded and "
+        f"{work.bytes_stored:,} stored\n"
+        f"{str(layer.function.lowered).rstrip()}"
+    )

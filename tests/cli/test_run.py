@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amaranth_vta import cli, session
+from amaranth_vta.sw.runtime.command import RuntimeFault
+from amaranth_vta.sw.runtime.device import Fault
+
+IMAGE = np.arange(-96, 96, 3, dtype=np.int8).reshape(1, 4, 4, 4)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A quantized 1x1 convolution that doubles and saturates, then a negation for the host."""
+    constants = {
+        "scale": np.float32(1),
+        "zero": np.int8(0),
+        "weights": 2 * np.eye(4, dtype=np.int8).reshape(4, 4, 1, 1),
+        "scales": np.ones(4, np.float32),
+        "zeros": np.zeros(4, np.int8),
+    }
+    nodes = [
+        helper.make_node(
+            "QLinearConv",
+            ["x", "scale", "zero", "weights", "scale", "zero", "scale", "zero"],
+            ["doubled"],
+            "double",
+        ),
+        helper.make_node("DequantizeLinear", ["doubled", "scale", "zero"], ["real"], "dequantize"),
+        helper.make_node("Neg", ["real"], ["y"], "negate"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "doubling",
+        [helper.make_tensor_value_info("x", TensorProto.INT8, ["N", 4, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4, 4, 4])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "doubling.onnx"
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+def vta(*arguments: object) -> int:
+    return cli.invoke(["run", *(str(argument) for argument in arguments), "--config", "tiny"])
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    path = tmp_path / "images.npz"
+    np.savez(path, x=np.concatenate([IMAGE, -IMAGE]))
+    return path
+
+
+def test_a_network_runs_from_file_to_file(
+    model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, report = tmp_path / "results.npz", tmp_path / "report.json"
+    assert vta(model, "--inputs", images, "--outputs", results, "--json", report) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "double" in out
+    assert "machine" in out
+    doubled = 2 * np.concatenate([IMAGE, -IMAGE]).astype(np.int32)
+    with np.load(results) as arrays:
+        assert arrays.files == ["y"]
+        np.testing.assert_array_equal(arrays["y"], -np.clip(doubled, -128, 127))
+    values = json.loads(report.read_text())
+    assert values["cycles"] is None
+    assert values["macs"] == 2 * 4 * 4 * 4 * 4
+    assert values["peak_macs_per_cycle"] == 16
+    assert values["mismatches"] is None
+    assert values["fault"] is None
+    layers = {layer["name"]: layer for layer in values["layers"]}
+    assert layers["double"]["placed_on"] == "machine"
+    assert layers["negate"]["placed_on"] == "host"
+    assert layers["negate"]["reason"]
+
+
+def test_check_compares_with_onnx_runtime(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vta(model, "--check", "--json", tmp_path / "report.json") == 0
+    out = capsys.readouterr().out
+    assert "Inputs were random" in out
+    assert "ONNX Runtime: 0 of 64 output elements differ" in out
+    assert json.loads((tmp_path / "report.json").read_text())["mismatches"] == 0
+
+
+def test_check_fails_on_a_difference(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = session.Session.run
+
+    def run_wrong(self: session.Session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = run(self, inputs)
+        outputs["y"].flat[3] += 2
+        return outputs
+
+    monkeypatch.setattr(session.Session, "run", run_wrong)
+    assert vta(model, "--check") == 1
+    assert "ONNX Runtime: 1 of 64 output elements differ (by +2: 1)" in capsys.readouterr().out
+
+
+def test_explain_prints_the_loop_nests_and_the_reasons(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vta(model, "--explain") == 0
+    out = capsys.readouterr().out
+    assert "double (QLinearConv): on the machine, x to doubled" in out
+    assert "push_gemm()" in out
+    assert "negate (Neg): on the host: " in out
+
+
+def test_a_fault_is_reported_in_a_line_and_in_the_file(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(self: session.Session, inputs: object) -> None:
+        self._fault = Fault("load", 7, "bus_error")
+        raise RuntimeFault(self._fault, None, "bus_error in load, instruction 7")
+
+    monkeypatch.setattr(session.Session, "run", run)
+    results, report = tmp_path / "results.npz", tmp_path / "report.json"
+    assert vta(model, "--outputs", results, "--json", report) == 3
+    assert capsys.readouterr() == ("", "vta: bus_error in load, instruction 7\n")
+    assert json.loads(report.read_text())["fault"] == {
+        "module": "load",
+        "instruction": 7,
+        "cause": "bus_error",
+    }
+    assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "images.npz cannot be read: No such file or directory"),
+        (b"text", "images.npz is damaged, or no .npz of arrays"),
+        (b"PK\x03\x04", "images.npz is damaged, or no .npz of arrays"),
+        ({"y": IMAGE}, "input x is missing"),
+        ({"x": IMAGE.astype(np.int16)}, "input x is int16; the network takes int8"),
+        ({"x": IMAGE[:, :3]}, "input x has shape [1, 3, 4, 4]"),
+    ],
+    ids=["missing", "text", "cut", "name", "type", "shape"],
+)
+def test_wrong_inputs_are_one_line(
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes | dict[str, np.ndarray] | None,
+    message: str,
+) -> None:
+    path = tmp_path / "images.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        np.savez(path, **content)  # type: ignore[arg-type]
+    assert vta(model, "--inputs", path) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_one_array_is_no_file_of_inputs(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "image.npy", IMAGE)
+    assert vta(model, "--inputs", tmp_path / "image.npy") == 2
+    assert "image.npy is one array and no .npz of arrays" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, bytes(range(256)) * 8])
+def test_a_damaged_model_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert vta(path) == 2
+    err = capsys.readouterr().err
+    assert str(path) in err
+    assert err.count("\n") == 1
+
+
+def test_waves_need_a_clock_and_leave_nothing_without(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.vcd"
+    assert vta(model, "--waves", path) == 2
+    assert "the functional model has no clock" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_waves_of_a_run_are_a_vcd(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.vcd"
+    assert vta(model, "--device", "pysim", "--waves", path) == 0
+    text = path.read_text()
+    assert text.startswith(("$comment", "$date", "$timescale", "$version"))
+    assert "$enddefinitions" in text
