@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Tensor
 
 from .requantize import Requantize, requantized
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
+from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Conv2dKnobs:
     ``outputs``, ``rows`` and ``columns`` are the tile of the output that accumulates at a time;
     ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
     ``weights_outside`` each tile of weights stays while it passes over the image, else each tile
-    of the image stays while all weights pass.
+    of the image stays while all weights pass. With ``ahead`` the next tiles are loaded while the
+    machine computes, beside those that it computes with.
     """
 
     outputs: int
@@ -67,6 +68,7 @@ class Conv2dKnobs:
     inputs: int
     kernel_rows: int
     weights_outside: bool = True
+    ahead: bool = False
 
 
 def conv2d(
@@ -161,6 +163,8 @@ def scheduled(
         else:
             s[tensor].compute_at(s[conv], do)
         s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+        if knobs.ahead:
+            s[tensor].double_buffer()
     return s, [x, w, bias, y]
 
 
@@ -168,44 +172,51 @@ def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2d
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     c = workload
     accumulators = 2 if c.requantize.shift else 1
-    kernel_rows = even_tiles(c.kernel[0])
-    for outputs, rows, inputs, kernel in product(
-        even_tiles(c.outputs), even_tiles(c.output_height), even_tiles(c.inputs), kernel_rows
+    for outputs, rows, inputs, kernel, ahead in product(
+        even_tiles(c.outputs),
+        even_tiles(c.output_height),
+        even_tiles(c.inputs),
+        even_tiles(c.kernel[0]),
+        (True, False),
     ):
         whole = inputs == c.inputs and kernel == c.kernel[0]
-        if outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
+        copies = 2 if ahead else 1
+        if copies * outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
             continue
         for columns in even_tiles(c.output_width):
             region = c.input_rows(rows, kernel) * c.input_columns(columns)
-            if inputs * region > config.inp.depth:
+            if copies * inputs * region > config.inp.depth:
                 continue
             if outputs * (accumulators * rows * columns + 1) > config.acc.depth:
                 continue
             for weights_outside in (True, False) if whole else (True,):
-                knobs = Conv2dKnobs(outputs, rows, columns, inputs, kernel, weights_outside)
+                knobs = Conv2dKnobs(outputs, rows, columns, inputs, kernel, weights_outside, ahead)
                 yield _cycles(c, config, knobs), knobs
             # Narrower tiles load more.
             break
 
 
 def _cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
-    """An estimate: everything one after the other, each row of a load with its latency."""
-    tiles = (
-        c.batch
-        * parts(c.output_height, knobs.rows)
-        * parts(c.output_width, knobs.columns)
-        * parts(c.outputs, knobs.outputs)
-    )
+    """An estimate, with the rows of a load one after the other."""
+    output_tiles = parts(c.outputs, knobs.outputs)
+    images = c.batch * parts(c.output_height, knobs.rows) * parts(c.output_width, knobs.columns)
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
-    rows = c.input_rows(knobs.rows, knobs.kernel_rows) * knobs.inputs
+    tiles = images * output_tiles
     columns = c.input_columns(knobs.columns)
+    rows = c.input_rows(knobs.rows, knobs.kernel_rows) * knobs.inputs
     region = rows * (columns * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES)
     weights = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
     weights = weights * config.wgt.element_bytes // config.bus_bytes
-    whole = steps == 1
-    region_loads, weight_loads = tiles * steps, tiles * steps
-    if whole and knobs.weights_outside:
-        weight_loads = parts(c.outputs, knobs.outputs)
-    elif whole:
-        region_loads = tiles // parts(c.outputs, knobs.outputs)
-    return region_loads * region + weight_loads * weights + tiles * (steps + 4) * TILE_CYCLES
+    region_loads = weight_loads = tiles * steps
+    if steps == 1 and knobs.weights_outside:
+        weight_loads = output_tiles
+    elif steps == 1:
+        region_loads = images
+    vectors = c.batch * c.outputs * c.output_height * c.output_width
+    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + c.requantize.operations)
+    return estimate(
+        compute + tiles * (steps + 4) * TILE_CYCLES,
+        region_loads * region + weight_loads * weights,
+        region + weights,
+        knobs.ahead,
+    )

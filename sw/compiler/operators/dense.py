@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Tensor
 
 from .requantize import Requantize, requantized
-from .tiling import TILE_CYCLES, build_best, even_tiles, parts
+from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,13 @@ class Dense:
 
 @dataclass(frozen=True)
 class DenseKnobs:
-    """The tiles that accumulate at a time, and the inputs that are loaded at a time."""
+    """The tiles that accumulate at a time, and the inputs that are loaded at a time. With
+    ``ahead`` the next ones are loaded while the machine computes."""
 
     rows: int
     outputs: int
     inputs: int
+    ahead: bool = False
 
 
 def dense(
@@ -99,6 +101,8 @@ def scheduled(
         s[tensor].set_scope(scope)
         s[tensor].compute_at(s[matmul], k_out)
         s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+        if knobs.ahead:
+            s[tensor].double_buffer()
     return s, [x, w, bias, y]
 
 
@@ -106,16 +110,23 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     d = workload
     accumulators = 2 if d.requantize.shift else 1
-    for rows, outputs, inputs in product(
-        even_tiles(d.rows), even_tiles(d.outputs), even_tiles(d.inputs)
+    compute = d.rows * d.outputs * (d.inputs + d.requantize.operations)
+    for rows, outputs, inputs, ahead in product(
+        even_tiles(d.rows), even_tiles(d.outputs), even_tiles(d.inputs), (True, False)
     ):
-        if rows * inputs > config.inp.depth or outputs * inputs > config.wgt.depth:
+        copies = 2 if ahead else 1
+        if copies * rows * inputs > config.inp.depth:
+            continue
+        if copies * outputs * inputs > config.wgt.depth:
             continue
         if outputs * (accumulators * rows + 1) > config.acc.depth:
             continue
         tiles = parts(d.rows, rows) * parts(d.outputs, outputs)
         steps = parts(d.inputs, inputs)
-        loaded = rows * inputs * config.inp.element_bytes
-        loaded += outputs * inputs * config.wgt.element_bytes
-        cycles = tiles * (steps * (loaded / config.bus_bytes + TILE_CYCLES) + 4 * TILE_CYCLES)
-        yield cycles, DenseKnobs(rows, outputs, inputs)
+        load = rows * inputs * config.inp.element_bytes
+        load += outputs * inputs * config.wgt.element_bytes
+        load = load // config.bus_bytes + 2 * ROW_CYCLES
+        cycles = estimate(
+            compute + tiles * (steps + 4) * TILE_CYCLES, tiles * steps * load, load, ahead
+        )
+        yield cycles, DenseKnobs(rows, outputs, inputs, ahead)

@@ -29,6 +29,11 @@ class Requantize:
         """What the bias holds beyond the bias, so that rounding costs no addition."""
         return 1 << self.shift >> 1
 
+    @property
+    def operations(self) -> int:
+        """Micro-ops that an accumulator takes: resetting it and those of `requantized`."""
+        return 10 if self.shift else 4
+
     def evaluate(self, total: Array) -> Array:
         """The meaning, for an array of integers that have no ``half`` in them."""
         whole, rest = total >> self.shift, total & ((1 << self.shift) - 1)

@@ -10,9 +10,9 @@ from amaranth_vta.sw.compiler.build import BuildError, Function
 Knobs = TypeVar("Knobs")
 # Knobs that a formula finds to fit and the compiler does not: only a few can be.
 _ATTEMPTS = 20
-# Cycles from the request of a row to its data, and from one instruction to the next.
-ROW_CYCLES = 8
-TILE_CYCLES = 60
+# Cycles from the request of a row to its data, and between instructions that wait for each other.
+ROW_CYCLES = 4
+TILE_CYCLES = 30
 
 
 class NoScheduleFits(ValueError):
@@ -26,6 +26,12 @@ def even_tiles(extent: int) -> list[int]:
 
 def parts(extent: int, tile: int) -> int:
     return -(-extent // tile)
+
+
+def estimate(compute: float, loads: float, first: float, ahead: bool) -> float:
+    """Cycles of a function that computes and loads for so long: one beside the other if it loads
+    ``ahead``, when only the ``first`` load is waited for."""
+    return max(compute, loads) + first if ahead else compute + loads
 
 
 def build_best(
