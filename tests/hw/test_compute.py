@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.compute import Compute
-from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import (
     Alu,
     AluOp,
@@ -20,13 +20,13 @@ from amaranth_vta.hw.isa import (
     Instruction,
     Load,
     Memory,
+    Multiply,
     Uop,
     instruction_set,
 )
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
 
-TINY = PRESETS["tiny"]
-ISA = instruction_set(TINY)
+TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 UOPS, ACCUMULATORS = 0x1000, 0x2000
 # An element that memory does not answer for.
 BAD_ELEMENT = 60
@@ -54,15 +54,17 @@ def run(
     others_retired: int = 1,
     pause: Pauses = never,
     cycles: int = 600,
+    config: Config = TINY,
 ) -> Outcome:
     """``accumulators`` fill every scalar of an element; ``out`` is the first scalar of each."""
+    encoder = instruction_set(config)
     contents = np.zeros(1 << 14, np.uint8)
     contents[UOPS : UOPS + 4 * len(uops)] = np.array(
-        [ISA.encode_uop(uop) for uop in uops], "<u4"
+        [encoder.encode_uop(uop) for uop in uops], "<u4"
     ).view(np.uint8)
     values = np.repeat(np.array(accumulators, "<i4"), TINY.acc.rows * TINY.acc.columns)
     contents[ACCUMULATORS : ACCUMULATORS + values.nbytes] = values.view(np.uint8)
-    dut = Compute(TINY)
+    dut = Compute(config)
     bad = ACCUMULATORS + BAD_ELEMENT * TINY.acc.element_bytes
     memory = BurstMemory(contents, pause=pause, bad=[bad])
     outcome = Outcome()
@@ -110,7 +112,7 @@ def run(
         await memory.serve_reads(ctx, dut.read)
 
     async def put(ctx: Any) -> None:
-        entries = [{"bits": ISA.encode(x), "index": n} for n, x in enumerate(instructions)]
+        entries = [{"bits": encoder.encode(x), "index": n} for n, x in enumerate(instructions)]
         await put_all(ctx, dut.insn, entries, pause)
 
     simulate(dut, scratchpads, drive, background=[reads, put])
@@ -235,3 +237,83 @@ def test_sources_that_are_not_read_are_not_checked() -> None:
     )
     assert outcome.fault is None
     assert outcome.finished != []
+
+
+def overlapping(independent: int, alu_bank: int) -> Outcome:
+    """Five GEMMs of 32 micro-ops in the lower bank, with an ALU instruction after each."""
+    half = EXTENDED.acc.depth // 2
+    gemm = Gemm(uop_end=1, iter_in=32, dst_factor_in=1, independent=independent)
+    alu = Alu(
+        uop_begin=1 + alu_bank,
+        uop_end=2 + alu_bank,
+        iter_in=24,
+        dst_factor_in=1,
+        alu_opcode=AluOp.ADD,
+        use_immediate=1,
+        immediate=1,
+        independent=independent,
+    )
+    uops = [Uop(dst=0), Uop(dst=32), Uop(dst=half)]
+    outcome = run([load_uops(3), *[gemm, alu] * 5, Finish()], uops, config=EXTENDED)
+    assert outcome.fault is None
+    assert len(outcome.retired) == 12
+    return outcome
+
+
+def test_independent_instructions_run_beside_each_other_in_different_banks() -> None:
+    outcome = overlapping(independent=1, alu_bank=1)
+    # A GEMM a round, and nothing for the ALU's.
+    assert outcome.retired[9] - outcome.retired[1] == 4 * 32
+    outcome = overlapping(independent=0, alu_bank=1)
+    assert outcome.retired[9] - outcome.retired[1] > 4 * (32 + 24)
+
+
+def test_independent_instructions_in_one_bank_take_turns() -> None:
+    outcome = overlapping(independent=1, alu_bank=0)
+    assert outcome.retired[9] - outcome.retired[1] >= 4 * (32 + 24)
+
+
+def test_a_multiplication_sets_what_a_gemm_adds_to() -> None:
+    outcome = run(
+        [
+            load_uops(2),
+            load_accumulators(2),
+            Multiply(uop_end=1),
+            Gemm(uop_end=2),
+            Finish(),
+        ],
+        [Uop(dst=0), Uop(dst=1)],
+        accumulators=[10, 20],
+        config=EXTENDED,
+    )
+    assert outcome.out == [8 + 8, 20 + 8]
+
+
+def test_requantization_reads_its_parameters_when_they_change() -> None:
+    """Two channels with scales 1/2 and 1/4, two accumulators each; parameters behind them."""
+    bits = [int(np.float32(scale).view(np.int32)) for scale in (0.5, 0.25)]
+    bounds = 5 | 0x80 << 8 | 0x7F << 16
+    outcome = run(
+        [
+            load_uops(2),
+            load_accumulators(10),
+            Alu(uop_end=2, iter_in=2, dst_factor_in=1, alu_opcode=AluOp.REQUANTIZE),
+            Finish(),
+        ],
+        [Uop(dst=0, src=4), Uop(dst=2, src=7)],
+        accumulators=[10, -11, 10, 400, 0, bits[0], bounds, 2, bits[1], bounds],
+        config=EXTENDED,
+    )
+    assert outcome.fault is None
+    # Halves go to the even neighbour: -5.5 to -6, and 100.5 to 100.
+    assert outcome.out[:4] == [5 + 5, -6 + 5, 3 + 5, 100 + 5]
+
+
+def test_parameters_past_the_depth_are_out_of_range() -> None:
+    requantize = Alu(uop_end=1, alu_opcode=AluOp.REQUANTIZE)
+    for src, fault in (
+        (EXTENDED.acc.depth - 3, None),
+        (EXTENDED.acc.depth - 2, (1, Cause.INDEX_OUT_OF_RANGE)),
+    ):
+        outcome = run([load_uops(1), requantize, Finish()], [Uop(src=src)], config=EXTENDED)
+        assert outcome.fault == fault
