@@ -112,7 +112,7 @@ def layer_table(session: Session) -> Table:
         table.add_row(
             layer.name,
             layer.operator,
-            "machine" if machine else f"host: {layer.reason}",
+            layer.placed_on,
             f"{layer.macs_per_run:,}" if machine else "",
             f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else "",
             f"{layer.utilization:.1%}" if layer.utilization is not None else "",
@@ -168,18 +168,15 @@ def report_speed(console: Console, rtl: Session, functional: Session) -> None:
 def show(console: Console, images: Images, logits: Logits) -> None:
     """The first images as text, each with the class that the RTL gave it."""
     shades = np.array(list(SHADES))
-    # Two characters a pixel are about square.
+    # Two characters a pixel are about square; as many pictures as fit beside each other.
+    count = min(SHOWN, len(logits), max(console.width // 18, 1))
     pictures = [
-        [
-            "".join(character * 2 for character in row)
-            for row in shades[np.rint(image * 4).astype(int)]
-        ]
-        for image in images[: min(SHOWN, len(logits)), 0]
+        ["".join(shade * 2 for shade in row) for row in shades[np.rint(image * 4).astype(int)]]
+        for image in images[:count, 0]
     ]
-    if console.width >= 18 * len(pictures):
-        for row in zip(*pictures, strict=True):
-            console.print("  ".join(row), markup=False)
-    answers = logits[: len(pictures)].argmax(axis=1)
+    for row in zip(*pictures, strict=True):
+        console.print("  ".join(row), markup=False)
+    answers = logits[:count].argmax(axis=1)
     console.print("  ".join(f"{answer:^16}" for answer in answers) + "\n", markup=False)
 
 
