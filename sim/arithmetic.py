@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.isa import AluOp
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp
 
 Indices = npt.NDArray[np.int64]
 Tiles = npt.NDArray[Any]
@@ -23,14 +23,16 @@ def gemm(acc: Tiles, dst: Indices, inp: Tiles, wgt: Tiles) -> None:
     ``acc`` is (depth, B, N) int32 or int16, changed in place; ``inp`` (n, B, K) int8;
     ``wgt`` (n, N, K) int8; ``dst`` (n,).
     """
-    # Products of int8 summed over at most 32 columns stay below 2^20: exact in float32, for which
-    # NumPy has a fast matrix product and for integers it has not.
-    exact = np.matmul(inp.astype(np.float32), wgt.astype(np.float32).transpose(0, 2, 1))
-    products = exact.astype(np.int32).astype(acc.dtype)
+    products = _products(acc, inp, wgt)
     # A sum wraps to the same value in any order, so products of one destination are summed first.
     order = np.argsort(dst, kind="stable")
     targets, starts = np.unique(dst[order], return_index=True)
     acc[targets] += np.add.reduceat(products[order], starts, axis=0, dtype=acc.dtype)
+
+
+def multiply(acc: Tiles, dst: Indices, inp: Tiles, wgt: Tiles) -> None:
+    """acc[dst[j]] = inp[j] · wgt[j]ᵀ for every j in order; shapes as those of `gemm`."""
+    acc[dst] = _products(acc, inp, wgt)  # of what repeats, NumPy keeps the last
 
 
 def alu(acc: Tiles, operation: AluOp, dst: Indices, src: Indices | None, immediate: int) -> None:
@@ -62,10 +64,51 @@ def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
             right = wide >> np.clip(amount, 0, width - 1)
             left = np.where(-amount < width, wide << np.clip(-amount, 0, width - 1), 0)
             return np.where(amount >= 0, right, left).astype(first.dtype)
+        case AluOp.REQUANTIZE:
+            raise ValueError("REQUANTIZE has more than two operands")
+
+
+def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:
+    """For each j in order, acc[dst[j]] becomes `requantized` by the elements from acc[src[j]] on.
+
+    ``acc`` is (depth, B, N) int32, changed in place; ``dst`` and ``src`` are (n,).
+    """
+    following = np.arange(REQUANTIZE_PARAMETERS)
+    for part in _independent_parts(dst, src[:, np.newaxis] + following):
+        bias, scale, bounds = (acc[src[part] + number] for number in following)
+        acc[dst[part]] = requantized(acc[dst[part]], bias, scale, bounds)
+
+
+def requantized(acc: Tiles, bias: Tiles, scale: Tiles, bounds: Tiles) -> Tiles:
+    """clip(rint(float32(float32(acc + bias) · scale)) + zero_point, low, high), int32.
+
+    All are int32 arrays that broadcast. acc + bias wraps; each float32(…) rounds to 24 bits, half
+    to even, as does rint to a whole number. ``scale`` holds the bits of a float32, whose sign is
+    ignored and whose exponent 0 means 0; ``bounds`` holds zero_point, low and high, from bit 0 up,
+    int8 each. So do onnxruntime's QLinearConv and QLinearMatMul, for scales s_x · s_w / s_y.
+    """
+    exponent, fraction = scale >> 23 & 0xFF, scale & 0x7FFFFF
+    factor = np.where(exponent == 0, 0.0, np.ldexp(fraction + float(1 << 23), exponent - 150))
+    # Two factors of 24 bits: their product is exact in float64, so it is rounded but once.
+    product = (acc + bias).astype(np.float32).astype(np.float64) * factor
+    with np.errstate(over="ignore"):  # to infinity, which is clipped
+        rounded = np.rint(product.astype(np.float32)).astype(np.float64)
+    zero_point, low, high = ((bounds << 24 - 8 * at >> 24).astype(np.float64) for at in range(3))
+    return np.minimum(np.maximum(rounded + zero_point, low), high).astype(np.int32)
+
+
+def _products(acc: Tiles, inp: Tiles, wgt: Tiles) -> Tiles:
+    # Products of int8 summed over at most 32 columns stay below 2^20: exact in float32, for which
+    # NumPy has a fast matrix product and for integers it has not.
+    exact = np.matmul(inp.astype(np.float32), wgt.astype(np.float32).transpose(0, 2, 1))
+    return exact.astype(np.int32).astype(acc.dtype)
 
 
 def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
-    """Sets of micro-ops, to be run in turn, within each of which all may run at once."""
+    """Sets of micro-ops, to be run in turn, within each of which all may run at once.
+
+    ``src`` is (n,), or (n, m) if a micro-op reads m elements.
+    """
     count = dst.size
     order = np.argsort(dst, kind="stable")
     sorted_dst = dst[order]
@@ -85,9 +128,10 @@ def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
     repeats = earlier > 0
     writer[order[repeats]] = order[np.flatnonzero(repeats) - 1]
     keys = sorted_dst * count + order
-    before = np.searchsorted(keys, src * count + np.arange(count)) - 1
-    found = (before >= 0) & (sorted_dst[before] == src)
-    writer = np.maximum(writer, np.where(found, order[before], -1))
+    for source in src.reshape(count, -1).T:
+        before = np.searchsorted(keys, source * count + np.arange(count)) - 1
+        found = (before >= 0) & (sorted_dst[before] == source)
+        writer = np.maximum(writer, np.where(found, order[before], -1))
     start = 0
     while start < count:
         later = np.flatnonzero(writer[start:] >= start)

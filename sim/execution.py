@@ -14,7 +14,7 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 
-from .arithmetic import Indices, alu, gemm
+from .arithmetic import Indices, alu, gemm, multiply, requantize
 from .observers import Observer
 from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
 
@@ -128,26 +128,38 @@ class Executor:
                 self.acc.tiles[targets] = 0
             else:
                 inputs, weights = offset("src", src), offset("wgt", wgt)
-                self._show_uops(index, targets, ACC=targets, INP=inputs, WGT=weights)
-                gemm(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
+                overwrites = isinstance(instruction, isa.Multiply)
+                read = {} if overwrites else {"ACC": targets}
+                self._show_uops(index, targets, **read, INP=inputs, WGT=weights)
+                compute = multiply if overwrites else gemm
+                compute(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
                 self.counters["macs"] += targets.size * self.config.macs_per_cycle
 
     def _alu(self, index: int, instruction: isa.Alu) -> None:
         if instruction.uops == 0:
             return
+        operation = isa.AluOp(instruction.alu_opcode)
+        read_at_once = isa.REQUANTIZE_PARAMETERS if operation is isa.AluOp.REQUANTIZE else 1
         dst, src, _ = self._uops(index, instruction)
         self._check_range(instruction, dst, "dst", self.acc)
         if not instruction.use_immediate:
-            self._check_range(instruction, src, "src", self.acc)
-        operation = isa.AluOp(instruction.alu_opcode)
+            self._check_range(instruction, src, "src", self.acc, read_at_once)
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
             sources = None if instruction.use_immediate else offset("src", src)
             # Every micro-op reads its destination before it writes it, so all that is read here
             # and written here is read first.
-            read = targets if sources is None else np.concatenate((targets, sources))
-            self._show_uops(index, targets, ACC=read)
-            alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
+            read = [targets]
+            if sources is not None:
+                read += [sources + at for at in range(read_at_once)]
+            self._show_uops(index, targets, ACC=np.concatenate(read))
+            if operation is isa.AluOp.REQUANTIZE:
+                assert sources is not None
+                for observer in self.observers:
+                    observer.keep(index, np.concatenate(read[1:]))
+                requantize(self.acc.tiles, targets, sources)
+            else:
+                alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
 
     def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
         match memory:
@@ -191,11 +203,18 @@ class Executor:
         return dst, src, wgt
 
     def _check_range(
-        self, instruction: isa.Gemm | isa.Alu, fields: Indices, name: str, scratchpad: Scratchpad
+        self,
+        instruction: isa.Gemm | isa.Alu,
+        fields: Indices,
+        name: str,
+        scratchpad: Scratchpad,
+        elements: int = 1,
     ) -> None:
+        """Raises `ExecutionFault` if one of ``elements`` from an index is beyond the depth."""
         # No factor is negative, so the last iteration reaches furthest.
         furthest = (
             int(fields.max())
+            + (elements - 1)
             + (instruction.iter_out - 1) * getattr(instruction, f"{name}_factor_out")
             + (instruction.iter_in - 1) * getattr(instruction, f"{name}_factor_in")
         )

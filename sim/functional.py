@@ -47,7 +47,16 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 from .execution import ExecutionFault, Executor
-from .observers import Observer, Race, Races, TokenQueue, UninitializedRead, UninitializedReads
+from .observers import (
+    FalseClaim,
+    FalseClaims,
+    Observer,
+    Race,
+    Races,
+    TokenQueue,
+    UninitializedRead,
+    UninitializedReads,
+)
 
 # Memory sizes are rounded up to this, the widest bus.
 _MEMORY_UNIT = 64
@@ -59,7 +68,8 @@ class FunctionalDevice:
     ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``; `ValueError`
     otherwise. With ``report_uninitialized``, `uninitialized_reads` lists, after each run, its reads
     of scratchpad elements that were never written since the device was made; with
-    ``report_races``, `races` lists what no token orders.
+    ``report_races``, `races` lists what no token orders; with ``report_false_claims``,
+    `false_claims` lists the instructions that say to be independent of another and are not.
     """
 
     name = "functional"
@@ -71,6 +81,7 @@ class FunctionalDevice:
         order: str = "program",
         report_uninitialized: bool = False,
         report_races: bool = False,
+        report_false_claims: bool = False,
     ) -> None:
         self.config = config
         self.memory_bytes = -(-memory_bytes // _MEMORY_UNIT) * _MEMORY_UNIT
@@ -78,11 +89,14 @@ class FunctionalDevice:
         self._choose, seed = _parse_order(order)
         self._uninitialized_reads = UninitializedReads(config)
         self._races = Races(config, self.memory_bytes)
+        self._false_claims = FalseClaims(config)
         observers: list[Observer] = []
         if report_uninitialized:
             observers.append(self._uninitialized_reads)
         if report_races:
             observers.append(self._races)
+        if report_false_claims:
+            observers.append(self._false_claims)
         self._executor = Executor(config, self._memory, seed, observers)
 
     @property
@@ -92,6 +106,10 @@ class FunctionalDevice:
     @property
     def races(self) -> list[Race]:
         return self._races.found
+
+    @property
+    def false_claims(self) -> list[FalseClaim]:
+        return self._false_claims.found
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
@@ -343,7 +361,7 @@ class _Machine:
                     self.tokens[pop] -= 1
                 queue.started = True
                 for observer in self._executor.observers:
-                    observer.start(index, module, decoded.pops)
+                    observer.start(index, decoded.instruction, decoded.pops)
             is_finish = isinstance(decoded.instruction, isa.Finish)
             if not queue.executed:
                 if is_finish and not self._others_done():

@@ -5,7 +5,8 @@ orders whatever two modules share: the generator follows what each module knows 
 adds a token, or an instruction that only passes one on, where that is not enough. Loads, work and
 stores go on in both halves of every scratchpad at once; tokens pile up; and the corners of the
 instruction set are visited: empty ranges and rows, indices and addresses that are not read, row
-overlaps, padding of every memory, shifts by any amount, micro-ops that need the one before.
+overlaps, padding of every memory, shifts by any amount, micro-ops that need the one before. What
+extensions the configuration has is used; what is claimed to be independent is.
 
 `random_faulty_program` puts one fault of a given kind into such a program.
 """
@@ -23,12 +24,23 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
-from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Module, Store
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Module,
+    Multiply,
+    Store,
+)
 from amaranth_vta.sw.runtime.device import Fault
 
 from .functional import FunctionalDevice
 from .image import ProgramImage
-from .observers import Accesses, Clocks, Elements, TokenQueue
+from .observers import Accesses, Claims, Clocks, Elements, TokenQueue, unit_of
 
 # Elements at each end of a scratchpad that a program uses.
 _WINDOW = 24
@@ -36,6 +48,8 @@ _WINDOW = 24
 _TOKENS = 900
 # The furthest that a transfer within a window reaches, in elements, with room to spare.
 _REACH = 64
+# Sets of requantization parameters at the beginning of memory.
+_PARAMETER_SETS = 30
 
 
 def random_program(
@@ -89,7 +103,9 @@ class _Generator:
         self.uop_words: list[int] = []
         self.stream = _Stream(config, chance)
         # Instructions whose micro-ops are still where they were loaded.
-        self.kernels: list[tuple[range, Gemm | Alu, list[_Access]]] = []
+        self.kernels: list[_Kernel] = []
+        # Where each set of a table of requantization parameters begins.
+        self.tables: list[range] = []
 
     def program(self, length: int, deep_tokens: bool) -> ProgramImage:
         for memory in (Memory.INP, Memory.WGT, Memory.ACC):
@@ -106,6 +122,8 @@ class _Generator:
             (self._store, 4),
             (self._do_nothing, 1),
         ]
+        if self.config.requantize:
+            makers.append((self._requantize, 4))
         pile_up = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
         for step in range(length):
             if step in pile_up:
@@ -116,7 +134,7 @@ class _Generator:
             window = self._window(self.config.acc, half)
             at = self.final // self.config.out.element_bytes + half * _WINDOW
             self._emit_store(Store(sram_base=window.start, dram_base=at, x_size=len(window)))
-        self.stream.emit(Finish(), [])
+        self._emit(Finish(), [])
         return self._image()
 
     def _make_data(self) -> npt.NDArray[np.uint8]:
@@ -126,7 +144,26 @@ class _Generator:
         # Some small accumulators too: amounts to shift by.
         small = np.array([self.chance.randint(-40, 40) for _ in range(size // 16)], "<i4")
         data[-4 * small.size :] = small.view(np.uint8)
+        if self.config.requantize:
+            lanes = self.config.acc.rows * self.config.acc.columns
+            sets = [self._parameters() for _ in range(_PARAMETER_SETS * lanes)]
+            table = np.array(sets, "<u4").reshape(_PARAMETER_SETS, lanes, -1).transpose(0, 2, 1)
+            data[: table.nbytes] = np.ascontiguousarray(table).view(np.uint8).reshape(-1)
         return data
+
+    def _parameters(self) -> tuple[int, int, int]:
+        """Bias, scale and bounds of one lane's requantization, as bits."""
+        chance = self.chance
+        bias = chance.choice((0, chance.randint(-3000, 3000), chance.randrange(1 << 32)))
+        fraction = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
+        # From 2^-32 to 2^0 mostly, which leaves something of most accumulators.
+        exponent = chance.choice((0, chance.randrange(256), *[chance.randint(95, 127)] * 8))
+        scale = chance.randrange(2) << 31 | exponent << 23 | fraction
+        low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
+        zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
+        unused = chance.randrange(256)
+        bounds = (zero_point, low, high, unused)
+        return bias % (1 << 32), scale, sum(b % 256 << 8 * at for at, b in enumerate(bounds))
 
     def _image(self) -> ProgramImage:
         words = np.array(self.uop_words, "<u4").view(np.uint8)
@@ -218,12 +255,12 @@ class _Generator:
         accesses = [_Access(target, written, writes=True)]
         if load.elements and load.y_size:
             accesses.append(self._bytes(load, self.config.memory(memory), writes=False))
-        self.stream.emit(load, accesses)
+        self._emit(load, accesses)
 
     def _emit_store(self, store: Store) -> None:
         read = np.arange(store.sram_base, store.sram_base + store.elements)
         written = self._bytes(store, self.config.out, writes=True)
-        self.stream.emit(store, [_Access("ACC", read, writes=False), written])
+        self._emit(store, [_Access("ACC", read, writes=False), written])
 
     def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> _Access:
         size = geometry.element_bytes
@@ -253,8 +290,11 @@ class _Generator:
             for name in ("src", "wgt"):
                 top = 1 << layout[name].width
                 uops[name] = np.array([self.chance.randrange(top) for _ in range(count)])
+        kind = Gemm
+        if self.config.overwrite and not reset and self.chance.random() < 0.3:
+            kind = Multiply
         self._emit_kernel(
-            lambda **place: Gemm(reset=reset, **loops, **fields, **place),
+            lambda **place: kind(reset=reset, **loops, **fields, **place),
             uops,
             may_pad=not any(windows),
         )
@@ -301,6 +341,48 @@ class _Generator:
             uops,
             may_pad=not any(windows),
         )
+
+    def _requantize(self) -> None:
+        chance, size = self.chance, isa.REQUANTIZE_PARAMETERS
+        if not self.tables or chance.random() < 0.4:
+            self._load_parameters()
+        if chance.random() < 0.4:
+            self._gemm()
+        if not self.tables:
+            return
+        table = chance.choice(self.tables)
+        window = self._window(self.config.acc, self._half())
+        # Parameters that were written over by the same instruction would mean nothing.
+        window = max(
+            range(window.start, min(window.stop, table.start)),
+            range(max(window.start, table.stop), window.stop),
+            key=len,
+        )
+        loops, count = self._loops(), self._uop_count()
+        dst, fields = self._operand("dst", window, loops, count)
+        which, factors = self._operand("src", range(len(table)), loops, count)
+        fields |= {name: factor * size for name, factor in factors.items()}
+        top = 1 << isa.instruction_set(self.config).uop_layout["wgt"].width
+        unused = np.array([chance.randrange(top) for _ in range(count)])
+        value = chance.randrange(-(1 << 15), 1 << 15)
+        self._emit_kernel(
+            lambda **place: Alu(
+                alu_opcode=AluOp.REQUANTIZE, immediate=value, **loops, **fields, **place
+            ),
+            {"dst": dst, "src": table.start + size * which, "wgt": unused},
+            may_pad=False,
+        )
+
+    def _load_parameters(self) -> None:
+        window, size = self._window(self.config.acc, self._half()), isa.REQUANTIZE_PARAMETERS
+        sets = self.chance.randint(1, min(3, len(window) // (2 * size)))
+        first = self.chance.randrange(_PARAMETER_SETS - sets + 1)
+        base = window.start + self.chance.randrange(len(window) - size * sets + 1)
+        load = Load(
+            memory=Memory.ACC, sram_base=base, dram_base=size * first, x_size=size * sets, y_size=1
+        )
+        self._emit_load(load)
+        self.tables.append(range(base, base + size * sets, size))
 
     def _uop_count(self) -> int:
         return min(self.chance.choice((1, 1, 2, 3, 4, 6, 9)), len(self._window(self.config.uop, 0)))
@@ -363,7 +445,9 @@ class _Generator:
             rows = {"x_size": count, "y_size": 1, "x_stride": chance.randrange(1 << 16)}
         self._emit_load(Load(memory=Memory.UOP, sram_base=begin, dram_base=at, **rows, **pads))
         taken = range(begin, begin + total)
-        self.kernels = [kernel for kernel in self.kernels if not set(kernel[0]).intersection(taken)]
+        self.kernels = [
+            kernel for kernel in self.kernels if not set(kernel.place).intersection(taken)
+        ]
         padded = {
             name: np.concatenate(
                 (np.zeros(pads["x_pad_0"], int), uops[name], np.zeros(pads["x_pad_1"], int))
@@ -372,19 +456,43 @@ class _Generator:
         }
         instruction = make(uop_begin=taken.start, uop_end=taken.stop)
         accesses = _kernel_accesses(instruction, padded)
-        self.kernels.append((taken, instruction, accesses))
-        self.stream.emit(instruction, accesses)
+        self.kernels.append(_Kernel(taken, instruction, accesses))
+        self._emit(instruction, accesses)
 
     def _repeat(self) -> None:
         """Micro-ops that stayed in their buffer, once more."""
         if not self.kernels:
             self._gemm()
             return
-        _, instruction, accesses = self.chance.choice(self.kernels)
-        if isinstance(instruction, Gemm) and not instruction.reset and self.chance.random() < 0.2:
-            instruction = replace(instruction, reset=1)
-        if isinstance(instruction, Alu) and self.chance.random() < 0.5:
-            instruction = replace(instruction, alu_opcode=self.chance.choice(isa.BASE_ALU_OPS))
+        kernel = self.chance.choice(self.kernels)
+        instruction = kernel.instruction
+        match instruction:
+            case Multiply():
+                pass
+            case Gemm() if not instruction.reset and self.chance.random() < 0.2:
+                instruction = replace(instruction, reset=1)
+            case Alu() if self.chance.random() < 0.5 or not self._has_parameters(kernel):
+                instruction = replace(instruction, alu_opcode=self.chance.choice(isa.BASE_ALU_OPS))
+        self._emit(instruction, kernel.accesses)
+
+    def _has_parameters(self, kernel: _Kernel) -> bool:
+        """Whether the sources of a REQUANTIZE, if it is one, are still parameters."""
+        assert isinstance(kernel.instruction, Alu)
+        if kernel.instruction.alu_opcode != AluOp.REQUANTIZE:
+            return True
+        return all(
+            any(int(first) in table for table in self.tables)
+            for first in kernel.accesses[1].elements
+        )
+
+    def _emit(self, instruction: Instruction, accesses: Sequence[_Access]) -> None:
+        for access in accesses:
+            if access.memory == "ACC" and access.writes:
+                self.tables = [
+                    table
+                    for table in self.tables
+                    if not ((access.elements >= table.start) & (access.elements < table.stop)).any()
+                ]
         self.stream.emit(instruction, accesses)
 
     # Instructions for their tokens alone.
@@ -409,7 +517,8 @@ class _Generator:
         )
         memory = chance.choice((Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT))
         rows = chance.randrange(1 << 16)
-        self.stream.emit(
+        operations = [*isa.BASE_ALU_OPS, *([AluOp.REQUANTIZE] if self.config.requantize else [])]
+        self._emit(
             chance.choice(
                 (
                     Load(memory=memory, x_size=0, y_size=rows, **anything, **pads),
@@ -417,7 +526,8 @@ class _Generator:
                     Store(x_size=0, y_size=rows, **anything),
                     Store(x_size=rows, y_size=0, **anything),
                     Gemm(**empty),
-                    Alu(alu_opcode=chance.choice(isa.BASE_ALU_OPS), **empty),
+                    Alu(alu_opcode=chance.choice(operations), **empty),
+                    *([Multiply(**empty)] if self.config.overwrite else []),
                 )
             ),
             [],
@@ -446,6 +556,9 @@ def _kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list
     accesses = [_Access("ACC", touched("dst"), writes=True)]
     if isinstance(instruction, Alu) and not instruction.use_immediate:
         accesses.append(_Access("ACC", touched("src"), writes=False))
+        if instruction.alu_opcode == AluOp.REQUANTIZE:
+            for at in range(1, isa.REQUANTIZE_PARAMETERS):
+                accesses.append(_Access("ACC", touched("src") + at, writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
         accesses.append(_Access("INP", touched("src"), writes=False))
         accesses.append(_Access("WGT", touched("wgt"), writes=False))
@@ -457,6 +570,16 @@ class _Access:
     memory: str
     elements: Elements
     writes: bool
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """An instruction whose micro-ops are at ``place``; the first access is to what it writes, the
+    second to what it reads first."""
+
+    place: range
+    instruction: Gemm | Alu
+    accesses: list[_Access]
 
 
 @dataclass
@@ -474,6 +597,8 @@ class _Stream:
         self._chance = chance
         self._entries: list[_Entry] = []
         self._accesses = Accesses(config, 1 << 22)
+        self._claims = Claims(config)
+        self._may_overlap = bool(config.overlap)
         self._latest: dict[Module, int] = {}
 
     def emit(self, instruction: Instruction, accesses: Sequence[_Access]) -> None:
@@ -502,7 +627,20 @@ class _Stream:
             for queue, tokens in self.clocks.tokens.items()
             if queue[0] is module and len(tokens) < _TOKENS and self._chance.random() < 0.4
         }
+        unit = unit_of(instruction)
+        claimed = [access for access in accesses if access.memory == "ACC"]
+        if self._may_overlap and isinstance(instruction, Gemm | Alu):
+            assert unit is not None
+            independent = not any(
+                (self._claims.met(unit, access.elements, access.writes) >= 0).any()
+                for access in claimed
+            )
+            if independent and self._chance.random() < 0.7:
+                instruction = replace(instruction, independent=1)
         self._append(instruction, pops, pushes)
+        if unit is not None:
+            for access in claimed:
+                self._claims.note(len(self._entries) - 1, unit, access.elements, access.writes)
         for access in accesses:
             self._accesses.note(
                 len(self._entries) - 1, module, access.memory, access.elements, access.writes
@@ -545,6 +683,7 @@ class _Stream:
         module = isa.module_of(instruction)
         self._entries.append(_Entry(instruction, set(pops), set(pushes)))
         self._latest[module] = len(self._entries) - 1
+        self._claims.start(instruction)
         self.clocks.advance(module, len(self._entries) - 1)
         for queue in pushes:
             self.clocks.give(queue)
@@ -597,8 +736,10 @@ class _Fault:
 
 
 def _insert_illegal(fault: _Fault) -> None:
-    chance = fault.chance
-    instructions = isa.instruction_set(fault.config)
+    chance, config = fault.chance, fault.config
+    instructions = isa.instruction_set(config)
+    unknown = [opcode for opcode in (5, 6, 7) if opcode not in instructions.layouts]
+    requantize = Alu(alu_opcode=AluOp.REQUANTIZE, use_immediate=1, uop_end=0)
     spare = [
         bits
         for loop in (Gemm(uop_end=0), Alu(alu_opcode=0, uop_end=0))
@@ -611,7 +752,7 @@ def _insert_illegal(fault: _Fault) -> None:
         chance.choice(
             (
                 *([chance.choice(spare)] * 2 if spare else ()),
-                chance.randrange(1 << 125) << 3 | chance.choice((5, 6, 7)),
+                chance.randrange(1 << 125) << 3 | chance.choice(unknown),
                 Load(memory=chance.choice((Memory.OUT, 6, 7))),
                 Load(memory=Memory.INP, reserved=1 << chance.randrange(6)),
                 Load(memory=Memory.ACC, reserved=1 << chance.randrange(6)),
@@ -623,7 +764,11 @@ def _insert_illegal(fault: _Fault) -> None:
                 Store(reserved=1 << chance.randrange(6)),
                 Store(x_size=0, **{chance.choice(_X_PADS): 1}),
                 Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
-                Alu(alu_opcode=chance.choice((5, 6, 7)), uop_end=0),
+                Alu(
+                    alu_opcode=chance.choice((6, 7) if config.requantize else (5, 6, 7)), uop_end=0
+                ),
+                *([Multiply(reset=1, uop_end=0)] if config.overwrite else ()),
+                *([requantize] if config.requantize else ()),
             )
         )
     )
@@ -679,7 +824,12 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         fields["alu_opcode"] = AluOp.ADD
     elif name == "dst":
         fields["reset"] = 1
-    fault.insert(zero, make(uop_end=1, **fields))
+    out_of_range = make(uop_end=1, **fields)
+    if config.requantize and chance.random() < 0.2:
+        # The last of the parameters is the first element that there is not.
+        beyond = {"iter_out": 2, "src_factor_out": config.acc.depth - 2, "dst_factor_out": 9}
+        out_of_range = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, **beyond)
+    fault.insert(zero, out_of_range)
 
 
 def _insert_bus_error(fault: _Fault) -> None:

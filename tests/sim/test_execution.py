@@ -7,6 +7,7 @@ integers in lists, and a bytearray.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Load, Memory, Store
-from amaranth_vta.sim.execution import Executor
+from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Load, Memory, Multiply, Store
+from amaranth_vta.sim.execution import ExecutionFault, Executor
 
 MEMORY_BYTES = 2048
 # Few and small elements, in which indices meet often.
@@ -38,6 +39,12 @@ CONFIGS = [
     Config(**SMALL | {"log_acc_width": 4, "log_out_width": 4, "log_batch": 2}),
     Config(**SMALL | {"log_out_width": 5}),
     Config(**SMALL | {"log_out_width": 2}),
+]
+
+EXTENDED = [
+    Config(**SMALL, overwrite=1, overlap=1, requantize=1),
+    Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, overwrite=1, requantize=1),
+    Config(**SMALL | {"log_inp_width": 2, "log_wgt_width": 2}, overwrite=1, requantize=1),
 ]
 
 
@@ -126,7 +133,7 @@ class Interpreter:
                             if gemm.reset:
                                 acc[dst][b * n + c] = 0
                                 continue
-                            total = acc[dst][b * n + c]
+                            total = 0 if isinstance(gemm, Multiply) else acc[dst][b * n + c]
                             for r in range(k):
                                 total += inp[src][b * k + r] * wgt[weight][c * k + r]
                             acc[dst][b * n + c] = self.wrapped(total)
@@ -139,6 +146,12 @@ class Interpreter:
                     dst, src, _ = self.uop(u)
                     dst += o * alu.dst_factor_out + i * alu.dst_factor_in
                     src += o * alu.src_factor_out + i * alu.src_factor_in
+                    if alu.alu_opcode == AluOp.REQUANTIZE:
+                        acc[dst] = [
+                            requantized_scalar(*lane)
+                            for lane in zip(acc[dst], *acc[src : src + 3], strict=True)
+                        ]
+                        continue
                     second = [alu.immediate] * len(acc[dst])
                     if not alu.use_immediate:
                         second = list(acc[src])
@@ -161,6 +174,30 @@ class Interpreter:
                 if abs(b) >= self.config.acc_width:
                     return (-1 if a < 0 else 0) if b > 0 else 0
                 return a >> b if b >= 0 else a << -b
+            case AluOp.REQUANTIZE:
+                raise AssertionError("requantized_scalar does it")
+
+
+def requantized_scalar(acc: int, bias: int, scale: int, bounds: int) -> int:
+    total = (acc + bias + (1 << 31)) % (1 << 32) - (1 << 31)
+    exponent, fraction = scale >> 23 & 255, scale & (1 << 23) - 1
+    factor = Fraction(1 << 23 | fraction) * Fraction(2) ** (exponent - 150) if exponent else 0
+    # Python rounds half to even, too.
+    quotient = round(to_24_bits(to_24_bits(Fraction(total)) * factor))
+    zero_point, low, high = ((bounds >> shift & 255 ^ 128) - 128 for shift in (0, 8, 16))
+    return min(max(quotient + zero_point, low), high)
+
+
+def to_24_bits(value: Fraction) -> Fraction:
+    """Rounded to a float of 24 bits and any exponent."""
+    if not value:
+        return value
+    unit = Fraction(1)
+    while abs(value) / unit >= 1 << 24:
+        unit *= 2
+    while abs(value) / unit < 1 << 23:
+        unit /= 2
+    return round(value / unit) * unit
 
 
 def executor_of(config: Config, seed: int) -> Executor:
@@ -267,6 +304,41 @@ def test_gemm_does_what_the_page_says(data: st.DataObject, config: Config, seed:
     fields, words = data.draw(kernels(config, depths))
     reset = data.draw(st.sampled_from((0, 0, 0, 1)))
     assert_same_effect(config, seed, Gemm(reset=reset, **fields), words)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(EXTENDED), seeds)
+def test_multiply_keeps_the_last_product(data: st.DataObject, config: Config, seed: int) -> None:
+    depths = {"dst": config.acc.depth, "src": config.inp.depth, "wgt": config.wgt.depth}
+    fields, words = data.draw(kernels(config, depths))
+    assert_same_effect(config, seed, Multiply(**fields), words)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), st.sampled_from(EXTENDED), seeds)
+def test_requantize_does_what_numpy_floats_do(
+    data: st.DataObject, config: Config, seed: int
+) -> None:
+    # Parameters are whatever there is, and may be what an earlier micro-op made.
+    most = data.draw(st.sampled_from((5, config.acc.depth)))
+    depths = {"dst": most, "src": most - 2}
+    fields, words = data.draw(kernels(config, depths))
+    alu = Alu(alu_opcode=AluOp.REQUANTIZE, immediate=data.draw(st.integers(-3, 3)), **fields)
+    assert_same_effect(config, seed, alu, words)
+
+
+def test_requantize_reads_three_elements_within_the_depth() -> None:
+    config = EXTENDED[0]
+    depth = config.acc.depth
+    for src, fits in ((depth - 3, True), (depth - 2, False), (depth - 1, False)):
+        executor = executor_of(config, 1)
+        executor.uop.tiles[0] = isa.instruction_set(config).encode_uop(isa.Uop(0, src))
+        alu = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1)
+        if fits:
+            executor.execute(0, alu)
+        else:
+            with pytest.raises(ExecutionFault, match="index_out_of_range"):
+                executor.execute(0, alu)
 
 
 @settings(max_examples=600, deadline=None)

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Finish, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Multiply,
+    Store,
+)
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.observers import Race
+from amaranth_vta.sim.observers import FalseClaim, Race
 
 CONFIG = PRESETS["tiny"]
 PROGRAM = 0x8000
@@ -110,3 +120,97 @@ def test_each_run_is_judged_by_itself() -> None:
         device.write(0, image.dram)
         assert device.run(address, len(program)).fault is None
         assert device.races == []
+
+
+EXTENDED = PRESETS["tiny-extended"]
+
+
+def false_claims(*program: Instruction) -> list[FalseClaim]:
+    device = FunctionalDevice(EXTENDED, 0x10000, report_false_claims=True)
+    image = ProgramImage.assemble(EXTENDED, np.zeros(0x10000, np.uint8), PROGRAM, program)
+    device.write(0, image.dram)
+    assert device.run(PROGRAM, len(program)).fault is None
+    return device.false_claims
+
+
+def at(element: int, **fields: int) -> dict[str, int]:
+    """A micro-op of zeros whose second iteration has ``element`` as its destination."""
+    return {"uop_end": 1, "iter_in": 2, "dst_factor_in": element, **fields}
+
+
+def alu(**fields: int) -> Alu:
+    return Alu(**{"alu_opcode": AluOp.ADD, "uop_end": 1, "use_immediate": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        # Without the bit, or without an element in common, nothing is claimed falsely.
+        ([gemm(), alu()], []),
+        ([gemm(), alu(uop_end=0, independent=1)], []),
+        # Each way that two instructions can meet.
+        ([gemm(), alu(independent=1)], [FalseClaim(1, 2, 0)]),
+        ([Multiply(uop_end=1), alu(independent=1)], [FalseClaim(1, 2, 0)]),
+        ([gemm(reset=1), alu(independent=1)], [FalseClaim(1, 2, 0)]),
+        ([alu(), gemm(independent=1)], [FalseClaim(1, 2, 0)]),
+        ([alu(), Multiply(uop_end=1, independent=1)], [FalseClaim(1, 2, 0)]),
+        # A source is read, an immediate is not.
+        ([Multiply(**at(7)), alu(independent=1, use_immediate=0)], [FalseClaim(1, 2, 0)]),
+        # Instructions of one unit keep their order.
+        ([gemm(), gemm(independent=1), Multiply(uop_end=1, independent=1)], []),
+        ([alu(), alu(independent=1)], []),
+        # An instruction without the bit waits for the other unit only, a load for both.
+        ([gemm(), alu(), gemm(independent=1)], [FalseClaim(2, 3, 0)]),
+        ([gemm(), alu(), alu(independent=1)], []),
+        ([gemm(), uops(), alu(independent=1)], []),
+        ([gemm(), load(), alu(independent=1)], [FalseClaim(1, 3, 0)]),
+        ([gemm(), store(sram_base=50), alu(independent=1)], [FalseClaim(1, 3, 0)]),
+        # A requantization must not write what it may have kept.
+        (
+            [Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1)],
+            [FalseClaim(1, 1, 0)],
+        ),
+        ([Alu(alu_opcode=AluOp.REQUANTIZE, **at(0, dst_factor_out=2))], [FalseClaim(1, 1, 0)]),
+    ],
+)  # fmt: skip
+def test_claims_are_false_where_the_units_meet(
+    program: list[Instruction], expected: list[FalseClaim]
+) -> None:
+    assert false_claims(uops(), *program, Finish()) == expected
+
+
+def claims_of_other_elements(dst: int, src: int, then: int) -> list[FalseClaim]:
+    """Of a product in ACC[0], a requantization, and a product in ACC[then]."""
+    words = np.array([0, dst | src << 7, then], "<u4").view(np.uint8)
+    program = [
+        Load(memory=Memory.UOP, x_size=3),
+        Multiply(uop_end=1),
+        Alu(alu_opcode=AluOp.REQUANTIZE, uop_begin=1, uop_end=2, independent=1),
+        Multiply(uop_begin=2, uop_end=3, independent=1),
+        Finish(),
+    ]
+    image = ProgramImage.assemble(EXTENDED, np.zeros(0x10000, np.uint8), PROGRAM, program)
+    image.dram[: words.size] = words
+    device = FunctionalDevice(EXTENDED, image.dram.size, report_false_claims=True)
+    device.write(0, image.dram)
+    assert device.run(PROGRAM, len(program)).fault is None
+    return device.false_claims
+
+
+def test_every_element_that_is_read_counts() -> None:
+    assert claims_of_other_elements(dst=64, src=67, then=0) == []
+    assert claims_of_other_elements(dst=64, src=0, then=5) == [FalseClaim(1, 2, 0)]
+    for parameter in range(3):
+        element = 20 + parameter
+        assert claims_of_other_elements(dst=64, src=20, then=element) == [FalseClaim(2, 3, element)]
+    assert claims_of_other_elements(dst=22, src=20, then=5) == [FalseClaim(2, 2, 22)]
+
+
+def test_a_false_claim_is_told_in_a_sentence() -> None:
+    assert str(FalseClaim(3, 8, 17)) == (
+        "instruction 8 claims to be independent, but may overtake instruction 3, with which it "
+        "shares ACC[17]"
+    )
+    assert str(FalseClaim(3, 3, 17)) == (
+        "instruction 3 requantizes ACC[17], one of its own parameters"
+    )

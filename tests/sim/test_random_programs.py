@@ -45,7 +45,12 @@ ORDERS = ("program", "reverse", "random:1", "random:2", "last:load", "last:compu
 
 def run(image: ProgramImage, order: str) -> tuple[FunctionalDevice, Fault | None]:
     device = FunctionalDevice(
-        image.config, image.dram.size, order, report_uninitialized=True, report_races=True
+        image.config,
+        image.dram.size,
+        order,
+        report_uninitialized=True,
+        report_races=True,
+        report_false_claims=True,
     )
     device.write(0, image.dram)
     return device, device.run(image.insn_addr, image.insn_count).fault
@@ -64,6 +69,7 @@ def test_random_programs_give_the_same_in_every_order(name: str) -> None:
             device, fault = run(image, order)
             assert fault is None, (seed, order)
             assert device.races == [], (seed, order)
+            assert device.false_claims == [], (seed, order)
             assert device.uninitialized_reads == [], (seed, order)
             assert is_as_expected(image, device), (seed, order)
 
@@ -117,6 +123,23 @@ def test_random_programs_reach_everything() -> None:
     for elements in written.values():
         assert elements[0]
         assert elements[-1]
+
+
+def test_random_programs_use_the_extensions_that_there_are() -> None:
+    config = PRESETS["tiny-extended"]
+    decode = isa.instruction_set(config).decode
+    seen: Counter[str] = Counter()
+    for seed in range(10):
+        for bits in random_program(config, seed).instruction_bits():
+            instruction = decode(bits)
+            if isinstance(instruction, isa.Gemm | isa.Alu) and instruction.uops:
+                name = instruction.opcode.name
+                if isinstance(instruction, isa.Alu):
+                    name = isa.AluOp(instruction.alu_opcode).name
+                seen[f"{name}, independent" if instruction.independent else name] += 1
+    for name in ("GEMM", "MULTIPLY", "ADD", "REQUANTIZE"):
+        assert seen[name] > 3
+        assert seen[f"{name}, independent"] > 3
 
 
 def test_deep_tokens_are_deep() -> None:
