@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Shape, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -38,11 +38,22 @@ class DotProducts(wiring.Component):
     """``sums[b][j] = sum over k of inp[b][k] * wgt[j][k]``, exactly, for a pair of tiles a cycle.
 
     Timing: tiles presented in one cycle give their sums `LATENCY` cycles later: products are
-    registered, then sums of groups, then the sums themselves.
+    registered, then the sums of two of them, then the sums themselves.
+
+    One multiplication makes the products of one input x with the weights v and w of two outputs,
+    where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
+    negative and a plain concatenation makes the factor::
+
+        (v * 2^n + w + h) * x  =  (v * x) * 2^n + w * x + h * x
+
+    Two such are added, and the h * x of both, which all outputs share, taken off again. Then each
+    half is the sum of two products, of which there are fewer than 2^n values: with an offset that
+    makes the least of them 0, no half borrows from the other or overflows. A DSP slice of an FPGA
+    holds the multiplier, its register, and an adder, so that only sums of four products and more
+    are made of logic; and the numbers are of 32 bits at the most, which simulate quickly.
     """
 
     LATENCY = 3
-    _GROUP = 4
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -62,24 +73,41 @@ class DotProducts(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
+        half = config.inp_width + config.wgt_width
+        # The least sum of two products, but for its sign.
+        offset = (1 << half - 1) - (1 << min(config.inp_width, config.wgt_width))
+        pairs = range(0, config.block_in, 2)
         for b in range(config.batch):
-            for j in range(config.block_out):
-                name = f"b{b}_o{j}"
-                products = []
-                for k in range(config.block_in):
-                    product = Signal(
-                        signed(config.inp_width + config.wgt_width), name=f"product_{name}_i{k}"
-                    )
-                    m.d.sync += product.eq(self.inp[b][k] * self.wgt[j][k])
-                    products.append(product)
-                groups = []
-                for g in range(0, config.block_in, self._GROUP):
-                    total = adder_tree(m, products[g : g + self._GROUP], f"tree_{name}_g{g}")
-                    group = Signal(Shape.cast(total.shape()), name=f"group_{name}_{g}")
-                    m.d.sync += group.eq(total)
-                    groups.append(group)
-                m.d.sync += self.sums[b][j].eq(adder_tree(m, groups, f"tree_{name}"))
+            shared = []
+            for k in pairs:
+                inputs = self.inp[b][k] + self.inp[b][k + 1]
+                rest = Signal(2 * half, name=f"shared_b{b}_i{k}")
+                m.d.sync += rest.eq((offset << half) + offset - (inputs << config.wgt_width - 1))
+                shared.append(rest)
+            for j in range(0, config.block_out, 2):
+                lower, upper = [], []
+                for k, rest in zip(pairs, shared, strict=True):
+                    name = f"b{b}_o{j}_i{k}"
+                    products = [self._product(m, b, j, k + place) for place in range(2)]
+                    both = Signal(2 * half, name=f"both_{name}")
+                    m.d.sync += both.eq(rest + products[0] + products[1])
+                    lower.append(both[:half])
+                    upper.append(both[half:])
+                for place, terms in enumerate((lower, upper)):
+                    total = adder_tree(m, terms, f"tree_b{b}_o{j + place}")
+                    m.d.sync += self.sums[b][j + place].eq(total - len(pairs) * offset)
         return m
+
+    def _product(self, m: Module, b: int, j: int, k: int) -> Signal:
+        """Of input k of row b and the weights of outputs j and j + 1."""
+        config = self._config
+        half = config.inp_width + config.wgt_width
+        lower, upper = self.wgt[j][k], self.wgt[j + 1][k]
+        weights = Signal(signed(half + config.wgt_width), name=f"weights_b{b}_o{j}_i{k}")
+        product = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}")
+        m.d.comb += weights.eq(Cat(lower[:-1], ~lower[-1], Const(0, config.inp_width), upper))
+        m.d.sync += product.eq(weights * self.inp[b][k])
+        return product
 
 
 class GemmContext(data.Struct):
