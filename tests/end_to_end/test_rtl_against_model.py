@@ -9,18 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
 from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
 from amaranth_vta.sw.runtime.device import RunResult
 
-# The configurations of the conformance vectors, whose simulators other tests build as well.
+# The configurations of the conformance vectors, whose simulators other tests build as well, and the
+# extensions.
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 CONFIGS = {
     path.stem.split("-")[0]: ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))
-}
+} | {"tiny-extended": PRESETS["tiny-extended"]}
 DRAMS = ("ideal", "ddr", "random:1", "random:2")
 # Of simulation, for each configuration and memory; the simulator is built before the clock starts.
 SECONDS = 1.0
@@ -60,7 +62,7 @@ def test_random_programs_leave_the_same_memory_and_tokens(name: str, dram: str) 
 
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
-@pytest.mark.parametrize("name", ["tiny", "int4"])
+@pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended"])
 def test_faults_are_reported_as_the_model_does(name: str, kind: str) -> None:
     config = CONFIGS[name]
     for seed in range(4):
