@@ -182,6 +182,7 @@ class ReadArbiter(wiring.Component):
     -----
     fetch, load, compute : the readers
     bus : the memory
+    stop : no burst is started, and what comes of those under way is dropped
     idle : no burst is under way
     """
 
@@ -196,6 +197,7 @@ class ReadArbiter(wiring.Component):
                 "load": In(reader),
                 "compute": In(reader),
                 "bus": Out(reader),
+                "stop": In(1),
                 "idle": Out(1),
             }
         )
@@ -232,7 +234,9 @@ class ReadArbiter(wiring.Component):
                     other,
                 )
             ),
-            open_.eq(requests.i.ready & owners.i.ready & (beats_ahead < self._BEATS_AHEAD)),
+            open_.eq(
+                requests.i.ready & owners.i.ready & (beats_ahead < self._BEATS_AHEAD) & ~self.stop
+            ),
             granted.eq(open_ & (self.fetch.request.valid | others)),
             owners.i.payload.reader.eq(chosen),
             owners.i.valid.eq(granted),
@@ -258,10 +262,12 @@ class ReadArbiter(wiring.Component):
             mine = owners.o.payload.reader == name
             m.d.comb += [
                 reader.beat.payload.eq(beats.o.payload),
-                reader.beat.valid.eq(beats.o.valid & mine),
+                reader.beat.valid.eq(beats.o.valid & mine & ~self.stop),
             ]
             with m.If(mine):
                 m.d.comb += beats.o.ready.eq(reader.beat.ready)
+        with m.If(self.stop):
+            m.d.comb += beats.o.ready.eq(1)
         m.d.sync += beats_ahead.eq(
             beats_ahead + Mux(granted, request.length + 1, 0) - taken.as_unsigned()
         )

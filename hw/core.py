@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -17,6 +17,8 @@ from .load import Load
 from .store import Store
 from .stream import Queue, TokenCounter
 from .structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
+
+TIMEOUT_WIDTH = 32
 
 
 class FaultReport(data.Struct):
@@ -82,8 +84,24 @@ class Core(wiring.Component):
     in a deadlock. That is a state of the machine; no clock decides it. Between runs everything
     but the memories is held in reset.
 
-    Timing: fetch starts in the cycle after ``launch``. ``fault`` and ``tokens`` are valid in the
-    cycle of ``done``.
+    ``stop`` ends a run early: no more bursts are started, those under way are completed, and then
+    the run is over. When the memory answers nothing for ``timeout`` cycles although something is
+    under way, the run is over at a fault, and the core is ``draining`` until the memory has
+    answered after all.
+
+    Timing: fetch starts in the cycle after ``launch``, which is ignored while the core is busy or
+    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``.
+
+    Ports
+    -----
+    insn_addr, insn_count, bases : of the program; stable during a run
+    timeout : 0 for never
+    read, write : the memory
+    busy : from the cycle after ``launch`` up to ``done``
+    done : for one cycle, the run is over
+    fault : why, or cause 0. With ``stopped``: cause 0, and where the program was at ``stop``: of
+        what had not retired and did not wait for others, the lowest instruction
+    tokens : those that nobody has taken
     """
 
     # A module that is about to change its mind has done so within two cycles: a token given in
@@ -96,13 +114,17 @@ class Core(wiring.Component):
         super().__init__(
             {
                 "launch": In(1),
+                "stop": In(1),
+                "timeout": In(TIMEOUT_WIDTH),
                 "insn_addr": In(ADDRESS_WIDTH),
                 "insn_count": In(INDEX_WIDTH),
                 "bases": In(Bases),
                 "read": Out(ReadSignature(bus)),
                 "write": Out(WriteSignature(bus)),
                 "busy": Out(1),
+                "draining": Out(1),
                 "done": Out(1),
+                "stopped": Out(1),
                 "fault": Out(FaultReport),
                 "tokens": Out(TokensLeft()),
             }
@@ -190,40 +212,97 @@ class Core(wiring.Component):
         # The tokens that FINISH itself gives are counted a cycle after it retires.
         finished = Signal()
         m.d.sync += finished.eq(running & compute.finished)
+
+        # A run that is stopped ends when memory has answered; ``reported`` says that nobody
+        # waits for that.
+        stop, stopping, reported = Signal(), Signal(), Signal()
+        drained, expired = Signal(), Signal()
         m.d.comb += [
+            stop.eq(self.stop & running & ~stopping),
+            drained.eq(arbiter.idle & store.drained),
+            arbiter.stop.eq(stopping),
+            store.stop.eq(stopping),
             fetch.start.eq(running & ~started),
-            self.busy.eq(running),
-            self.done.eq(running & (finished | (quiet_cycles == self._QUIET_CYCLES))),
+            self.busy.eq(running & ~reported),
+            self.draining.eq(reported),
+            self.stopped.eq(stopping & ~expired),
+            self.done.eq(
+                self.busy
+                & (
+                    expired
+                    | Mux(stopping, drained, finished | (quiet_cycles == self._QUIET_CYCLES))
+                )
+            ),
         ]
         with m.If(self.launch & ~running):
             m.d.sync += running.eq(1)
-        with m.If(self.done):
-            m.d.sync += running.eq(0)
+        with m.If(stop):
+            m.d.sync += stopping.eq(1)
+        with m.If(self.done | (stopping & drained)):
+            m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
+        with m.If(expired):
+            m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
+        self._watch(m, self.busy & ~drained, expired)
 
-        # The fault of the lowest instruction; a deadlock only if there is none.
-        faults = [
-            (component.fault.valid, component.fault.index, component.fault.cause, module)
-            for module, component in {**modules, isa.Module.FETCH: fetch}.items()
-        ]
-        statuses = [(component.status, module) for module, component in modules.items()]
-        overflows = [
-            (
-                status.waiting & status.overflowing,
-                status.waiting_index,
-                isa.Cause.TOKEN_OVERFLOW,
-                module,
+        # The fault of the lowest instruction; a deadlock only if there is none. What a module
+        # is at when the run ends early counts like a fault.
+        reports = []
+        for module, component in modules.items():
+            status, fault = component.status, component.fault
+            early = Mux(stop, status.executing, status.accessing)
+            reports.append(
+                (
+                    fault.valid | Mux(stop | expired, early, status.waiting & status.overflowing),
+                    Mux(fault.valid, fault.index, status.index),
+                    Mux(
+                        fault.valid,
+                        fault.cause,
+                        Mux(
+                            stop | expired,
+                            int(isa.Cause.TIMEOUT),
+                            int(isa.Cause.TOKEN_OVERFLOW),
+                        ),
+                    ),
+                    module,
+                )
             )
-            for status, module in statuses
-        ]
+        fault = fetch.fault
+        reports.append(
+            (
+                fault.valid | stop | (expired & fetch.accessing),
+                Mux(fault.valid, fault.index, fetch.index),
+                Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
+                isa.Module.FETCH,
+            )
+        )
         blocked = [
-            (status.waiting, status.waiting_index, isa.Cause.DEADLOCK, module)
-            for status, module in statuses
+            (status.waiting, status.index, isa.Cause.DEADLOCK, module)
+            for module, status in ((module, item.status) for module, item in modules.items())
         ]
-        fault = _lowest(m, "fault", faults + overflows)
+        lowest = _lowest(m, "fault", reports)
         deadlock = _lowest(m, "deadlock", blocked)
-        with m.If(~finished):
-            m.d.comb += self.fault.eq(Mux(fault.cause != 0, fault, deadlock))
+        place = Signal(FaultReport)
+        with m.If(stop):
+            m.d.sync += [place.eq(lowest), place.cause.eq(0)]
+        with m.If(self.stopped):
+            m.d.comb += self.fault.eq(place)
+        with m.Elif(expired | ~finished):
+            m.d.comb += self.fault.eq(Mux(lowest.cause != 0, lowest, deadlock))
         return m
+
+    def _watch(self, m: Module, awaited: Value, expired: Signal) -> None:
+        """Sets ``expired`` when nothing has moved on the bus for too long while ``awaited``."""
+        silence = Signal(TIMEOUT_WIDTH)
+        streams = (
+            self.read.request,
+            self.read.beat,
+            self.write.request,
+            self.write.beat,
+            self.write.response,
+        )
+        moves = Cat(item.valid & item.ready for item in streams).any()
+        m.d.sync += silence.eq(Mux(awaited & ~moves, silence + 1, 0))
+        m.d.comb += expired.eq(awaited & (self.timeout != 0) & (silence == self.timeout))
 
 
 def _lowest(m: Module, name: str, candidates: list[tuple[Any, Any, Any, isa.Module]]) -> data.View:

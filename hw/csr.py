@@ -35,9 +35,9 @@ class RegisterFile(wiring.Component):
             {
                 "bus": In(AXI4LiteSignature(8 * WORD_BYTES, ADDRESS_WIDTH)),
                 **{
-                    register.name.lower(): (In if register.access is Access.READ else Out)(
-                        register.width
-                    )
+                    register.name.lower(): In(register.width)
+                    if register.access is Access.READ
+                    else Out(register.width, init=register.init)
                     for register in REGISTERS.values()
                     if register.name not in self._constants
                 },

@@ -355,6 +355,8 @@ class Storer(wiring.Component):
     done : for one cycle, the memory has confirmed all of a transfer, in the order of the commands
     error : with ``done``: the bus answered with an error. Nothing more is taken or done; bursts
         that have been announced are still written.
+    stop : no more bursts are announced; those that have been are still written
+    drained : all bursts that have been announced are written and answered
     idle : nothing is under way
     """
 
@@ -370,6 +372,8 @@ class Storer(wiring.Component):
                 "write": Out(WriteSignature(self._bus_bits)),
                 "done": Out(1),
                 "error": Out(1),
+                "stop": In(1),
+                "drained": Out(1),
                 "idle": Out(1),
             }
         )
@@ -419,7 +423,9 @@ class Storer(wiring.Component):
         # Announce.
         announce = Signal()
         m.d.comb += [
-            bursts.request.ready.eq(requests.i.ready & announced.i.ready & unanswered.i.ready),
+            bursts.request.ready.eq(
+                requests.i.ready & announced.i.ready & unanswered.i.ready & ~self.stop
+            ),
             announce.eq(bursts.request.valid & bursts.request.ready),
             requests.i.valid.eq(announce),
             requests.i.payload.eq(bursts.request.payload),
@@ -484,15 +490,16 @@ class Storer(wiring.Component):
         ]
         with m.If(answer & response.payload.error):
             m.d.sync += failed.eq(1)
-        m.d.comb += self.idle.eq(
-            bursts.idle
-            & ~announced.o.valid
-            & ~unanswered.o.valid
-            & ~packs
-            & ~buffered.o.valid
-            & ~requests.o.valid
-            & (failed | ~order.o.valid)
-        )
+        m.d.comb += [
+            self.drained.eq(
+                ~announced.o.valid
+                & ~unanswered.o.valid
+                & ~packs
+                & ~buffered.o.valid
+                & ~requests.o.valid
+            ),
+            self.idle.eq(bursts.idle & self.drained & (failed | ~order.o.valid)),
+        ]
         return m
 
 

@@ -45,6 +45,8 @@ class Fetch(wiring.Component):
         16, at index 0) or ``bus_error``
     waiting : an instruction waits for room in its queue, and nothing is under way
     quiet : not started, all handed over, or stopped by a fault; nothing is under way
+    accessing : accesses to memory are under way
+    index : of the next instruction to be handed over
     """
 
     def __init__(self, config: Config) -> None:
@@ -62,6 +64,8 @@ class Fetch(wiring.Component):
                 "fault": Out(FaultPort()),
                 "waiting": Out(1),
                 "quiet": Out(1),
+                "accessing": Out(1),
+                "index": Out(INDEX_WIDTH),
             }
         )
 
@@ -230,5 +234,7 @@ class Fetch(wiring.Component):
         m.d.comb += [
             self.quiet.eq(~active & still),
             self.waiting.eq(good & ~taken & still),
+            self.accessing.eq(~still),
+            self.index.eq(index),
         ]
         return m

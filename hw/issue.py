@@ -204,8 +204,10 @@ class InOrder(wiring.Component):
             overflowing.eq(in_flight.o.valid & done & full & (executing == 0) & nothing_more),
             self.status.idle.eq(~self.insn.valid & (held == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
-            self.status.waiting_index.eq(Mux(overflowing, oldest.index, entry.index)),
             self.status.overflowing.eq(overflowing),
+            self.status.executing.eq(in_flight.o.valid & ~overflowing & ~self.fault.valid),
+            self.status.accessing.eq(~self.drained),
+            self.status.index.eq(Mux(in_flight.o.valid, oldest.index, entry.index)),
             self.status.quiet.eq(
                 self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
             ),

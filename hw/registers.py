@@ -44,6 +44,8 @@ class Register:
     doc: str
     width: int = 32
     bits: tuple[Bits, ...] = field(default=())
+    # What it holds after power-up.
+    init: int = 0
 
     def part(self, name: str) -> Bits:
         """The part of that name; `KeyError` if there is none."""
@@ -73,7 +75,22 @@ _TABLE = (
         0x100,
         Access.COMMAND,
         "starts what is written as 1",
-        bits=(Bits("launch", 0, 1, "runs the program at INSN_ADDR; ignored while busy"),),
+        bits=(
+            Bits(
+                "launch",
+                0,
+                1,
+                "runs the program at INSN_ADDR; while busy or draining, or with reset, it is "
+                "refused",
+            ),
+            Bits(
+                "reset",
+                1,
+                1,
+                "stops the program: no access to memory is begun any more, and when those under "
+                "way are complete the run is done, stopped. If nothing runs: clears STATUS",
+            ),
+        ),
     ),
     Register(
         "STATUS",
@@ -84,6 +101,19 @@ _TABLE = (
             Bits("busy", 0, 1, "a program is running"),
             Bits("done", 1, 1, "the latest program has ended; cleared by a launch"),
             Bits("fault", 2, 1, "it ended at the fault that FAULT and FAULT_INSN describe"),
+            Bits(
+                "stopped",
+                3,
+                1,
+                "it was stopped by CONTROL.reset; FAULT.module and FAULT_INSN say where it was",
+            ),
+            Bits(
+                "draining",
+                4,
+                1,
+                "it ended at a timeout, and memory still owes the answers to its accesses",
+            ),
+            Bits("refused", 5, 1, "a launch was refused since the latest one that was not"),
         ),
     ),
     Register(
@@ -91,7 +121,18 @@ _TABLE = (
         0x108,
         Access.READ_WRITE,
         "what raises the interrupt line",
-        bits=(Bits("done", 0, 1, "the line is high while STATUS.done is"),),
+        bits=(
+            Bits("done", 0, 1, "the line is high while STATUS.done is"),
+            Bits("fault", 1, 1, "the line is high while STATUS.fault or STATUS.stopped is"),
+        ),
+    ),
+    Register(
+        "TIMEOUT",
+        0x10C,
+        Access.READ_WRITE,
+        "cycles in which memory answers nothing although something is under way, after which the "
+        "run ends at the fault `timeout`; 0 for never",
+        init=1 << 24,
     ),
     Register("INSN_ADDR", 0x110, Access.READ_WRITE, "byte address of the program", width=64),
     Register("INSN_COUNT", 0x118, Access.READ_WRITE, "instructions of the program"),

@@ -36,6 +36,7 @@ class Store(wiring.Component):
     base : DRAM address of element 0 of OUT
     scratchpad : read port of the low bits of the accumulators
     write : the memory write port
+    stop, drained : as those of `Storer`
     """
 
     def __init__(self, config: Config) -> None:
@@ -53,6 +54,8 @@ class Store(wiring.Component):
                     ReadPortSignature(config.out.element_bits, config.out.depth, out.elements)
                 ),
                 "write": Out(WriteSignature(8 * config.bus_bytes)),
+                "stop": In(1),
+                "drained": Out(1),
             }
         )
 
@@ -89,6 +92,8 @@ class Store(wiring.Component):
             storer.command.valid.eq(order.start),
             storer.command.payload.eq(transfer(self._config, order.head)),
             storer.base.eq(self.base),
+            storer.stop.eq(self.stop),
+            self.drained.eq(storer.drained),
             order.done.eq(storer.done),
             order.error.eq(storer.error),
             order.drained.eq(storer.idle),

@@ -86,9 +86,15 @@ class ModuleStatus(wiring.Signature):
     ``idle``
         no instruction is held and nothing is under way.
     ``waiting``
-        the oldest instruction waits for a neighbour, and nothing is under way.
-        ``waiting_index`` is its index; ``overflowing`` says that it is done and waits for room
-        for its tokens, otherwise it waits for tokens (FINISH: for the other modules).
+        the oldest instruction waits for a neighbour, and nothing is under way. ``overflowing``
+        says that it is done and waits for room for its tokens, otherwise it waits for tokens
+        (FINISH: for the other modules).
+    ``executing``
+        the oldest instruction has been issued, and waits for no neighbour.
+    ``accessing``
+        accesses to memory are under way.
+    ``index``
+        of the oldest instruction, while waiting, executing or accessing.
     ``quiet``
         idle, waiting, or stopped by a fault with nothing under way any more.
     """
@@ -99,8 +105,10 @@ class ModuleStatus(wiring.Signature):
                 "retire": Out(1),
                 "idle": Out(1),
                 "waiting": Out(1),
-                "waiting_index": Out(INDEX_WIDTH),
                 "overflowing": Out(1),
+                "executing": Out(1),
+                "accessing": Out(1),
+                "index": Out(INDEX_WIDTH),
                 "quiet": Out(1),
             }
         )

@@ -23,7 +23,9 @@ class Top(wiring.Component):
     """The whole machine.
 
     A driver writes the program's address and length and the base addresses, writes
-    CONTROL.launch, and waits for the interrupt line or for STATUS.done.
+    CONTROL.launch, and waits for the interrupt line or for STATUS.done. Registers of the program
+    may not change while it runs. Every program comes to an end by itself, but for one that
+    computes for longer than anyone would wait: CONTROL.reset stops that.
 
     Timing: the run starts in the cycle after the launch shows at the register file; CYCLES
     counts from then to the end of the run.
@@ -53,31 +55,54 @@ class Top(wiring.Component):
         self._connect_memory(m, core)
 
         control, status = REGISTERS["CONTROL"], REGISTERS["STATUS"]
-        launch = Signal()
+        asked, launch, reset = Signal(), Signal(), Signal()
         m.d.comb += [
-            launch.eq(registers.control[control.part("launch").offset] & ~core.busy),
+            asked.eq(registers.control[control.part("launch").offset]),
+            reset.eq(registers.control[control.part("reset").offset]),
+            launch.eq(asked & ~reset & ~core.busy & ~core.draining),
             core.launch.eq(launch),
+            core.stop.eq(reset),
             core.insn_addr.eq(registers.insn_addr),
             core.insn_count.eq(registers.insn_count),
+            core.timeout.eq(registers.timeout),
         ]
         for name in ("uop", "inp", "wgt", "acc", "out"):
             base = getattr(registers, f"{name}_base")
             m.d.comb += getattr(core.bases, name).eq(base[:_BASE_WIDTH])
 
-        done, fault, tokens = Signal(), Signal.like(core.fault), Signal.like(core.tokens)
+        done, stopped, refused = Signal(), Signal(), Signal()
+        fault, tokens = Signal.like(core.fault), Signal.like(core.tokens)
         cycles = Signal(64)
         with m.If(core.busy):
             m.d.sync += cycles.eq(cycles + 1)
         with m.If(launch):
-            m.d.sync += [done.eq(0), cycles.eq(0), fault.eq(0)]
+            m.d.sync += cycles.eq(0)
+        with m.If(asked):
+            m.d.sync += refused.eq(~launch)
         with m.If(core.done):
-            m.d.sync += [done.eq(1), fault.eq(core.fault), tokens.eq(core.tokens)]
-
+            m.d.sync += [
+                done.eq(1),
+                stopped.eq(core.stopped),
+                fault.eq(core.fault),
+                tokens.eq(core.tokens),
+            ]
+        with m.Elif(launch | (reset & ~core.busy)):
+            m.d.sync += [done.eq(0), stopped.eq(0), fault.eq(0)]
         fault_bits = REGISTERS["FAULT"]
+        enabled = {
+            part.name: registers.interrupt_enable[part.offset]
+            for part in REGISTERS["INTERRUPT_ENABLE"].bits
+        }
+        for part, value in (
+            ("busy", core.busy),
+            ("done", done),
+            ("fault", fault.cause != 0),
+            ("stopped", stopped),
+            ("draining", core.draining),
+            ("refused", refused),
+        ):
+            m.d.comb += registers.status[status.part(part).offset].eq(value)
         m.d.comb += [
-            registers.status[status.part("busy").offset].eq(core.busy),
-            registers.status[status.part("done").offset].eq(done),
-            registers.status[status.part("fault").offset].eq(fault.cause != 0),
             registers.fault.eq(
                 (fault.cause << fault_bits.part("cause").offset)
                 | (fault.module << fault_bits.part("module").offset)
@@ -85,7 +110,7 @@ class Top(wiring.Component):
             registers.fault_insn.eq(fault.index),
             registers.cycles.eq(cycles),
             self.irq.eq(
-                done & registers.interrupt_enable[REGISTERS["INTERRUPT_ENABLE"].part("done").offset]
+                (done & enabled["done"]) | (((fault.cause != 0) | stopped) & enabled["fault"])
             ),
         ]
         for name, _ in tokens.shape():

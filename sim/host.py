@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.registers import REGISTERS, WORD_BYTES
+from amaranth_vta.hw.registers import IDENTITY, REGISTERS, VERSION, WORD_BYTES
 from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault, RunResult
 
 from .dram import ProtocolError
@@ -19,10 +20,16 @@ from .dram import ProtocolError
 _MEMORY_UNIT = 64
 # Longer than the longest instruction that a compiler would make, in which the bus may be silent.
 _SILENT_CYCLES = 20_000_000
+# How often to look until memory has answered what was under way when a run was stopped.
+_STOP_LOOKS = 20
 
 
 class StuckError(RuntimeError):
     """The machine runs, but nothing happens on its buses any more."""
+
+
+class MismatchError(RuntimeError):
+    """The machine behind the registers is not the one that software was told of."""
 
 
 class Machine(Protocol):
@@ -44,7 +51,7 @@ class Machine(Protocol):
 
 
 class SimulatedDevice:
-    """The `Device` around a `Machine`, which a subclass makes on ``memory``."""
+    """The `Device` around a `Machine` on ``memory``, which a subclass makes and attaches."""
 
     machine: Machine
 
@@ -52,6 +59,21 @@ class SimulatedDevice:
         self.config = config
         self.memory_bytes = -(-memory_bytes // _MEMORY_UNIT) * _MEMORY_UNIT
         self.memory = np.zeros(self.memory_bytes, np.uint8)
+
+    def attach(self, machine: Machine) -> None:
+        """Takes ``machine``; `MismatchError` if it is not one of this device's configuration."""
+        self.machine = machine
+        for name, expected in (("IDENTITY", IDENTITY), ("VERSION", VERSION)):
+            found = self._read(name)
+            if found != expected:
+                raise MismatchError(f"the machine's {name} is {found:#x} and not {expected:#x}")
+        for item in fields(self.config):
+            found, expected = self._read(item.name.upper()), int(getattr(self.config, item.name))
+            if found != expected:
+                raise MismatchError(
+                    f"the machine has {item.name.upper()} = {found}, but its software is for "
+                    f"{expected}"
+                )
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
@@ -67,9 +89,10 @@ class SimulatedDevice:
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
         """Runs ``insn_count`` instructions from byte ``insn_addr``.
 
-        Raises `ValueError` if the registers cannot hold one of the two, `ProtocolError` if the
-        machine breaks a rule of its buses, and `StuckError` if it runs for `_SILENT_CYCLES`
-        without using its bus. ``time_limit`` is in seconds.
+        A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
+        that it was at. Raises `ValueError` if the registers cannot hold one of the two numbers,
+        `ProtocolError` if the machine breaks a rule of its buses, and `StuckError` if it runs for
+        `_SILENT_CYCLES` without using its bus.
         """
         started = time.monotonic()
         deadline = None if time_limit is None else started + time_limit
@@ -79,8 +102,7 @@ class SimulatedDevice:
         self._write("CONTROL", _bit("CONTROL", "launch"))
         while not self.machine.advance(self.machine.cycles_a_look):
             if deadline is not None and time.monotonic() > deadline:
-                self.machine.reset()
-                fault = Fault("compute", 0, "timeout")
+                fault = self._stop()
                 return RunResult(cycles=None, fault=fault, seconds=time.monotonic() - started)
             if self.machine.silent_cycles > _SILENT_CYCLES:
                 status = self._read("STATUS")
@@ -90,20 +112,43 @@ class SimulatedDevice:
                     f"{status:#x}, and no access to memory is under way"
                 )
         cycles = self.machine.run_cycles
-        if not self.machine.quiet:
+        if not self.machine.quiet and not self._read("STATUS") & _bit("STATUS", "draining"):
             raise ProtocolError("the machine is done while accesses to memory are under way")
         self._write("INTERRUPT_ENABLE", 0)
-        return RunResult(
+        result = RunResult(
             cycles=cycles,
             fault=self._fault(),
             tokens_left={name: self._read(f"TOKENS_{name.upper()}") for name in TOKEN_QUEUES},
             counters={"cycles": self._read("CYCLES")},
             seconds=time.monotonic() - started,
         )
+        self._drain()
+        return result
 
     def close(self) -> None:
         """Ends the simulation and the file of its waves."""
         self.machine.close()
+
+    def _stop(self) -> Fault | None:
+        """Stops the run and says at which instruction it was; None if it had just ended."""
+        self._write("CONTROL", _bit("CONTROL", "reset"))
+        most = _STOP_LOOKS * self.machine.cycles_a_look
+        if not self.machine.advance(most):
+            self.machine.reset()
+            raise StuckError(f"memory has not answered within {most} cycles of a stop")
+        self._write("INTERRUPT_ENABLE", 0)
+        if not self._read("STATUS") & _bit("STATUS", "stopped"):
+            return self._fault()
+        module = isa.Module(_part(self._read("FAULT"), "FAULT", "module"))
+        return Fault(module.name.lower(), self._read("FAULT_INSN"), isa.Cause.TIMEOUT.name.lower())
+
+    def _drain(self) -> None:
+        """Waits for a memory that answers late; one that never does needs the reset line."""
+        for _ in range(_STOP_LOOKS):
+            if not self._read("STATUS") & _bit("STATUS", "draining"):
+                return
+            self.machine.advance(self.machine.cycles_a_look)
+        self.machine.reset()
 
     def _fault(self) -> Fault | None:
         if not self._read("STATUS") & _bit("STATUS", "fault"):

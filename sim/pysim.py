@@ -42,7 +42,7 @@ class PysimDevice(SimulatedDevice):
     ) -> None:
         timing = memory_timing(dram)
         super().__init__(config, memory_bytes)
-        self.machine = InterpretedMachine(config, self.memory, timing, waves)
+        self.attach(InterpretedMachine(config, self.memory, timing, waves))
 
 
 class InterpretedMachine:

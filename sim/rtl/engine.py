@@ -34,7 +34,7 @@ class RtlDevice(SimulatedDevice):
         timing = memory_timing(dram)
         library = machine_library(config, traced=waves is not None, progress=progress)
         super().__init__(config, memory_bytes)
-        self.machine = CompiledMachine(library, self.memory, timing, waves)
+        self.attach(CompiledMachine(library, self.memory, timing, waves))
 
 
 class CompiledMachine:

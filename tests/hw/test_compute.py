@@ -94,7 +94,7 @@ def run(
         if ctx.get(dut.fault.valid):
             outcome.fault = (ctx.get(dut.fault.index), ctx.get(dut.fault.cause))
         if ctx.get(dut.status.waiting):
-            outcome.waiting = ctx.get(dut.status.waiting_index)
+            outcome.waiting = ctx.get(dut.status.index)
         # Two elements of four bytes a beat of the bus.
         for element in range(len(accumulators)):
             ctx.set(dut.out_read.enable, 1)

@@ -75,7 +75,7 @@ def run_load(
         status = dut.status
         outcome.idle, outcome.quiet = bool(ctx.get(status.idle)), bool(ctx.get(status.quiet))
         if ctx.get(status.waiting):
-            outcome.waiting = ctx.get(status.waiting_index)
+            outcome.waiting = ctx.get(status.index)
             outcome.overflowing = bool(ctx.get(status.overflowing))
         if ctx.get(dut.fault.valid):
             outcome.fault = (ctx.get(dut.fault.index), ctx.get(dut.fault.cause))
