@@ -1,6 +1,6 @@
 """The operations of the tensor ALU on one pair of scalars."""
 
-from amaranth.hdl import Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import enum
 
 from . import isa
@@ -27,18 +27,19 @@ def simple_operation(m: Module, operation: Value, a: Value, b: Value) -> Signal:
     m.d.comb += less.eq(a < b)
 
     # A shift to the right by b, or to the left by -b; beyond the width nothing but sign bits or
-    # zeros is left.
-    magnitude = Signal(width, name="magnitude")
-    m.d.comb += magnitude.eq(Mux(b < 0, -b, b))
+    # zeros is left. One shifter does both: to the left by n is to the right by width - 1 - n of
+    # what has width - 1 zeros below, and that amount is b - 1 without its upper bits.
     log_width = (width - 1).bit_length()
-    amount, beyond = Signal(log_width, name="amount_simple"), Signal(name="beyond")
-    m.d.comb += [amount.eq(magnitude), beyond.eq(magnitude[log_width:] != 0)]
-    right = Signal(signed(width), name="right")
-    left, shifted = Signal(width, name="left"), Signal(width, name="shifted_simple")
+    to_left, amount = Signal(name="to_left"), Signal(log_width, name="amount_simple")
+    beyond, upper = Signal(name="beyond"), b[log_width:]
+    wide = Signal(signed(2 * width - 1), name="wide")
+    shifted = Signal(signed(width), name="shifted_simple")
     m.d.comb += [
-        right.eq(a >> amount),
-        left.eq(a.as_unsigned() << amount),
-        shifted.eq(Mux(b < 0, Mux(beyond, 0, left), Mux(beyond, a[-1].replicate(width), right))),
+        to_left.eq(b < 0),
+        amount.eq(b[:log_width] - to_left),
+        beyond.eq(Mux(to_left, ~upper.all() | (b[:log_width] == 0), upper.any())),
+        wide.eq(Mux(to_left, Cat(Const(0, width - 1), a).as_signed(), a)),
+        shifted.eq(Mux(beyond, Mux(to_left, 0, a[-1].replicate(width)), wide >> amount)),
     ]
 
     result = Signal(width, name="simple")
