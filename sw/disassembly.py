@@ -59,7 +59,8 @@ def instruction_text(instruction: isa.Instruction) -> str:
         case isa.Store():
             text = f"STORE {_memory_text(instruction)}"
         case isa.Gemm():
-            text = f"GEMM {'reset ' if instruction.reset else ''}{_loops_text(instruction)}"
+            reset = "reset " if instruction.reset else ""
+            text = f"{instruction.opcode.name} {reset}{_loops_text(instruction)}"
         case isa.Alu():
             operand = f"immediate {instruction.immediate} " if instruction.use_immediate else ""
             name = _name(isa.AluOp, instruction.alu_opcode)
@@ -77,8 +78,11 @@ def uop_text(instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> str:
     if isinstance(instruction, isa.Gemm):
         if instruction.reset:
             return f"{target} = 0"
-        return f"{target} += inp[{uop.src}] · wgt[{uop.wgt}]"
+        sign = "=" if isinstance(instruction, isa.Multiply) else "+="
+        return f"{target} {sign} inp[{uop.src}] · wgt[{uop.wgt}]"
     operand = str(instruction.immediate) if instruction.use_immediate else f"acc[{uop.src}]"
+    if instruction.alu_opcode == isa.AluOp.REQUANTIZE:
+        operand = f"acc[{uop.src}:{uop.src + isa.REQUANTIZE_PARAMETERS}]"
     return f"{target} = {_name(isa.AluOp, instruction.alu_opcode).lower()}({target}, {operand})"
 
 
@@ -112,7 +116,8 @@ def _loops_text(instruction: isa.Gemm | isa.Alu) -> str:
     if isinstance(instruction, isa.Gemm):
         steps.append(("wgt", instruction.wgt_factor_out, instruction.wgt_factor_in))
     moving = [f"{name} +{outer} +{inner}" for name, outer, inner in steps if outer or inner]
-    return ", ".join([text, *moving])
+    independent = ["independent"] if instruction.independent else []
+    return ", ".join([text, *moving, *independent])
 
 
 def _tokens_text(instruction: isa.Instruction) -> str:

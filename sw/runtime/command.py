@@ -355,16 +355,21 @@ class Runtime:
         alu_opcode: int = 0,
         use_immediate: int = 0,
         immediate: int = 0,
+        overwrite: int = 0,
+        independent: int = 0,
     ) -> None:
         """One micro-op, or as many as the arrays ``dst``, ``src`` and ``wgt`` have elements.
 
-        ``mode`` is 0 for GEMM and 1 for ALU. ``reset``: the accumulators become 0. All
-        micro-ops of a kernel agree in everything but their indices.
+        ``mode`` is 0 for GEMM and 1 for ALU. ``reset``: the accumulators become 0;
+        ``overwrite``: they become the product instead of the sum. ``independent``: the kernel
+        touches no accumulator that the other unit, ALU or GEMM, may be at. All micro-ops of a
+        kernel agree in everything but their indices.
         """
+        given = immediate if use_immediate else 0
         operation = (
-            Operation(1, 0, alu_opcode, use_immediate, immediate if use_immediate else 0)
+            Operation(1, 0, alu_opcode, use_immediate, given, independent=independent)
             if mode
-            else Operation(0, reset)
+            else Operation(0, reset, overwrite=overwrite, independent=independent)
         )
         self._kernel().push(operation, dst, src, wgt)
 

@@ -44,13 +44,19 @@ class Loop:
 
 @dataclass(frozen=True)
 class Operation:
-    """What all micro-ops of a kernel do; ``mode`` is 0 for GEMM and 1 for ALU."""
+    """What all micro-ops of a kernel do; ``mode`` is 0 for GEMM and 1 for ALU.
+
+    ``overwrite`` is that of GEMM micro-ops which set accumulators instead of adding to them;
+    ``independent`` claims that the kernel touches no accumulator that the other unit may be at.
+    """
 
     mode: int
     reset: int = 0
     alu_opcode: int = 0
     use_immediate: int = 0
     immediate: int = 0
+    overwrite: int = 0
+    independent: int = 0
 
 
 @dataclass
@@ -115,6 +121,13 @@ class KernelBuilder:
             )
         if operation.mode and operation.alu_opcode not in self._alu_opcodes():
             raise CommandError(f"{operation.alu_opcode} is not an ALU opcode")
+        for name, extension in (("overwrite", "overwrite"), ("independent", "overlap")):
+            if getattr(operation, name) and extension not in self.config.extensions:
+                raise CommandError(f"{name} needs a machine with the extension {extension}")
+        if operation.overwrite and (operation.mode or operation.reset):
+            raise CommandError("overwrite is for GEMM micro-ops without reset")
+        if operation.use_immediate and operation.alu_opcode == isa.AluOp.REQUANTIZE:
+            raise CommandError("REQUANTIZE has no immediate")
         if operation.use_immediate and operation.immediate not in _IMMEDIATES:
             raise CommandError(
                 f"immediate {operation.immediate} is not within {_IMMEDIATES.start} to "
@@ -152,12 +165,18 @@ class KernelBuilder:
         for row, memory in enumerate(memories):
             if used[row]:
                 reach = sum((loop.extent - 1) * loop.factors[row] for loop in loops)
+                if row == 1 and self._requantizes():
+                    reach += isa.REQUANTIZE_PARAMETERS - 1
                 low, high = int(uops[row].min()), int(uops[row].max()) + reach
                 if low < 0 or high >= memory.depth:
                     raise CommandError(
                         f"a micro-op kernel reaches {memory.name} {low} to {high}; the scratchpad "
                         f"has 0 to {memory.depth - 1}"
                     )
+
+    def _requantizes(self) -> bool:
+        assert self.operation is not None
+        return self.mode == 1 and self.operation.alu_opcode == isa.AluOp.REQUANTIZE
 
     def _split(
         self, uops: npt.NDArray[np.int64], loops: list[Loop]
@@ -166,7 +185,7 @@ class KernelBuilder:
 
         The order of micro-ops may change where it has no effect: accumulators that are added to,
         reset, or combined with an immediate depend on nothing that the kernel writes elsewhere.
-        An ALU operation between registers keeps its order.
+        An ALU operation between registers keeps its order, and so does what overwrites.
         """
         most = min(self.config.uop.depth, _LOADED_AT_ONCE)
         if not loops:
@@ -175,7 +194,7 @@ class KernelBuilder:
             return
         outer, inner = loops[0], loops[1:]
         assert self.operation is not None
-        ordered = self.mode == 1 and not self.operation.use_immediate
+        ordered = self.operation.overwrite or (self.mode == 1 and not self.operation.use_immediate)
         factors = np.array(outer.factors)[:, None]
         if ordered and (uops.shape[1] > most or any(item.extent > _ITERATIONS for item in inner)):
             for iteration in range(outer.extent):
@@ -199,6 +218,7 @@ class KernelBuilder:
             "dst_factor_in": inner.factors[0],
             "src_factor_out": outer.factors[1],
             "src_factor_in": inner.factors[1],
+            "independent": operation.independent,
         }
         instruction: isa.Instruction
         if operation.mode:
@@ -209,7 +229,8 @@ class KernelBuilder:
                 immediate=operation.immediate if operation.use_immediate else 0,
             )
         else:
-            instruction = isa.Gemm(
+            kind = isa.Multiply if operation.overwrite else isa.Gemm
+            instruction = kind(
                 **common,
                 reset=operation.reset,
                 wgt_factor_out=outer.factors[2],

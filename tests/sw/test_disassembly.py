@@ -57,6 +57,14 @@ VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
             "; take from load and store; give to load",
         ),
         (
+            isa.Multiply(uop_end=2, independent=1),
+            "MULTIPLY uop[0:2] x 1 x 1, independent",
+        ),
+        (
+            isa.Alu(alu_opcode=isa.AluOp.REQUANTIZE, uop_end=2, iter_in=3, src_factor_in=3),
+            "ALU REQUANTIZE uop[0:2] x 1 x 3, src +0 +3",
+        ),
+        (
             isa.Gemm(reset=1, uop_end=1, iter_in=5, dst_factor_in=1),
             "GEMM reset uop[0:1] x 1 x 5, acc +0 +1",
         ),

@@ -521,6 +521,58 @@ def test_impossible_kernels_are_refused(fake_device: MakeDevice) -> None:
     assert runtime.dump() == ""
 
 
+def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice) -> None:
+    device = fake_device(PRESETS["tiny-extended"])
+    runtime = Runtime(device)
+    requantize = AluOp.REQUANTIZE
+    runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, overwrite=1))
+    runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, independent=1))
+    runtime.push_alu(lambda: runtime.uop_push(1, 0, 9, 125, 0, requantize, independent=1))
+    for arguments, message in (
+        ((0, 1, 0, 0, 0, 0, 0, 0, 1), "overwrite is for GEMM micro-ops without reset"),
+        ((1, 0, 0, 0, 0, requantize, 1, 5), "REQUANTIZE has no immediate"),
+        ((1, 0, 0, 126, 0, requantize), "reaches ACC 126 to 128"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            (runtime.push_alu if arguments[0] else runtime.push_gemm)(_push(runtime, *arguments))
+    runtime.synchronize()
+    first, second, third = (item for item in device.runs[0] if isinstance(item, isa.Gemm | isa.Alu))
+    assert isinstance(first, isa.Multiply)
+    assert (first.independent, second.independent, third.independent) == (0, 1, 1)
+    assert isinstance(third, isa.Alu)
+    assert third.alu_opcode == requantize
+    base = Runtime(fake_device())
+    for push, body, message in (
+        (base.push_gemm, lambda: base.uop_push(0, 0, 0, 0, 0, overwrite=1), "extension overwrite"),
+        (base.push_gemm, lambda: base.uop_push(0, 0, 0, 0, 0, independent=1), "extension overlap"),
+        (base.push_alu, _push(base, 1, 0, 0, 0, 0, requantize), "is not an ALU opcode"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            push(body)
+
+
+def test_kernels_that_overwrite_keep_their_order_when_they_are_split() -> None:
+    # The last micro-op of each accumulator wins, and an instruction holds few of them.
+    config = replace(PRESETS["tiny-extended"], log_uop_buff_size=3)
+    runtime = Runtime(FunctionalDevice(config, 1 << 20))
+    one = np.eye(4, dtype=np.int8)
+    inputs = np.arange(40, dtype=np.int8).reshape(10, 4)
+    load(runtime, array_buffer(runtime, inputs), 10, memory=isa.Memory.INP)
+    load(runtime, array_buffer(runtime, one), 1, memory=isa.Memory.WGT)
+    runtime.dep_push(isa.Module.LOAD, isa.Module.COMPUTE)
+    runtime.dep_pop(isa.Module.LOAD, isa.Module.COMPUTE)
+
+    def body() -> None:
+        runtime.uop_loop_begin(2, 0, 5, 0)
+        runtime.uop_push(
+            0, 0, np.array([0, 1, 0, 1, 0]), np.arange(5), np.zeros(5, int), overwrite=1
+        )
+        runtime.uop_loop_end()
+
+    runtime.push_gemm(body)
+    assert (stored(runtime, 0, 2) == inputs[[9, 8]]).all()
+
+
 def test_kernels_without_work_are_no_instruction(fake_device: MakeDevice) -> None:
     runtime = Runtime(fake_device())
 
