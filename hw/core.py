@@ -135,7 +135,10 @@ class Core(wiring.Component):
         config = self._config
         running = Signal()
         machine = Module()
-        m.submodules.machine = ResetInserter(~running)(machine)
+        # A signal of its own: inverted where it is used, it would be so for each flip-flop.
+        held = Signal()
+        m.d.comb += held.eq(~running)
+        m.submodules.machine = ResetInserter(held)(machine)
 
         machine.submodules.fetch = fetch = Fetch(config)
         machine.submodules.load = load = Load(config)
