@@ -212,15 +212,20 @@ def _rotate(values: list[Value], amount: Value, count: int | None = None) -> lis
 class Geometry:
     """How the bus sees a memory: an element is ``beats`` beats, or a beat ``elements`` elements.
 
-    Loads put two beats together before they write, so a lane is two beats wide (and an element
-    of one beat has one lane); every second write cycle is left to padding and to others.
+    Loads put ``lane_beats`` beats together before they write, and a lane is as wide: most write
+    cycles are left to padding and to others, and few lanes fit block RAMs better, each of which
+    has write enables of its own.
     """
 
     element_bits: int
     depth: int
     beats: int
     elements: int
-    lanes: int
+    lane_beats: int
+
+    @property
+    def lanes(self) -> int:
+        return self.beats // self.lane_beats
 
     def write_port(self) -> WritePortSignature:
         return WritePortSignature(self.element_bits, self.depth, self.elements, self.lanes)
@@ -242,15 +247,23 @@ class Geometry:
         )
 
 
+# A lane of 4 beats of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
+_MOST_LANE_BEATS = 4
+
+
 def geometry(config: Config, memory: isa.Memory) -> Geometry:
     """The `Geometry` of a memory of ``config``."""
     tile = config.memory(memory)
     bus_bits = 8 * config.bus_bytes
     beats = max(1, tile.element_bits // bus_bits)
+    lane_beats = min(beats, _MOST_LANE_BEATS)
+    if memory is isa.Memory.ACC and config.out_width < config.acc_width:
+        # A beat of ACC_8BIT becomes so many, which are written at once.
+        lane_beats = min(lane_beats, config.acc_width // config.out_width)
     return Geometry(
         element_bits=tile.element_bits,
         depth=tile.depth,
         beats=beats,
         elements=max(1, bus_bits // tile.element_bits),
-        lanes=max(1, beats // 2),
+        lane_beats=lane_beats,
     )

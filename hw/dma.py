@@ -79,9 +79,9 @@ class Loader(wiring.Component):
     """Fills scratchpads from memory, transfer after transfer, each with its padding.
 
     Bursts are asked for as fast as the memory takes them, also for the transfers that follow.
-    Beats of elements wider than the bus are put together in pairs before they are written; what
-    write cycles that leaves, and all in which no data come, are used for padding. The first
-    write of a transfer is made when everything of the one before is written.
+    Beats of elements wider than the bus are put together, in fours if there are as many, before
+    they are written; what write cycles that leaves, and all in which no data come, are used for
+    padding. The first write of a transfer is made when everything of the one before is written.
 
     Timing, for one element of two beats; a scratchpad read in the cycle of ``done`` gives it::
 
@@ -190,11 +190,11 @@ class Loader(wiring.Component):
 
         # Data.
         beat = self.read.beat
-        word, lanes, first_half = self._place(m, beats, beat)
+        word, lanes, gathers = self._place(m, beats, beat)
         use, put, fail = Signal(), Signal(), Signal()
         m.d.comb += [
             use.eq(beat.valid & ~beat.payload.error & beats.valid & free & ~failed),
-            put.eq(use & ~first_half),
+            put.eq(use & ~gathers),
             fail.eq(beat.valid & beat.payload.error & beats.valid & free & ~failed),
             beats.step.eq(use),
             beat.ready.eq((beats.valid & free & beats.release) | failed),
@@ -272,27 +272,38 @@ class Loader(wiring.Component):
 
     @property
     def _word_bits(self) -> int:
-        """Of what is written in a cycle, before it is widened: a beat, or a pair of beats."""
-        pairs = any(self._in_pairs(kind) for kind in self._rows.kinds)
-        return (2 if pairs else 1) * self._bus_bits
+        """Of what is written in a cycle, before it is widened."""
+        return max(self._gathered(kind) for kind in self._rows.kinds) * self._bus_bits
 
-    def _in_pairs(self, kind: Kind) -> bool:
-        return kind.beats > 1 and not widens(self._config, kind.memory)
+    def _gathered(self, kind: Kind) -> int:
+        """How many beats of ``kind`` are put together before they are written."""
+        if kind.beats == 1 or widens(self._config, kind.memory):
+            return 1
+        return self._target(kind).lane_beats
 
     def _place(self, m: Module, beats: BeatWalker, beat: Any) -> tuple[Signal, Signal, Signal]:
         """What is written of the beat that has come, its lanes, and whether it waits for more."""
-        word, first_half = Signal(self._word_bits), Signal()
+        word, gathers = Signal(self._word_bits), Signal()
         lanes = Signal(max(target.lanes for target in self._targets.values()))
-        half = Signal(self._bus_bits)
+        earlier = Signal(max(1, self._word_bits - self._bus_bits))
+        place = Signal(beats.lane.shape())
         m.d.comb += [word.eq(beat.payload.data), lanes.eq(~0)]
         with m.Switch(beats.kind):
             for number, kind in enumerate(self._rows.kinds):
                 with m.Case(number):
-                    if self._in_pairs(kind):
+                    gathered = self._gathered(kind)
+                    if gathered > 1:
+                        log_gathered = (gathered - 1).bit_length()
                         m.d.comb += [
-                            first_half.eq(~beats.lane[0]),
-                            word.eq(Cat(half, beat.payload.data)),
-                            lanes.eq(1 << (beats.lane >> 1)),
+                            place.eq(beats.lane[:log_gathered]),
+                            gathers.eq(place != gathered - 1),
+                            word.eq(
+                                Cat(
+                                    earlier[: (gathered - 1) * self._bus_bits],
+                                    beat.payload.data,
+                                )
+                            ),
+                            lanes.eq(1 << (beats.lane >> log_gathered)),
                         ]
                     elif kind.serial:
                         m.d.comb += word.eq(
@@ -310,15 +321,15 @@ class Loader(wiring.Component):
                                 for place in range(kind.beats)
                             )
                         )
-        with m.If(beat.valid & first_half):
-            m.d.sync += half.eq(beat.payload.data)
-        return word, lanes, first_half
+        with m.If(beat.valid & gathers):
+            m.d.sync += earlier.word_select(place, self._bus_bits).eq(beat.payload.data)
+        return word, lanes, gathers
 
     def _spread(self, memory: isa.Memory, target: Geometry, write: Any) -> Value:
         """All lanes and elements that the write port of ``memory`` has, from the one word."""
         config = self._config
         width = target.element_bits * target.elements
-        bits = min(width, (2 if target.beats > 1 else 1) * self._bus_bits)
+        bits = min(width, target.lane_beats * self._bus_bits)
         value = write.word[:bits].replicate(width // bits)
         for number in self._kinds_of(memory):
             kind = self._rows.kinds[number]

@@ -91,8 +91,10 @@ def test_geometry_follows_the_bus() -> None:
     )
     assert (uop.elements, uop.beats, uop.lanes) == (2, 1, 1)
     assert (inp.elements, inp.beats, inp.lanes) == (1, 2, 1)
-    assert (wgt.elements, wgt.beats, wgt.lanes) == (1, 32, 16)
-    assert (acc.elements, acc.beats, acc.lanes) == (1, 8, 4)
+    assert (wgt.elements, wgt.beats, wgt.lanes) == (1, 32, 8)
+    assert (acc.elements, acc.beats, acc.lanes) == (1, 8, 2)
+    # A beat of half as wide scalars is two beats of accumulators.
+    assert geometry(Config(log_out_width=4), Memory.ACC).lane_beats == 2
     wide = geometry(Config(log_bus_width=9), Memory.INP)
     assert (wide.elements, wide.beats, wide.lanes) == (4, 1, 1)
 
