@@ -90,7 +90,8 @@ class Core(wiring.Component):
     answered after all.
 
     Timing: fetch starts in the cycle after ``launch``, which is ignored while the core is busy or
-    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``.
+    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``. ``clear`` ends whatever
+    is running, at once and without ``done``.
 
     Ports
     -----
@@ -113,6 +114,7 @@ class Core(wiring.Component):
         bus = 8 * config.bus_bytes
         super().__init__(
             {
+                "clear": In(1),
                 "launch": In(1),
                 "stop": In(1),
                 "timeout": In(TIMEOUT_WIDTH),
@@ -241,9 +243,9 @@ class Core(wiring.Component):
             m.d.sync += running.eq(1)
         with m.If(stop):
             m.d.sync += stopping.eq(1)
-        with m.If(self.done | (stopping & drained)):
+        with m.If(self.done | (stopping & drained) | self.clear):
             m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
-        with m.If(expired):
+        with m.If(expired & ~self.clear):
             m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
         self._watch(m, self.busy & ~drained, expired)
 

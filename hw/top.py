@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -35,6 +35,9 @@ class Top(wiring.Component):
     m_axi : AXI4 master; one ID, bursts of the full width of the bus
     s_axil : AXI4-Lite slave with the registers of `amaranth_vta.hw.registers`
     irq : high while the run is done and the interrupt enabled
+    rst : synchronous reset. It is a port like others, and the clock domain has none: between
+        runs the core is held in reset anyway, so that all but a few registers can do without a
+        second one.
     """
 
     def __init__(self, config: Config) -> None:
@@ -44,13 +47,15 @@ class Top(wiring.Component):
                 "m_axi": Out(AXI4Signature(8 * config.bus_bytes)),
                 "s_axil": In(AXI4LiteSignature(8 * WORD_BYTES, ADDRESS_WIDTH)),
                 "irq": Out(1),
+                "rst": In(1),
             }
         )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.core = core = Core(self._config)
-        m.submodules.registers = registers = RegisterFile(self._config)
+        registers = RegisterFile(self._config)
+        m.submodules.registers = ResetInserter(self.rst)(registers)
         connect(m, flipped(self.s_axil), registers.bus)
         self._connect_memory(m, core)
 
@@ -62,6 +67,7 @@ class Top(wiring.Component):
             launch.eq(asked & ~reset & ~core.busy & ~core.draining),
             core.launch.eq(launch),
             core.stop.eq(reset),
+            core.clear.eq(self.rst),
             core.insn_addr.eq(registers.insn_addr),
             core.insn_count.eq(registers.insn_count),
             core.timeout.eq(registers.timeout),
@@ -88,6 +94,16 @@ class Top(wiring.Component):
             ]
         with m.Elif(launch | (reset & ~core.busy)):
             m.d.sync += [done.eq(0), stopped.eq(0), fault.eq(0)]
+        with m.If(self.rst):
+            m.d.sync += [
+                done.eq(0),
+                stopped.eq(0),
+                refused.eq(0),
+                fault.eq(0),
+                tokens.eq(0),
+                cycles.eq(0),
+            ]
+
         fault_bits = REGISTERS["FAULT"]
         enabled = {
             part.name: registers.interrupt_enable[part.offset]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from amaranth.back import verilog as backend
-from amaranth.hdl import Value
+from amaranth.hdl import ClockDomain, Value
 from amaranth.lib import wiring
 
 from amaranth_vta.hw.config import Config
@@ -27,7 +27,8 @@ def verilog(config: Config) -> str:
 def component_verilog(component: wiring.Component, name: str) -> str:
     """Any component of the design as module ``name``, with ports clk, rst and its own.
 
-    A port within a port is named by both, as in ``m_axi_awaddr``.
+    A port within a port is named by both, as in ``m_axi_awaddr``. A component that has a port
+    rst of its own resets itself by it.
     """
     inputs, outputs = pins(component)
     text: str = backend.convert(
@@ -36,6 +37,7 @@ def component_verilog(component: wiring.Component, name: str) -> str:
         ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
         emit_src=False,
         strip_internal_attrs=True,
+        missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
     )
     return _MEMORY_CONTENTS.sub("", text)
 

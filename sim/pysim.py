@@ -65,9 +65,9 @@ class InterpretedMachine:
         top = machine(config)
         inputs, outputs = pins(top)
         wrapper = Module()
-        wrapper.domains.sync = sync = ClockDomain()
+        wrapper.domains.sync = ClockDomain(reset_less=True)
         wrapper.submodules.vta = top
-        self._inputs = {**inputs, "rst": sync.rst}
+        self._inputs = inputs
         self._outputs = outputs
         self._simulator = Simulator(wrapper)
         self._simulator.add_clock(_CLOCK_SECONDS)
