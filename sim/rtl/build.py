@@ -42,9 +42,9 @@ VERILATOR_FLAGS = (
     "-Wno-lint",
     "-Wno-style",
     "--output-split",
-    "60000",
+    "5000",
     "--output-split-cfuncs",
-    "20000",
+    "3000",
 )
 # The same symbols are in each library of a process; none of them may be shared.
 COMPILER_FLAGS = (

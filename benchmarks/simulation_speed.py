@@ -1,0 +1,108 @@
+"""How fast the compiled machine simulates, and how long it takes to build.
+
+    python benchmarks/simulation_speed.py [--config pynq] [--dram ideal] [--seconds 5] [--build]
+
+The program keeps load, GEMM, ALU and store busy at once, so that nothing of the machine is idle.
+``--build`` builds in an empty cache first and prints the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.rtl.engine import RtlDevice
+
+MEMORY_BYTES = 1 << 22
+PROGRAM, UOPS = 0, 1 << 20  # byte addresses
+
+
+def busy_program(config: Config, rounds: int) -> list[isa.Instruction]:
+    """Rounds of load, GEMM, ALU and store in two halves of each scratchpad."""
+    half_inp, half_acc = config.inp.depth // 2, config.acc.depth // 2
+    vectors = min(half_inp, half_acc, 256)
+    program: list[isa.Instruction] = [
+        isa.Load(memory=isa.Memory.UOP, dram_base=UOPS // 4, x_size=1),
+        isa.Load(memory=isa.Memory.WGT, x_size=1),
+    ]
+    for number in range(rounds):
+        first, half = number < 2, number % 2
+        program += [
+            isa.Load(
+                memory=isa.Memory.INP,
+                sram_base=half * half_inp,
+                x_size=vectors,
+                pop_next=int(not first),
+                push_next=1,
+            ),
+            isa.Gemm(
+                uop_end=1,
+                iter_out=4,
+                iter_in=vectors,
+                dst_factor_in=1,
+                src_factor_in=1,
+                pop_prev=1,
+                push_prev=1,
+            ),
+            isa.Alu(
+                uop_end=1,
+                iter_out=1,
+                iter_in=vectors,
+                dst_factor_in=1,
+                src_factor_in=1,
+                alu_opcode=isa.AluOp.SHR,
+                use_immediate=1,
+                immediate=1,
+                pop_next=int(not first),
+                push_next=1,
+            ),
+            isa.Store(
+                sram_base=0,
+                dram_base=(MEMORY_BYTES // 2) // config.out.element_bytes,
+                x_size=vectors,
+                pop_prev=1,
+                push_prev=1,
+            ),
+        ]
+    return [*program, isa.Finish()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default="pynq")
+    parser.add_argument("--dram", default="ideal")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--build", action="store_true")
+    arguments = parser.parse_args()
+    config = Config.load(arguments.config)
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.build:
+            os.environ["VTA_CACHE"] = folder
+        started = time.monotonic()
+        device = RtlDevice(config, MEMORY_BYTES, arguments.dram)
+        print(
+            f"build    {time.monotonic() - started:8.1f} s{'' if arguments.build else ' (cached)'}"
+        )
+    program = busy_program(config, rounds=50)
+    encode = isa.instruction_set(config).encode
+    device.write(UOPS // 2, np.random.default_rng(0).integers(0, 256, 1 << 19, np.uint8))
+    device.write(UOPS, bytes(4))
+    device.write(PROGRAM, b"".join(encode(item).to_bytes(16, "little") for item in program))
+    cycles, seconds = 0, 0.0
+    while seconds < arguments.seconds:
+        result = device.run(PROGRAM, len(program))
+        assert result.fault is None, result.fault
+        cycles += result.cycles or 0
+        seconds += result.seconds
+    print(f"cycles   {cycles:8} ({result.cycles} a run)")
+    print(f"speed    {cycles / seconds / 1e3:8.0f} k cycles/s")
+
+
+if __name__ == "__main__":
+    main()
