@@ -32,6 +32,8 @@ _WIDTH = 32
 _MANTISSA = 24
 _INTEGER = 9
 _FRACTION = 25
+# Bits of the narrower factor of a DSP slice, but for its sign; the wider one has 24.
+_DSP_FACTOR = 17
 # Bits of t beyond a mantissa's.
 _EXCESS = _WIDTH - _MANTISSA
 # What the exponent of a float32 is more than that of its mantissa as an integer.
@@ -117,15 +119,22 @@ class RequantizingLane(wiring.Component):
         mantissa = Cat(parameters.mantissa, parameters.exponent != 0)
         multiplier = register(
             unsigned(_MANTISSA),
-            Mux(kinds[1].requantizes, mantissa, factor[:_MANTISSA]),
+            Mux(kinds[1].requantizes, mantissa, Mux(kinds[1].multiplies, factor[:_MANTISSA], 1)),
             "multiplier",
         )
         upper = register(unsigned(_WIDTH - _MANTISSA), factor[_MANTISSA:], "upper")
 
-        # Stage 3: the product. Its low bits lack what the upper bits of b add.
+        # Stage 3: the product. Its low bits lack what the upper bits of b add. It is made of two,
+        # each of a DSP slice, the second of which adds.
+        low_product = Signal(_MANTISSA + _DSP_FACTOR, name="low_product")
+        high_product = Signal(_MANTISSA + _WIDTH - _DSP_FACTOR, name="high_product")
+        m.d.comb += [
+            low_product.eq(multiplier * multiplicand[:_DSP_FACTOR]),
+            high_product.eq(multiplier * multiplicand[_DSP_FACTOR:] + low_product[_DSP_FACTOR:]),
+        ]
         product = register(
             unsigned(_WIDTH + _MANTISSA),
-            Mux(kinds[2].as_value() != 0, multiplicand * multiplier, multiplicand),
+            Cat(low_product[:_DSP_FACTOR], high_product),
             "product",
         )
         rest = register(
@@ -163,18 +172,17 @@ def _round_to_mantissa(m: Module, value: Value) -> tuple[Signal, Signal]:
     bits = Signal(_WIDTH, name="magnitude_in")
     m.d.comb += bits.eq(value)
     rounded, shift = Signal(_MANTISSA + 1, name="rounded"), Signal(range(_EXCESS + 1), name="shift")
+    kept, up = Signal(_MANTISSA, name="kept"), Signal(name="up")
+    m.d.comb += rounded.eq(kept + up)
     with m.Switch(bits[_MANTISSA:]):
         for amount in range(_EXCESS + 1):
             # The top bit that is set, if any, decides by how much.
             pattern = "0" * (_EXCESS - amount) + ("1" + "-" * (amount - 1) if amount else "")
             with m.Case(pattern):
-                kept = bits[amount : amount + _MANTISSA]
-                if amount == 0:
-                    up: Value | int = 0
-                else:
+                m.d.comb += [kept.eq(bits[amount : amount + _MANTISSA]), shift.eq(amount)]
+                if amount > 0:
                     lower = bits[: amount - 1].any() if amount > 1 else 0
-                    up = bits[amount - 1] & (lower | kept[0])
-                m.d.comb += [rounded.eq(kept + up), shift.eq(amount)]
+                    m.d.comb += up.eq(bits[amount - 1] & (lower | bits[amount]))
     return rounded, shift
 
 
