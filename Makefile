@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench clean
+.PHONY: help setup demo test lint types format bench resources clean
 
 help:  ## Say what can be made
-	@perl -ne 'printf "  make %-8s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
+	@perl -ne 'printf "  make %-10s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
 
 setup: $(VENV)/.made  ## Make .venv with everything; quick when there is nothing to do
 
@@ -32,6 +32,10 @@ format: setup  ## Put sources into the format that lint asks for
 
 bench: setup  ## Measure how fast the compiled machine simulates
 	$(BIN)/python benchmarks/simulation_speed.py
+
+resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.md; minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[synthesis]'
+	$(BIN)/python benchmarks/resources.py
 
 clean:  ## Remove .venv and what builds left behind
 	rm -rf $(VENV) build dist sim_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
