@@ -42,7 +42,6 @@ from .ir import (
     Stmt,
     Token,
 )
-from .machine import tile_scalars
 
 Indices = npt.NDArray[np.int64]
 
@@ -97,6 +96,8 @@ class Calls(Protocol):
         alu_opcode: int,
         use_immediate: int,
         immediate: int,
+        overwrite: int,
+        independent: int,
     ) -> None: ...
 
 
@@ -107,6 +108,7 @@ class UopKernel:
         uop = kernel.uop
         self.loops = kernel.loops
         self.uop = uop
+        self.independent = kernel.independent
         self.dst, self.src, self.wgt = (
             _unrolled(kernel, uop.operands().get(name)) for name in ("dst", "src", "wgt")
         )
@@ -129,6 +131,8 @@ class UopKernel:
             uop.alu or 0,
             int(uop.immediate is not None),
             uop.immediate or 0,
+            int(uop.overwrite),
+            int(self.independent),
         )
         for _ in self.loops:
             runtime.uop_loop_end()
@@ -243,8 +247,7 @@ class HostCode:
         turn = Affine({})
         for loop in loops:
             turn = turn.times(loop.extent).plus(Affine({loop.var: 1}))
-        size = buffer.scalars // tile_scalars(self.config, buffer.scope)
-        return f"{buffer.base} + {size} * (({self._expr(turn)}) % {buffer.copies})"
+        return f"{buffer.base} + {buffer.pitch} * (({self._expr(turn)}) % {buffer.copies})"
 
     def _dma(self, stmt: Dma) -> str:
         dram, sram = self._name(stmt.dram, stmt.dram.name), self._element(stmt.sram, stmt.index)

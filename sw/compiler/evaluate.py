@@ -20,10 +20,12 @@ from .expr import (
     ExpressionError,
     IterVar,
     Reduce,
+    Requantize,
     Select,
     Tensor,
     Var,
 )
+from .requantization import requantized
 
 Array = npt.NDArray[Any]
 # Points of an iteration space that are evaluated at once.
@@ -144,6 +146,9 @@ class _Evaluator:
                     self._value(value.true, indices, inside),
                     self._value(value.false, indices, outside),
                 )
+            case Requantize():
+                parts = (value.value, value.bias, value.scale, value.bounds)
+                return requantized(*(self._value(part, indices, where) for part in parts))
             case AllOf():
                 result = np.array(True)
                 for part in value.conditions:

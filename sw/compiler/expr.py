@@ -347,6 +347,20 @@ class Reduce(Expr):
         return f"{self.kind}({self.value}, axis=[{axes}])"
 
 
+class Requantize(Expr):
+    """``value`` with a bias, scaled, rounded, moved to its zero point and clipped, as
+    `amaranth_vta.sw.compiler.requantization.requantized` says."""
+
+    __slots__ = ("bias", "bounds", "scale", "value")
+
+    def __init__(self, value: Expr, bias: Expr, scale: Expr, bounds: Expr) -> None:
+        self.value, self.bias, self.scale, self.bounds = value, bias, scale, bounds
+        self.dtype = value.dtype
+
+    def __str__(self) -> str:
+        return f"requantize({self.value}, {self.bias}, {self.scale}, {self.bounds})"
+
+
 def _inner(value: Expr) -> str:
     simple = not isinstance(value, Binary | Compare) or value.op in ("min", "max")
     if isinstance(value, Affine):
@@ -685,6 +699,21 @@ def _check_value(name: str, value: Expr, ranges: Mapping[Var, Interval], guarded
                 _check_value(name, child, ranges, guarded)
 
 
+def requantize(value: Expr, bias: Expr, scale: Expr, bounds: Expr) -> Expr:
+    """clip(rint(float32(float32(value + bias) · scale)) + zero_point, low, high).
+
+    All int32: ``scale`` is the bits of a float32, and ``bounds`` holds zero_point, low and high, as
+    `amaranth_vta.sw.compiler.requantization.requantization_parameters` makes them; its NumPy
+    meaning, exactly, is `requantized` there. Raises `ExpressionError` for other dtypes.
+    """
+    for part in (value, bias, scale, bounds):
+        if part.dtype != "int32":
+            raise ExpressionError(
+                f"requantize({value}, {bias}, {scale}, {bounds}): {part} is {part.dtype}, not int32"
+            )
+    return Requantize(value, bias, scale, bounds)
+
+
 def reduce_axis(dom: tuple[int, int], name: str = "r") -> IterVar:
     """An axis to reduce over, from ``dom[0]`` to ``dom[1]`` - 1."""
     begin, end = dom
@@ -737,6 +766,8 @@ def children(value: Expr) -> tuple[Expr, ...]:
             return (value.value,)
         case Select():
             return value.condition, value.true, value.false
+        case Requantize():
+            return value.value, value.bias, value.scale, value.bounds
         case Access():
             return value.indices
     return ()
@@ -770,6 +801,8 @@ def rebuild(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
             return Reduce(value.kind, new[0], value.axes)
         case Select():
             return Select(*new)
+        case Requantize():
+            return Requantize(*new)
         case Access():
             return Access(value.source, new)
     return value
@@ -811,6 +844,8 @@ def value_interval(value: Expr, ranges: Mapping[Var, Interval] | None = None) ->
         case Cast():
             low, high = value_interval(value.value, ranges)
             return (low, high) if whole[0] <= low and high <= whole[1] else whole
+        case Requantize():
+            return -128, 127
         case Select():
             first, second = value_interval(value.true, ranges), value_interval(value.false, ranges)
             return min(first[0], second[0]), max(first[1], second[1])

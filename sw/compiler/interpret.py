@@ -24,6 +24,7 @@ from .expr import (
     Compare,
     Const,
     Expr,
+    Requantize,
     Select,
     Var,
     fold,
@@ -45,6 +46,7 @@ from .ir import (
     Uop,
 )
 from .machine import scope_dtype, scratchpad, tile_scalars
+from .requantization import requantized
 
 Value = Callable[[], int]
 _ALU = {AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"}
@@ -114,7 +116,7 @@ class _Interpreter:
         scalars = self.scratchpads.setdefault(buffer.scope, [None] * (depth * tile))
         turn = self.turns.get(stmt, 0)
         self.turns[stmt] = turn + 1
-        return scalars, buffer.base * tile + turn % buffer.copies * buffer.scalars
+        return scalars, (buffer.base + turn % buffer.copies * buffer.pitch) * tile
 
     def tile(self, buffer: Buffer) -> int:
         return tile_scalars(self.config, buffer.scope)
@@ -138,6 +140,9 @@ class _Interpreter:
                 return wrap(self.value(value.value), value.dtype)
             case Select():
                 return self.value(value.true if self.value(value.condition) else value.false)
+            case Requantize():
+                parts = (value.value, value.bias, value.scale, value.bounds)
+                return int(requantized(*(np.array(self.value(part), np.int32) for part in parts)))
             case AllOf():
                 return int(all(self.value(part) for part in value.conditions))
             case AnyOf():
@@ -219,7 +224,15 @@ class _Interpreter:
         if uop.reset:
             target[there] = [0] * self.tile(uop.dst.buffer)
             return
-        old = self.read(uop.dst, added.get("dst", 0))
+        old = [0] * self.tile(uop.dst.buffer)
+        if not uop.overwrite:
+            old = self.read(uop.dst, added.get("dst", 0))
+        if uop.alu is AluOp.REQUANTIZE:
+            assert uop.src is not None
+            parameters = [self.read(uop.src, added.get("src", 0) + at) for at in range(3)]
+            arrays = (np.array(values, np.int32) for values in (old, *parameters))
+            target[there] = requantized(*arrays).tolist()
+            return
         if uop.alu is not None:
             right = [uop.immediate or 0] * len(old)
             if uop.src is not None:

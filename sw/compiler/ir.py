@@ -26,6 +26,7 @@ from .expr import (
     Expr,
     Interval,
     Origin,
+    Requantize,
     Select,
     Var,
 )
@@ -53,6 +54,7 @@ class Buffer:
     origin: Origin | None = None
     copies: int = 1
     base: int | None = None
+    pitch: int = 0
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -166,14 +168,15 @@ class Operand:
 
 @dataclass(eq=False)
 class Uop:
-    """One micro-op: GEMM (``alu`` is None), with ``reset`` a clearing one, or an ALU operation
-    of ``dst`` and either ``src`` or ``immediate``."""
+    """One micro-op: GEMM (``alu`` is None), with ``reset`` a clearing one, with ``overwrite`` one
+    that does not add, or an ALU operation of ``dst`` and either ``src`` or ``immediate``."""
 
     dst: Operand
     label: Label
     src: Operand | None = None
     wgt: Operand | None = None
     reset: bool = False
+    overwrite: bool = False
     alu: AluOp | None = None
     immediate: int | None = None
 
@@ -195,11 +198,13 @@ class UopLoop:
 @dataclass(eq=False)
 class Kernel:
     """One GEMM or ALU instruction: its two loops around the micro-ops that ``unrolled`` loops
-    (outermost first) make of ``uop``."""
+    (outermost first) make of ``uop``. ``independent`` tells the machine that it touches no
+    accumulator that the ALU, or GEMM, may still be at."""
 
     loops: tuple[UopLoop, ...]
     unrolled: tuple[For, ...]
     uop: Uop
+    independent: bool = False
 
     @property
     def uops(self) -> int:
@@ -395,6 +400,7 @@ class _Printer:
                 buffer = stmt.buffer
                 more = f", copies={buffer.copies}" if buffer.copies > 1 else ""
                 more += f", base={buffer.base}" if buffer.base is not None else ""
+                more += f", pitch={buffer.pitch}" if buffer.copies > 1 and buffer.pitch else ""
                 self.line(
                     depth,
                     f"{self.name(buffer, buffer.name)} = allocate({buffer.scope}, "
@@ -460,11 +466,14 @@ class _Printer:
             named.append(f"immediate={stmt.immediate}")
         if stmt.reset:
             named.append("reset=1")
+        if stmt.overwrite:
+            named.append("overwrite=1")
         return f"uop_push({', '.join(named)})"
 
     def kernel(self, stmt: Kernel, depth: int) -> None:
         kind = "gemm" if stmt.uop.alu is None else "alu"
-        self.line(depth, f"with push_{kind}():", stmt.uop.label)
+        independent = "independent=1" if stmt.independent else ""
+        self.line(depth, f"with push_{kind}({independent}):", stmt.uop.label)
         for loop in stmt.loops:
             depth += 1
             factors = f"dst={loop.dst}, src={loop.src}, wgt={loop.wgt}"
@@ -497,6 +506,9 @@ class _Printer:
                 return f"all({', '.join(map(self.expr, value.conditions))})"
             case Cast():
                 return f"{value.dtype}({self.expr(value.value)})"
+            case Requantize():
+                operands = (value.value, value.bias, value.scale, value.bounds)
+                return f"requantize({', '.join(map(self.expr, operands))})"
             case Select():
                 parts = (value.condition, value.true, value.false)
                 return f"if_then_else({', '.join(map(self.expr, parts))})"
@@ -504,7 +516,8 @@ class _Printer:
 
     def inner(self, value: Expr) -> str:
         text = self.expr(value)
-        simple = isinstance(value, Const | Var | Access | Cast | Select | AllOf | AnyOf) or (
+        calls = Cast | Select | Requantize | AllOf | AnyOf
+        simple = isinstance(value, Const | Var | Access | calls) or (
             isinstance(value, Binary) and value.op in ("min", "max")
         )
         if isinstance(value, Affine):

@@ -18,6 +18,8 @@ from .passes.infer_bounds import infer_bounds
 from .passes.insert_tokens import insert_tokens
 from .passes.interleave_threads import interleave_threads
 from .passes.map_to_alu import map_to_alu
+from .passes.mark_independent import mark_independent
+from .passes.overwrite_first import overwrite_first
 from .passes.share_storage import share_storage
 from .passes.tensorize_gemm import tensorize_gemm
 from .passes.unroll_loops import unroll_loops
@@ -46,6 +48,7 @@ def require_instructions(function: Function, _: Config) -> Function:
 
 
 PASSES: tuple[Pass, ...] = (
+    overwrite_first,
     _unconfigured(interleave_threads),
     _unconfigured(unroll_loops),
     _unconfigured(share_storage),
@@ -55,6 +58,7 @@ PASSES: tuple[Pass, ...] = (
     require_instructions,
     fold_loops,
     allocate_scratchpads,
+    mark_independent,
     insert_tokens,
 )
 

@@ -18,6 +18,7 @@ from .expr import (
     Compare,
     Const,
     Expr,
+    Requantize,
     Select,
     Var,
     add,
@@ -185,7 +186,9 @@ class _Parser:
         uop = self.stmt(body)
         if not isinstance(uop, Uop):
             raise self.error(body, "a kernel pushes micro-ops")
-        return Kernel(tuple(loops), tuple(unrolled), uop)
+        head = node.items[0].context_expr
+        independent = isinstance(head, ast.Call) and bool(head.keywords)
+        return Kernel(tuple(loops), tuple(unrolled), uop, independent)
 
     def assignment(self, node: ast.Assign) -> Assign:
         target = self.expr(node.targets[0])
@@ -255,6 +258,7 @@ class _Parser:
         return Uop(
             label=Label(operands["dst"].buffer.name),
             reset="reset" in named,
+            overwrite="overwrite" in named,
             alu=AluOp[self.word(named["op"])] if "op" in named else None,
             immediate=ast.literal_eval(named["immediate"]) if "immediate" in named else None,
             **operands,
@@ -340,6 +344,8 @@ class _Parser:
                 return AllOf([self.expr(arg) for arg in node.args])
             case "any":
                 return AnyOf([self.expr(arg) for arg in node.args])
+            case "requantize":
+                return Requantize(*map(self.expr, node.args))
             case "if_then_else":
                 left, right = self.pair(node.args[1], node.args[2], dtype)
                 return Select(self.expr(node.args[0]), left, right)

@@ -13,11 +13,13 @@ from .expr import (
     pad,
     placeholder,
     reduce_axis,
+    requantize,
 )
 from .expr import all_of as all
 from .expr import maximum as max
 from .expr import minimum as min
 from .expr import sum_over as sum
+from .requantization import requantization_parameters, requantized
 from .schedule import Schedule, ScheduleError, create_schedule, thread_axis
 
 __all__ = [
@@ -37,6 +39,9 @@ __all__ = [
     "pad",
     "placeholder",
     "reduce_axis",
+    "requantization_parameters",
+    "requantize",
+    "requantized",
     "sum",
     "thread_axis",
 ]

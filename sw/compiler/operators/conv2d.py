@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Tensor
 
-from .requantize import Requantize, requantized
+from .requantize import Requantize, Rescale, requantized, rescaled
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 
 
@@ -28,7 +28,7 @@ class Conv2d:
     height: int
     width: int
     kernel: tuple[int, int]
-    requantize: Requantize
+    requantize: Requantize | Rescale
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -43,8 +43,15 @@ class Conv2d:
         reach = (self.kernel[1] - 1) * self.dilations[1] + 1
         return (self.width + self.pads[1] + self.pads[3] - reach) // self.strides[1] + 1
 
+    @property
+    def row_step(self) -> int:
+        """Of how many rows of the input one is loaded: those that no output reads are not."""
+        return self.strides[0] if self.kernel[0] == 1 and not any(self.pads) else 1
+
     def input_rows(self, rows: int, kernel_rows: int) -> int:
-        """Rows of input that ``rows`` of output read under ``kernel_rows`` of the kernel."""
+        """Rows of input to load for ``rows`` of output under ``kernel_rows`` of the kernel."""
+        if self.row_step > 1:
+            return rows
         return (rows - 1) * self.strides[0] + (kernel_rows - 1) * self.dilations[0] + 1
 
     def input_columns(self, columns: int) -> int:
@@ -59,7 +66,9 @@ class Conv2dKnobs:
     ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
     ``weights_outside`` each tile of weights stays while it passes over the image, else each tile
     of the image stays while all weights pass. With ``ahead`` the next tiles are loaded while the
-    machine computes, beside those that it computes with.
+    machine computes, beside those that it computes with. With ``in_turn`` the next tile of the
+    output accumulates while one is requantized and stored; bias or parameters are then all loaded
+    at the beginning.
     """
 
     outputs: int
@@ -69,6 +78,31 @@ class Conv2dKnobs:
     kernel_rows: int
     weights_outside: bool = True
     ahead: bool = False
+    in_turn: bool = False
+
+    def weights_loaded_once(self, c: Conv2d) -> bool:
+        return (
+            self.is_whole(c)
+            and self.outputs >= c.outputs
+            and (self.weights_outside or self.images(c) == 1)
+        )
+
+    def image_loaded_once(self, c: Conv2d) -> bool:
+        """Whether the first tile of the image is the only one, and loaded but once."""
+        return (
+            self.is_whole(c)
+            and self.images(c) == 1
+            and (self.outputs >= c.outputs or not self.weights_outside)
+        )
+
+    def is_whole(self, c: Conv2d) -> bool:
+        """Whether all that accumulates in a tile is loaded at a time."""
+        return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
+
+    def images(self, c: Conv2d) -> int:
+        """Tiles of the image, over all images."""
+        rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
+        return c.batch * rows * columns
 
 
 def conv2d(
@@ -79,7 +113,8 @@ def conv2d(
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
     inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
     BLOCK_OUT) acc_dtype and has `Requantize.half` added, output is (batch, outputs, output
-    height, output width, BATCH, BLOCK_OUT) out_dtype. Without knobs the cheapest ones are taken.
+    height, output width, BATCH, BLOCK_OUT) out_dtype. For `Rescale` there are parameters instead
+    of bias, (outputs, 3, BATCH, BLOCK_OUT) acc_dtype. Without knobs the cheapest ones are taken.
     Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
     """
 
@@ -104,10 +139,22 @@ def scheduled(
     w = te.placeholder(
         (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
-    bias = te.placeholder((c.outputs, env.BATCH, env.BLOCK_OUT), "bias", acc)
-    x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
+    tile = (env.BATCH, env.BLOCK_OUT)
+    if isinstance(c.requantize, Rescale):
+        bias = te.placeholder((c.outputs, 3, *tile), "parameters", acc)
+    else:
+        bias = te.placeholder((c.outputs, *tile), "bias", acc)
+    step = c.row_step
+    if step > 1:
+        x_buf = te.compute(
+            (c.batch, c.inputs, c.output_height, c.width, env.BATCH, env.BLOCK_IN),
+            lambda n, o, h, w, b, k: x(n, o, h * step, w, b, k),
+            "x_buf",
+        )
+    else:
+        x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    bias_buf = te.compute(bias.shape, lambda *i: bias(*i), "bias_buf")
+    bias_buf = te.compute(bias.shape, lambda *i: bias(*i), f"{bias.name}_buf")
     ci, dy, dx, ki = (
         te.reduce_axis((0, extent), axis)
         for extent, axis in zip(
@@ -120,7 +167,7 @@ def scheduled(
             x_buf[
                 n,
                 ci,
-                h * c.strides[0] + dy * c.dilations[0],
+                h * (c.strides[0] // step) + dy * c.dilations[0],
                 w * c.strides[1] + dx * c.dilations[1],
                 b,
                 ki,
@@ -130,7 +177,10 @@ def scheduled(
         ),
         "conv",
     )
-    stages = requantized(conv, lambda n, o, h, w, b, k: bias_buf(o, b, k), c.requantize, env)
+    if isinstance(c.requantize, Rescale):
+        stages = rescaled(conv, lambda number, n, o, h, w, b, k: bias_buf(o, number, b, k))
+    else:
+        stages = requantized(conv, lambda n, o, h, w, b, k: bias_buf(o, b, k), c.requantize, env)
     y = te.compute(conv.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
 
     s = te.create_schedule(y.op)
@@ -142,12 +192,16 @@ def scheduled(
     outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
     s[y].reorder(*outer, oi, hi, wi, b, k)
     s[y].pragma(oi, env.dma_copy)
-    for tensor in (conv, *stages, bias_buf):
+    for tensor in (conv, *stages):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], outer[-1])
+        if knobs.in_turn:
+            s[tensor].double_buffer()
     for tensor in stages:
         s[tensor].pragma(s[tensor].op.axis[0], env.alu)
-    s[bias_buf].compute_at(s[y], oo)
+    s[bias_buf].set_scope(env.acc_scope)
+    if not knobs.in_turn:
+        s[bias_buf].compute_at(s[y], oo)
     s[bias_buf].pragma(s[bias_buf].op.axis[0], env.dma_copy)
 
     n, o, h, w_, b, k = s[conv].op.axis
@@ -155,15 +209,17 @@ def scheduled(
     do, di = s[conv].split(dy, knobs.kernel_rows)
     s[conv].reorder(co, do, n, o, ci_, di, dx, h, w_, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    whole = knobs.inputs >= c.inputs and knobs.kernel_rows >= c.kernel[0]
-    for tensor, scope, place in ((x_buf, env.inp_scope, wo), (w_buf, env.wgt_scope, oo)):
+    for tensor, scope, place, once in (
+        (x_buf, env.inp_scope, wo, knobs.image_loaded_once(c)),
+        (w_buf, env.wgt_scope, oo, knobs.weights_loaded_once(c)),
+    ):
         s[tensor].set_scope(scope)
-        if whole:
+        if knobs.is_whole(c):
             s[tensor].compute_at(s[y], place)
         else:
             s[tensor].compute_at(s[conv], do)
         s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-        if knobs.ahead:
+        if knobs.ahead and not once:
             s[tensor].double_buffer()
     return s, [x, w, bias, y]
 
@@ -171,7 +227,8 @@ def scheduled(
 def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2dKnobs]]:
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     c = workload
-    accumulators = 2 if c.requantize.shift else 1
+    accumulators = 2 if isinstance(c.requantize, Requantize) and c.requantize.shift else 1
+    parameters = 3 if isinstance(c.requantize, Rescale) else 1
     for outputs, rows, inputs, kernel, ahead in product(
         even_tiles(c.outputs),
         even_tiles(c.output_height),
@@ -180,20 +237,28 @@ def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2d
         (True, False),
     ):
         whole = inputs == c.inputs and kernel == c.kernel[0]
-        copies = 2 if ahead else 1
-        if copies * outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
-            continue
-        for columns in even_tiles(c.output_width):
-            region = c.input_rows(rows, kernel) * c.input_columns(columns)
-            if copies * inputs * region > config.inp.depth:
-                continue
-            if outputs * (accumulators * rows * columns + 1) > config.acc.depth:
-                continue
-            for weights_outside in (True, False) if whole else (True,):
-                knobs = Conv2dKnobs(outputs, rows, columns, inputs, kernel, weights_outside, ahead)
-                yield _cycles(c, config, knobs), knobs
-            # Narrower tiles load more.
-            break
+        weights = outputs * inputs * kernel * c.kernel[1]
+        for weights_outside, in_turn in product(
+            (True, False) if whole else (True,), (True, False) if config.overlap else (False,)
+        ):
+            for columns in even_tiles(c.output_width):
+                knobs = Conv2dKnobs(
+                    outputs, rows, columns, inputs, kernel, weights_outside, ahead, in_turn
+                )
+                region = inputs * c.input_rows(rows, kernel) * c.input_columns(columns)
+                results = outputs * accumulators * rows * columns
+                constants = parameters * (c.outputs if in_turn else outputs)
+                inputs_in_turn = 2 if ahead and not knobs.image_loaded_once(c) else 1
+                weights_in_turn = 2 if ahead and not knobs.weights_loaded_once(c) else 1
+                bank = config.acc.depth // 2 if in_turn else config.acc.depth
+                if (
+                    weights_in_turn * weights <= config.wgt.depth
+                    and inputs_in_turn * region <= config.inp.depth
+                    and results + constants <= bank
+                ):
+                    yield _cycles(c, config, knobs), knobs
+                    # Narrower tiles load more.
+                    break
 
 
 def _cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
@@ -213,7 +278,8 @@ def _cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
     elif steps == 1:
         region_loads = images
     vectors = c.batch * c.outputs * c.output_height * c.output_width
-    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + c.requantize.operations)
+    operations = 0 if knobs.in_turn else c.requantize.operations
+    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + operations)
     return estimate(
         compute + tiles * (steps + 4) * TILE_CYCLES,
         region_loads * region + weight_loads * weights,

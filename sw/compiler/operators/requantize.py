@@ -1,4 +1,4 @@
-"""What follows a sum of products: bias, division by a power of two with rounding, clipping."""
+"""What follows a sum of products: bias, scaling with rounding, clipping."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ class Requantize:
         whole, rest = total >> self.shift, total & ((1 << self.shift) - 1)
         up = (rest > self.half) | ((rest == self.half) & (whole & 1 == 1))
         return np.clip(whole + (up & (self.shift > 0)), self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Scales, zero points and bounds of any value, a channel at a time, as
+    `te.requantization_parameters` has them; for machines with REQUANTIZE."""
+
+    # Micro-ops that an accumulator takes, none of them a reset if GEMM can overwrite.
+    operations = 1
+
+
+def rescaled(total: Tensor, parameters: Callable[..., Expr]) -> list[Tensor]:
+    """The one stage from ``total`` to its requantized value.
+
+    ``parameters`` gives one of the three at its number and an index of ``total``.
+    """
+    return [
+        te.compute(
+            total.shape,
+            lambda *i: te.requantize(total(*i), *(parameters(number, *i) for number in range(3))),
+            f"{total.name}_rescaled",
+        )
+    ]
 
 
 def requantized(

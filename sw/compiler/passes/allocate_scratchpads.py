@@ -1,11 +1,23 @@
-"""Every scratchpad buffer gets its place: after those within whose lifetime it lies."""
+"""Every scratchpad buffer gets its place: after those within whose lifetime it lies.
+
+Where GEMM and ALU can be at work at once, accumulators that are used in turn lie in the two banks
+of their scratchpad, the lower and the upper half: then neither takes the other's port.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.ir import Allocate, Buffer, Function, LoweringError, Stmt, rebuild
+from amaranth_vta.sw.compiler.ir import (
+    Allocate,
+    Buffer,
+    Function,
+    LoweringError,
+    Stmt,
+    rebuild,
+    walk,
+)
 from amaranth_vta.sw.compiler.machine import scratchpad, tile_scalars
 
 
@@ -15,7 +27,18 @@ def allocate_scratchpads(function: Function, config: Config) -> Function:
     Raises `LoweringError` when a scratchpad is too small: which buffers it would hold, and what
     would fit.
     """
-    return replace(function, body=_Allocator(config).visit(function.body, ()))
+    if config.overlap and _used_in_turn(function):
+        try:
+            return replace(function, body=_Allocator(config, True).visit(function.body, ()))
+        except LoweringError:
+            pass  # in halves it does not fit; perhaps it does as a whole
+    return replace(function, body=_Allocator(config, False).visit(function.body, ()))
+
+
+def _used_in_turn(function: Function) -> bool:
+    buffers = [part.buffer for part in walk(function.body) if isinstance(part, Allocate)]
+    copies = {buffer.copies for buffer in buffers if buffer.scope == "acc"}
+    return 2 in copies and copies <= {1, 2}
 
 
 def elements(buffer: Buffer, config: Config) -> int:
@@ -24,8 +47,16 @@ def elements(buffer: Buffer, config: Config) -> int:
 
 
 class _Allocator:
-    def __init__(self, config: Config) -> None:
+    """With ``banked``, what is not used in turn lies in the lower bank of the accumulators."""
+
+    def __init__(self, config: Config, banked: bool) -> None:
         self.config = config
+        self.banked = banked
+
+    def taken(self, buffer: Buffer) -> int:
+        """Elements from the base of ``buffer`` on that others cannot have."""
+        size = elements(buffer, self.config)
+        return size if self.banked and buffer.scope == "acc" else buffer.copies * size
 
     def visit(self, stmt: Stmt, live: tuple[Buffer, ...]) -> Stmt:
         """``live`` are the buffers that exist around ``stmt``, in the order of their bases."""
@@ -37,13 +68,14 @@ class _Allocator:
                 f"{buffer.name} is neither an argument nor in a scratchpad; give it a scope"
             )
         same = [other for other in live if other.scope == buffer.scope]
-        base = sum(other.copies * elements(other, self.config) for other in same)
-        size = buffer.copies * elements(buffer, self.config)
+        base = sum(map(self.taken, same))
         depth = scratchpad(self.config, buffer.scope).depth
-        if base + size > depth:
+        in_banks = self.banked and buffer.scope == "acc"
+        if base + self.taken(buffer) > (depth // 2 if in_banks else depth):
             raise LoweringError(self.overflow([*same, buffer], depth))
         # Buffers are shared by many statements, so this one is completed in place.
         buffer.base = base
+        buffer.pitch = depth // 2 if in_banks else elements(buffer, self.config)
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))
 
     def overflow(self, buffers: list[Buffer], depth: int) -> str:

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, AluOp
-from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Cast, Const, Expr, Var
+from amaranth_vta.sw.compiler.expr import (
+    Access,
+    Affine,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Requantize,
+    Var,
+)
 from amaranth_vta.sw.compiler.ir import (
     Assign,
     For,
@@ -63,6 +72,8 @@ def map_to_alu(function: Function, config: Config) -> Function:
 class _Step:
     operation: AluOp
     operand: Access | int
+    # The other parameters of a requantization, which are to follow the operand.
+    following: tuple[Access, ...] = ()
 
 
 class _Arithmetic:
@@ -138,6 +149,9 @@ class _Arithmetic:
         plain = self.plain(value)
         if plain is not None:
             return plain, []
+        if isinstance(value, Requantize):
+            first, steps = self.chain(value.value)
+            return first, [*steps, self.requantization(value)]
         if not isinstance(value, Binary):
             raise LoweringError(f"{self.stage}: the ALU cannot do {value}")
         left, right, op = value.left, value.right, value.op
@@ -164,6 +178,18 @@ class _Arithmetic:
             raise LoweringError(f"{self.stage}: the ALU has no {op}, as in {value}")
         first, steps = self.chain(left)
         return first, [*steps, _Step(_OPERATIONS[op], operand)]
+
+    def requantization(self, value: Requantize) -> _Step:
+        if not self.config.requantize:
+            raise LoweringError(
+                f"{self.stage}: requantize needs a machine with the extension REQUANTIZE; "
+                "on others scales are powers of two, by shifts"
+            )
+        parameters = [self.plain(part) for part in (value.bias, value.scale, value.bounds)]
+        accesses = [part for part in parameters if isinstance(part, Access)]
+        if len(accesses) != len(parameters):
+            raise LoweringError(f"{self.stage}: the parameters of {value} are not all accumulators")
+        return _Step(AluOp.REQUANTIZE, accesses[0], tuple(accesses[1:]))
 
     def plain(self, value: Expr) -> Access | int | None:
         """A constant or an accumulator, without anything to be computed."""
@@ -194,7 +220,16 @@ class _Arithmetic:
                     f"within {-bound} to {bound - 1}; give the value as a tensor"
                 )
             return Uop(self.dst, label, alu=step.operation, immediate=step.operand)
-        return Uop(self.dst, label, self.operand(step.operand), alu=step.operation)
+        operand = self.operand(step.operand)
+        for number, access in enumerate(step.following, 1):
+            other = self.operand(access)
+            place = operand.index.plus(Affine({}, number))
+            if other.buffer is not operand.buffer or not other.index.same(place):
+                raise LoweringError(
+                    f"{self.stage}: bias, scale and bounds of requantize are three tiles of one "
+                    f"tensor, one after the other; {access} does not follow {step.operand}"
+                )
+        return Uop(self.dst, label, operand, alu=step.operation)
 
     def operand(self, access: Access) -> Operand:
         source = access.source

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.expr import Access, Binary, Const, Expr, accesses
+from amaranth_vta.sw.compiler.expr import Access, Binary, Const, Expr, Requantize, accesses
 from amaranth_vta.sw.compiler.expr import rebuild as rebuild_expr
 from amaranth_vta.sw.compiler.ir import (
     Allocate,
@@ -86,7 +86,10 @@ def _replaces_head(part: Assign, old: Buffer) -> bool:
 
 
 def _head(value: Expr, old: Buffer) -> Expr | None:
-    while isinstance(value, Binary):
+    while isinstance(value, Binary | Requantize):
+        if isinstance(value, Requantize):
+            value = value.value
+            continue
         left_has = any(access.source is old for access in accesses(value.left))
         if not left_has and not (
             value.op in ("+", "*", "min", "max") and isinstance(value.left, Access | Const)

@@ -60,8 +60,7 @@ def _tensorize(loops: Sequence[For], assign: Assign, config: Config) -> Stmt:
             f"{stage}: the loops within gemm do not walk through a tile of {config.batch} x "
             f"{config.block_out} accumulators ({assign.buffer.name}: {index})"
         )
-    if not assign.reduces:
-        assert isinstance(assign.value, Const)
+    if not assign.reduces and isinstance(assign.value, Const):
         if assign.value.value:
             raise LoweringError(f"{stage}: gemm begins at 0, not at {assign.value}")
         uop = Uop(Operand(assign.buffer, dst), assign.label, reset=True)
@@ -95,6 +94,7 @@ def _tensorize(loops: Sequence[For], assign: Assign, config: Config) -> Stmt:
         assign.label,
         Operand(inp.source, src),
         Operand(wgt.source, weight),
+        overwrite=not assign.reduces,
     )
     tile = {reduced, *outputs}
     return _around([loop for loop in loops if loop.var not in tile], uop)
@@ -117,16 +117,16 @@ def _reduced_loop(loops: Sequence[For], output: Affine, inp: Affine, extent: int
 def _factors(assign: Assign, config: Config) -> tuple[Access, Access]:
     """The input and the weight that are multiplied."""
     value = assign.value
-    if isinstance(value, Binary) and value.op == "+":
+    if assign.reduces and isinstance(value, Binary) and value.op == "+":
         value = value.right
-        if isinstance(value, Binary) and value.op == "*":
-            inner = [_uncast(value.left), _uncast(value.right)]
-            accesses = [item for item in inner if isinstance(item, Access)]
-            scopes = {item.source.scope: item for item in accesses}
-            if set(scopes) == {"inp", "wgt"} and all(
-                item.source.dtype == scope_dtype(config, scope) for scope, item in scopes.items()
-            ):
-                return scopes["inp"], scopes["wgt"]
+    if isinstance(value, Binary) and value.op == "*":
+        inner = [_uncast(value.left), _uncast(value.right)]
+        accesses = [item for item in inner if isinstance(item, Access)]
+        scopes = {item.source.scope: item for item in accesses}
+        if set(scopes) == {"inp", "wgt"} and all(
+            item.source.dtype == scope_dtype(config, scope) for scope, item in scopes.items()
+        ):
+            return scopes["inp"], scopes["wgt"]
     raise LoweringError(
         f"{assign.label.stage}: {assign.value} is not the sum of products of "
         f"{scope_dtype(config, 'inp')} in inp and {scope_dtype(config, 'wgt')} in wgt, as "

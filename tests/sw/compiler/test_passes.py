@@ -22,6 +22,8 @@ from amaranth_vta.sw.compiler.parse import ParseError, parse
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lowering"
 ENV = Environment(PRESETS["tiny"])
+# The same sizes, and all extensions.
+EXTENDED = Environment(PRESETS["tiny-extended"])
 TAIL = (ENV.BATCH, ENV.BLOCK_OUT)
 Scheduled = tuple[te.Schedule, list[Tensor]]
 
@@ -187,6 +189,48 @@ def doubled() -> Scheduled:
     return s, args
 
 
+def requantized() -> Scheduled:
+    """Matrix products of one output tile at a time, in accumulators that are used in turn."""
+    rows, inputs, outputs = 2, 3, 4
+    x = te.placeholder((rows, inputs, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
+    w = te.placeholder((outputs, inputs, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
+    p = te.placeholder((outputs, 3, *TAIL), "p", ENV.acc_dtype)
+    bufs = [te.compute(t.shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (x, w, p)]
+    x_buf, w_buf, p_buf = bufs
+    ko, ki = te.reduce_axis((0, inputs), "ko"), te.reduce_axis((0, ENV.BLOCK_IN), "ki")
+    total = te.compute(
+        (outputs, rows, *TAIL),
+        lambda co, bo, bi, ci: te.sum(
+            x_buf[bo, ko, bi, ki].astype(ENV.acc_dtype)
+            * w_buf[co, ko, ci, ki].astype(ENV.acc_dtype),
+            axis=[ko, ki],
+        ),
+        "total",
+    )
+    result = te.compute(
+        total.shape,
+        lambda co, bo, bi, ci: te.requantize(
+            total(co, bo, bi, ci), *(p_buf(co, number, bi, ci) for number in range(3))
+        ),
+        "result",
+    )
+    y = te.compute(total.shape, lambda o, r, b, k: result(o, r, b, k).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    o, r = y.op.axis[:2]
+    for tensor in (total, result):
+        s[tensor].compute_at(s[y], o)
+        s[tensor].set_scope(ENV.acc_scope)
+        s[tensor].double_buffer()
+    for tensor, scope in zip(bufs, (ENV.inp_scope, ENV.wgt_scope, ENV.acc_scope), strict=True):
+        s[tensor].set_scope(scope)
+        s[tensor].pragma(tensor.op.axis[0], ENV.dma_copy)
+    s[total].reorder(ko, *total.op.axis, ki)
+    s[total].tensorize(total.op.axis[2], ENV.gemm)
+    s[result].pragma(result.op.axis[0], ENV.alu)
+    s[y].pragma(r, ENV.dma_copy)
+    return s, [x, w, p, y]
+
+
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
     ("infer_bounds", minor_loops_outside),
@@ -206,7 +250,16 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("allocate_scratchpads", doubled),
     ("insert_tokens", product),
     ("insert_tokens", doubled),
+    ("overwrite_first", requantized),
+    ("tensorize_gemm", requantized),
+    ("map_to_alu", requantized),
+    ("allocate_scratchpads", requantized),
+    ("mark_independent", requantized),
 ]
+
+
+def environment(case: tuple[str, Callable[[], Scheduled]]) -> Environment:
+    return EXTENDED if case[1] is requantized else ENV
 
 
 def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:
@@ -217,7 +270,7 @@ def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 def test_the_text_before_and_after_a_pass(case: tuple[str, Callable[[], Scheduled]]) -> None:
     step, make = case
-    steps = lower(*make(), env=ENV, trace=True).steps
+    steps = lower(*make(), env=environment(case), trace=True).steps
     position = [name for name, _ in steps].index(step)
     text = f"# before {step}\n{steps[position - 1][1]}\n\n" if position else ""
     text += f"# after {step}\n{steps[position][1]}\n"
@@ -232,10 +285,10 @@ def test_the_text_before_and_after_a_pass(case: tuple[str, Callable[[], Schedule
 def test_printed_text_reads_back_and_lowers_to_the_same(
     case: tuple[str, Callable[[], Scheduled]],
 ) -> None:
-    lowered = lower(*case[1](), env=ENV, trace=True)
+    lowered = lower(*case[1](), env=environment(case), trace=True)
     for name, text in lowered.steps:
         assert to_text(parse(text)) == text
-        again = lower_further(parse(text), name, ENV.config)
+        again = lower_further(parse(text), name, environment(case).config)
         if lowered.problem is None:
             assert to_text(again.function) == lowered.steps[-1][1]
         else:

@@ -25,7 +25,7 @@ from amaranth_vta.sw.compiler.lower import PASSES, lower
 from amaranth_vta.sw.runtime.command import Runtime
 
 Array = npt.NDArray[Any]
-CONFIGS = ["tiny", "batch2", "int4", "pynq"]
+CONFIGS = ["tiny", "batch2", "int4", "pynq", "tiny-extended"]
 # The micro-op buffer of this one is so small that most kernels become several instructions.
 UOPS64 = replace(PRESETS["tiny"], log_uop_buff_size=8)
 
@@ -70,10 +70,16 @@ def check(program: Program, seed: int = 0, order: str = "reverse") -> Function:
     rng = np.random.default_rng(seed)
     inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
     device = FunctionalDevice(
-        program.env.config, 1 << 22, order, report_uninitialized=True, report_races=True
+        program.env.config,
+        1 << 22,
+        order,
+        report_uninitialized=True,
+        report_races=True,
+        report_false_claims=True,
     )
     got = run(function, inputs, Runtime(device))
     assert not device.races, device.races[0]
+    assert not device.false_claims, device.false_claims[0]
     assert not device.uninitialized_reads, device.uninitialized_reads[0]
     np.testing.assert_array_equal(got, te.evaluate(program.args[-1], inputs))
     return function

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build, pack, unpack
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators import conv2d as conv
@@ -22,7 +23,7 @@ from amaranth_vta.sw.compiler.operators import max_pool2d as pooling
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.requantize import Requantize
+from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits, even_tiles
 from amaranth_vta.sw.runtime.command import Runtime
 
@@ -39,7 +40,12 @@ def values(rng: np.random.Generator, shape: Sequence[int], dtype: str, limit: in
 def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
     """The output, from a machine on which no two instructions meet that no token orders."""
     device = FunctionalDevice(
-        function.config, 1 << 22, order, report_uninitialized=True, report_races=True
+        function.config,
+        1 << 22,
+        order,
+        report_uninitialized=True,
+        report_races=True,
+        report_false_claims=True,
     )
     runtime = Runtime(device)
     buffers = [runtime.allocate(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
@@ -48,6 +54,7 @@ def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
     function.run_on(runtime, *buffers)
     runtime.synchronize()
     assert not device.races, device.races[0]
+    assert not device.false_claims, device.false_claims[0]
     assert not device.uninitialized_reads, device.uninitialized_reads[0]
     output = function.args[-1]
     data = buffers[-1].read(np.uint8, function.nbytes(len(buffers) - 1))
@@ -89,6 +96,7 @@ def check_conv2d(
     workload: Conv2d, config: Config, knobs: Conv2dKnobs | None, seed: int, order: str = "reverse"
 ) -> None:
     function = conv2d(workload, Environment(config), knobs)
+    assert isinstance(workload.requantize, Requantize)
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
     w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
@@ -125,6 +133,60 @@ def random_conv2d(seed: int, config: Config) -> Conv2d:
 def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> None:
     machine = PRESETS[config]
     check_conv2d(random_conv2d(seed * 4 + CONFIGS.index(config), machine), machine, None, seed)
+
+
+def rescaling(rng: np.random.Generator, workload: Conv2d, config: Config) -> Array:
+    """Parameters that leave results of all sizes, the same in all rows of a tile."""
+    channels = workload.outputs * config.block_out
+    scale = rng.uniform(0.001, 0.2, channels).astype(np.float32)
+    parameters = te.requantization_parameters(
+        rng.integers(-500, 500, channels), scale, int(rng.integers(-5, 5)), -128, 120
+    )
+    tiles = parameters.reshape(workload.outputs, 1, config.block_out, 3).transpose(0, 3, 1, 2)
+    return np.repeat(tiles, config.batch, axis=2)
+
+
+def check_rescaled(
+    workload: Conv2d, config: Config, knobs: Conv2dKnobs | None, seed: int, order: str
+) -> str:
+    """Returns the instructions, as text."""
+    function = conv2d(workload, Environment(config), knobs)
+    rng = np.random.default_rng(seed)
+    x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
+    w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
+    parameters = rescaling(rng, workload, config)
+    got = run(function, [x, w, parameters], order)
+    total = convolved(workload, x, w).astype(np.int32)
+    bias, scale, bounds = (parameters[:, number][None, :, None, None] for number in range(3))
+    np.testing.assert_array_equal(got, te.requantized(total, bias, scale, bounds))
+    return function.lowered.instructions()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_convolutions_with_any_scales_are_exact(seed: int) -> None:
+    config = PRESETS["tiny-extended"]
+    workload = replace(random_conv2d(seed, config), requantize=Rescale())
+    check_rescaled(workload, config, None, seed, f"random:{seed}")
+
+
+@pytest.mark.parametrize("order", ["program", "reverse", "last:load", "last:compute", "last:store"])
+def test_accumulators_in_turn_let_requantization_run_beside_gemm(order: str) -> None:
+    workload = Conv2d(1, 2, 3, 6, 5, (3, 3), Rescale(), pads=(1, 1, 1, 1))
+    knobs = Conv2dKnobs(1, 2, 5, 2, 3, in_turn=True, ahead=False)
+    text = check_rescaled(workload, PRESETS["tiny-extended"], knobs, 1, order)
+    operations = [line[17:].split()[0] for line in text.splitlines() if "compute" in line]
+    # Nothing is reset, and each tile begins while the one before it is requantized.
+    assert operations.count("MULTIPLY") == operations.count("ALU") == 9
+    assert not [line for line in text.splitlines() if "GEMM reset" in line]
+    assert all("independent" in line for line in text.splitlines() if " MULTIPLY " in line)
+
+
+def test_rows_that_no_output_reads_are_not_loaded() -> None:
+    config = PRESETS["tiny-extended"]
+    workload = Conv2d(1, 2, 2, 6, 6, (1, 1), Rescale(), strides=(2, 2))
+    text = check_rescaled(workload, config, Conv2dKnobs(2, 3, 3, 2, 1), 1, "reverse")
+    # Three of six rows, of two tiles of channels; the last column is not read either.
+    assert "LOAD INP[0:30], memory 6 x 5 from 0 stride 12" in text
 
 
 CONV = Conv2d(2, 3, 3, 9, 7, (3, 2), Requantize(5, -128, 127), pads=(1, 0, 1, 2))
@@ -228,10 +290,11 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     """The formulas by which tiles are chosen say what the compiler will say."""
     config = PRESETS[name]
     env = Environment(config)
-    shape = Conv2d(1, 8, 8, 28, 28, (3, 3), Requantize(6, 0, 127), pads=(1, 1, 1, 1))
+    requantize = Requantize(6, 0, 127)
+    shape = Conv2d(1, 8, 8, 28, 28, (3, 3), requantize, pads=(1, 1, 1, 1))
     for module, workload in (
         (conv, shape),
-        (matmul, Dense(4, 32, 32, shape.requantize)),
+        (matmul, Dense(4, 32, 32, requantize)),
         (pooling, MaxPool2d(1, 8, 28, 28, (3, 3), (2, 2))),
     ):
         ordered = sorted(module.candidates(workload, config), key=lambda item: item[0])

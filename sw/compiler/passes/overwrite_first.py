@@ -1,0 +1,105 @@
+"""The first products of a matrix product overwrite the accumulators, which are then not reset.
+
+The first iteration of each loop that accumulates is taken out of it: what comes first of all sets
+the accumulators, and the others add. It is for machines that have such an instruction; where data
+is moved within the loops, which would be written twice, the reset stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.expr import Affine, Binary, Const, Var
+from amaranth_vta.sw.compiler.ir import (
+    Allocate,
+    Assign,
+    Buffer,
+    For,
+    Function,
+    Region,
+    Seq,
+    Stmt,
+    copied,
+    rebuild,
+    seq,
+    walk,
+)
+
+
+def overwrite_first(function: Function, config: Config) -> Function:
+    """``function`` without the resets that can be done without."""
+    return replace(function, body=_visit(function.body)) if config.overwrite else function
+
+
+def _visit(stmt: Stmt) -> Stmt:
+    stmt = rebuild(stmt, _visit)
+    if not isinstance(stmt, Seq):
+        return stmt
+    parts: list[Stmt] = []
+    for part in stmt.body:
+        reset = _reset_buffer(parts[-1]) if parts else None
+        changed = None if reset is None else _overwriting(part, reset)
+        if changed is None:
+            parts.append(part)
+        else:
+            parts[-1] = changed
+    return seq(*parts)
+
+
+def _reset_buffer(stmt: Stmt) -> Buffer | None:
+    """The buffer that ``stmt`` sets to 0 for a matrix product, if that is what it does."""
+    if not isinstance(stmt, Region) or stmt.kind != "gemm":
+        return None
+    assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
+    first = assigns[0]
+    is_reset = len(assigns) == 1 and isinstance(first.value, Const) and first.value.value == 0
+    return first.buffer if is_reset and not first.reduces else None
+
+
+def _overwriting(stmt: Stmt, buffer: Buffer) -> Stmt | None:
+    """``stmt`` with its first update of each element of ``buffer`` setting it; None if that
+    cannot be told from the others, or takes more than one instruction."""
+    assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
+    moves_data = any(isinstance(part, Allocate) for part in walk(stmt))
+    if len(assigns) != 1 or assigns[0].buffer is not buffer or moves_data:
+        return None
+    return _first(stmt)
+
+
+def _first(stmt: Stmt) -> Stmt | None:
+    outputs = _outputs(stmt)
+    match stmt:
+        case For() if stmt.var in outputs:
+            body = _first(stmt.body)
+            return None if body is None else replace(stmt, body=body)
+        case For():
+            begin = _first(copied(stmt.body, {stmt.var: Affine({})}, {}))
+            return None if begin is None else seq(begin, _others(stmt))
+        case Region():
+            summed = [p for p in walk(stmt) if isinstance(p, For) and p.var not in outputs]
+            return _setting(stmt) if len(summed) == 1 else None
+    return None
+
+
+def _outputs(stmt: Stmt) -> set[Var]:
+    """The variables that tell which element the one assignment of ``stmt`` updates."""
+    (update,) = (part for part in walk(stmt) if isinstance(part, Assign))
+    form = update.buffer.flat(update.indices)
+    return set() if form is None else set(form.terms)
+
+
+def _others(loop: For) -> Stmt:
+    """``loop`` without its first iteration."""
+    if loop.extent == 2:
+        return copied(loop.body, {loop.var: Affine({}, 1)}, {})
+    var = Var(loop.var.name)
+    body = copied(loop.body, {loop.var: Affine({var: 1}, 1)}, {})
+    return replace(loop, var=var, extent=loop.extent - 1, body=body)
+
+
+def _setting(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, Assign):
+        assert isinstance(stmt.value, Binary)
+        return replace(stmt, value=stmt.value.right, reduces=False)
+    return rebuild(stmt, _setting)
