@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -20,8 +21,8 @@ def verilog(config: Config) -> str:
 
     Scratchpads have no initial contents: they hold anything after power-up.
     """
-    top = machine(config)
-    return component_verilog(top, "vta")
+    parameters = json.dumps(config.to_dict())
+    return f"// Configuration: {parameters}\n" + component_verilog(machine(config), "vta")
 
 
 def component_verilog(component: wiring.Component, name: str) -> str:
@@ -39,7 +40,7 @@ def component_verilog(component: wiring.Component, name: str) -> str:
         strip_internal_attrs=True,
         missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
     )
-    return _MEMORY_CONTENTS.sub("", text)
+    return _HEAD + _MEMORY_CONTENTS.sub("", text)
 
 
 def machine(config: Config) -> Any:
@@ -57,5 +58,14 @@ def pins(component: wiring.Component) -> tuple[Pins, Pins]:
     return inputs, outputs
 
 
+_HEAD = """\
+// Written by Amaranth: widths follow its rules, a signal may have no bits, and every case has its
+// default before it. What Verilator would say of these is no news.
+/* verilator lint_off WIDTHEXPAND */
+/* verilator lint_off WIDTHTRUNC */
+/* verilator lint_off CMPCONST */
+/* verilator lint_off ASCRANGE */
+/* verilator lint_off CASEINCOMPLETE */
+"""
 # What the backend writes to say that a memory starts with zeros.
 _MEMORY_CONTENTS = re.compile(r"  initial begin\n(?:    \S+\[\d+\] = \d+'[dh][0-9a-f]+;\n)+  end\n")
