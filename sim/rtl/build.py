@@ -14,9 +14,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -61,6 +62,7 @@ COMPILER_FLAGS = (
     "-DVM_TRACE_SAIF=0",
     "-Wno-unused",
 )
+KEPT_SECONDS = 30 * 24 * 3600
 OPTIMIZED, PLAIN = "-O2", "-O1"  # what runs each cycle, and what runs once
 
 
@@ -212,6 +214,8 @@ def _run(command: Command, problem: str, root: Path | None = None) -> None:
 def _building(path: Path) -> Iterator[Path | None]:
     """Gives a path to write to if ``path`` is not there yet; it appears whole at the end."""
     if path.exists():
+        with suppress(OSError):  # of a cache that others fill
+            path.touch()  # its time is that of its latest use
         yield None
         return
     try:
@@ -231,9 +235,18 @@ def _building(path: Path) -> Iterator[Path | None]:
         try:
             yield target
             target.replace(path)
+            _forget_unused(path.parent)
         finally:
             target.unlink(missing_ok=True)
             Path(lock.name).unlink(missing_ok=True)
+
+
+def _forget_unused(folder: Path) -> None:
+    """Removes what has not been used for a month: sources that change leave much behind."""
+    for path in folder.iterdir():
+        with suppress(OSError):  # removed by another process
+            if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,17 @@ def test_a_build_is_kept_and_tells_its_progress(empty_cache: Path) -> None:
     assert build.library(COPIER, progress=told.append) == first
     assert not told
     assert [path.name for path in first.parent.iterdir()] == [first.name]
+
+
+def test_what_has_not_been_used_for_a_month_is_removed(empty_cache: Path) -> None:
+    folder = empty_cache / "rtl"
+    folder.mkdir(parents=True)
+    for name, days in (("old.so", 31), ("recent.so", 29)):
+        (folder / name).touch()
+        long_ago = time.time() - days * 24 * 3600
+        os.utime(folder / name, (long_ago, long_ago))
+    built = build.library(COPIER)
+    assert {path.name for path in folder.iterdir()} == {"recent.so", built.name}
 
 
 def _build(results: multiprocessing.Queue[tuple[str, int]]) -> None:
