@@ -12,7 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device
 
-from .emit import Calls, HostCode, argument_bytes, issued
+from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
 from .environment import Environment
 from .evaluate import numpy_dtype
 from .expr import Tensor
@@ -44,6 +44,7 @@ class Function:
         code = HostCode(lowered.function, lowered.config)
         self.source = code.source
         self._host = code.compile(issued)
+        self._load_kernels = KernelLoader(code)
         self.outputs = [index for index, arg in enumerate(args) if arg.op.body is not None]
 
     def nbytes(self, index: int) -> int:
@@ -56,6 +57,7 @@ class Function:
         ``buffers`` are device buffers, one an argument; none may overlap an output. What runs
         before or after on the same data needs a ``barrier`` of the runtime between.
         """
+        self._load_kernels(runtime)
         self._host(runtime, *buffers)
 
     def __call__(self, *arrays: npt.NDArray[Any]) -> None:

@@ -6,7 +6,7 @@ whose micro-ops depend on three numbers only, the elements that it begins at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from keyword import iskeyword
 from math import prod
@@ -41,6 +41,7 @@ from .ir import (
     Seq,
     Stmt,
     Token,
+    WaitForAlu,
 )
 
 Indices = npt.NDArray[np.int64]
@@ -82,6 +83,10 @@ class Calls(Protocol):
 
     def push_alu(self, body: Callable[[], None], key: Any) -> None: ...
 
+    def load_kernels(self, kernels: Iterable[tuple[int, Callable[[], None], Any]]) -> None: ...
+
+    def wait_for_alu(self) -> None: ...
+
     def uop_loop_begin(self, extent: int, dst: int, src: int, wgt: int) -> None: ...
 
     def uop_loop_end(self) -> None: ...
@@ -108,6 +113,7 @@ class UopKernel:
         uop = kernel.uop
         self.loops = kernel.loops
         self.uop = uop
+        self.mode = int(uop.alu is not None)
         self.independent = kernel.independent
         self.dst, self.src, self.wgt = (
             _unrolled(kernel, uop.operands().get(name)) for name in ("dst", "src", "wgt")
@@ -115,15 +121,21 @@ class UopKernel:
 
     def issue(self, runtime: Calls, dst: int, src: int, wgt: int) -> None:
         """One instruction, on the elements from ``dst``, ``src`` and ``wgt`` on."""
-        push = runtime.push_gemm if self.uop.alu is None else runtime.push_alu
-        push(partial(self._body, runtime, dst, src, wgt), (self, dst, src, wgt))
+        push = runtime.push_alu if self.mode else runtime.push_gemm
+        push(*self.call(runtime, dst, src, wgt))
+
+    def call(
+        self, runtime: Calls, dst: int, src: int, wgt: int
+    ) -> tuple[Callable[[], None], tuple[Any, ...]]:
+        """Body and key of the kernel."""
+        return partial(self._body, runtime, dst, src, wgt), (self, dst, src, wgt)
 
     def _body(self, runtime: Calls, dst: int, src: int, wgt: int) -> None:
         uop = self.uop
         for loop in self.loops:
             runtime.uop_loop_begin(loop.extent, loop.dst, loop.src, loop.wgt)
         runtime.uop_push(
-            int(uop.alu is not None),
+            self.mode,
             int(uop.reset),
             self.dst + dst,
             self.src + src,
@@ -225,6 +237,8 @@ class HostCode:
             case Kernel():
                 self._mark(stmt, loops)
                 self._line(depth, self._kernel(stmt))
+            case WaitForAlu():
+                self._line(depth, "rt.wait_for_alu()")
             case Token():
                 call = f"rt.dep_{stmt.action}({stmt.source.name}, {stmt.target.name})"
                 if stmt.when is not None:
@@ -298,6 +312,32 @@ class HostCode:
                 condition, true, false = map(self._expr, (value.condition, value.true, value.false))
                 return f"({true} if {condition} else {false})"
         raise LoweringError(f"{value} cannot be computed on the host")
+
+
+class KernelLoader:
+    """Loads the micro-ops of all kernels that a function issues, before they are used."""
+
+    def __init__(self, code: HostCode) -> None:
+        self._issued: dict[tuple[UopKernel, int, int, int], None] = {}
+        nothing = [None] * len(code.function.args)
+        code.compile(self._note)(self, *nothing)
+
+    def __call__(self, runtime: Calls) -> None:
+        runtime.load_kernels(
+            (kernel.mode, *kernel.call(runtime, *start)) for kernel, *start in self._issued
+        )
+
+    def _note(self, kernel: UopKernel) -> Callable[..., None]:
+        def note(_: Any, dst: int, src: int, wgt: int) -> None:
+            self._issued[kernel, dst, src, wgt] = None
+
+        return note
+
+    def _ignore(self, *_: Any) -> None:
+        pass
+
+    # What the code calls besides.
+    load_buffer_2d = store_buffer_2d = dep_push = dep_pop = wait_for_alu = at = _ignore
 
 
 def issued(kernel: UopKernel) -> Callable[..., None]:

@@ -44,6 +44,7 @@ from .ir import (
     Stmt,
     Token,
     Uop,
+    WaitForAlu,
 )
 from .machine import scope_dtype, scratchpad, tile_scalars
 from .requantization import requantized
@@ -105,7 +106,7 @@ class _Interpreter:
                 self.uop(stmt)
             case Kernel():
                 self.kernel(stmt)
-            case Token():
+            case Token() | WaitForAlu():
                 pass
 
     def allocate(self, stmt: Allocate) -> tuple[list[Any], int]:

@@ -32,7 +32,9 @@ from .expr import (
 )
 from .expr import rebuild as rebuild_expression
 
-Stmt = Union["Seq", "For", "Allocate", "Region", "Assign", "Dma", "Uop", "Kernel", "Token"]
+Stmt = Union[
+    "Seq", "For", "Allocate", "Region", "Assign", "Dma", "Uop", "Kernel", "WaitForAlu", "Token"
+]
 
 
 class LoweringError(ValueError):
@@ -209,6 +211,11 @@ class Kernel:
     @property
     def uops(self) -> int:
         return prod(loop.extent for loop in self.unrolled)
+
+
+@dataclass(eq=False)
+class WaitForAlu:
+    """What GEMM does later, independent or not, begins after what the ALU has to do by now."""
 
 
 @dataclass(eq=False)
@@ -420,6 +427,8 @@ class _Printer:
                 self.line(depth, self.uop(stmt), stmt.label)
             case Kernel():
                 self.kernel(stmt, depth)
+            case WaitForAlu():
+                self.line(depth, "wait_for_alu()")
             case Token():
                 call = f"dep_{stmt.action}({stmt.source.name}, {stmt.target.name})"
                 if stmt.when is None:

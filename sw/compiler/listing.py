@@ -7,7 +7,7 @@ import re
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.program import Recorder
 
-from .emit import HostCode, argument_bytes, issued
+from .emit import HostCode, KernelLoader, argument_bytes, issued
 from .ir import Function, Kernel
 
 # Where the labels begin; longer lines push theirs further right.
@@ -34,9 +34,11 @@ def listing(function: Function, config: Config) -> str:
     code = HostCode(function, config, marks=True)
     recorder = _Marked(config)
     buffers = [recorder.allocate(argument_bytes(a.shape, a.dtype), a.name) for a in function.args]
-    code.compile(issued)(recorder, *buffers)
+    host = code.compile(issued)
+    KernelLoader(code)(recorder)
+    host(recorder, *buffers)
     begins = dict(recorder.begins)
-    lines, label = [], ""
+    lines, label = [], "micro-ops"
     for line in recorder.dump().splitlines():
         number = re.match(r" *(\d+)  ", line)
         if number is None:

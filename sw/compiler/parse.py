@@ -43,6 +43,7 @@ from .ir import (
     Token,
     Uop,
     UopLoop,
+    WaitForAlu,
     seq,
 )
 
@@ -204,6 +205,8 @@ class _Parser:
             case "dep_push" | "dep_pop":
                 source, target = (Module[self.word(arg)] for arg in node.args)
                 return Token(name.removeprefix("dep_"), source, target)
+            case "wait_for_alu":
+                return WaitForAlu()
             case "uop_push":
                 return self.uop(named)
             case "load_buffer_2d":

@@ -7,7 +7,7 @@ runs on the device at `Runtime.synchronize`, or earlier when it is full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -373,21 +373,63 @@ class Runtime:
         )
         self._kernel().push(operation, dst, src, wgt)
 
+    def wait_for_alu(self) -> None:
+        """Later kernels of GEMM, those that claim independence too, begin after what the ALU has
+        been given so far: by a GEMM instruction that does nothing, without the claim."""
+        nothing = isa.instruction_set(self.config).encode(isa.Gemm(uop_end=0))
+        self._append(Module.COMPUTE, nothing)
+
     def _kernel(self) -> KernelBuilder:
         if self._builder is None:
             raise CommandError("micro-ops are pushed by the body of push_gemm or push_alu")
         return self._builder
 
-    def _push_kernel(self, mode: int, body: Callable[[], None], key: Hashable) -> None:
+    def load_kernels(self, kernels: Iterable[tuple[int, Callable[[], None], Hashable]]) -> None:
+        """Loads the micro-ops of kernels that are used later: mode, body and key of each, as for
+        `push_gemm` (mode 0) and `push_alu` (1).
+
+        All at once takes few instructions, and none of them stands between kernels, which would
+        wait for it. If they do not fit the micro-op buffer together, each is loaded at its use.
+        """
+        sequences: dict[UopSequence, None] = {}
+        for mode, body, key in kernels:
+            sequences |= dict.fromkeys(sequence for _, sequence in self._pieces(mode, body, key))
+        if sum(sequence.count for sequence in sequences) > self.config.uop.depth:
+            return
+        rows: list[tuple[UopSequence, int, int]] = []
+        for sequence in sequences:
+            begin, missing = self._cache.place(sequence)
+            if not missing:
+                continue
+            if rows:
+                first, start, count = rows[-1]
+                if (
+                    sequence.buffer is first.buffer
+                    and sequence.offset == first.offset + count
+                    and begin == start + count
+                    and count + sequence.count < 1 << isa.SIZE_WIDTH
+                ):
+                    rows[-1] = (first, start, count + sequence.count)
+                    continue
+            rows.append((sequence, begin, sequence.count))
+        for first, begin, count in rows:
+            self._load_uops(first, begin, count)
+
+    def _pieces(
+        self, mode: int, body: Callable[[], None], key: Hashable
+    ) -> list[tuple[int, UopSequence]]:
         pieces = self._kernels.get((mode, key)) if key is not None else None
         if pieces is None:
             pieces = self._make_kernel(mode, body)
             if key is not None:
                 self._kernels[mode, key] = pieces
-        for bits, sequence in pieces:
+        return pieces
+
+    def _push_kernel(self, mode: int, body: Callable[[], None], key: Hashable) -> None:
+        for bits, sequence in self._pieces(mode, body, key):
             begin, missing = self._cache.place(sequence)
             if missing:
-                self._load_uops(sequence, begin)
+                self._load_uops(sequence, begin, sequence.count)
             self._append(
                 Module.COMPUTE,
                 bits | begin << self._at_uop_begin | begin + sequence.count << self._at_uop_end,
@@ -404,18 +446,18 @@ class Runtime:
             self._builder = None
         return [(piece.bits, self._uops.intern(piece.uops)) for piece in pieces]
 
-    def _load_uops(self, sequence: UopSequence, begin: int) -> None:
+    def _load_uops(self, sequence: UopSequence, begin: int, count: int) -> None:
         # Compute loads micro-ops in order with their uses, so this needs no token, neither to
         # overwrite what earlier instructions use nor to be seen by later ones; and it need not
         # wait for the tokens that the kernel waits for.
         info = self._memories[Memory.UOP]
-        base = self._base(info, sequence.buffer, sequence.offset, sequence.count, 1, 0)
+        base = self._base(info, sequence.buffer, sequence.offset, count, 1, 0)
         bits = (
             info.head
             | begin << self._at_sram_base
             | base << self._at_dram_base
             | 1 << self._at_y_size
-            | sequence.count << self._at_x_size
+            | count << self._at_x_size
         )
         self._stream.append_before_pops(Module.COMPUTE, bits, sequence.buffer)
 

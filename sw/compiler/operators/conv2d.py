@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Tensor
 
+from .by_hand import knobs_by_hand
 from .requantize import Requantize, Rescale, requantized, rescaled
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 
@@ -114,7 +115,8 @@ def conv2d(
     inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
     BLOCK_OUT) acc_dtype and has `Requantize.half` added, output is (batch, outputs, output
     height, output width, BATCH, BLOCK_OUT) out_dtype. For `Rescale` there are parameters instead
-    of bias, (outputs, 3, BATCH, BLOCK_OUT) acc_dtype. Without knobs the cheapest ones are taken.
+    of bias, (outputs, 3, BATCH, BLOCK_OUT) acc_dtype. Without knobs those found by hand
+    are taken, else the cheapest ones.
     Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
     """
 
@@ -122,6 +124,9 @@ def conv2d(
         schedule, args = scheduled(workload, env, chosen)
         return build(schedule, args, name=name, env=env)
 
+    if knobs is None and isinstance(workload.requantize, Rescale):
+        by_hand = knobs_by_hand(workload, env.config)
+        knobs = None if by_hand is None else Conv2dKnobs(**by_hand)
     if knobs is not None:
         return built(knobs)
     return build_best(name, candidates(workload, env.config), built)

@@ -1,9 +1,9 @@
 """Instructions of GEMM and ALU that touch nothing of what the other unit is at say so.
 
 The machine then runs them beside each other. The claim must hold in every iteration, whatever is
-under way; an instruction without it waits for the other unit. Each last GEMM instruction before the
-ALU's waits too, so that the ALU, which then works on what GEMM has just finished, is at nothing
-older: what comes next for GEMM has only that to be independent of.
+under way; an instruction without it waits for the other unit. Where the ALU goes on with what GEMM
+has made, GEMM waits for what the ALU was at before: it has then only that to be independent of
+which the ALU has just been given, and may go on with other accumulators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
 from amaranth_vta.sw.compiler.emit import HostCode, UopKernel
-from amaranth_vta.sw.compiler.ir import Function, Kernel, Stmt, rebuild
+from amaranth_vta.sw.compiler.ir import Function, Kernel, Stmt, WaitForAlu, rebuild, seq
+
+_GEMM, _ALU = 0, 1
 
 
 def mark_independent(function: Function, config: Config) -> Function:
@@ -29,15 +31,20 @@ def mark_independent(function: Function, config: Config) -> Function:
     kernels = [stmt for stmt, _ in code.statements if isinstance(stmt, Kernel)]
     numbers = iter(range(len(kernels)))
     code.compile(lambda kernel: recorder.kernel(next(numbers), kernel))(recorder, *function.args)
-    units = [int(kernel.uop.alu is not None) for kernel in kernels]
-    independent = recorder.independent(units)
+    claims = _Claims(recorder, [_GEMM if kernel.uop.alu is None else _ALU for kernel in kernels])
+    independent = claims.true_ones()
+    if not any(independent):
+        return function
+    waits = {kernels[number] for number in claims.after_gemm}
     marked = {
         kernel: replace(kernel, independent=claim)
         for kernel, claim in zip(kernels, independent, strict=True)
     }
 
     def visit(stmt: Stmt) -> Stmt:
-        return marked[stmt] if isinstance(stmt, Kernel) else rebuild(stmt, visit)
+        if isinstance(stmt, Kernel):
+            return seq(WaitForAlu(), marked[stmt]) if stmt in waits else marked[stmt]
+        return rebuild(stmt, visit)
 
     return replace(function, body=visit(function.body))
 
@@ -47,8 +54,8 @@ class _Recorder:
 
     def __init__(self, config: Config) -> None:
         self.depth = config.acc.depth
-        # The number of the kernel, and the first and the last accumulator that it writes and that
-        # it reads besides; None where everything is waited for.
+        # The number of the kernel, and the accumulators that it writes and that it reads besides;
+        # None where everything is waited for.
         self.instructions: list[tuple[int, slice, slice] | None] = []
 
     def load_buffer_2d(self, *call: Any) -> None:
@@ -60,41 +67,52 @@ class _Recorder:
 
     def kernel(self, number: int, kernel: UopKernel) -> Any:
         low, high = kernel.span("dst")
-        source = slice(0, 0)
-        if kernel.uop.alu is not None and kernel.uop.src is not None:
-            more = REQUANTIZE_PARAMETERS if kernel.uop.alu is AluOp.REQUANTIZE else 1
-            first, last = kernel.span("src")
-            source = slice(first, last + more)
+        uop = kernel.uop
+        first, last = kernel.span("src") if uop.alu is not None and uop.src else (0, -1)
+        if uop.alu is AluOp.REQUANTIZE:
+            last += REQUANTIZE_PARAMETERS - 1
 
         def issue(_: Any, dst: int, src: int, __: int) -> None:
-            written = slice(dst + low, dst + high + 1)
-            read = slice(src + source.start, src + source.stop) if source.stop else source
+            written, read = slice(dst + low, dst + high + 1), slice(src + first, src + last + 1)
             self.instructions.append((number, written, read))
 
         return issue
 
-    def independent(self, units: list[int]) -> list[bool]:
-        """For each kernel, whether all of its instructions are; ``units`` are 0 for GEMM."""
-        claims = [True] * len(units)
-        kernels = [item[0] for item in self.instructions if item is not None]
-        for number, following in pairwise(kernels):
-            if units[number] < units[following]:
-                claims[number] = False
+
+class _Claims:
+    """Which kernels may claim independence; ``units`` are those of the kernels."""
+
+    def __init__(self, recorder: _Recorder, units: list[int]) -> None:
+        self.recorder = recorder
+        self.units = units
+        kernels = [item[0] for item in recorder.instructions if item is not None]
+        # Those of the ALU that come after one of GEMM.
+        self.after_gemm = {
+            following
+            for number, following in pairwise(kernels)
+            if units[number] == _GEMM and units[following] == _ALU
+        }
+
+    def true_ones(self) -> list[bool]:
+        """For each kernel, whether all of its instructions are independent."""
+        claims = [True] * len(self.units)
         # A claim that is dropped makes the machine wait more often, which makes no other one false.
-        while (false := self.first_false(units, claims)) is not None:
+        while (false := self._first_false(claims)) is not None:
             claims[false] = False
         return claims
 
-    def first_false(self, units: list[int], claims: list[bool]) -> int | None:
+    def _first_false(self, claims: list[bool]) -> int | None:
         # For each unit, whether each accumulator may be about to be written, and to be read.
-        written, read = (np.ones((2, self.depth), np.bool_) for _ in range(2))
-        for item in self.instructions:
+        written, read = (np.ones((2, self.recorder.depth), np.bool_) for _ in range(2))
+        for item in self.recorder.instructions:
             if item is None:
                 written[:], read[:] = False, False
                 continue
             number, target, source = item
-            unit = units[number]
+            unit = self.units[number]
             other = 1 - unit
+            if number in self.after_gemm:
+                written[_ALU], read[_ALU] = False, False
             if not claims[number]:
                 written[other], read[other] = False, False
             elif (

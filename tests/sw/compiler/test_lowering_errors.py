@@ -304,6 +304,6 @@ def test_every_line_can_name_its_stage_axis_and_source() -> None:
 def test_every_instruction_can_name_its_stage_and_source() -> None:
     s, args = multiplied()
     lines = lower(s, args, env=ENV).instructions().splitlines()
-    label = re.compile(r"# (x_buf|w_buf|total|y), test_lowering_errors\.py:\d+$")
+    label = re.compile(r"# (micro-ops|(x_buf|w_buf|total|y), test_lowering_errors\.py:\d+)$")
     assert all(label.search(line) for line in lines if "uop[" not in line[:30])
     assert sum(line.endswith("acc[0] = 0") for line in lines) == 1

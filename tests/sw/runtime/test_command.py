@@ -573,6 +573,45 @@ def test_kernels_that_overwrite_keep_their_order_when_they_are_split() -> None:
     assert (stored(runtime, 0, 2) == inputs[[9, 8]]).all()
 
 
+def test_kernels_that_are_announced_are_loaded_at_once(fake_device: MakeDevice) -> None:
+    device = fake_device(TINY)
+    runtime = Runtime(device)
+    kernels = [
+        (0, _push(runtime, 0, 0, np.arange(3) + start, 0, 0), ("gemm", start)) for start in range(5)
+    ]
+    runtime.load_kernels(kernels)
+    for _, body, key in kernels:
+        runtime.push_gemm(body, key)
+    runtime.load_kernels(kernels)
+    runtime.synchronize()
+    loads = [item for item in device.runs[0] if isinstance(item, isa.Load)]
+    assert [(item.sram_base, item.x_size) for item in loads] == [(0, 15)]
+    gemms = [item for item in device.runs[0] if isinstance(item, isa.Gemm)]
+    assert [item.uop_begin for item in gemms] == [0, 3, 6, 9, 12]
+
+
+def test_kernels_that_do_not_fit_together_are_loaded_one_by_one(fake_device: MakeDevice) -> None:
+    device = fake_device(UOPS64)
+    runtime = Runtime(device)
+    bodies = [_push(runtime, 0, 0, np.arange(33) + start, 0, 0) for start in range(2)]
+    runtime.load_kernels([(0, body, start) for start, body in enumerate(bodies)])
+    assert runtime.dump() == ""
+    for start, body in enumerate(bodies):
+        runtime.push_gemm(body, start)
+    runtime.synchronize()
+    assert sum(isinstance(item, isa.Load) for item in device.runs[0]) == 2
+
+
+def test_gemm_can_wait_for_the_alu(fake_device: MakeDevice) -> None:
+    device = fake_device(PRESETS["tiny-extended"])
+    runtime = Runtime(device)
+    runtime.wait_for_alu()
+    runtime.synchronize()
+    (wait, _) = device.runs[0]
+    assert isinstance(wait, isa.Gemm)
+    assert (wait.uops, wait.independent) == (0, 0)
+
+
 def test_kernels_without_work_are_no_instruction(fake_device: MakeDevice) -> None:
     runtime = Runtime(fake_device())
 
