@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import click
 
+from .bench import bench
 from .config import config
 from .disasm import disasm
 from .doctor import doctor
@@ -37,7 +38,7 @@ def vta(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (run, replay, disasm, verilog, config, doctor):
+for command in (run, bench, replay, disasm, verilog, config, doctor):
     vta.add_command(command)
 
 

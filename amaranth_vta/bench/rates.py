@@ -1,0 +1,178 @@
+"""How many micro-ops, vectors and words a cycle the machine reaches in the steady state.
+
+Each rate comes of two programs that differ in how often they do the same: what they have in common,
+the launch and the first latency, takes no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sw.runtime.work import work
+
+from .layers import memory_share
+from .measurement import Measurement
+
+KINDS = ("gemm", "alu", "load", "store")
+_MEMORY_BYTES = 1 << 20
+_UOPS = 16
+_ROW_WORDS = 8
+_REPEATS = (4, 12)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """``instructions`` of one repetition, and the least cycles that they take."""
+
+    name: str
+    target: float
+    bound: float
+    instructions: list[Instruction]
+    # What is in the micro-op buffer.
+    uops: list[isa.Uop]
+
+
+def measure_rates(
+    kind: str,
+    config: Config,
+    device_name: str,
+    dram: str,
+    progress: Callable[[str], None] | None = None,
+) -> Iterator[Measurement]:
+    """The measurements of ``kind``, one of `KINDS`."""
+    cases = {"gemm": _gemm, "alu": _alu, "load": _load, "store": _store}[kind]
+    for case in cases(config, dram):
+        yield _measure(case, kind, config, device_name, dram, progress)
+
+
+def _measure(
+    case: _Case,
+    kind: str,
+    config: Config,
+    device_name: str,
+    dram: str,
+    progress: Callable[[str], None] | None,
+) -> Measurement:
+    cycles: list[int | None] = []
+    mismatches, seconds = 0, 0.0
+    works = []
+    for repeats in _REPEATS:
+        image = _image(case, config, repeats)
+        memories = []
+        for device in (
+            FunctionalDevice(config, image.dram.size),
+            open_device(device_name, config, image.dram.size, dram=dram, progress=progress),
+        ):
+            device.write(0, image.dram)
+            result = device.run(image.insn_addr, image.insn_count)
+            assert result.fault is None, result.fault
+            memories.append(device.read(0, image.dram.size))
+        mismatches += int(np.count_nonzero(memories[0] != memories[1]))
+        seconds += result.seconds
+        cycles.append(result.cycles)
+        works.append(work(config, image.instruction_bits()))
+    first, second = cycles
+    return Measurement(
+        case.name,
+        kind,
+        works[1].macs - works[0].macs,
+        None if first is None or second is None else second - first,
+        case.bound * (_REPEATS[1] - _REPEATS[0]),
+        case.target,
+        works[1].bytes_loaded - works[0].bytes_loaded,
+        works[1].bytes_stored - works[0].bytes_stored,
+        mismatches,
+        seconds,
+    )
+
+
+def _image(case: _Case, config: Config, repeats: int) -> ProgramImage:
+    encode = isa.instruction_set(config).encode_uop
+    dram = np.random.default_rng(0).integers(0, 256, _MEMORY_BYTES, np.uint8)
+    words = np.array([encode(uop) for uop in case.uops], "<u4").view(np.uint8)
+    program: list[Instruction] = [
+        Load(memory=Memory.ACC, x_size=config.acc.depth, y_size=0, y_pad_0=1),
+        Load(memory=Memory.INP, x_size=config.inp.depth, y_size=0, y_pad_0=1),
+        Load(memory=Memory.WGT, x_size=config.wgt.depth, y_size=0, y_pad_0=1, push_next=1),
+        Load(memory=Memory.UOP, x_size=len(case.uops), pop_prev=1, push_next=1),
+        Store(x_size=0, pop_prev=1),
+        *case.instructions * repeats,
+        Finish(),
+    ]
+    address = _MEMORY_BYTES - len(program) * isa.INSTRUCTION_BYTES
+    dram[: words.size] = words
+    return ProgramImage.assemble(config, dram, address, program)
+
+
+def _gemm(config: Config, _: str) -> Iterator[_Case]:
+    zeros = [isa.Uop()] * _UOPS
+    apart = [isa.Uop(dst=n, src=n, wgt=n % config.wgt.depth) for n in range(_UOPS)]
+    for name, uops in (("one accumulator", zeros), ("accumulators in turn", apart)):
+        loops = {"uop_end": _UOPS, "iter_out": 8, "iter_in": 8}
+        yield _Case(name, 0.99, _UOPS * 64, [Gemm(**loops)], uops)
+        short: list[Instruction] = [Gemm(uop_end=_UOPS)] * 16
+        yield _Case(f"{name}, {_UOPS} an instruction", 0.95, _UOPS * 16, short, uops)
+
+
+def _alu(config: Config, _: str) -> Iterator[_Case]:
+    half = config.acc.depth // 2
+    vectors = half - isa.REQUANTIZE_PARAMETERS
+    uops = [isa.Uop(dst=0, src=half)]
+    loops = {"uop_end": 1, "iter_in": vectors, "dst_factor_in": 1}
+    add = {"alu_opcode": AluOp.ADD, **loops}
+    yield _Case("immediate", 0.95, vectors, [Alu(use_immediate=1, immediate=3, **add)], uops)
+    for name, source in (("register in the other bank", half), ("register in one bank", 0)):
+        # In one bank a conflict may cost a cycle.
+        target = 0.95 if source and config.overlap else 0.48
+        uops = [isa.Uop(dst=0, src=source)]
+        yield _Case(name, target, vectors, [Alu(src_factor_in=1, **add)], uops)
+    if config.requantize:
+        requantize = Alu(alu_opcode=AluOp.REQUANTIZE, **loops)
+        yield _Case("requantization", 0.9, vectors, [requantize], [isa.Uop(dst=0, src=half)])
+
+
+def _load(config: Config, dram: str) -> Iterator[_Case]:
+    for memory in (Memory.INP, Memory.WGT):
+        for name, fields, words in _transfers(config, config.memory(memory)):
+            yield _Case(
+                f"{memory.name} {name}",
+                0.9 if dram == "ddr" else 0.95,
+                words / memory_share(dram),
+                [Load(memory=memory, **fields)],
+                [isa.Uop()],
+            )
+
+
+def _store(config: Config, dram: str) -> Iterator[_Case]:
+    for name, fields, words in _transfers(config, config.out):
+        target = 0.9 if dram == "ddr" else 0.95
+        bound = words / memory_share(dram)
+        yield _Case(name, target, bound, [Store(**fields)], [isa.Uop()])
+
+
+def _transfers(config: Config, memory: TileMemory) -> Iterator[tuple[str, dict[str, int], float]]:
+    """Names and fields of transfers, and the words that they move."""
+    size, bus = memory.element_bytes, config.bus_bytes
+    # As much as the scratchpad holds, in a part of memory that nothing else is in.
+    place = _MEMORY_BYTES // 4
+    elements = min(memory.depth, place // size)
+    whole = {"dram_base": place // size, "x_size": elements, "y_size": 1}
+    yield "whole", whole, elements * size / bus
+    row = max(_ROW_WORDS * bus // size, 1)
+    rows = min(elements // row, place // (2 * row * size))
+    strided = {
+        "dram_base": place // size,
+        "x_size": row,
+        "y_size": rows,
+        "x_stride": 2 * row,
+    }
+    yield f"rows of {row * size // bus} words", strided, rows * row * size / bus

@@ -1,0 +1,36 @@
+"""A device that counts what the programs that it runs ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.work import Work, work
+
+
+class WatchedDevice:
+    """``device``, with the work of its latest run in `work`."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.name = device.name
+        self.config = device.config
+        self.memory_bytes = device.memory_bytes
+        self.work: Work = work(device.config, [])
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        return self._device.read(address, size)
+
+    def write(self, address: int, data: npt.NDArray[Any] | bytes) -> None:
+        self._device.write(address, data)
+
+    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+        size = isa.INSTRUCTION_BYTES
+        raw = self.read(insn_addr, insn_count * size).tobytes()
+        words = (int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size))
+        self.work = work(self.config, words)
+        return self._device.run(insn_addr, insn_count, time_limit)

@@ -1,0 +1,77 @@
+"""``vta bench``: what it prints, what it writes, and what it makes of a wrong result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from amaranth_vta.bench import layers, rates
+from amaranth_vta.cli import invoke
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.operators.by_hand import rows
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.requantize import Rescale
+
+
+@pytest.mark.parametrize("name", rates.KINDS)
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])
+def test_rates_are_measured_on_any_configuration(
+    name: str, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert invoke(["bench", name, "--config", config, "--json", str(out)]) == 0
+    report = json.loads(out.read_text())
+    assert report["mismatches"] == 0
+    assert report["cycles"] is None
+    assert report["fault"] is None
+    assert all(layer["operator"] == name for layer in report["layers"])
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(report["layers"])
+
+
+def test_layers_need_a_configuration_that_has_schedules(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert invoke(["bench", "resnet18-layers", "--config", "tiny"]) == 2
+    assert "no schedules by hand for this configuration" in capsys.readouterr().err
+
+
+def test_a_layer_is_compared_with_numpy_and_with_the_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = PRESETS["pynq-extended"]
+    row = next(row for row in rows(config) if row.name == "1x1 s2 64-128")
+    monkeypatch.setattr(layers, "rows", lambda _: [row])
+    assert invoke(["bench", "resnet18-layers"]) == 0
+    assert "Conv 1x1 s2 64-128" in capsys.readouterr().out
+    convolved = layers.convolved
+    monkeypatch.setattr(layers, "convolved", lambda *a: convolved(*a) ^ 1)
+    assert invoke(["bench", "resnet18-layers"]) == 1
+    assert "100,352 elements differ" in capsys.readouterr().out
+
+
+def test_bounds_are_those_of_the_targets() -> None:
+    config = PRESETS["pynq-extended"]
+    bounds = {
+        row.name: layers.bound_cycles(Conv2d(**row.workload, requantize=Rescale()), config, "ideal")
+        for row in rows(config)
+    }
+    assert bounds["conv1 7x7 s2 3-64, im2col"] == 501_760
+    assert bounds["3x3 64-64"] == 451_584
+    assert bounds["1x1 s2 64-128"] == 38_784
+    assert bounds["1x1 s2 256-512"] == 26_304
+    assert layers.memory_share("ddr") == pytest.approx(0.962, abs=0.001)
+
+
+def test_a_measurement_knows_whether_it_reaches_its_target() -> None:
+    (item,) = (
+        item
+        for item in rates.measure_rates("alu", PRESETS["tiny"], "functional", "ideal")
+        if item.name == "immediate"
+    )
+    assert item.of_bound is None
+    assert item.is_reached
+    assert replace(item, cycles=round(item.bound_cycles / 0.94)).is_reached is False
+    assert replace(item, cycles=round(item.bound_cycles / 0.96)).is_reached
