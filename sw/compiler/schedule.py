@@ -171,10 +171,12 @@ class Stage:
             )
         self.scope = scope
 
-    def double_buffer(self) -> None:
-        """Keeps two copies of the buffer and uses them in turn, so that the next one can be
-        filled while this one is read."""
-        self.copies = 2
+    def double_buffer(self, copies: int = 2) -> None:
+        """Keeps two copies of the buffer, or more, and uses them in turn, so that the next ones
+        can be filled while this one is read."""
+        if copies < 1:
+            raise ScheduleError(f"double_buffer of {self.name}: {copies} copies")
+        self.copies = copies
 
     def pragma(self, axis: IterVar, name: str) -> None:
         """Makes the loops from ``axis`` inward DMA copies or ALU operations."""

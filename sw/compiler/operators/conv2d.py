@@ -69,7 +69,8 @@ class Conv2dKnobs:
     of the image stays while all weights pass. With ``ahead`` the next tiles are loaded while the
     machine computes, beside those that it computes with. With ``in_turn`` the next tile of the
     output accumulates while one is requantized and stored; bias or parameters are then all loaded
-    at the beginning.
+    at the beginning. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
+    than two, loading weights holds up fewer tiles.
     """
 
     outputs: int
@@ -80,6 +81,7 @@ class Conv2dKnobs:
     weights_outside: bool = True
     ahead: bool = False
     in_turn: bool = False
+    image_copies: int = 2
 
     def weights_loaded_once(self, c: Conv2d) -> bool:
         return (
@@ -214,9 +216,9 @@ def scheduled(
     do, di = s[conv].split(dy, knobs.kernel_rows)
     s[conv].reorder(co, do, n, o, ci_, di, dx, h, w_, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    for tensor, scope, place, once in (
-        (x_buf, env.inp_scope, wo, knobs.image_loaded_once(c)),
-        (w_buf, env.wgt_scope, oo, knobs.weights_loaded_once(c)),
+    for tensor, scope, place, copies in (
+        (x_buf, env.inp_scope, wo, 1 if knobs.image_loaded_once(c) else knobs.image_copies),
+        (w_buf, env.wgt_scope, oo, 1 if knobs.weights_loaded_once(c) else 2),
     ):
         s[tensor].set_scope(scope)
         if knobs.is_whole(c):
@@ -224,8 +226,8 @@ def scheduled(
         else:
             s[tensor].compute_at(s[conv], do)
         s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-        if knobs.ahead and not once:
-            s[tensor].double_buffer()
+        if knobs.ahead:
+            s[tensor].double_buffer(copies)
     return s, [x, w, bias, y]
 
 

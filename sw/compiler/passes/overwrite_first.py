@@ -1,7 +1,7 @@
 """The first products of a matrix product overwrite the accumulators, which are then not reset.
 
-The first iteration of each loop that accumulates is taken out of it: what comes first of all sets
-the accumulators, and the others add. It is for machines that have such an instruction; where data
+The first iteration of each loop that accumulates is taken out of it: what comes first of all begins
+at zero, and the others add. It is for machines that have such an instruction; where data
 is moved within the loops, which would be written twice, the reset stays.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.expr import Affine, Binary, Const, Var
+from amaranth_vta.sw.compiler.expr import Affine, Const, Var
 from amaranth_vta.sw.compiler.ir import (
     Allocate,
     Assign,
@@ -78,7 +78,7 @@ def _first(stmt: Stmt) -> Stmt | None:
             return None if begin is None else seq(begin, _others(stmt))
         case Region():
             summed = [p for p in walk(stmt) if isinstance(p, For) and p.var not in outputs]
-            return _setting(stmt) if len(summed) == 1 else None
+            return _beginning_at_zero(stmt, summed[0]) if len(summed) == 1 else None
     return None
 
 
@@ -98,8 +98,16 @@ def _others(loop: For) -> Stmt:
     return replace(loop, var=var, extent=loop.extent - 1, body=body)
 
 
-def _setting(stmt: Stmt) -> Stmt:
-    if isinstance(stmt, Assign):
-        assert isinstance(stmt.value, Binary)
-        return replace(stmt, value=stmt.value.right, reduces=False)
-    return rebuild(stmt, _setting)
+def _beginning_at_zero(region: Region, summed: For) -> Region:
+    """``region`` with its reset within, which is one instruction of the machine."""
+
+    def cleared(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Assign():
+                return replace(stmt, value=Const(0, stmt.buffer.dtype), reduces=False)
+            case For() if stmt.var is summed.var:
+                return cleared(stmt.body)
+        return rebuild(stmt, cleared)
+
+    reset = copied(cleared(region.body), {summed.var: Affine({})}, {})
+    return replace(region, body=seq(reset, region.body))

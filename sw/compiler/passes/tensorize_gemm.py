@@ -38,13 +38,30 @@ def tensorize_gemm(function: Function, config: Config) -> Function:
 
     def visit(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Region) and stmt.kind == "gemm":
-            return seq(*(_tensorize(loops, assign, config) for loops, assign in assignments(stmt)))
+            parts = assignments(stmt)
+            if config.overwrite and _begin_at_zero(parts):
+                return _tensorize(*parts[1], config, overwrite=True)
+            return seq(*(_tensorize(loops, assign, config) for loops, assign in parts))
         return rebuild(stmt, visit)
 
     return replace(function, body=visit(function.body))
 
 
-def _tensorize(loops: Sequence[For], assign: Assign, config: Config) -> Stmt:
+def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
+    """Whether each accumulator is reset and then has one tile's products added."""
+    if len(parts) != 2:
+        return False
+    (_, reset), (loops, update) = parts
+    if reset.reduces or not update.reduces or reset.buffer is not update.buffer:
+        return False
+    index = flat_index(update.buffer, update.indices, update.label.stage)
+    summed = [loop for loop in loops if loop.var not in index.terms]
+    return isinstance(reset.value, Const) and not reset.value.value and len(summed) == 1
+
+
+def _tensorize(
+    loops: Sequence[For], assign: Assign, config: Config, overwrite: bool = False
+) -> Stmt:
     stage = assign.label.stage
     if assign.buffer.scope != "acc" or assign.buffer.dtype != scope_dtype(config, "acc"):
         raise LoweringError(
@@ -60,7 +77,8 @@ def _tensorize(loops: Sequence[For], assign: Assign, config: Config) -> Stmt:
             f"{stage}: the loops within gemm do not walk through a tile of {config.batch} x "
             f"{config.block_out} accumulators ({assign.buffer.name}: {index})"
         )
-    if not assign.reduces and isinstance(assign.value, Const):
+    if not assign.reduces:
+        assert isinstance(assign.value, Const)
         if assign.value.value:
             raise LoweringError(f"{stage}: gemm begins at 0, not at {assign.value}")
         uop = Uop(Operand(assign.buffer, dst), assign.label, reset=True)
@@ -94,7 +112,7 @@ def _tensorize(loops: Sequence[For], assign: Assign, config: Config) -> Stmt:
         assign.label,
         Operand(inp.source, src),
         Operand(wgt.source, weight),
-        overwrite=not assign.reduces,
+        overwrite=overwrite,
     )
     tile = {reduced, *outputs}
     return _around([loop for loop in loops if loop.var not in tile], uop)
@@ -117,7 +135,7 @@ def _reduced_loop(loops: Sequence[For], output: Affine, inp: Affine, extent: int
 def _factors(assign: Assign, config: Config) -> tuple[Access, Access]:
     """The input and the weight that are multiplied."""
     value = assign.value
-    if assign.reduces and isinstance(value, Binary) and value.op == "+":
+    if isinstance(value, Binary) and value.op == "+":
         value = value.right
     if isinstance(value, Binary) and value.op == "*":
         inner = [_uncast(value.left), _uncast(value.right)]

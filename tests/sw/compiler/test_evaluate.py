@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amaranth_vta.sim.arithmetic import requantized
 from amaranth_vta.sw.compiler import te
 
 RNG = np.random.default_rng(7)
@@ -81,3 +82,27 @@ def test_a_missing_value_is_named() -> None:
         te.evaluate(b, {})
     with pytest.raises(te.ExpressionError, match=r"a has the shape \(4,\), not \(5,\)"):
         te.evaluate(b, {a: np.zeros(5, np.int32)})
+
+
+def test_requantization_means_what_the_machine_does() -> None:
+    values, bias = (RNG.integers(-1 << 31, 1 << 31, 100_000).astype(np.int32) for _ in range(2))
+    near = np.ldexp(RNG.uniform(0.5, 2, values.size), RNG.integers(-33, 2, values.size))
+    extreme = np.where(RNG.random(values.size) < 0.01, 3e38, 1.2e-38)
+    scale = np.where(RNG.random(values.size) < 0.9, near, extreme).astype(np.float32)
+    parameters = te.requantization_parameters(bias, scale, -7, -100, 90)
+    v, p = te.placeholder(values.shape, "v"), te.placeholder(parameters.shape, "p")
+    y = te.compute(values.shape, lambda i: te.requantize(v[i], p[i, 0], p[i, 1], p[i, 2]), "y")
+    assert y.op.body is not None
+    result = te.evaluate(y, {v: values, p: parameters})
+    np.testing.assert_array_equal(result, requantized(values, *parameters.T))
+    assert np.unique(result).size == 191
+
+
+def test_requantization_parameters_are_checked() -> None:
+    with pytest.raises(ValueError, match="not a positive normal float32"):
+        te.requantization_parameters([1], [0.0], 0, -128, 127)
+    with pytest.raises(ValueError, match="zero point 0 and bounds 5 to 4 are not int8"):
+        te.requantization_parameters([1], [1.0], 0, 5, 4)
+    a = te.placeholder((4,), "a", "int8")
+    with pytest.raises(te.ExpressionError, match=r"requantize\(a\[i\], .*: a\[i\] is int8, not"):
+        te.compute((4,), lambda i: te.requantize(a[i], a[i], a[i], a[i]), "b")

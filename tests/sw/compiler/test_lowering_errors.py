@@ -269,6 +269,10 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
         lambda: computed(lambda a, b: te.if_then_else(a > b, a, b)),
         "result: the ALU cannot do if_then_else",
     ),
+    (
+        lambda: computed(lambda a, b: te.requantize(a, b, b, b)),
+        "result: requantize needs a machine with the extension REQUANTIZE; on others scales are",
+    ),
 ]
 
 
@@ -281,6 +285,28 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     s, args = make()
     with pytest.raises(ValueError, match=message):
         build(s, args, env=ENV)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda a, b: te.requantize(a, b, b, b),
+            "bias, scale and bounds of requantize are three tiles of one tensor, one after the "
+            "other; .* does not follow",
+        ),
+        (
+            lambda a, b: te.requantize(a, b, b + 1, b),
+            "result: the parameters of .* are not all accumulators",
+        ),
+    ],
+)
+def test_requantization_that_the_machine_cannot_do_is_refused(
+    function: Callable[..., Expr], message: str
+) -> None:
+    s, args = computed(function)
+    with pytest.raises(ValueError, match=message):
+        build(s, args, env=Environment(PRESETS["tiny-extended"]))
 
 
 def test_lower_prints_what_build_refuses() -> None:

@@ -64,6 +64,10 @@ def _twice_in_an_order(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[c].reorder(c.op.axis[0], c.op.axis[0])
 
 
+def _no_copies(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].double_buffer(0)
+
+
 def _cache_for_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s.cache_read(s[b].op.body.left.source, "acc", [c])  # type: ignore[union-attr]
 
@@ -82,6 +86,7 @@ def _cache_for_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_no_intrinsic, "tensorize of c.i: 'gemm' is not an intrinsic; use env.gemm"),
         (_inlined_output, "compute_inline of c: an output must be stored"),
         (_twice_in_an_order, "reorder of c: an axis is given twice"),
+        (_no_copies, "double_buffer of b: 0 copies"),
         (_cache_for_a_stranger, "cache_read of a: c does not read it"),
     ],
 )
