@@ -5,7 +5,7 @@ hardware signals; no position is written down here.
 """
 
 from amaranth.hdl import Shape, signed, unsigned
-from amaranth.lib import data, enum, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import isa
@@ -15,16 +15,6 @@ INDEX_WIDTH = 32
 # Bits of a byte address: the largest element index times the largest element, and a base of the
 # same size, still fit, so that no address ever wraps.
 ADDRESS_WIDTH = 48
-
-
-class Opcode(enum.Enum, shape=3):
-    """`isa.Opcode` as a hardware enumeration."""
-
-    LOAD = isa.Opcode.LOAD
-    STORE = isa.Opcode.STORE
-    GEMM = isa.Opcode.GEMM
-    FINISH = isa.Opcode.FINISH
-    ALU = isa.Opcode.ALU
 
 
 def instruction_layout(config: Config, opcode: isa.Opcode) -> data.FlexibleLayout:
