@@ -75,8 +75,8 @@ def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:
     """
     following = np.arange(REQUANTIZE_PARAMETERS)
     for part in _independent_parts(dst, src[:, np.newaxis] + following):
-        bias, scale, bounds = (acc[src[part] + number] for number in following)
-        acc[dst[part]] = requantized(acc[dst[part]], bias, scale, bounds)
+        parameters = (acc[src[part] + number] for number in following)
+        acc[dst[part]] = requantized(acc[dst[part]], *parameters)
 
 
 def requantized(acc: Tiles, bias: Tiles, scale: Tiles, bounds: Tiles) -> Tiles:

@@ -129,7 +129,7 @@ def random_data(layer: Conv2d, config: Config, seed: int = 0) -> tuple[Array, Ar
     flat = te.requantization_parameters(
         chance.integers(-9999, 9999, channels), scale.astype(np.float32), -3, -128, 127
     )
-    by_tile = flat.reshape(layer.outputs, 1, config.block_out, 3).transpose(0, 3, 1, 2)
+    by_tile = flat.reshape(layer.outputs, 1, config.block_out, -1).transpose(0, 3, 1, 2)
     return x, w, np.repeat(by_tile, config.batch, axis=2)
 
 
@@ -153,5 +153,5 @@ def convolved(layer: Conv2d, x: Array, w: Array, parameters: Array) -> Array:
             total += images[:, rows_read, columns_read] @ matrices[dy, dx]
     tiles = total.astype(np.int64).astype(np.int32)
     tiles = tiles.reshape(x.shape[0], x.shape[4], height, width, w.shape[0], -1)
-    of_channel = (parameters[:, number][None, :, None, None] for number in range(3))
+    of_channel = (parameters[None, :, number, None, None] for number in range(parameters.shape[1]))
     return te.requantized(tiles.transpose(0, 4, 2, 3, 1, 5), *of_channel).astype(np.int8)

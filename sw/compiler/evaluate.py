@@ -147,7 +147,7 @@ class _Evaluator:
                     self._value(value.false, indices, outside),
                 )
             case Requantize():
-                parts = (value.value, value.bias, value.scale, value.bounds)
+                parts = (value.value, *value.parameters)
                 return requantized(*(self._value(part, indices, where) for part in parts))
             case AllOf():
                 result = np.array(True)

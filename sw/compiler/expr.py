@@ -16,6 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Union
 
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
+
 INDEX_DTYPE = "int32"
 _BITS = {"int4": 4, "int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint4": 4, "uint8": 8}
 # Inclusive bounds of a value.
@@ -351,14 +353,14 @@ class Requantize(Expr):
     """``value`` with a bias, scaled, rounded, moved to its zero point and clipped, as
     `amaranth_vta.sw.compiler.requantization.requantized` says."""
 
-    __slots__ = ("bias", "bounds", "scale", "value")
+    __slots__ = ("parameters", "value")
 
-    def __init__(self, value: Expr, bias: Expr, scale: Expr, bounds: Expr) -> None:
-        self.value, self.bias, self.scale, self.bounds = value, bias, scale, bounds
+    def __init__(self, value: Expr, *parameters: Expr) -> None:
+        self.value, self.parameters = value, parameters
         self.dtype = value.dtype
 
     def __str__(self) -> str:
-        return f"requantize({self.value}, {self.bias}, {self.scale}, {self.bounds})"
+        return f"requantize({', '.join(map(str, (self.value, *self.parameters)))})"
 
 
 def _inner(value: Expr) -> str:
@@ -699,19 +701,22 @@ def _check_value(name: str, value: Expr, ranges: Mapping[Var, Interval], guarded
                 _check_value(name, child, ranges, guarded)
 
 
-def requantize(value: Expr, bias: Expr, scale: Expr, bounds: Expr) -> Expr:
-    """clip(rint(float32(float32(value + bias) · scale)) + zero_point, low, high).
+def requantize(value: Expr, *parameters: Expr) -> Expr:
+    """``value`` plus a bias, scaled, rounded, moved to its zero point and clipped.
 
-    All int32: ``scale`` is the bits of a float32, and ``bounds`` holds zero_point, low and high, as
-    `amaranth_vta.sw.compiler.requantization.requantization_parameters` makes them; its NumPy
+    All int32; the parameters are one after the other those that
+    `amaranth_vta.sw.compiler.requantization.requantization_parameters` makes, and the NumPy
     meaning, exactly, is `requantized` there. Raises `ExpressionError` for other dtypes.
     """
-    for part in (value, bias, scale, bounds):
+    text = str(Requantize(value, *parameters))
+    if len(parameters) != REQUANTIZE_PARAMETERS:
+        raise ExpressionError(
+            f"{text}: {len(parameters)} parameters instead of {REQUANTIZE_PARAMETERS}"
+        )
+    for part in (value, *parameters):
         if part.dtype != "int32":
-            raise ExpressionError(
-                f"requantize({value}, {bias}, {scale}, {bounds}): {part} is {part.dtype}, not int32"
-            )
-    return Requantize(value, bias, scale, bounds)
+            raise ExpressionError(f"{text}: {part} is {part.dtype}, not int32")
+    return Requantize(value, *parameters)
 
 
 def reduce_axis(dom: tuple[int, int], name: str = "r") -> IterVar:
@@ -767,7 +772,7 @@ def children(value: Expr) -> tuple[Expr, ...]:
         case Select():
             return value.condition, value.true, value.false
         case Requantize():
-            return value.value, value.bias, value.scale, value.bounds
+            return value.value, *value.parameters
         case Access():
             return value.indices
     return ()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import AluOp
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp
 
 from .expr import (
     Access,
@@ -142,7 +142,7 @@ class _Interpreter:
             case Select():
                 return self.value(value.true if self.value(value.condition) else value.false)
             case Requantize():
-                parts = (value.value, value.bias, value.scale, value.bounds)
+                parts = (value.value, *value.parameters)
                 return int(requantized(*(np.array(self.value(part), np.int32) for part in parts)))
             case AllOf():
                 return int(all(self.value(part) for part in value.conditions))
@@ -230,7 +230,8 @@ class _Interpreter:
             old = self.read(uop.dst, added.get("dst", 0))
         if uop.alu is AluOp.REQUANTIZE:
             assert uop.src is not None
-            parameters = [self.read(uop.src, added.get("src", 0) + at) for at in range(3)]
+            first = added.get("src", 0)
+            parameters = [self.read(uop.src, first + at) for at in range(REQUANTIZE_PARAMETERS)]
             arrays = (np.array(values, np.int32) for values in (old, *parameters))
             target[there] = requantized(*arrays).tolist()
             return

@@ -516,7 +516,7 @@ class _Printer:
             case Cast():
                 return f"{value.dtype}({self.expr(value.value)})"
             case Requantize():
-                operands = (value.value, value.bias, value.scale, value.bounds)
+                operands = (value.value, *value.parameters)
                 return f"requantize({', '.join(map(self.expr, operands))})"
             case Select():
                 parts = (value.condition, value.true, value.false)

@@ -12,6 +12,7 @@ import pytest
 from amaranth_vta.hw.compute import Compute
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import (
+    REQUANTIZE_PARAMETERS,
     Alu,
     AluOp,
     Cause,
@@ -312,8 +313,8 @@ def test_requantization_reads_its_parameters_when_they_change() -> None:
 def test_parameters_past_the_depth_are_out_of_range() -> None:
     requantize = Alu(uop_end=1, alu_opcode=AluOp.REQUANTIZE)
     for src, fault in (
-        (EXTENDED.acc.depth - 3, None),
-        (EXTENDED.acc.depth - 2, (1, Cause.INDEX_OUT_OF_RANGE)),
+        (EXTENDED.acc.depth - REQUANTIZE_PARAMETERS, None),
+        (EXTENDED.acc.depth - REQUANTIZE_PARAMETERS + 1, (1, Cause.INDEX_OUT_OF_RANGE)),
     ):
         outcome = run([load_uops(1), requantize, Finish()], [Uop(src=src)], config=EXTENDED)
         assert outcome.fault == fault

@@ -149,7 +149,9 @@ class Interpreter:
                     if alu.alu_opcode == AluOp.REQUANTIZE:
                         acc[dst] = [
                             requantized_scalar(*lane)
-                            for lane in zip(acc[dst], *acc[src : src + 3], strict=True)
+                            for lane in zip(
+                                acc[dst], *acc[src : src + isa.REQUANTIZE_PARAMETERS], strict=True
+                            )
                         ]
                         continue
                     second = [alu.immediate] * len(acc[dst])
@@ -321,16 +323,17 @@ def test_requantize_does_what_numpy_floats_do(
 ) -> None:
     # Parameters are whatever there is, and may be what an earlier micro-op made.
     most = data.draw(st.sampled_from((5, config.acc.depth)))
-    depths = {"dst": most, "src": most - 2}
+    depths = {"dst": most, "src": most + 1 - isa.REQUANTIZE_PARAMETERS}
     fields, words = data.draw(kernels(config, depths))
     alu = Alu(alu_opcode=AluOp.REQUANTIZE, immediate=data.draw(st.integers(-3, 3)), **fields)
     assert_same_effect(config, seed, alu, words)
 
 
-def test_requantize_reads_three_elements_within_the_depth() -> None:
+def test_requantize_reads_its_parameters_within_the_depth() -> None:
     config = EXTENDED[0]
     depth = config.acc.depth
-    for src, fits in ((depth - 3, True), (depth - 2, False), (depth - 1, False)):
+    last = depth - isa.REQUANTIZE_PARAMETERS
+    for src, fits in ((last, True), (last + 1, False), (depth - 1, False)):
         executor = executor_of(config, 1)
         executor.uop.tiles[0] = isa.instruction_set(config).encode_uop(isa.Uop(0, src))
         alu = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1)

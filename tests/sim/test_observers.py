@@ -7,6 +7,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import (
+    REQUANTIZE_PARAMETERS,
     Alu,
     AluOp,
     Finish,
@@ -200,7 +201,7 @@ def claims_of_other_elements(dst: int, src: int, then: int) -> list[FalseClaim]:
 def test_every_element_that_is_read_counts() -> None:
     assert claims_of_other_elements(dst=64, src=67, then=0) == []
     assert claims_of_other_elements(dst=64, src=0, then=5) == [FalseClaim(1, 2, 0)]
-    for parameter in range(3):
+    for parameter in range(REQUANTIZE_PARAMETERS):
         element = 20 + parameter
         assert claims_of_other_elements(dst=64, src=20, then=element) == [FalseClaim(2, 3, element)]
     assert claims_of_other_elements(dst=22, src=20, then=5) == [FalseClaim(2, 2, 22)]

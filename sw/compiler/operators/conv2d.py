@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
@@ -148,7 +149,7 @@ def scheduled(
     )
     tile = (env.BATCH, env.BLOCK_OUT)
     if isinstance(c.requantize, Rescale):
-        bias = te.placeholder((c.outputs, 3, *tile), "parameters", acc)
+        bias = te.placeholder((c.outputs, REQUANTIZE_PARAMETERS, *tile), "parameters", acc)
     else:
         bias = te.placeholder((c.outputs, *tile), "bias", acc)
     step = c.row_step
@@ -235,7 +236,7 @@ def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2d
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     c = workload
     accumulators = 2 if isinstance(c.requantize, Requantize) and c.requantize.shift else 1
-    parameters = 3 if isinstance(c.requantize, Rescale) else 1
+    parameters = REQUANTIZE_PARAMETERS if isinstance(c.requantize, Rescale) else 1
     for outputs, rows, inputs, kernel, ahead in product(
         even_tiles(c.outputs),
         even_tiles(c.output_height),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Expr, Tensor
@@ -53,12 +54,13 @@ class Rescale:
 def rescaled(total: Tensor, parameters: Callable[..., Expr]) -> list[Tensor]:
     """The one stage from ``total`` to its requantized value.
 
-    ``parameters`` gives one of the three at its number and an index of ``total``.
+    ``parameters`` gives one of them at its number and an index of ``total``.
     """
+    numbers = range(REQUANTIZE_PARAMETERS)
     return [
         te.compute(
             total.shape,
-            lambda *i: te.requantize(total(*i), *(parameters(number, *i) for number in range(3))),
+            lambda *i: te.requantize(total(*i), *(parameters(number, *i) for number in numbers)),
             f"{total.name}_rescaled",
         )
     ]

@@ -185,7 +185,7 @@ class _Arithmetic:
                 f"{self.stage}: requantize needs a machine with the extension REQUANTIZE; "
                 "on others scales are powers of two, by shifts"
             )
-        parameters = [self.plain(part) for part in (value.bias, value.scale, value.bounds)]
+        parameters = [self.plain(part) for part in value.parameters]
         accesses = [part for part in parameters if isinstance(part, Access)]
         if len(accesses) != len(parameters):
             raise LoweringError(f"{self.stage}: the parameters of {value} are not all accumulators")
@@ -226,8 +226,8 @@ class _Arithmetic:
             place = operand.index.plus(Affine({}, number))
             if other.buffer is not operand.buffer or not other.index.same(place):
                 raise LoweringError(
-                    f"{self.stage}: bias, scale and bounds of requantize are three tiles of one "
-                    f"tensor, one after the other; {access} does not follow {step.operand}"
+                    f"{self.stage}: the parameters of requantize are tiles of one tensor, one "
+                    f"after the other; {access} does not follow {step.operand}"
                 )
         return Uop(self.dst, label, operand, alu=step.operation)
 

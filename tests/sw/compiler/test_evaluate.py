@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sim.arithmetic import requantized
 from amaranth_vta.sw.compiler import te
 
@@ -91,7 +92,11 @@ def test_requantization_means_what_the_machine_does() -> None:
     scale = np.where(RNG.random(values.size) < 0.9, near, extreme).astype(np.float32)
     parameters = te.requantization_parameters(bias, scale, -7, -100, 90)
     v, p = te.placeholder(values.shape, "v"), te.placeholder(parameters.shape, "p")
-    y = te.compute(values.shape, lambda i: te.requantize(v[i], p[i, 0], p[i, 1], p[i, 2]), "y")
+    y = te.compute(
+        values.shape,
+        lambda i: te.requantize(v[i], *(p[i, number] for number in range(p.shape[1]))),
+        "y",
+    )
     assert y.op.body is not None
     result = te.evaluate(y, {v: values, p: parameters})
     np.testing.assert_array_equal(result, requantized(values, *parameters.T))
@@ -105,4 +110,4 @@ def test_requantization_parameters_are_checked() -> None:
         te.requantization_parameters([1], [1.0], 0, 5, 4)
     a = te.placeholder((4,), "a", "int8")
     with pytest.raises(te.ExpressionError, match=r"requantize\(a\[i\], .*: a\[i\] is int8, not"):
-        te.compute((4,), lambda i: te.requantize(a[i], a[i], a[i], a[i]), "b")
+        te.compute((4,), lambda i: te.requantize(a[i], *[a[i]] * REQUANTIZE_PARAMETERS), "b")

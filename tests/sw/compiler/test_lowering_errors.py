@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, build
 from amaranth_vta.sw.compiler.environment import Environment
@@ -270,7 +271,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
         "result: the ALU cannot do if_then_else",
     ),
     (
-        lambda: computed(lambda a, b: te.requantize(a, b, b, b)),
+        lambda: computed(lambda a, b: te.requantize(a, *[b] * REQUANTIZE_PARAMETERS)),
         "result: requantize needs a machine with the extension REQUANTIZE; on others scales are",
     ),
 ]
@@ -291,12 +292,12 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     ("function", "message"),
     [
         (
-            lambda a, b: te.requantize(a, b, b, b),
-            "bias, scale and bounds of requantize are three tiles of one tensor, one after the "
-            "other; .* does not follow",
+            lambda a, b: te.requantize(a, *[b] * REQUANTIZE_PARAMETERS),
+            "the parameters of requantize are tiles of one tensor, one after the other; "
+            ".* does not follow",
         ),
         (
-            lambda a, b: te.requantize(a, b, b + 1, b),
+            lambda a, b: te.requantize(a, b + 1, *[b] * (REQUANTIZE_PARAMETERS - 1)),
             "result: the parameters of .* are not all accumulators",
         ),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Expr, Tensor
@@ -194,7 +195,7 @@ def requantized() -> Scheduled:
     rows, inputs, outputs = 2, 3, 4
     x = te.placeholder((rows, inputs, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
     w = te.placeholder((outputs, inputs, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
-    p = te.placeholder((outputs, 3, *TAIL), "p", ENV.acc_dtype)
+    p = te.placeholder((outputs, REQUANTIZE_PARAMETERS, *TAIL), "p", ENV.acc_dtype)
     bufs = [te.compute(t.shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (x, w, p)]
     x_buf, w_buf, p_buf = bufs
     ko, ki = te.reduce_axis((0, inputs), "ko"), te.reduce_axis((0, ENV.BLOCK_IN), "ki")
@@ -210,7 +211,8 @@ def requantized() -> Scheduled:
     result = te.compute(
         total.shape,
         lambda co, bo, bi, ci: te.requantize(
-            total(co, bo, bi, ci), *(p_buf(co, number, bi, ci) for number in range(3))
+            total(co, bo, bi, ci),
+            *(p_buf(co, number, bi, ci) for number in range(REQUANTIZE_PARAMETERS)),
         ),
         "result",
     )

@@ -142,7 +142,7 @@ def rescaling(rng: np.random.Generator, workload: Conv2d, config: Config) -> Arr
     parameters = te.requantization_parameters(
         rng.integers(-500, 500, channels), scale, int(rng.integers(-5, 5)), -128, 120
     )
-    tiles = parameters.reshape(workload.outputs, 1, config.block_out, 3).transpose(0, 3, 1, 2)
+    tiles = parameters.reshape(workload.outputs, 1, config.block_out, -1).transpose(0, 3, 1, 2)
     return np.repeat(tiles, config.batch, axis=2)
 
 
@@ -157,8 +157,8 @@ def check_rescaled(
     parameters = rescaling(rng, workload, config)
     got = run(function, [x, w, parameters], order)
     total = convolved(workload, x, w).astype(np.int32)
-    bias, scale, bounds = (parameters[:, number][None, :, None, None] for number in range(3))
-    np.testing.assert_array_equal(got, te.requantized(total, bias, scale, bounds))
+    of_channel = (parameters[None, :, number, None, None] for number in range(parameters.shape[1]))
+    np.testing.assert_array_equal(got, te.requantized(total, *of_channel))
     return function.lowered.instructions()
 
 
