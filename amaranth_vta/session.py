@@ -292,7 +292,7 @@ class Session:
                 reports.append(self._machine_report(step, measured))
             elif isinstance(step, ToMachine) and not isinstance(previous, RunHost | None):
                 reason = "tiles that the machine stores are not those that it reads"
-                reports.append(_host_report(step.tensor, "layout", reason, measured))
+                reports.append(_host_report(step.operand.tensor, "layout", reason, measured))
             previous = step
         return reports
 

@@ -25,7 +25,7 @@ def explanation(session: Session) -> Iterator[str]:
             case RunLayer():
                 yield _layer(step)
             case ToMachine():
-                yield f"{step.tensor}: cut into tiles, to the machine"
+                yield f"{step.operand.tensor}: cut into tiles, to the machine"
             case _:
                 yield f"{step.tensor}: put together from tiles, to the host"
 
@@ -33,9 +33,9 @@ def explanation(session: Session) -> Iterator[str]:
 def _layer(step: RunLayer) -> str:
     layer, work = step.layer, step.work
     nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)
-    shapes = " to ".join(str(list(image)) for image in (layer.source_image, layer.result_image))
+    sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
     return (
-        f"{nodes}: on the machine, {layer.source} to {layer.result}, {shapes}\n"
+        f"{nodes}: on the machine, {sources} to {layer.result.tensor} {list(layer.result.image)}\n"
         f"at least {work.bound_cycles:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
         f"{work.alu_uops:,} of ALU, {work.bytes_loaded:,} bytes loaded and "
         f"{work.bytes_stored:,} stored\n"

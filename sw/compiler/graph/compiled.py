@@ -14,10 +14,10 @@ from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import Work, work
 
-from .layout import TileLayout
+from .layer import HostNode, Layer, Operand
 from .memory_plan import share_buffers
 from .network import Network
-from .placement import HostNode, Image, Layer, Placement, place
+from .placement import Placement, place
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,19 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class ToMachine:
-    """Cuts the host's ``tensor`` into tiles and writes them to ``buffer``."""
+    """Cuts the host's tensor that ``operand`` names into tiles and writes them to ``buffer``."""
 
-    tensor: str
-    image: Image
-    layout: TileLayout
+    operand: Operand
     buffer: str
 
 
 @dataclass(frozen=True)
 class ToHost:
-    """Reads tiles from ``buffer`` and makes the host's ``tensor`` of them, of shape ``shape``."""
+    """Reads ``operand``, tiles in ``buffer``, and makes the host's ``tensor`` of them."""
 
     tensor: str
-    image: Image
-    layout: TileLayout
+    operand: Operand
     buffer: str
-    shape: tuple[int, ...]
 
 
 Step = RunHost | RunLayer | ToMachine | ToHost
@@ -89,8 +85,8 @@ class _Planner:
         self.network = network
         self.placement = placement
         self.on_host = set(network.inputs) | set(network.constants)
-        # Layouts in which the machine holds a tensor.
-        self.held: dict[str, list[TileLayout]] = {}
+        # How the machine holds a tensor.
+        self.held: dict[str, list[Operand]] = {}
         self.done: list[RunHost | Layer | ToMachine | ToHost] = []
 
     def steps(self) -> list[RunHost | Layer | ToMachine | ToHost]:
@@ -119,35 +115,21 @@ class _Planner:
         self.on_host.update(outputs)
 
     def _run_layer(self, layer: Layer) -> None:
-        layouts = self.held.setdefault(layer.source, [])
-        if layer.source_layout not in layouts:
-            self._bring_to_host(layer.source)
-            self.done.append(
-                ToMachine(
-                    layer.source,
-                    layer.source_image,
-                    layer.source_layout,
-                    buffer_name(layer.source, layer.source_layout),
-                )
-            )
-            layouts.append(layer.source_layout)
+        for source in layer.sources:
+            held = self.held.setdefault(source.tensor, [])
+            if source not in held:
+                self._bring_to_host(source.tensor)
+                self.done.append(ToMachine(source, source.buffer))
+                held.append(source)
         self.done.append(layer)
-        self.held[layer.result] = [layer.result_layout]
+        self.held[layer.result.tensor] = [layer.result]
 
     def _bring_to_host(self, name: str) -> None:
         if name in self.on_host:
             return
-        root = self.placement.views.get(name, name)
-        shape = self.network.types[name].shape
-        assert shape is not None
-        layout = self.held[root][0]
-        image = self.placement.images[root]
-        self.done.append(ToHost(name, image, layout, buffer_name(root, layout), shape))
+        operand = self.held[self.placement.views.get(name, name)][0]
+        self.done.append(ToHost(name, operand, operand.buffer))
         self.on_host.add(name)
-
-
-def buffer_name(tensor: str, layout: TileLayout) -> str:
-    return f"{tensor} in tiles of {layout.batch}x{layout.block} {layout.dtype}"
 
 
 def _segments(network: Network, placement: Placement) -> Iterator[list[Layer | HostNode]]:
@@ -156,8 +138,9 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Layer | H
     waiting = list(placement.items)
 
     def reads(item: Layer | HostNode) -> set[str]:
-        names = {item.source} if isinstance(item, Layer) else set(item.node.reads)
-        return {placement.views.get(name, name) for name in names}
+        if isinstance(item, Layer):
+            return {source.tensor for source in item.sources}
+        return {placement.views.get(name, name) for name in item.node.reads}
 
     side: type[Layer] | type[HostNode] = HostNode
     while waiting:
@@ -166,7 +149,7 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Layer | H
         for item in waiting:
             if isinstance(item, side) and known.issuperset(reads(item)):
                 segment.append(item)
-                known.update([item.result] if isinstance(item, Layer) else item.node.outputs)
+                known.update([item.result.tensor] if isinstance(item, Layer) else item.node.outputs)
             else:
                 later.append(item)
         if segment:
@@ -195,15 +178,15 @@ def _record(
     for step in steps:
         match step:
             case Layer():
-                source = shared.place[buffer_name(step.source, step.source_layout)]
-                target = shared.place[buffer_name(step.result, step.result_layout)]
+                sources = [activations[shared.place[item.buffer]] for item in step.sources]
+                target = activations[shared.place[step.result.buffer]]
                 own = []
                 for name, data in step.constants.items():
                     own.append(recorder.allocate(data.size, f"{step.name} {name}"))
                     own[-1].write(data)
                 constants += own
                 first = len(recorder.streams)
-                step.function.run_on(recorder, activations[source], *own, activations[target])
+                step.function.run_on(recorder, *sources, *own, target)
                 recorder.synchronize()
                 streams = range(first, len(recorder.streams))
                 result.append(RunLayer(step, streams, _work(config, recorder, streams)))
@@ -220,18 +203,9 @@ def _touched(step: RunHost | Layer | ToMachine | ToHost) -> list[tuple[str, int]
     """Buffers that a step uses, and their bytes."""
     match step:
         case Layer():
-            return [
-                (
-                    buffer_name(step.source, step.source_layout),
-                    step.source_layout.nbytes(step.source_image),
-                ),
-                (
-                    buffer_name(step.result, step.result_layout),
-                    step.result_layout.nbytes(step.result_image),
-                ),
-            ]
+            return [(item.buffer, item.nbytes) for item in (*step.sources, step.result)]
         case ToMachine() | ToHost():
-            return [(step.buffer, step.layout.nbytes(step.image))]
+            return [(step.buffer, step.operand.nbytes)]
     return []
 
 

@@ -1,5 +1,7 @@
 """Tensors as the machine holds them: cut into tiles, channels and images padded with zeros.
 
+Scalars are signed: where the graph has uint8, the machine holds int8 that are less by 128.
+
 Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). What GEMM reads has K = BLOCK_IN inputs to
 a tile, what store writes K = BLOCK_OUT outputs. Where the two are equal, in size and in type, so
 are the layouts, and a result is read as it was stored; where they differ, the host converts.
@@ -28,6 +30,9 @@ class TileLayout:
     block: int
     dtype: str
 
+    def __str__(self) -> str:
+        return f"tiles of {self.batch}x{self.block} {self.dtype}"
+
     @classmethod
     def of(cls, memory: TileMemory) -> TileLayout:
         return cls(memory.rows, memory.columns, f"int{memory.scalar_width}")
@@ -42,6 +47,7 @@ class TileLayout:
 
     def pack(self, images: Array) -> npt.NDArray[np.uint8]:
         """The bytes of activations (N, C, H, W)."""
+        images = signed(images)
         n, c, h, w = images.shape
         shape = self.shape((n, c, h, w))
         padded = np.zeros((shape[0] * self.batch, shape[1] * self.block, h, w), self._numpy)
@@ -49,12 +55,15 @@ class TileLayout:
         tiled = padded.reshape(shape[0], self.batch, shape[1], self.block, h, w)
         return pack(tiled.transpose(0, 2, 4, 5, 1, 3), self.dtype)
 
-    def unpack(self, data: npt.NDArray[np.uint8], image: tuple[int, int, int, int]) -> Array:
-        """The activations of shape ``image`` whose bytes are ``data``."""
+    def unpack(
+        self, data: npt.NDArray[np.uint8], image: tuple[int, int, int, int], dtype: np.dtype[Any]
+    ) -> Array:
+        """The activations of shape ``image`` and ``dtype`` whose bytes are ``data``."""
         n, c, h, w = image
         shape = self.shape(image)
         tiled = unpack(data, self.dtype).reshape(shape).transpose(0, 4, 1, 5, 2, 3)
-        return tiled.reshape(shape[0] * self.batch, shape[1] * self.block, h, w)[:n, :c]
+        held = tiled.reshape(shape[0] * self.batch, shape[1] * self.block, h, w)[:n, :c]
+        return (held.astype(np.int64) + offset(dtype)).astype(dtype)
 
     @property
     def _numpy(self) -> np.dtype[Any]:
@@ -78,12 +87,27 @@ def pack_weights(weights: Array, config: Config) -> npt.NDArray[np.uint8]:
     return TileLayout.of(config.wgt).pack(weights)
 
 
-def pack_bias(bias: Array, config: Config) -> npt.NDArray[np.uint8]:
-    """The bytes of a bias (outputs,), as (outputs/BLOCK_OUT, BATCH, BLOCK_OUT) accumulators."""
-    padded = np.zeros(tiles(len(bias), config.block_out) * config.block_out, np.int64)
-    padded[: len(bias)] = bias
-    rows = np.repeat(padded.reshape(-1, 1, config.block_out), config.batch, axis=1)
+def pack_bias(values: Array, config: Config) -> npt.NDArray[np.uint8]:
+    """The bytes of a bias (outputs,) as (outputs/BLOCK_OUT, BATCH, BLOCK_OUT) accumulators; of
+    parameters (outputs, number of them) as (outputs/BLOCK_OUT, number, BATCH, BLOCK_OUT)."""
+    channels = tiles(len(values), config.block_out) * config.block_out
+    padded = np.zeros((channels, *values.shape[1:]), np.int64)
+    padded[: len(values)] = values
+    blocks = padded.reshape(-1, 1, config.block_out, *values.shape[1:])
+    rows = np.repeat(blocks, config.batch, axis=1)
+    if values.ndim > 1:
+        rows = np.moveaxis(rows, -1, 1)
     return pack(rows.astype(f"int{config.acc_width}"), f"int{config.acc_width}")
+
+
+def offset(dtype: np.dtype[Any]) -> int:
+    """What the integers of a graph are more than those that the machine holds."""
+    return 128 if dtype == np.uint8 else 0
+
+
+def signed(values: Array) -> Array:
+    """What the machine holds of integers of a graph."""
+    return (values ^ np.uint8(128)).view(np.int8) if values.dtype == np.uint8 else values
 
 
 def tiles(extent: int, size: int) -> int:

@@ -53,16 +53,14 @@ class Runner:
                 case RunHost():
                     feeds = {name: values[name] for name in step.inputs}
                     values |= run_session(self._sessions[index], step.outputs, feeds)
-                case ToMachine():
-                    images = values[step.tensor].reshape(step.image)
-                    self._placed.buffer(step.buffer).write(step.layout.pack(images))
-                case ToHost():
-                    data = self._placed.buffer(step.buffer).read(
-                        np.uint8, step.layout.nbytes(step.image)
-                    )
-                    images = step.layout.unpack(data, step.image)
-                    dtype = self._compiled.network.types[step.tensor].dtype
-                    values[step.tensor] = images.reshape(step.shape).astype(dtype)
+                case ToMachine(operand, buffer):
+                    images = values[operand.tensor].reshape(operand.image)
+                    self._placed.buffer(buffer).write(operand.layout.pack(images))
+                case ToHost(tensor, operand, buffer):
+                    data = self._placed.buffer(buffer).read(np.uint8, operand.nbytes)
+                    info = self._compiled.network.types[tensor]
+                    images = operand.layout.unpack(data, operand.image, info.dtype)
+                    values[tensor] = images.reshape(info.shape)
                 case RunLayer():
                     result = self._placed.run(step.streams)
                     before = [measured.result] if measured.result else []

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Tensor
 
-from .requantize import Requantize, requantized
+from .requantize import Requantize, Rescale, requantized, rescaled
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 
 
@@ -23,7 +24,7 @@ class Dense:
     rows: int
     inputs: int
     outputs: int
-    requantize: Requantize
+    requantize: Requantize | Rescale
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ def dense(
 
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs, BLOCK_OUT,
     BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype and has `Requantize.half`
-    added, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. Without knobs the cheapest ones
-    are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    added, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. For `Rescale` there are
+    parameters instead of bias, (outputs, number of them, BATCH, BLOCK_OUT) acc_dtype. Without
+    knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do
+    not fit.
     """
 
     def built(chosen: DenseKnobs) -> Function:
@@ -64,7 +67,11 @@ def scheduled(
     d, acc = workload, env.acc_dtype
     x = te.placeholder((d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((d.outputs, d.inputs, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
-    bias = te.placeholder((d.outputs, env.BATCH, env.BLOCK_OUT), "bias", acc)
+    tile = (env.BATCH, env.BLOCK_OUT)
+    if isinstance(d.requantize, Rescale):
+        bias = te.placeholder((d.outputs, isa.REQUANTIZE_PARAMETERS, *tile), "parameters", acc)
+    else:
+        bias = te.placeholder((d.outputs, *tile), "bias", acc)
     x_buf, w_buf, bias_buf = (
         te.compute(tensor.shape, lambda *i, t=tensor: t(*i), f"{tensor.name}_buf")
         for tensor in (x, w, bias)
@@ -77,7 +84,10 @@ def scheduled(
         ),
         "matmul",
     )
-    stages = requantized(matmul, lambda n, o, b, k: bias_buf(o, b, k), d.requantize, env)
+    if isinstance(d.requantize, Rescale):
+        stages = rescaled(matmul, lambda number, n, o, b, k: bias_buf(o, number, b, k))
+    else:
+        stages = requantized(matmul, lambda n, o, b, k: bias_buf(o, b, k), d.requantize, env)
     y = te.compute(matmul.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
 
     s = te.create_schedule(y.op)
@@ -109,7 +119,8 @@ def scheduled(
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     d = workload
-    accumulators = 2 if d.requantize.shift else 1
+    accumulators = 2 if isinstance(d.requantize, Requantize) and d.requantize.shift else 1
+    parameters = isa.REQUANTIZE_PARAMETERS if isinstance(d.requantize, Rescale) else 1
     compute = d.rows * d.outputs * (d.inputs + d.requantize.operations)
     for rows, outputs, inputs, ahead in product(
         even_tiles(d.rows), even_tiles(d.outputs), even_tiles(d.inputs), (True, False)
@@ -119,7 +130,7 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
             continue
         if copies * outputs * inputs > config.wgt.depth:
             continue
-        if outputs * (accumulators * rows + 1) > config.acc.depth:
+        if outputs * (accumulators * rows + parameters) > config.acc.depth:
             continue
         tiles = parts(d.rows, rows) * parts(d.outputs, outputs)
         steps = parts(d.inputs, inputs)

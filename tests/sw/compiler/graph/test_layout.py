@@ -33,7 +33,18 @@ def test_tiles_become_the_tensor_again(dtype: str) -> None:
     images = np.random.default_rng(0).integers(-8, 8, (3, 13, 3, 2))
     packed = layout.pack(images.astype(np.int8))
     assert packed.nbytes == layout.nbytes(images.shape)
-    np.testing.assert_array_equal(layout.unpack(packed, images.shape), images)
+    got = layout.unpack(packed, images.shape, np.dtype(np.int8))
+    np.testing.assert_array_equal(got, images)
+
+
+def test_unsigned_integers_are_held_less_by_128() -> None:
+    layout = TileLayout(batch=1, block=2, dtype="int8")
+    images = np.array([0, 1, 127, 128, 255], np.uint8).reshape(1, 5, 1, 1)
+    packed = layout.pack(images)
+    assert packed.view(np.int8).tolist() == [-128, -127, -1, 0, 127, 0]
+    got = layout.unpack(packed, images.shape, images.dtype)
+    assert got.dtype == np.uint8
+    np.testing.assert_array_equal(got, images)
 
 
 def test_weights_have_outputs_for_rows() -> None:

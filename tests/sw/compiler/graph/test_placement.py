@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,13 @@ import pytest
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.canonical import canonical
+from amaranth_vta.sw.compiler.graph.layer import HostNode, Layer
 from amaranth_vta.sw.compiler.graph.load_model import load_network
 from amaranth_vta.sw.compiler.graph.network import ModelError
-from amaranth_vta.sw.compiler.graph.placement import HostNode, Layer, place
+from amaranth_vta.sw.compiler.graph.placement import place
 
 Make = Callable[..., Any]
+EXTENDED = PRESETS["pynq-extended"]
 
 
 def placed(model: onnx.ModelProto, config: Config = PRESETS["pynq"]) -> dict[str, str]:
@@ -63,17 +65,39 @@ def test_scales_that_differ_between_channels_are_the_hosts(qdq: Make) -> None:
     assert placed(graph.model()) == {"QLinearConv": "its scale differs from channel to channel"}
 
 
-def test_zero_points_are_the_hosts(qdq: Make) -> None:
-    assert placed(convolution(qdq, zero=3).model())["QLinearConv"] == "a zero point is not zero"
-    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
-    graph.node("Conv", graph.weights(2, 3, 3, 3, zero=1)).qdq(2**-3)
-    reason = "the zero point of its weights is not zero"
+def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(0.031)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[0.013, 0.017])).node("Relu").qdq(0.1, 7)
+    assert placed(graph.model(), EXTENDED) == {"QLinearConv": "machine"}
+    graph = qdq((1, 3, 8, 8)).qdq(1e-38).conv(3, 5).qdq(1e8)
+    assert placed(graph.model(), EXTENDED)["QLinearConv"] == (
+        "a scale is not a positive normal float32"
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_zero_points_go_into_the_bias(qdq: Make, dtype: Any) -> None:
+    """On the base machine too, but for an odd one of the result: halves would go to odd."""
+    low = np.iinfo(dtype).min
+    assert_exact(qdq((1, 3, 8, 8), dtype).qdq(2**-5, low + 3).conv(3, 5).qdq(2**-3, low + 130))
+    graph = qdq((1, 3, 8, 8), dtype).qdq(2**-5).conv(3, 5).qdq(2**-3, low + 131)
+    reason = "the zero point 3 is odd: halves would be rounded to odd"
     assert placed(graph.model()) == {"QLinearConv": reason}
 
 
-def test_unsigned_data_is_the_hosts(qdq: Make) -> None:
-    graph = qdq((1, 3, 8, 8), np.uint8).qdq(2**-5).conv(3, 5).qdq(2**-3)
-    assert placed(graph.model()) == {"QLinearConv": "its data is uint8, not int8"}
+def test_padding_with_a_zero_point_is_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5, 3).conv(3, 5, pads=[1, 1, 1, 1]).qdq(2**-3)
+    reason = "it pads with its zero point, and the machine with zeros"
+    assert placed(graph.model()) == {"QLinearConv": reason}
+
+
+def test_a_zero_point_of_weights_is_taken_off_if_they_remain_int8(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    assert_exact(graph.node("Conv", graph.weights(2, 3, 3, 3, zero=1)).qdq(2**-3))
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, zero=-100)).qdq(2**-3)
+    reason = "its weights, their zero point taken off, are not int8"
+    assert placed(graph.model()) == {"QLinearConv": reason}
 
 
 def test_groups_are_the_hosts(qdq: Make) -> None:
@@ -99,14 +123,14 @@ def test_sums_that_could_wrap_are_the_hosts(qdq: Make) -> None:
 
 def test_integers_wider_than_the_machines_are_the_hosts(qdq: Make) -> None:
     assert placed(convolution(qdq).model(), PRESETS["int4"])["QLinearConv"] == (
-        "int8 does not fit the 4-bit inputs of this machine"
+        "integers of 8 bits do not fit the 4-bit inputs of this machine"
     )
 
 
 def test_pooling_with_padding_needs_values_that_are_not_negative(qdq: Make) -> None:
     pads = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("MaxPool", **pads)
-    reason = "the machine pads with zeros, and values may be negative"
+    reason = "the machine pads with zeros, and what it holds may be negative"
     assert placed(graph.qdq(2**-5).model()) == {"MaxPool": reason}
     graph = convolution(qdq).node("MaxPool", **pads).node("MaxPool", **pads)
     assert placed(graph.qdq(2**-3).model()) == {"QLinearConv": "machine", "MaxPool": "machine"}
@@ -149,7 +173,7 @@ def test_a_network_that_goes_back_and_forth_is_exact(qdq: Make) -> None:
     assert_exact(graph, {"QLinearConv"})
 
 
-def assert_exact(graph: Any, on_machine: set[str]) -> None:
+def assert_exact(graph: Any, on_machine: Collection[str] = frozenset({"QLinearConv"})) -> None:
     with Session(graph.model(), "tiny") as session:
         report = session.check({"x": graph.images(2)})
         placed = {layer.operator for layer in session.layers if layer.placed_on == "machine"}
@@ -176,4 +200,4 @@ def test_a_flattened_image_is_another_name_for_it(qdq: Make) -> None:
         if isinstance(item, HostNode) and item.node.operator in ("Flatten", "Reshape")
     ]
     (dense,) = [item for item in placement.items if isinstance(item, Layer) and item.macs == 1620]
-    assert dense.source_image == (1, 5, 6, 6)
+    assert dense.sources[0].image == (1, 5, 6, 6)

@@ -135,14 +135,14 @@ def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> No
     check_conv2d(random_conv2d(seed * 4 + CONFIGS.index(config), machine), machine, None, seed)
 
 
-def rescaling(rng: np.random.Generator, workload: Conv2d, config: Config) -> Array:
+def rescaling(rng: np.random.Generator, outputs: int, config: Config) -> Array:
     """Parameters that leave results of all sizes, the same in all rows of a tile."""
-    channels = workload.outputs * config.block_out
+    channels = outputs * config.block_out
     scale = rng.uniform(0.001, 0.2, channels).astype(np.float32)
     parameters = te.requantization_parameters(
         rng.integers(-500, 500, channels), scale, int(rng.integers(-5, 5)), -128, 120
     )
-    tiles = parameters.reshape(workload.outputs, 1, config.block_out, -1).transpose(0, 3, 1, 2)
+    tiles = parameters.reshape(outputs, 1, config.block_out, -1).transpose(0, 3, 1, 2)
     return np.repeat(tiles, config.batch, axis=2)
 
 
@@ -154,7 +154,7 @@ def check_rescaled(
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
     w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
-    parameters = rescaling(rng, workload, config)
+    parameters = rescaling(rng, workload.outputs, config)
     got = run(function, [x, w, parameters], order)
     total = convolved(workload, x, w).astype(np.int32)
     of_channel = (parameters[None, :, number, None, None] for number in range(parameters.shape[1]))
@@ -230,6 +230,7 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
         pick.randint(1, 9),
         random_requantize(pick, machine),
     )
+    assert isinstance(workload.requantize, Requantize)
     knobs = DenseKnobs(2, 2, 3, ahead=config == "tiny") if seed == 0 else None
     function = dense(workload, Environment(machine), knobs)
     rng = np.random.default_rng(seed)
@@ -239,6 +240,21 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
     total = np.einsum("ncbi,ocki->nobk", x.astype(np.int64), w.astype(np.int64))
     want = accumulated(total, bias[None].astype(np.int64), workload.requantize, machine)
     np.testing.assert_array_equal(run(function, [x, w, bias], "reverse"), want)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_matrix_products_with_any_scales_are_exact(seed: int) -> None:
+    config, pick = PRESETS["tiny-extended"], random.Random(seed)
+    workload = Dense(pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9), Rescale())
+    function = dense(workload, Environment(config))
+    rng = np.random.default_rng(seed)
+    x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
+    w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
+    parameters = rescaling(rng, workload.outputs, config)
+    total = np.einsum("ncbi,ocki->nobk", x.astype(np.int64), w.astype(np.int64))
+    of_channel = (parameters[None, :, number] for number in range(parameters.shape[1]))
+    want = te.requantized(total.astype(np.int32), *of_channel)
+    np.testing.assert_array_equal(run(function, [x, w, parameters], "reverse"), want)
 
 
 def random_pool(seed: int) -> MaxPool2d:

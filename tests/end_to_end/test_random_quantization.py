@@ -1,0 +1,205 @@
+"""Random networks with any quantization: scales of whole tensors or of channels, int8 and uint8,
+zero points, weights of both types; as QDQ and as QOperator. No element may differ from ONNX
+Runtime's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amaranth_vta.session import Session
+
+Array = npt.NDArray[Any]
+# What the machine cannot do.
+REASONS = {
+    "float tensors are the host's",
+    "it pads with its zero point, and the machine with zeros",
+    "it follows an operator on the host",
+}
+
+
+class RandomNetwork:
+    """A network of one to four convolutions with poolings between, perhaps a matrix product.
+
+    ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations.
+    """
+
+    def __init__(self, seed: int, form: str, dtype: Any) -> None:
+        self.choose = random.Random(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.form, self.dtype = form, np.dtype(dtype)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {}
+        channels = self.choose.choice([1, 3, self.choose.randint(1, 40)])
+        self.shape: tuple[int, ...] = (1, channels, 9, 8)
+        self.input_shape = self.shape
+        # Standard deviation of the values, and their quantization.
+        self.deviation = 1.0
+        self.scale, self.zero = self.quantization(relu=False)
+        self.value = self.node("QuantizeLinear", "x", *self.parameters("x", self.scale, self.zero))
+        for _ in range(self.choose.randint(1, 4)):
+            self.convolution()
+            if min(self.shape[2:]) > 2 and self.choose.random() < 0.4:
+                self.pooling()
+        if self.choose.random() < 0.5:
+            self.matrix_product()
+        self.node("DequantizeLinear", self.value, *self.last, output="y")
+
+    def node(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        output = output or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        return output
+
+    def constant(self, what: str, value: Any, dtype: Any = None) -> str:
+        name = f"{what}_{len(self.constants)}"
+        self.constants[name] = np.asarray(value, dtype)
+        return name
+
+    def parameters(self, what: str, scale: Any, zero: Any, dtype: Any = None) -> tuple[str, str]:
+        self.last = (
+            self.constant(f"{what}_scale", scale, np.float32),
+            self.constant(f"{what}_zero_point", zero, dtype or self.dtype),
+        )
+        return self.last
+
+    def quantization(self, relu: bool) -> tuple[float, int]:
+        limits = np.iinfo(self.dtype)
+        scale = self.deviation * (3 if relu else 6) / 255 * self.choose.uniform(0.5, 1.3)
+        middle = limits.min if relu else (limits.min + limits.max + 1) // 2
+        zero = self.choose.choice([middle, middle, middle + self.choose.randint(-40, 40)])
+        return scale, int(np.clip(zero, limits.min, limits.max))
+
+    def weights(self, outputs: int, *shape: int) -> tuple[Array, Array, Array, Array]:
+        """Weights, their scales, their zero points, and a bias in integers."""
+        # ONNX Runtime has no QLinearConv of int8 with uint8 weights.
+        known = self.form == "qdq" or self.dtype == np.uint8
+        unsigned = known and self.choose.random() < 0.3
+        signed = self.numbers.integers(-127, 128, (outputs, *shape))
+        scale = self.numbers.uniform(0.002, 0.02, outputs if self.choose.random() < 0.6 else ())
+        dtype = np.uint8 if unsigned else np.int8
+        zero = np.full(scale.shape, 128 if unsigned else 0, dtype)
+        bias = self.numbers.integers(-4000, 4000, outputs).astype(np.int32)
+        weights = (signed + 128 if unsigned else signed).astype(dtype)
+        self.deviation *= 73 * scale.mean() * np.prod(shape) ** 0.5
+        return weights, scale.astype(np.float32), zero, bias
+
+    def anchor(self, operator: str, data: tuple[Array, ...], **attributes: Any) -> None:
+        """A Conv or Gemm with what is around it, of ``data`` as `weights` gives it."""
+        weights, w_scale, w_zero, bias = data
+        relu = self.choose.random() < 0.5
+        source, x_scale, x_zero = self.value, self.scale, self.zero
+        self.scale, self.zero = self.quantization(relu)
+        x = self.parameters("x", x_scale, x_zero)
+        w_name = self.constant("weight", weights)
+        w = self.parameters("weight", w_scale, w_zero, w_zero.dtype)
+        b_name = self.constant("bias", bias)
+        if self.form == "qoperator" and operator == "Conv":
+            y = self.parameters("y", self.scale, self.zero)
+            inputs = (source, *x, w_name, *w, *y, b_name)
+            self.value = self.node("QLinearConv", *inputs, **attributes)
+            return
+        b_scale = self.constant("bias_scale", np.float32(x_scale) * w_scale)
+        axis: dict[str, Any] = {"axis": 0} if w_scale.ndim else {}
+        value = self.node(
+            operator,
+            self.node("DequantizeLinear", source, *x),
+            self.node("DequantizeLinear", w_name, *w, **axis),
+            self.node("DequantizeLinear", b_name, b_scale, **axis),
+            **attributes,
+        )
+        if relu:
+            value = self.node("Relu", value)
+        elif self.choose.random() < 0.3:
+            bounds = (-2 * self.deviation, self.deviation)
+            value = self.node("Clip", value, *(self.constant("c", b, np.float32) for b in bounds))
+        y = self.parameters("y", self.scale, self.zero)
+        self.value = self.node("QuantizeLinear", value, *y)
+
+    def convolution(self) -> None:
+        _, channels, height, width = self.shape
+        kernel = self.choose.randint(1, min(4, height)), self.choose.randint(1, min(3, width))
+        padded = self.choose.random() < 0.5
+        pads = [self.choose.randint(0, k - 1) if padded else 0 for k in (*kernel, *kernel)]
+        strides = [self.choose.randint(1, 2), self.choose.randint(1, 2)]
+        outputs = self.choose.randint(1, 40)
+        data = self.weights(outputs, channels, *kernel)
+        self.anchor("Conv", data, kernel_shape=kernel, pads=pads, strides=strides)
+        size = [
+            (extent + pads[axis] + pads[2 + axis] - kernel[axis]) // strides[axis] + 1
+            for axis, extent in enumerate((height, width))
+        ]
+        self.shape = (1, outputs, *size)
+
+    def pooling(self) -> None:
+        kernel, strides = [2, 2], [self.choose.randint(1, 2)] * 2
+        self.value = self.node("MaxPool", self.value, kernel_shape=kernel, strides=strides)
+        size = [(extent - 2) // strides[0] + 1 for extent in self.shape[2:]]
+        self.shape = (1, self.shape[1], *size)
+
+    def matrix_product(self) -> None:
+        features = int(np.prod(self.shape[1:]))
+        self.value = self.node("Flatten", self.value)
+        if self.form == "qdq":
+            self.anchor("Gemm", self.weights(self.choose.randint(1, 30), features), transB=1)
+            return
+        x = self.parameters("x", self.scale, self.zero)
+        weights, w_scale, w_zero, _ = self.weights(self.choose.randint(1, 30), features)
+        w = self.parameters("weight", w_scale, w_zero, w_zero.dtype)
+        self.scale, self.zero = self.quantization(relu=False)
+        y = self.parameters("y", self.scale, self.zero)
+        w_name = self.constant("weight", np.ascontiguousarray(weights.T))
+        self.value = self.node("QLinearMatMul", self.value, *x, w_name, *w, *y)
+
+    def model(self) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self.nodes,
+            "random",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", *self.input_shape[1:]])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(data, name) for name, data in self.constants.items()],
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        output = onnx.shape_inference.infer_shapes(model).graph.output[0].type.tensor_type
+        model.graph.output[0].type.tensor_type.shape.CopyFrom(output.shape)
+        return model
+
+    def images(self, count: int) -> Array:
+        return self.numbers.normal(0, 1, (count, *self.input_shape[1:])).astype(np.float32)
+
+
+def assert_exact(seed: int, form: str, dtype: Any, config: str, device: str, images: int) -> int:
+    """Returns the number of layers on the machine."""
+    network = RandomNetwork(seed, form, dtype)
+    with Session(network.model(), config, device) as session:
+        report = session.check({"x": network.images(images)})
+        assert report.elements
+        assert report.histogram == {}
+        assert np.unique(report.outputs["y"]).size > 2
+        reasons = {layer.reason for layer in session.layers if layer.placed_on == "host"}
+        assert reasons <= REASONS
+        return sum(layer.placed_on == "machine" for layer in session.layers)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("seed", range(15))
+def test_a_random_quantized_network_is_exact(seed: int, form: str, dtype: Any) -> None:
+    assert_exact(seed, form, dtype, "tiny-extended", "functional", 3)
+
+
+@pytest.mark.parametrize("seed", range(15, 20))
+def test_a_random_quantized_network_is_exact_on_the_extended_default(seed: int) -> None:
+    assert_exact(seed, "qdq", np.uint8, "pynq-extended", "functional", 8)
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_a_random_quantized_network_is_exact_on_rtl(seed: int) -> None:
+    dtype, form = [np.int8, np.uint8][seed % 2], ["qdq", "qoperator"][seed // 2 % 2]
+    assert assert_exact(seed, form, dtype, "tiny-extended", "rtl", 2)
