@@ -15,9 +15,9 @@ from amaranth_vta.sw.runtime.device import Device
 from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
 from .environment import Environment
 from .evaluate import numpy_dtype
-from .expr import Tensor
 from .lower import Lowered, lower
 from .schedule import Schedule
+from .tensor import Tensor
 
 # Opens the device that arrays are computed on: a configuration and bytes of memory to a device.
 OpenDevice = Callable[[Config, int], Device]

@@ -18,17 +18,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 
-from .expr import (
-    Affine,
-    AllOf,
-    AnyOf,
-    Binary,
-    Compare,
-    Const,
-    Expr,
-    Select,
-    Var,
-)
+from .expr import Affine, AllOf, AnyOf, Binary, Compare, Const, Expr, Select, Var
 from .ir import (
     Allocate,
     Buffer,

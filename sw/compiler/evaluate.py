@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .dtypes import ExpressionError
 from .expr import (
     Access,
     Affine,
@@ -17,15 +18,14 @@ from .expr import (
     Compare,
     Const,
     Expr,
-    ExpressionError,
     IterVar,
     Reduce,
     Requantize,
     Select,
-    Tensor,
     Var,
 )
 from .requantization import requantized
+from .tensor import Tensor
 
 Array = npt.NDArray[Any]
 # Points of an iteration space that are evaluated at once.

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp
 
+from .dtypes import fold, wrap
 from .expr import (
     Access,
     Affine,
@@ -27,8 +28,6 @@ from .expr import (
     Requantize,
     Select,
     Var,
-    fold,
-    wrap,
 )
 from .ir import (
     Allocate,

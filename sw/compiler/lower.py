@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from amaranth_vta.hw.config import Config
 
 from .environment import Environment, get_env
-from .expr import Tensor
-from .ir import Assign, Function, LoweringError, body_text, to_text, walk
+from .ir import Assign, Function, LoweringError, walk
 from .listing import listing
 from .passes.allocate_scratchpads import allocate_scratchpads
 from .passes.copy_by_dma import copy_by_dma
@@ -23,7 +22,9 @@ from .passes.overwrite_first import overwrite_first
 from .passes.share_storage import share_storage
 from .passes.tensorize_gemm import tensorize_gemm
 from .passes.unroll_loops import unroll_loops
+from .printer import body_text, to_text
 from .schedule import Schedule
+from .tensor import Tensor
 
 Pass = Callable[[Function, Config], Function]
 

@@ -1,4 +1,4 @@
-"""The loop-nest form back from its text, as `amaranth_vta.sw.compiler.ir.to_text` prints it."""
+"""The loop-nest form back from its text, as `amaranth_vta.sw.compiler.printer` writes it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from amaranth_vta.hw.isa import AluOp, Memory, Module
 
+from .dtypes import dtype_interval
 from .expr import (
     Access,
     Affine,
@@ -23,10 +24,8 @@ from .expr import (
     Var,
     add,
     const,
-    dtype_interval,
-    maximum,
-    minimum,
 )
+from .functions import maximum, minimum
 from .ir import (
     Allocate,
     Assign,

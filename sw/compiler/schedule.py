@@ -11,21 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .expr import (
-    Access,
-    Affine,
-    Expr,
-    ExpressionError,
-    IterVar,
-    Operation,
-    Origin,
-    Reduce,
-    Tensor,
-    Var,
-    accesses,
-    rebuild,
-    substitute,
-)
+from .dtypes import ExpressionError
+from .expr import Access, Affine, Expr, IterVar, Reduce, Var
+from .origin import Origin
+from .tensor import Operation, Tensor
+from .traverse import accesses, rebuild, substitute
 
 SCOPES = ("dram", "inp", "wgt", "acc")
 PRAGMAS = ("dma_copy", "alu")

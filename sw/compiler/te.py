@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from .dtypes import ExpressionError
 from .evaluate import evaluate
-from .expr import (
-    ExpressionError,
-    IterVar,
-    Tensor,
-    compute,
-    const,
-    if_then_else,
-    pad,
-    placeholder,
-    reduce_axis,
-    requantize,
-)
-from .expr import all_of as all
-from .expr import maximum as max
-from .expr import minimum as min
-from .expr import sum_over as sum
+from .expr import IterVar, const
+from .functions import all_of as all
+from .functions import if_then_else, requantize
+from .functions import maximum as max
+from .functions import minimum as min
+from .functions import sum_over as sum
 from .requantization import requantization_parameters, requantized
 from .schedule import Schedule, ScheduleError, create_schedule, thread_axis
+from .tensor import Tensor, compute, pad, placeholder, reduce_axis
 
 __all__ = [
     "ExpressionError",

@@ -11,7 +11,7 @@ from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Tensor
+from amaranth_vta.sw.compiler.tensor import Tensor
 
 from .by_hand import knobs_by_hand
 from .requantize import Requantize, Rescale, requantized, rescaled

@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Tensor
+from amaranth_vta.sw.compiler.tensor import Tensor
 
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr, Tensor
+from amaranth_vta.sw.compiler.expr import Expr
+from amaranth_vta.sw.compiler.tensor import Tensor
 
 Array = npt.NDArray[Any]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import PAD_WIDTH, Memory
+from amaranth_vta.sw.compiler.dtypes import Interval
 from amaranth_vta.sw.compiler.expr import (
     Access,
     Affine,
@@ -20,16 +21,10 @@ from amaranth_vta.sw.compiler.expr import (
     Compare,
     Const,
     Expr,
-    Interval,
     Select,
     Var,
-    all_of,
-    if_then_else,
-    maximum,
-    minimum,
-    simplify,
-    value_interval,
 )
+from amaranth_vta.sw.compiler.functions import all_of, if_then_else, maximum, minimum
 from amaranth_vta.sw.compiler.ir import (
     Assign,
     Buffer,
@@ -52,6 +47,7 @@ from amaranth_vta.sw.compiler.machine import (
     tile_loops,
     tile_scalars,
 )
+from amaranth_vta.sw.compiler.simplify import simplify, value_interval
 
 _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 

@@ -11,22 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from amaranth_vta.sw.compiler.expr import (
-    Access,
-    Affine,
-    Const,
-    Expr,
-    Interval,
-    IterVar,
-    Reduce,
-    Tensor,
-    Var,
-    accesses,
-    rebuild,
-    simplify,
-    substitute,
-    value_interval,
-)
+from amaranth_vta.sw.compiler.dtypes import Interval
+from amaranth_vta.sw.compiler.expr import Access, Affine, Const, Expr, IterVar, Reduce, Var
 from amaranth_vta.sw.compiler.ir import (
     Allocate,
     Assign,
@@ -42,6 +28,9 @@ from amaranth_vta.sw.compiler.ir import (
     seq,
 )
 from amaranth_vta.sw.compiler.schedule import Fuse, Schedule, Split, Stage
+from amaranth_vta.sw.compiler.simplify import identity, simplify, value_interval
+from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.traverse import accesses, rebuild, substitute
 
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> Function:
@@ -391,7 +380,7 @@ class _Builder:
                 value = whole
             return Assign(loops.buffer, indices, value, label)
         if initialize:
-            return Assign(loops.buffer, indices, Const(body.identity, body.dtype), label)
+            return Assign(loops.buffer, indices, Const(identity(body), body.dtype), label)
         value = simplify(substitute(body.value, values), self.ranges)
         return Assign(
             loops.buffer, indices, body.combine(Access(loops.buffer, indices), value), label, True

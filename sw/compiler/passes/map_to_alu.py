@@ -11,16 +11,7 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, AluOp
-from amaranth_vta.sw.compiler.expr import (
-    Access,
-    Affine,
-    Binary,
-    Cast,
-    Const,
-    Expr,
-    Requantize,
-    Var,
-)
+from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Cast, Const, Expr, Requantize, Var
 from amaranth_vta.sw.compiler.ir import (
     Assign,
     For,

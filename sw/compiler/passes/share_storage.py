@@ -6,18 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.expr import Access, Binary, Const, Expr, Requantize, accesses
-from amaranth_vta.sw.compiler.expr import rebuild as rebuild_expr
-from amaranth_vta.sw.compiler.ir import (
-    Allocate,
-    Assign,
-    Buffer,
-    Function,
-    Seq,
-    Stmt,
-    rebuild,
-    walk,
-)
+from amaranth_vta.sw.compiler.expr import Access, Binary, Const, Expr, Requantize
+from amaranth_vta.sw.compiler.ir import Allocate, Assign, Buffer, Function, Seq, Stmt, rebuild, walk
+from amaranth_vta.sw.compiler.traverse import accesses
+from amaranth_vta.sw.compiler.traverse import rebuild as rebuild_expr
 
 
 def share_storage(function: Function) -> Function:

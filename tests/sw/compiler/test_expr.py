@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.expr import Affine, Var, simplify, value_interval
+from amaranth_vta.sw.compiler.expr import Affine, Var
+from amaranth_vta.sw.compiler.simplify import simplify, value_interval
 
 
 def test_a_tensor_takes_one_index_a_dimension() -> None:

@@ -16,10 +16,11 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr, Tensor
-from amaranth_vta.sw.compiler.ir import to_text
+from amaranth_vta.sw.compiler.expr import Expr
 from amaranth_vta.sw.compiler.lower import PASSES, lower, lower_further
 from amaranth_vta.sw.compiler.parse import ParseError, parse
+from amaranth_vta.sw.compiler.printer import to_text
+from amaranth_vta.sw.compiler.tensor import Tensor
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lowering"
 ENV = Environment(PRESETS["tiny"])

@@ -16,12 +16,14 @@ from amaranth_vta.hw.isa import Module
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build, pack, unpack
+from amaranth_vta.sw.compiler.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Tensor, accesses, dtype_interval
 from amaranth_vta.sw.compiler.interpret import interpret
 from amaranth_vta.sw.compiler.ir import Function as LoopNest
 from amaranth_vta.sw.compiler.ir import LoweringError
 from amaranth_vta.sw.compiler.lower import PASSES, lower
+from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.traverse import accesses
 from amaranth_vta.sw.runtime.command import Runtime
 
 Array = npt.NDArray[Any]

@@ -8,8 +8,8 @@ import pytest
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import get_env
-from amaranth_vta.sw.compiler.expr import Tensor
 from amaranth_vta.sw.compiler.lower import lower
+from amaranth_vta.sw.compiler.tensor import Tensor
 
 
 def tensors() -> tuple[Tensor, Tensor, Tensor]:

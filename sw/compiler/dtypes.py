@@ -1,0 +1,51 @@
+"""The integer dtypes: their ranges, and what arithmetic on their values gives."""
+
+from __future__ import annotations
+
+INDEX_DTYPE = "int32"
+_BITS = {"int4": 4, "int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint4": 4, "uint8": 8}
+# Inclusive bounds of a value.
+Interval = tuple[int, int]
+
+
+class ExpressionError(ValueError):
+    """An expression whose shapes, dtypes or indices do not fit together."""
+
+
+def dtype_interval(dtype: str) -> Interval:
+    """The least and the greatest value of an integer ``dtype``."""
+    if dtype == "bool":
+        return 0, 1
+    if dtype not in _BITS:
+        raise ExpressionError(f"{dtype!r} is not a dtype; the dtypes are {', '.join(_BITS)}")
+    bits = _BITS[dtype]
+    return (0, (1 << bits) - 1) if dtype[0] == "u" else (-1 << bits - 1, (1 << bits - 1) - 1)
+
+
+def wrap(value: int, dtype: str) -> int:
+    """``value`` modulo the range of ``dtype``."""
+    low, high = dtype_interval(dtype)
+    return (value - low) % (high - low + 1) + low
+
+
+def fold(op: str, left: int, right: int, dtype: str) -> int:
+    """The meaning of a `Binary` on two integers."""
+    match op:
+        case "+":
+            result = left + right
+        case "-":
+            result = left - right
+        case "*":
+            result = left * right
+        case "//":
+            result = left // right
+        case "%":
+            result = left % right
+        case "min":
+            result = min(left, right)
+        case "max":
+            result = max(left, right)
+        case _:
+            amount = right if op == ">>" else -right
+            result = left >> amount if amount >= 0 else left << min(-amount, 64)
+    return wrap(result, dtype)

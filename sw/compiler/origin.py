@@ -1,0 +1,28 @@
+"""Where in a user's source a stage or an axis was written."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_FOLDER = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source line that created a stage or an axis."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def caller() -> Origin:
+    """The line being executed that called into this folder; those of operators/ are callers."""
+    frame = sys._getframe(1)
+    while str(Path(frame.f_code.co_filename).parent) == _FOLDER and frame.f_back is not None:
+        frame = frame.f_back
+    return Origin(frame.f_code.co_filename, frame.f_lineno)

@@ -1,0 +1,93 @@
+"""What expressions contain, and copies of them with parts replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from .expr import (
+    Access,
+    Affine,
+    AllOf,
+    AnyOf,
+    Binary,
+    Cast,
+    Compare,
+    Expr,
+    Reduce,
+    Requantize,
+    Select,
+    Var,
+    add,
+    multiply,
+    subtract,
+)
+
+
+def children(value: Expr) -> tuple[Expr, ...]:
+    match value:
+        case Binary() | Compare():
+            return value.left, value.right
+        case AllOf() | AnyOf():
+            return value.conditions
+        case Cast() | Reduce():
+            return (value.value,)
+        case Select():
+            return value.condition, value.true, value.false
+        case Requantize():
+            return value.value, *value.parameters
+        case Access():
+            return value.indices
+    return ()
+
+
+def rebuild(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """``value`` with ``change`` applied to its children; itself if nothing changed."""
+    old = children(value)
+    new = tuple(map(change, old))
+    if all(a is b for a, b in zip(old, new, strict=True)):
+        return value
+    match value:
+        case Binary():
+            match value.op:
+                case "+":
+                    return add(*new)
+                case "-":
+                    return subtract(*new)
+                case "*":
+                    return multiply(*new)
+            return Binary(value.op, *new)
+        case Compare():
+            return Compare(value.op, *new)
+        case AllOf():
+            return AllOf(new)
+        case AnyOf():
+            return AnyOf(new)
+        case Cast():
+            return Cast(new[0], value.dtype)
+        case Reduce():
+            return Reduce(value.kind, new[0], value.axes)
+        case Select():
+            return Select(*new)
+        case Requantize():
+            return Requantize(*new)
+        case Access():
+            return Access(value.source, new)
+    return value
+
+
+def accesses(value: Expr) -> Iterator[Access]:
+    """Every `Access` within ``value``, those in indices included."""
+    if isinstance(value, Access):
+        yield value
+    for child in children(value):
+        yield from accesses(child)
+
+
+def substitute(value: Expr, values: Mapping[Var, Affine]) -> Expr:
+    """``value`` with variables replaced."""
+    match value:
+        case Var():
+            return values.get(value, value)
+        case Affine():
+            return value.replace(values)
+    return rebuild(value, lambda child: substitute(child, values))
