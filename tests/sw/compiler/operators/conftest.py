@@ -1,0 +1,133 @@
+"""How the tests of this folder run a function and look at what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, pack, unpack
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.interpret import interpret
+from amaranth_vta.sw.compiler.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.lower import PASSES, lower
+from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.device import Device
+
+Array = npt.NDArray[Any]
+
+
+class Run(Protocol):
+    def __call__(
+        self, function: Function, inputs: Sequence[Array], *, order: str = ..., device: str = ...
+    ) -> Array: ...
+
+
+class Interpret(Protocol):
+    def __call__(
+        self,
+        schedule: tuple[te.Schedule, Sequence[Tensor]],
+        inputs: Sequence[Array],
+        want: Array,
+        env: Environment,
+    ) -> None: ...
+
+
+def _result(function: Function, inputs: Sequence[Array], device: Device) -> Array:
+    runtime = Runtime(device)
+    buffers = [runtime.allocate(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
+    for buffer, array, arg in zip(buffers, inputs, function.args, strict=False):
+        buffer.write(pack(array, arg.dtype))
+    function.run_on(runtime, *buffers)
+    result = runtime.synchronize()
+    assert not any(result.tokens_left.values())
+    output = function.args[-1]
+    data = buffers[-1].read(np.uint8, function.nbytes(len(buffers) - 1))
+    return unpack(data, output.dtype).reshape(output.shape)
+
+
+@pytest.fixture
+def run() -> Run:
+    """The output of a function. On the functional model no two instructions may meet that no
+    token orders, and nothing may be read that was not written."""
+
+    def call(
+        function: Function,
+        inputs: Sequence[Array],
+        *,
+        order: str = "reverse",
+        device: str = "functional",
+    ) -> Array:
+        if device != "functional":
+            return _result(function, inputs, open_device(device, function.config, 1 << 20))
+        observed = FunctionalDevice(
+            function.config,
+            1 << 22,
+            order,
+            report_uninitialized=True,
+            report_races=True,
+            report_false_claims=True,
+        )
+        got = _result(function, inputs, observed)
+        assert not observed.races, observed.races[0]
+        assert not observed.false_claims, observed.false_claims[0]
+        assert not observed.uninitialized_reads, observed.uninitialized_reads[0]
+        return got
+
+    return call
+
+
+@pytest.fixture
+def interpreted() -> Interpret:
+    """Checks that the loop nest gives the same result after every pass, which is also that of
+    the expression."""
+
+    def check(
+        schedule: tuple[te.Schedule, Sequence[Tensor]],
+        inputs: Sequence[Array],
+        want: Array,
+        env: Environment,
+    ) -> None:
+        s, args = schedule
+        given = dict(zip(args[:-1], inputs, strict=True))
+        np.testing.assert_array_equal(te.evaluate(args[-1], given), want)
+        seen = []
+
+        def observe(name: str) -> Callable[[LoopNest, Config], LoopNest]:
+            def step(function: LoopNest, config: Config) -> LoopNest:
+                arrays = [*inputs, np.zeros_like(want)]
+                interpret(function, config, arrays)
+                np.testing.assert_array_equal(arrays[-1], want, err_msg=f"after {name}")
+                seen.append(name)
+                return function
+
+            return step
+
+        names = ["infer_bounds", *(step.__name__ for step in PASSES)]
+        passes = [(name, observe(name)) for name in names]
+        assert lower(s, args, env=env, passes=passes).problem is None
+        assert seen == names
+
+    return check
+
+
+@pytest.fixture
+def some() -> Callable[[np.random.Generator, Tensor], Array]:
+    """Values of all sizes that the dtype of a tensor has."""
+
+    def values(rng: np.random.Generator, tensor: Tensor) -> Array:
+        bits = int(tensor.dtype.removeprefix("int"))
+        low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+        return rng.integers(low, high + 1, tensor.shape).astype(
+            "int8" if bits == 4 else tensor.dtype
+        )
+
+    return values

@@ -1,0 +1,122 @@
+"""Residual additions: exact for all pairs of values, or refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, scheduled
+from amaranth_vta.sw.compiler.operators.residual_add import (
+    Quantized,
+    ResidualAdd,
+    added,
+    addition_constants,
+    residual_add,
+)
+
+CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
+# Scales and zero points: of no special kind, of images from 0 on, and with ties.
+CASES = [
+    (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
+    (Quantized(0.031137, -128), Quantized(0.019171, -128), Quantized(0.040213, -128)),
+    (Quantized(0.25), Quantized(0.5), Quantized(1.0, 5)),
+]
+
+
+def test_the_addition_is_that_of_float32() -> None:
+    a, b, y = CASES[0]
+    table = added(a, b, y, -100, 90)
+    assert table.shape == (256, 256)
+    for first, second in ((-128, -128), (127, 127), (0, -1), (17, -90)):
+        x = np.float32(first - 3) * np.float32(0.0237) + np.float32(second + 7) * np.float32(0.0412)
+        want = min(max(round(float(x / np.float32(0.0451))) + 12, -100), 90)
+        assert table[first + 128, second + 128] == want
+
+
+@pytest.mark.parametrize("config", ["pynq", "pynq-extended"])
+def test_most_additions_have_constants_that_are_exact(config: str) -> None:
+    rng = np.random.default_rng(1)
+    found, begin = 0, time.process_time()
+    for _ in range(40):
+        step = rng.uniform(0.01, 0.1)
+        a, b, y = (
+            Quantized(step * size, int(rng.integers(-128, 128)))
+            for size in (*rng.uniform(0.2, 1.2, 2), 1.0)
+        )
+        try:
+            constants = addition_constants(a, b, y, PRESETS[config], -128, 100)
+        except NotExact:
+            continue
+        found += 1
+        pairs = np.meshgrid(np.arange(-128, 128), np.arange(-128, 128), indexing="ij")
+        np.testing.assert_array_equal(constants.evaluate(pairs), added(a, b, y, -128, 100))
+    assert found >= 38
+    assert (time.process_time() - begin) / 40 < 0.5
+
+
+def test_constants_that_are_not_exact_are_found_out() -> None:
+    a, b, y = CASES[0]
+    constants = addition_constants(a, b, y, PRESETS["pynq"])
+    wrong = replace(constants, factors=(constants.factors[0] + (1 << 12), constants.factors[1]))
+    pairs = np.meshgrid(np.arange(-128, 128), np.arange(-128, 128), indexing="ij")
+    assert (wrong.evaluate(pairs) != added(a, b, y)).any()
+
+
+def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
+    # Halves of float32 products are rounded this way and that.
+    thirds = Quantized(0.3), Quantized(0.3), Quantized(0.6, 7)
+    with pytest.raises(NotExact, match=r"0\.3 and 0\.3 of the steps of 0\.6: no factors"):
+        addition_constants(*thirds, PRESETS["pynq"])
+    with pytest.raises(NotExact, match="stores 4 bits, not 8"):
+        addition_constants(*CASES[0], PRESETS["int4"])
+    with pytest.raises(NotExact, match="do not fit 32 bits"):
+        addition_constants(Quantized(1e8), Quantized(1.0), Quantized(1.0), PRESETS["pynq"])
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_residual_additions_are_exact_for_all_pairs(config: str, case: int, run: Any) -> None:
+    machine = PRESETS[config]
+    env = Environment(machine)
+    a, b, y = CASES[case]
+    constants = addition_constants(a, b, y, machine)
+    vectors = 65536 // (machine.batch * machine.block_out)
+    if config.startswith("tiny"):
+        vectors = 1000  # chosen pairs, in many tiles
+    function = residual_add(ResidualAdd(vectors, constants), env)
+    count = vectors * machine.batch * machine.block_out
+    pairs = np.random.default_rng(case).permutation(65536)[:count]
+    shape = (vectors, machine.batch, machine.block_out)
+    first, second = ((part - 128).astype(np.int8).reshape(shape) for part in divmod(pairs, 256))
+    assert (constants.parameter_count == 0) == (case == 2 and "extended" not in config)
+    parameters = [constants.parameters(env)] if constants.parameter_count else []
+    got = run(function, [first, second, *parameters], order=f"random:{case}")
+    want = added(a, b, y)[first.astype(int) + 128, second.astype(int) + 128]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize("knobs", [PointwiseKnobs(5), PointwiseKnobs(2, in_turn=True)])
+def test_no_pass_changes_what_a_residual_addition_does(
+    config: str, knobs: PointwiseKnobs, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS[config])
+    a, b, y = CASES[knobs.in_turn]
+    constants = addition_constants(a, b, y, env.config)
+    workload = ResidualAdd(7, constants)
+    schedule = scheduled(workload, env, knobs)
+    rng = np.random.default_rng(0)
+    first, second = (some(rng, arg) for arg in schedule[1][:2])
+    want = added(a, b, y)[first.astype(int) + 128, second.astype(int) + 128].astype(np.int8)
+    inputs = [first, second, constants.parameters(env)]
+    interpreted(schedule, inputs, want, env)
+    function = residual_add(workload, env, knobs)
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
