@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format bench resources clean
+.PHONY: help setup demo test lint types format tutorials bench resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-10s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -29,6 +29,9 @@ types: setup  ## Check types
 format: setup  ## Put sources into the format that lint asks for
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+tutorials: setup  ## Run the tutorials and write their outputs anew
+	REWRITE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/docs
 
 bench: setup  ## Measure how fast the compiled machine simulates
 	$(BIN)/python benchmarks/simulation_speed.py

@@ -39,5 +39,9 @@ def test_links_lead_somewhere(page: str) -> None:
 
 def test_the_index_lists_every_record_and_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    pages = [
+        path.relative_to(ROOT / "docs")
+        for path in (ROOT / "docs").rglob("*.*")
+        if path.suffix in (".md", ".ipynb")
+    ]
     assert [page for page in pages if page.name != "index.md" and f"({page})" not in index] == []

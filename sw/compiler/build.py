@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.command import Runtime
-from amaranth_vta.sw.runtime.device import Device
+from amaranth_vta.sw.runtime.device import Device, RunResult
 
 from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
 from .environment import Environment
@@ -60,10 +60,11 @@ class Function:
         self._load_kernels(runtime)
         self._host(runtime, *buffers)
 
-    def __call__(self, *arrays: npt.NDArray[Any]) -> None:
+    def __call__(self, *arrays: npt.NDArray[Any]) -> RunResult:
         """Runs on the default device; outputs are written into their arrays.
 
-        Raises `ValueError` if an array has not the shape or the dtype of its argument.
+        Returns what the run took: its cycles, on a device with a clock. Raises `ValueError` if an
+        array has not the shape or the dtype of its argument.
         """
         if len(arrays) != len(self.args):
             raise ValueError(f"{self.name} takes {len(self.args)} arrays, not {len(arrays)}")
@@ -80,11 +81,12 @@ class Function:
                 if index not in self.outputs:
                     buffer.write(pack(array, self.args[index].dtype))
             self.run_on(runtime, *buffers)
-            runtime.synchronize()
+            result = runtime.synchronize()
             for index in self.outputs:
                 arg = self.args[index]
                 data = buffers[index].read(np.uint8, (self.nbytes(index),))
                 arrays[index][...] = unpack(data, arg.dtype).reshape(arg.shape)
+            return result
         finally:
             for buffer in buffers:
                 buffer.free()

@@ -17,7 +17,16 @@ class Origin:
     line: int
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+        return f"{_cell(self.file) or Path(self.file).name}:{self.line}"
+
+
+def _cell(file: str) -> str | None:
+    """The cell of a notebook, as in its margin, if ``file`` is one."""
+    if "IPython" not in sys.modules:
+        return None
+    shell = sys.modules["IPython"].get_ipython()
+    name = shell.compile.format_code_name(file) if shell is not None else None
+    return name[1] if name else None
 
 
 def caller() -> Origin:

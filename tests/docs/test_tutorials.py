@@ -1,0 +1,78 @@
+"""The tutorials run, and the outputs that they are committed with are what they print.
+
+``make tutorials`` runs them and writes outputs and golden instruction streams anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+GOLDEN = Path(__file__).parents[1] / "golden" / "tutorials"
+REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
+SECONDS_A_CELL = 300  # the first use of a device builds its simulator
+# Runs after a tutorial, in its kernel: all instructions and micro-ops of the functions it built.
+STREAMS = """
+from amaranth_vta.sw.compiler.build import Function as _Function
+
+for _name, _function in sorted(globals().items()):
+    if isinstance(_function, _Function):
+        print(f"# {_name}")
+        for _line in _function.lowered.instructions().splitlines():
+            print(_line.partition("  # ")[0].rstrip())
+"""
+
+
+def executed(path: Path) -> tuple[NotebookNode, str]:
+    """The notebook as it is after a run in a fresh kernel, and its instruction streams."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(STREAMS))
+    NotebookClient(
+        notebook,
+        timeout=SECONDS_A_CELL,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        coalesce_streams=True,
+    ).execute()
+    notebook.metadata["language_info"] = {"name": "python"}  # without the version of this Python
+    return notebook, printed(notebook.cells.pop())
+
+
+def printed(cell: NotebookNode) -> str:
+    """What a cell shows: its output, and what it evaluates to, as text."""
+    parts = []
+    for output in cell.get("outputs", []):
+        text = output.text if output.output_type == "stream" else output.data["text/plain"]
+        parts.append(text)
+    return "".join(parts)
+
+
+NAMES = sorted(path.stem for path in TUTORIALS.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = (TUTORIALS / f"{name}.ipynb").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)[)#]", text)
+    assert [link for link in links if not (TUTORIALS / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_prints_what_it_is_committed_with(name: str) -> None:
+    path, golden = TUTORIALS / f"{name}.ipynb", GOLDEN / f"{name}.txt"
+    notebook, streams = executed(path)
+    if REWRITE:
+        nbformat.write(notebook, path)
+        golden.write_text(streams, encoding="utf-8")
+    committed = nbformat.read(path, as_version=4)
+    for number, (now, then) in enumerate(zip(notebook.cells, committed.cells, strict=True), 1):
+        assert printed(now) == printed(then), f"cell {number}: {now.source}"
+    assert streams == golden.read_text(encoding="utf-8")
