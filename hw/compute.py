@@ -8,11 +8,12 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .accumulators import Accumulators
+from .activity import ModuleActivity
 from .alu import AluContext, AluUnit, alu_operands
 from .axi import ReadSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
-from .dma import Bases, Loader, transfer
+from .dma import Bases, Loader, moved_elements, transfer
 from .gemm import GemmContext, GemmUnit, gemm_operands
 from .issue import InOrder
 from .operation import AluOp
@@ -50,10 +51,12 @@ class Compute(wiring.Component):
 
     Ports
     -----
-    insn, status, fault : as for every module
+    insn, status, fault, activity : as for every module
     from_load, to_load, from_store, to_store : tokens
     others_retired : load and store have retired everything that they were given
     finished : high for a cycle when FINISH retires
+    multiplies, alu_works : GEMM executes a micro-op that multiplies, the ALU one of its own
+    moved : as that of `Loader`
     bases, read : DRAM base addresses, and the memory read port
     inp_read, wgt_read : read ports of the scratchpads that load fills
     out_read : what store reads: the low bits of the accumulators, `depth` elements of OUT
@@ -67,12 +70,16 @@ class Compute(wiring.Component):
                 "insn": In(stream.Signature(QueueEntry)),
                 "status": Out(ModuleStatus()),
                 "fault": Out(FaultPort()),
+                "activity": Out(ModuleActivity(len(Unit) - 1)),
                 "from_load": Out(TakePort()),
                 "to_load": Out(GivePort()),
                 "from_store": Out(TakePort()),
                 "to_store": Out(GivePort()),
                 "others_retired": In(1),
                 "finished": Out(1),
+                "multiplies": Out(1),
+                "alu_works": Out(1),
+                "moved": Out(moved_elements(config, _MEMORIES)),
                 "bases": In(Bases),
                 "read": Out(ReadSignature(8 * config.bus_bytes)),
                 "inp_read": Out(ReadPortSignature(config.inp.element_bits, config.inp.depth, 1)),
@@ -104,6 +111,7 @@ class Compute(wiring.Component):
         connect(m, flipped(self.insn), order.insn)
         connect(m, order.status, flipped(self.status))
         connect(m, order.fault, flipped(self.fault))
+        connect(m, order.activity, flipped(self.activity))
         connect(m, order.from_prev, flipped(self.from_load))
         connect(m, order.to_prev, flipped(self.to_load))
         connect(m, order.from_next, flipped(self.from_store))
@@ -210,6 +218,11 @@ class Compute(wiring.Component):
             order.error.eq(Cat(loader.error, gemm.error, alu.error)),
             order.drained.eq(loader.idle),
             self.finished.eq(order.status.retire & finishing),
+            self.multiplies.eq(
+                gemm.i.valid & gemm.i.ready & gemm.i.payload.enable & ~gemm.i.payload.context.reset
+            ),
+            self.alu_works.eq(alu.i.valid & alu.i.ready & alu.i.payload.enable),
+            self.moved.eq(loader.moved),
         ]
         return m
 

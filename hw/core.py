@@ -7,13 +7,16 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
+from .activity import Activity
 from .axi import ReadArbiter, ReadSignature, WriteSignature
 from .buffer import geometry
-from .compute import Compute
+from .compute import Compute, Unit
 from .config import Config
+from .counters import CounterBank, events
 from .dma import Bases
 from .fetch import Fetch
 from .load import Load
+from .registers import COUNTER_WIDTH, COUNTERS
 from .store import Store
 from .stream import Queue, TokenCounter
 from .structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
@@ -103,6 +106,9 @@ class Core(wiring.Component):
     fault : why, or cause 0. With ``stopped``: cause 0, and where the program was at ``stop``: of
         what had not retired and did not wait for others, the lowest instruction
     tokens : those that nobody has taken
+    counter_index, counter_value : one of `registers.COUNTERS`, complete when ``counters_ready``,
+        which it is while a program runs too
+    activity : what the modules are at
     """
 
     # A module that is about to change its mind has done so within two cycles: a token given in
@@ -129,6 +135,10 @@ class Core(wiring.Component):
                 "stopped": Out(1),
                 "fault": Out(FaultReport),
                 "tokens": Out(TokensLeft()),
+                "counter_index": In(range(len(COUNTERS))),
+                "counter_value": Out(COUNTER_WIDTH),
+                "counters_ready": Out(1),
+                "activity": Out(Activity(len(Unit) - 1)),
             }
         )
 
@@ -293,6 +303,26 @@ class Core(wiring.Component):
             m.d.comb += self.fault.eq(place)
         with m.Elif(expired | ~finished):
             m.d.comb += self.fault.eq(Mux(lowest.cause != 0, lowest, deadlock))
+
+        for name, component in (
+            ("fetch", fetch),
+            ("load", load),
+            ("compute", compute),
+            ("store", store),
+        ):
+            connect(m, component.activity, flipped(getattr(self.activity, name)))
+        counted = events(m, fetch, load, compute, store, self.read, self.write)
+        m.submodules.counters = counters = CounterBank(
+            {name: len(event) for name, event in counted.items()}
+        )
+        m.d.comb += [
+            *(getattr(counters, name).eq(event) for name, event in counted.items()),
+            counters.clear.eq(self.launch & ~running),
+            counters.counting.eq(running),
+            counters.index.eq(self.counter_index),
+            self.counter_value.eq(counters.value),
+            self.counters_ready.eq(running | counters.settled),
+        ]
         return m
 
     def _watch(self, m: Module, awaited: Value, expired: Signal) -> None:

@@ -9,7 +9,18 @@ from amaranth.lib.wiring import In, Out
 
 from .axi import AXI4LiteSignature
 from .config import Config
-from .registers import ADDRESS_WIDTH, IDENTITY, REGISTERS, VERSION, WORD_BYTES, Access
+from .registers import (
+    ADDRESS_WIDTH,
+    COUNTER_WIDTH,
+    COUNTERS,
+    COUNTERS_END,
+    COUNTERS_OFFSET,
+    IDENTITY,
+    REGISTERS,
+    VERSION,
+    WORD_BYTES,
+    Access,
+)
 
 
 class RegisterFile(wiring.Component):
@@ -26,6 +37,8 @@ class RegisterFile(wiring.Component):
     Ports
     -----
     bus : AXI4-Lite slave, 32 bits
+    counter_index : which counter is read; ``counter_value`` is its value in the same cycle
+    counters_ready : a read of a counter waits for it
     """
 
     def __init__(self, config: Config) -> None:
@@ -34,12 +47,16 @@ class RegisterFile(wiring.Component):
         super().__init__(
             {
                 "bus": In(AXI4LiteSignature(8 * WORD_BYTES, ADDRESS_WIDTH)),
+                "counter_index": Out(range(len(COUNTERS))),
+                "counter_value": In(COUNTER_WIDTH),
+                "counters_ready": In(1),
                 **{
                     register.name.lower(): In(register.width)
                     if register.access is Access.READ
                     else Out(register.width, init=register.init)
                     for register in REGISTERS.values()
                     if register.name not in self._constants
+                    and register.access is not Access.COUNTER
                 },
             }
         )
@@ -70,9 +87,11 @@ class RegisterFile(wiring.Component):
 
         # Reads.
         read = Signal()
-        read_data = Signal(8 * WORD_BYTES)
+        read_data, of_counter = Signal(8 * WORD_BYTES), Signal()
         m.d.comb += [
-            bus.arready.eq(~bus.rvalid | bus.rready),
+            of_counter.eq((bus.araddr >= COUNTERS_OFFSET) & (bus.araddr < COUNTERS_END)),
+            bus.arready.eq((~bus.rvalid | bus.rready) & (self.counters_ready | ~of_counter)),
+            self.counter_index.eq((bus.araddr - COUNTERS_OFFSET) >> word.start + 1),
             read.eq(bus.arvalid & bus.arready),
             bus.rresp.eq(0),
         ]
@@ -83,7 +102,7 @@ class RegisterFile(wiring.Component):
 
         with m.Switch(bus.araddr[word]):
             for register in REGISTERS.values():
-                if register.access is Access.COMMAND:
+                if register.access in (Access.COMMAND, Access.COUNTER):
                     continue
                 value: Any = self._constants.get(register.name)
                 if value is None:
@@ -95,9 +114,14 @@ class RegisterFile(wiring.Component):
                     with m.Case(register.offset // WORD_BYTES):
                         m.d.comb += read_data.eq(value)
 
+        with m.If(of_counter):
+            m.d.comb += read_data.eq(
+                self.counter_value.word_select(bus.araddr[word.start], 8 * WORD_BYTES)
+            )
+
         mask = Cat(bit.replicate(8) for bit in strobe)
         for register in REGISTERS.values():
-            if register.access is Access.READ:
+            if register.access in (Access.READ, Access.COUNTER):
                 continue
             target = getattr(self, register.name.lower())
             if register.access is Access.COMMAND:

@@ -70,6 +70,22 @@ def transfer(config: Config, checked: data.View) -> Value:
     return Cat(*(fields[name] for name in _FIELDS), checked.elements, checked.first)
 
 
+def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.StructLayout:
+    """For each memory, by name, the elements that have been moved in a cycle at the most."""
+    return data.StructLayout(
+        {
+            kind.memory.name.lower(): range(kind.elements + 1)
+            for kind in _rows(config, memories).kinds
+        }
+    )
+
+
+def _rows(config: Config, memories: Sequence[isa.Memory]) -> Rows:
+    """What is moved for ``memories``, of which ACC includes ACC_8BIT."""
+    both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
+    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)])
+
+
 # Transfers whose data are still to come, addresses having been made: enough to hide the latency
 # of a memory behind transfers of a few beats.
 _TRANSFERS_AHEAD = 8
@@ -100,6 +116,7 @@ class Loader(wiring.Component):
     error : with ``done``: the bus answered with an error. Nothing more is written, taken or
         done; what is still to come of the data is dropped.
     idle : nothing is under way
+    moved : elements, of `moved_elements`, that have come from memory in this cycle
 
     Parameters
     ----------
@@ -109,10 +126,8 @@ class Loader(wiring.Component):
     def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
         self._config = config
         self._targets = {memory: geometry(config, memory) for memory in memories}
-        sources = list(memories)
-        if isa.Memory.ACC in memories:
-            sources.append(isa.Memory.ACC_8BIT)
-        self._rows = Rows(config, [Kind.of(config, memory) for memory in sources])
+        self._rows = _rows(config, memories)
+        self._moved = moved_elements(config, memories)
         self._bus_bits = 8 * config.bus_bytes
         super().__init__(
             {
@@ -127,6 +142,7 @@ class Loader(wiring.Component):
                 "done": Out(1),
                 "error": Out(1),
                 "idle": Out(1),
+                "moved": Out(self._moved),
             }
         )
 
@@ -251,6 +267,10 @@ class Loader(wiring.Component):
                 Value.cast(port.data).eq(self._spread(memory, target, write)),
             ]
 
+        for number, kind in enumerate(rows.kinds):
+            with m.If(use & (beats.kind == number)):
+                m.d.comb += self.moved[kind.memory.name.lower()].eq(beats.taken)
+
         # Bursts asked for of which the last beat has not come.
         under_way = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
         asked = self.read.request.valid & self.read.request.ready
@@ -369,10 +389,11 @@ class Storer(wiring.Component):
     stop : no more bursts are announced; those that have been are still written
     drained : all bursts that have been announced are written and answered
     idle : nothing is under way
+    moved : elements, of `moved_elements`, that have been read in this cycle
     """
 
     def __init__(self, config: Config) -> None:
-        self._rows = Rows(config, [Kind.of(config, isa.Memory.OUT)])
+        self._rows = _rows(config, [isa.Memory.OUT])
         self._bus_bits = 8 * config.bus_bytes
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
@@ -386,6 +407,7 @@ class Storer(wiring.Component):
                 "stop": In(1),
                 "drained": Out(1),
                 "idle": Out(1),
+                "moved": Out(moved_elements(config, [isa.Memory.OUT])),
             }
         )
 
@@ -456,6 +478,7 @@ class Storer(wiring.Component):
             announced.o.ready.eq(reads & (sent == announced.o.payload.length)),
             self.scratchpad.enable.eq(reads & ((beats.lane == 0) | (kind.elements > 1))),
             self.scratchpad.index.eq(beats.index),
+            self.moved.out.eq(Mux(reads, beats.taken, 0)),
         ]
         with m.If(buffered.i.ready):
             m.d.sync += packs.eq(0)

@@ -7,6 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import isa
+from .activity import FetchActivity
 from .axi import BurstRequest, ReadSignature
 from .config import Config
 from .stream import Queue
@@ -47,6 +48,7 @@ class Fetch(wiring.Component):
     quiet : not started, all handed over, or stopped by a fault; nothing is under way
     accessing : accesses to memory are under way
     index : of the next instruction to be handed over
+    activity : what it is at
     """
 
     def __init__(self, config: Config) -> None:
@@ -66,6 +68,7 @@ class Fetch(wiring.Component):
                 "quiet": Out(1),
                 "accessing": Out(1),
                 "index": Out(INDEX_WIDTH),
+                "activity": Out(FetchActivity()),
             }
         )
 
@@ -236,5 +239,9 @@ class Fetch(wiring.Component):
             self.waiting.eq(good & ~taken & still),
             self.accessing.eq(~still),
             self.index.eq(index),
+            self.activity.index.eq(index),
+            self.activity.hands_over.eq(taken),
+            self.activity.blocked.eq(good & ~taken),
+            self.activity.starved.eq(active & ~buffer.o.valid),
         ]
         return m

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
+from .activity import ModuleActivity
 from .config import Config
 from .extent import CheckedEntry, ExtentChecker
 from .stream import Queue
@@ -60,7 +61,7 @@ class InOrder(wiring.Component):
 
     Ports
     -----
-    insn, status, fault : as for every module
+    insn, status, fault, activity : as for every module
     from_prev, to_prev, from_next, to_next : tokens
     head : the next instruction; what it is, its module says by the next five
     illegal : it is no instruction of this module
@@ -86,6 +87,7 @@ class InOrder(wiring.Component):
             {
                 "insn": In(stream.Signature(QueueEntry)),
                 "status": Out(ModuleStatus()),
+                "activity": Out(ModuleActivity(units)),
                 "fault": Out(FaultPort()),
                 "from_prev": Out(TakePort()),
                 "to_prev": Out(GivePort()),
@@ -173,18 +175,20 @@ class InOrder(wiring.Component):
 
         # Status: what is held, what of that is issued (pending), what of that is being executed.
         held = Signal(range(2 * _IN_FLIGHT))
-        issued, executing = Signal(range(_IN_FLIGHT + 1)), Signal(range(_IN_FLIGHT + 1))
-        started, ended = Signal(), Signal()
-        m.d.comb += [
-            started.eq(self.start & (self.unit != 0)),
-            ended.eq((self.done & ~self.error) != 0),
-        ]
+        issued = Signal(range(_IN_FLIGHT + 1))
+        activity = self.activity
         m.d.sync += [
             held.eq(held + (self.insn.valid & self.insn.ready) - retire),
             issued.eq(issued + issue - retire),
-            executing.eq(executing + started - ended),
+        ]
+        m.d.comb += [
+            activity.starts.eq(self.start << self.unit),
+            activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
         ]
         for unit in range(len(self._causes) + 1):
+            executing = Signal(range(_IN_FLIGHT + 1), name=f"executing_{unit}")
+            m.d.sync += executing.eq(executing + activity.starts[unit] - activity.ends[unit])
+            m.d.comb += activity.busy[unit].eq(executing != 0)
             count = Signal(range(_IN_FLIGHT + 1), name=f"pending_{unit}")
             m.d.sync += count.eq(
                 count + (issue & (self.unit == unit)) - (retire & (oldest.unit == unit))
@@ -201,7 +205,9 @@ class InOrder(wiring.Component):
                 & (issued == 0)
                 & (~tokens | ~self.may_start)
             ),
-            overflowing.eq(in_flight.o.valid & done & full & (executing == 0) & nothing_more),
+            overflowing.eq(
+                in_flight.o.valid & done & full & ~activity.busy[1:].any() & nothing_more
+            ),
             self.status.idle.eq(~self.insn.valid & (held == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
             self.status.overflowing.eq(overflowing),
@@ -211,6 +217,13 @@ class InOrder(wiring.Component):
             self.status.quiet.eq(
                 self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
             ),
+        ]
+        waits = checker.o.valid & ~refused & ~self.illegal & ~in_flight.o.valid
+        m.d.comb += [
+            activity.index.eq(entry.index),
+            activity.unit.eq(self.unit),
+            activity.lacks_prev.eq(waits & flags.pop_prev & ~self.from_prev.available),
+            activity.lacks_next.eq(waits & flags.pop_next & ~self.from_next.available),
         ]
         return m
 

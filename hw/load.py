@@ -7,10 +7,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
+from .activity import ModuleActivity
 from .axi import ReadSignature
 from .buffer import geometry
 from .config import Config
-from .dma import Bases, Loader, transfer
+from .dma import Bases, Loader, moved_elements, transfer
 from .issue import InOrder
 from .structures import (
     FaultPort,
@@ -32,10 +33,11 @@ class Load(wiring.Component):
 
     Ports
     -----
-    insn, status, fault : as for every module
+    insn, status, fault, activity : as for every module
     from_compute, to_compute : tokens
     bases, read : DRAM base addresses, and the memory read port
     inp, wgt : write ports of the scratchpads
+    moved : as that of `Loader`
     """
 
     def __init__(self, config: Config) -> None:
@@ -45,12 +47,14 @@ class Load(wiring.Component):
                 "insn": In(stream.Signature(QueueEntry)),
                 "status": Out(ModuleStatus()),
                 "fault": Out(FaultPort()),
+                "activity": Out(ModuleActivity()),
                 "from_compute": Out(TakePort()),
                 "to_compute": Out(GivePort()),
                 "bases": In(Bases),
                 "read": Out(ReadSignature(8 * config.bus_bytes)),
                 "inp": Out(geometry(config, isa.Memory.INP).write_port()),
                 "wgt": Out(geometry(config, isa.Memory.WGT).write_port()),
+                "moved": Out(moved_elements(config, _MEMORIES)),
             }
         )
 
@@ -61,6 +65,7 @@ class Load(wiring.Component):
         connect(m, flipped(self.insn), order.insn)
         connect(m, order.status, flipped(self.status))
         connect(m, order.fault, flipped(self.fault))
+        connect(m, order.activity, flipped(self.activity))
         connect(m, order.from_next, flipped(self.from_compute))
         connect(m, order.to_next, flipped(self.to_compute))
         connect(m, loader.read, flipped(self.read))
@@ -81,5 +86,6 @@ class Load(wiring.Component):
             order.done.eq(loader.done),
             order.error.eq(loader.error),
             order.drained.eq(loader.idle),
+            self.moved.eq(loader.moved),
         ]
         return m

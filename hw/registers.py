@@ -17,10 +17,13 @@ WORD_BYTES = 4
 ADDRESS_WIDTH = 12
 IDENTITY = int.from_bytes(b"VTA0", "little")
 VERSION = 1
+COUNTER_WIDTH = 48
 
 
 class Access(Enum):
     READ = "read-only"
+    # Of the latest run; while it runs, a few cycles behind.
+    COUNTER = "counter"
     READ_WRITE = "read and write"
     # A write of ones starts something; it reads as zero.
     COMMAND = "command"
@@ -54,6 +57,90 @@ class Register:
                 return item
         raise KeyError(f"{self.name} has no part {name}")
 
+
+@dataclass(frozen=True)
+class Counter:
+    """Something counted in each run. What does not depend on ``time`` is the same on all devices
+    for a program that ends without a fault."""
+
+    name: str
+    doc: str
+    time: bool = True
+
+
+_WAITS = (
+    ("load", "compute"),
+    ("compute", "load"),
+    ("compute", "store"),
+    ("store", "compute"),
+)
+_KINDS = {
+    "load": "LOADs of INP and WGT",
+    "compute_load": "LOADs of UOP and ACC",
+    "gemm": "GEMMs, those that overwrite or reset included",
+    "alu": "ALU instructions",
+    "store": "STOREs",
+}
+_MEMORIES = {
+    "inp": "read from memory into INP",
+    "wgt": "read from memory into WGT",
+    "uop": "read from memory into UOP",
+    "acc": "read from memory into ACC, 32 or 16 bits a scalar",
+    "acc_8bit": "read from memory into ACC, as narrow as those of OUT",
+    "out": "written to memory",
+}
+
+COUNTERS = (
+    Counter("load_busy", "cycles in which load has been handed an instruction and is not done"),
+    Counter("store_busy", "the same of store"),
+    Counter("gemm_busy", "the same of GEMM"),
+    Counter("alu_busy", "the same of the ALU"),
+    Counter("compute_load_busy", "the same of what loads micro-ops and accumulators in compute"),
+    Counter("load_and_gemm_busy", "cycles in which load and GEMM are busy at once"),
+    *(
+        Counter(
+            f"{who}_waits_for_{other}",
+            f"cycles in which {who} has nothing under way, and its next instruction lacks a token "
+            f"from {other}",
+        )
+        for who, other in _WAITS
+    ),
+    Counter(
+        "fetch_waits_for_memory",
+        "cycles in which the next instruction has not come from memory",
+    ),
+    Counter(
+        "fetch_waits_for_modules",
+        "cycles in which the next instruction waits for room in the queue of its module",
+    ),
+    *(
+        Counter(
+            f"{who}_waits_for_memory",
+            f"cycles in which {who} has accesses under way, and no word of them moves",
+        )
+        for who in ("load", "compute", "store")
+    ),
+    *(Counter(f"{kind}_instructions", doc, time=False) for kind, doc in _KINDS.items()),
+    Counter("gemm_uops", "micro-ops of GEMM that multiply, each iteration of them", time=False),
+    Counter("alu_uops", "micro-ops of the ALU, each iteration of them", time=False),
+    *(
+        Counter(f"{memory}_elements", f"elements {doc}", time=False)
+        for memory, doc in _MEMORIES.items()
+    ),
+    *(
+        counter
+        for kind, ends in (("read", "last word"), ("write", "response"))
+        for counter in (
+            Counter(f"{kind}_bursts", f"bursts that were asked for, {kind}"),
+            Counter(
+                f"{kind}_latency",
+                f"cycles from the request of a burst to its {ends}, summed over these",
+            ),
+        )
+    ),
+)
+COUNTERS_OFFSET = 0x200
+COUNTERS_END = COUNTERS_OFFSET + 2 * WORD_BYTES * len(COUNTERS)
 
 _BASES = ("UOP", "INP", "WGT", "ACC", "OUT")
 _TOKENS = ("LOAD_TO_COMPUTE", "COMPUTE_TO_LOAD", "COMPUTE_TO_STORE", "STORE_TO_COMPUTE")
@@ -167,6 +254,16 @@ _TABLE = (
         for number, name in enumerate(_TOKENS)
     ),
     Register("CYCLES", 0x1A0, Access.READ, "from the launch to the end of the run", width=64),
+    *(
+        Register(
+            counter.name.upper(),
+            COUNTERS_OFFSET + 2 * WORD_BYTES * number,
+            Access.COUNTER,
+            f"{counter.doc} ({COUNTER_WIDTH} bits)",
+            width=64,
+        )
+        for number, counter in enumerate(COUNTERS)
+    ),
 )
 
 REGISTERS: dict[str, Register] = {register.name: register for register in _TABLE}

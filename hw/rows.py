@@ -242,6 +242,7 @@ class BeatWalker(wiring.Component):
     lane : of an element of several beats, which this is; serial: where in the beat the element is
     release : this is the last that is wanted of the beat
     last : this is the last step of the command
+    taken : elements that a step completes
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -257,6 +258,7 @@ class BeatWalker(wiring.Component):
                 "lane": Out(rows.lane),
                 "release": Out(1),
                 "last": Out(1),
+                "taken": Out(range(rows.elements + 1)),
             }
         )
 
@@ -267,7 +269,7 @@ class BeatWalker(wiring.Component):
         # What is still to come of this row, and where it goes on.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
 
-        taken, row_ends = Signal(range(rows.elements + 1)), Signal()
+        taken, row_ends = self.taken, Signal()
         lane_next, row_lane = Signal(rows.lane), Signal(rows.lane)
         m.d.comb += [
             self.kind.eq(command.kind),

@@ -7,10 +7,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
+from .activity import ModuleActivity
 from .axi import WriteSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
-from .dma import Storer, transfer
+from .dma import Storer, moved_elements, transfer
 from .issue import InOrder
 from .structures import (
     ADDRESS_WIDTH,
@@ -31,12 +32,12 @@ class Store(wiring.Component):
 
     Ports
     -----
-    insn, status, fault : as for every module
+    insn, status, fault, activity : as for every module
     from_compute, to_compute : tokens
     base : DRAM address of element 0 of OUT
     scratchpad : read port of the low bits of the accumulators
     write : the memory write port
-    stop, drained : as those of `Storer`
+    stop, drained, moved : as those of `Storer`
     """
 
     def __init__(self, config: Config) -> None:
@@ -47,6 +48,7 @@ class Store(wiring.Component):
                 "insn": In(stream.Signature(QueueEntry)),
                 "status": Out(ModuleStatus()),
                 "fault": Out(FaultPort()),
+                "activity": Out(ModuleActivity()),
                 "from_compute": Out(TakePort()),
                 "to_compute": Out(GivePort()),
                 "base": In(ADDRESS_WIDTH),
@@ -56,6 +58,7 @@ class Store(wiring.Component):
                 "write": Out(WriteSignature(8 * config.bus_bytes)),
                 "stop": In(1),
                 "drained": Out(1),
+                "moved": Out(moved_elements(config, [isa.Memory.OUT])),
             }
         )
 
@@ -66,6 +69,7 @@ class Store(wiring.Component):
         connect(m, flipped(self.insn), order.insn)
         connect(m, order.status, flipped(self.status))
         connect(m, order.fault, flipped(self.fault))
+        connect(m, order.activity, flipped(self.activity))
         connect(m, order.from_prev, flipped(self.from_compute))
         connect(m, order.to_prev, flipped(self.to_compute))
         connect(m, storer.scratchpad, flipped(self.scratchpad))
@@ -94,6 +98,7 @@ class Store(wiring.Component):
             storer.base.eq(self.base),
             storer.stop.eq(self.stop),
             self.drained.eq(storer.drained),
+            self.moved.eq(storer.moved),
             order.done.eq(storer.done),
             order.error.eq(storer.error),
             order.drained.eq(storer.idle),

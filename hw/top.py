@@ -6,7 +6,9 @@ from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
+from .activity import Activity
 from .axi import AXI4LiteSignature, AXI4Signature
+from .compute import Unit
 from .config import Config
 from .core import Core
 from .csr import RegisterFile
@@ -38,16 +40,19 @@ class Top(wiring.Component):
     rst : synchronous reset. It is a port like others, and the clock domain has none: between
         runs the core is held in reset anyway, so that all but a few registers can do without a
         second one.
+    activity : only if ``watched``: what the modules are at, for simulation
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, watched: bool = False) -> None:
         self._config = config
+        self._watched = watched
         super().__init__(
             {
                 "m_axi": Out(AXI4Signature(8 * config.bus_bytes)),
                 "s_axil": In(AXI4LiteSignature(8 * WORD_BYTES, ADDRESS_WIDTH)),
                 "irq": Out(1),
                 "rst": In(1),
+                **({"activity": Out(Activity(len(Unit) - 1))} if watched else {}),
             }
         )
 
@@ -58,6 +63,8 @@ class Top(wiring.Component):
         m.submodules.registers = ResetInserter(self.rst)(registers)
         connect(m, flipped(self.s_axil), registers.bus)
         self._connect_memory(m, core)
+        if self._watched:
+            connect(m, core.activity, flipped(self.activity))
 
         control, status = REGISTERS["CONTROL"], REGISTERS["STATUS"]
         asked, launch, reset = Signal(), Signal(), Signal()
@@ -128,6 +135,11 @@ class Top(wiring.Component):
             self.irq.eq(
                 (done & enabled["done"]) | (((fault.cause != 0) | stopped) & enabled["fault"])
             ),
+        ]
+        m.d.comb += [
+            core.counter_index.eq(registers.counter_index),
+            registers.counter_value.eq(core.counter_value),
+            registers.counters_ready.eq(core.counters_ready),
         ]
         for name, _ in tokens.shape():
             m.d.comb += getattr(registers, f"tokens_{name}").eq(tokens[name])

@@ -10,6 +10,7 @@ from amaranth_vta.sw.runtime.device import Device
 
 from .dram import memory_timing
 from .functional import FunctionalDevice
+from .perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "pysim")
 
@@ -26,14 +27,16 @@ def open_device(
     dram: str = "ideal",
     order: str = "program",
     waves: str | Path | None = None,
+    timeline: Timeline | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Device:
     """A fresh machine with ``memory_bytes`` of zeros as its memory.
 
-    ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, and ``waves`` a file
-    for a VCD of each run; both are for the cycle-accurate devices. ``order`` is for the functional
-    model: ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``. ``progress`` is told
-    what a build is at. Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
+    ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
+    VCD of each run, and ``timeline`` gets each run; these are for the cycle-accurate devices.
+    ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
+    ``last:MODULE``. ``progress`` is told what a build is at. Raises `DeviceError`, or
+    `DramError` for a ``dram`` that does not exist.
     """
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
     # model need not wait for.
@@ -41,6 +44,8 @@ def open_device(
         case "functional":
             if waves is not None:
                 raise DeviceError("the functional model has no clock, hence no waves to write")
+            if timeline is not None:
+                raise DeviceError("the functional model has no clock, hence no timeline to write")
             memory_timing(dram)  # of no use here, but a name that means nothing is refused
             try:
                 return FunctionalDevice(config, memory_bytes, order)
@@ -49,9 +54,9 @@ def open_device(
         case "rtl":
             from .rtl.engine import RtlDevice
 
-            return RtlDevice(config, memory_bytes, dram=dram, waves=waves, progress=progress)
+            return RtlDevice(config, memory_bytes, dram, waves, timeline, progress)
         case "pysim":
             from .pysim import PysimDevice
 
-            return PysimDevice(config, memory_bytes, dram=dram, waves=waves)
+            return PysimDevice(config, memory_bytes, dram, waves, timeline)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")

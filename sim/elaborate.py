@@ -16,13 +16,14 @@ from amaranth_vta.hw.top import Top
 Pins = dict[str, Value]
 
 
-def verilog(config: Config) -> str:
+def verilog(config: Config, watched: bool = False) -> str:
     """The machine as module ``vta``, in one text that is the same on every computer.
 
-    Scratchpads have no initial contents: they hold anything after power-up.
+    Scratchpads have no initial contents: they hold anything after power-up. ``watched`` adds
+    outputs that say what each module is at, for simulation.
     """
     parameters = json.dumps(config.to_dict())
-    return f"// Configuration: {parameters}\n" + component_verilog(machine(config), "vta")
+    return f"// Configuration: {parameters}\n" + component_verilog(machine(config, watched), "vta")
 
 
 def component_verilog(component: wiring.Component, name: str) -> str:
@@ -43,9 +44,9 @@ def component_verilog(component: wiring.Component, name: str) -> str:
     return _HEAD + _MEMORY_CONTENTS.sub("", text)
 
 
-def machine(config: Config) -> Any:
-    """The whole machine as a component."""
-    return Top(config)
+def machine(config: Config, watched: bool = False) -> Any:
+    """The whole machine as a component, with `Top.activity` if ``watched``."""
+    return Top(config, watched)
 
 
 def pins(component: wiring.Component) -> tuple[Pins, Pins]:

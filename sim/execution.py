@@ -13,6 +13,7 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.registers import COUNTERS
 
 from .arithmetic import Indices, alu, gemm, multiply, requantize
 from .observers import Observer
@@ -20,6 +21,7 @@ from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
 
 # Micro-ops that are computed at once; more would only take memory.
 _CHUNK = 1 << 14
+_COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 
 class ExecutionFault(Exception):
@@ -35,7 +37,8 @@ class Executor:
     """Scratchpads that keep their contents, beside a memory of bytes that others may also hold.
 
     ``memory`` is a 1-D uint8 array. ``observers`` see every read and write. ``counters`` adds up
-    what was done. ``seed`` decides what scratchpads hold before anything is written to them.
+    what `registers.COUNTERS` counts, but for what depends on time. ``seed`` decides what
+    scratchpads hold before anything is written to them.
     """
 
     config: Config
@@ -55,7 +58,7 @@ class Executor:
 
     def clear_counters(self) -> None:
         """Sets the counters to zero; scratchpads stay."""
-        self.counters = dict.fromkeys(("instructions", "macs", "bytes_loaded", "bytes_stored"), 0)
+        self.counters = dict.fromkeys(_COUNTED, 0)
 
     def execute(self, index: int, instruction: isa.Instruction) -> None:
         """Does all that the legal ``instruction``, number ``index`` of its stream, does.
@@ -65,14 +68,21 @@ class Executor:
         """
         match instruction:
             case isa.Load():
+                of_load = isa.module_of(instruction) is isa.Module.LOAD
+                kind = "load" if of_load else "compute_load"
                 self._load(index, instruction)
             case isa.Store():
+                kind = "store"
                 self._store(index, instruction)
             case isa.Gemm():
+                kind = "gemm"
                 self._gemm(index, instruction)
             case isa.Alu():
+                kind = "alu"
                 self._alu(index, instruction)
-        self.counters["instructions"] += 1
+            case _:
+                return
+        self.counters[f"{kind}_instructions"] += 1
 
     def _load(self, index: int, load: isa.Load) -> None:
         scratchpad = self._scratchpad(isa.Memory(load.memory))
@@ -92,7 +102,8 @@ class Executor:
             block[load.y_pad_0 : last_row, load.x_pad_0 : last_column] = unpack_tiles(
                 data, geometry
             )
-            self.counters["bytes_loaded"] += data.size
+            name = isa.Memory(load.memory).name.lower()
+            self.counters[f"{name}_elements"] += load.x_size * load.y_size
         written = slice(load.sram_base, load.sram_base + load.elements)
         scratchpad.tiles[written] = block.reshape(-1, target.rows, target.columns)
         for observer in self.observers:
@@ -111,7 +122,7 @@ class Executor:
         # In order, since rows may overlap.
         for row, values in zip(rows, data, strict=True):
             row[:] = values
-        self.counters["bytes_stored"] += data.size
+        self.counters["out_elements"] += store.elements
 
     def _gemm(self, index: int, instruction: isa.Gemm) -> None:
         if instruction.uops == 0:
@@ -133,7 +144,7 @@ class Executor:
                 self._show_uops(index, targets, **read, INP=inputs, WGT=weights)
                 compute = multiply if overwrites else gemm
                 compute(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
-                self.counters["macs"] += targets.size * self.config.macs_per_cycle
+                self.counters["gemm_uops"] += targets.size
 
     def _alu(self, index: int, instruction: isa.Alu) -> None:
         if instruction.uops == 0:
@@ -146,6 +157,7 @@ class Executor:
             self._check_range(instruction, src, "src", self.acc, read_at_once)
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
+            self.counters["alu_uops"] += targets.size
             sources = None if instruction.use_immediate else offset("src", src)
             # Every micro-op reads its destination before it writes it, so all that is read here
             # and written here is read first.

@@ -44,6 +44,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.counters import completed
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 from .execution import ExecutionFault, Executor
@@ -146,7 +147,7 @@ class FunctionalDevice:
                 f"{giver.name.lower()}_to_{taker.name.lower()}": count
                 for (giver, taker), count in machine.tokens.items()
             },
-            counters=dict(executor.counters),
+            counters=completed(self.config, executor.counters),
             seconds=time.monotonic() - started,
         )
 

@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.registers import IDENTITY, REGISTERS, VERSION, WORD_BYTES
+from amaranth_vta.hw.registers import COUNTERS, IDENTITY, REGISTERS, VERSION, WORD_BYTES
+from amaranth_vta.sw.runtime.counters import completed
 from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault, RunResult
 
 from .dram import ProtocolError
+from .perfetto import Timeline
+from .timeline import spans
 
 # Memory sizes are rounded up to this, the widest bus.
 _MEMORY_UNIT = 64
@@ -41,22 +44,29 @@ class Machine(Protocol):
     def read_register(self, address: int) -> int: ...
     def advance(self, most: int) -> bool: ...
     def reset(self) -> None: ...
+    def take_moments(self) -> np.ndarray: ...
     def close(self) -> None: ...
     @property
     def run_cycles(self) -> int: ...
     @property
     def silent_cycles(self) -> int: ...
     @property
+    def run_start(self) -> int: ...
+    @property
     def quiet(self) -> bool: ...
 
 
 class SimulatedDevice:
-    """The `Device` around a `Machine` on ``memory``, which a subclass makes and attaches."""
+    """The `Device` around a `Machine` on ``memory``, which a subclass makes and attaches.
+
+    ``timeline`` gets each run of the machine, which must then be a watched one.
+    """
 
     machine: Machine
 
-    def __init__(self, config: Config, memory_bytes: int) -> None:
+    def __init__(self, config: Config, memory_bytes: int, timeline: Timeline | None = None) -> None:
         self.config = config
+        self._timeline = timeline
         self.memory_bytes = -(-memory_bytes // _MEMORY_UNIT) * _MEMORY_UNIT
         self.memory = np.zeros(self.memory_bytes, np.uint8)
 
@@ -95,6 +105,7 @@ class SimulatedDevice:
         `_SILENT_CYCLES` without using its bus.
         """
         started = time.monotonic()
+        words = self._words(insn_addr, insn_count)
         deadline = None if time_limit is None else started + time_limit
         self._write("INSN_ADDR", insn_addr)
         self._write("INSN_COUNT", insn_count)
@@ -112,6 +123,9 @@ class SimulatedDevice:
                     f"{status:#x}, and no access to memory is under way"
                 )
         cycles = self.machine.run_cycles
+        if self._timeline is not None:
+            moments, start = self.machine.take_moments(), self.machine.run_start
+            self._timeline.add(self.config, words, spans(moments, start, start + cycles), cycles)
         if not self.machine.quiet and not self._read("STATUS") & _bit("STATUS", "draining"):
             raise ProtocolError("the machine is done while accesses to memory are under way")
         self._write("INTERRUPT_ENABLE", 0)
@@ -119,7 +133,7 @@ class SimulatedDevice:
             cycles=cycles,
             fault=self._fault(),
             tokens_left={name: self._read(f"TOKENS_{name.upper()}") for name in TOKEN_QUEUES},
-            counters={"cycles": self._read("CYCLES")},
+            counters=self._counters(),
             seconds=time.monotonic() - started,
         )
         self._drain()
@@ -141,6 +155,22 @@ class SimulatedDevice:
             return self._fault()
         module = isa.Module(_part(self._read("FAULT"), "FAULT", "module"))
         return Fault(module.name.lower(), self._read("FAULT_INSN"), isa.Cause.TIMEOUT.name.lower())
+
+    def _words(self, insn_addr: int, insn_count: int) -> list[int]:
+        """The instructions there, for the timeline; those beyond the memory are zeros."""
+        if self._timeline is None:
+            return []
+        size = isa.INSTRUCTION_BYTES
+        raw = self.memory[insn_addr : insn_addr + insn_count * size].tobytes()
+        return [
+            int.from_bytes(raw[at : at + size], "little")
+            for at in range(0, insn_count * size, size)
+        ]
+
+    def _counters(self) -> dict[str, int]:
+        """`COUNTERS` by name, and what follows from them."""
+        counted = {counter.name: self._read(counter.name.upper()) for counter in COUNTERS}
+        return {"cycles": self._read("CYCLES"), **completed(self.config, counted)}
 
     def _drain(self) -> None:
         """Waits for a memory that answers late; one that never does needs the reset line."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from amaranth.hdl import ClockDomain, Module
 from amaranth.sim import Simulator
 
@@ -16,6 +17,8 @@ from .axi_memory import Address, Answer, AxiMemory, Channel, Request, Word
 from .dram import MemoryTiming, ProtocolError, memory_timing
 from .elaborate import machine, pins
 from .host import SimulatedDevice
+from .perfetto import Timeline
+from .timeline import MOMENT, moment_flags
 
 _RESET_CYCLES = 4
 _REGISTER_CYCLES = 1000
@@ -28,7 +31,7 @@ _Access = Generator[None, dict[str, int], int]
 class PysimDevice(SimulatedDevice):
     """A `Device` that counts cycles. ``dram`` names a memory model of `sim.dram`.
 
-    With ``waves`` all signals of all runs go to that file, as VCD.
+    With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
     """
 
     name = "pysim"
@@ -39,10 +42,12 @@ class PysimDevice(SimulatedDevice):
         memory_bytes: int,
         dram: str = "ideal",
         waves: str | Path | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         timing = memory_timing(dram)
-        super().__init__(config, memory_bytes)
-        self.attach(InterpretedMachine(config, self.memory, timing, waves))
+        super().__init__(config, memory_bytes, timeline)
+        machine = InterpretedMachine(config, self.memory, timing, waves, timeline is not None)
+        self.attach(machine)
 
 
 class InterpretedMachine:
@@ -51,7 +56,12 @@ class InterpretedMachine:
     cycles_a_look = 100
 
     def __init__(
-        self, config: Config, memory: Any, timing: MemoryTiming, waves: str | Path | None = None
+        self,
+        config: Config,
+        memory: Any,
+        timing: MemoryTiming,
+        waves: str | Path | None = None,
+        watched: bool = False,
     ) -> None:
         self._random = timing.seed is not None
         self._memory = AxiMemory(memory, config.bus_bytes, timing)
@@ -62,7 +72,9 @@ class InterpretedMachine:
         self._problem: ProtocolError | None = None
         self._resets = 0
         self._last: dict[str, int] = {}
-        top = machine(config)
+        self._watched = watched
+        self._moments: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        top = machine(config, watched)
         inputs, outputs = pins(top)
         wrapper = Module()
         wrapper.domains.sync = ClockDomain(reset_less=True)
@@ -107,6 +119,17 @@ class InterpretedMachine:
     def run_cycles(self) -> int:
         """Cycles from the last register write to the rise of the interrupt line."""
         return self._rose - self._memory.start
+
+    @property
+    def run_start(self) -> int:
+        """When the last register write was taken."""
+        return self._memory.start
+
+    def take_moments(self) -> np.ndarray:
+        """All cycles since the last call, as `MOMENT`; of a watched machine."""
+        moments = np.array(self._moments, MOMENT)
+        self._moments.clear()
+        return moments
 
     @property
     def silent_cycles(self) -> int:
@@ -166,6 +189,8 @@ class InterpretedMachine:
             self._b = Channel[int]("AXI-Lite B")
             self._r = Channel[tuple[int, int]]("AXI-Lite R")
             return {**_answer(self._memory.answer), **self._host, "rst": int(self._resets > 0)}
+        if self._watched:
+            self._moments.append(_moment(self.cycle, seen))
         irq = bool(seen["irq"])
         if irq and not self._interrupted:
             self._rose = self.cycle
@@ -256,6 +281,17 @@ def _request(seen: dict[str, int]) -> Request:
         seen["m_axi_rready"],
         seen["m_axi_bready"],
     )
+
+
+def _moment(cycle: int, seen: dict[str, int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    parts = ("starts", "ends", "lacks_prev", "lacks_next", "unit")
+    flags = [
+        moment_flags(*(seen[f"activity_{module}_{part}"] for part in parts))
+        for module in ("load", "compute", "store")
+    ]
+    modules = ("fetch", "load", "compute", "store")
+    indices = tuple(seen[f"activity_{module}_index"] for module in modules)
+    return cycle, indices, (seen["activity_fetch_hands_over"], *flags)
 
 
 def _answer(answer: Answer) -> dict[str, int]:

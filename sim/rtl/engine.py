@@ -10,6 +10,8 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.dram import MemoryTiming, ProtocolError, memory_timing
 from amaranth_vta.sim.host import SimulatedDevice
+from amaranth_vta.sim.perfetto import Timeline
+from amaranth_vta.sim.timeline import MOMENT
 
 from .build import Progress, machine_library
 
@@ -17,8 +19,8 @@ from .build import Progress, machine_library
 class RtlDevice(SimulatedDevice):
     """A `Device` that counts cycles. ``dram`` names a memory model of `sim.dram`.
 
-    With ``waves`` all signals of all runs go to that file, as VCD. Raises `BuildError` when the
-    simulator cannot be built.
+    With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
+    Raises `BuildError` when the simulator cannot be built.
     """
 
     name = "rtl"
@@ -29,11 +31,14 @@ class RtlDevice(SimulatedDevice):
         memory_bytes: int,
         dram: str = "ideal",
         waves: str | Path | None = None,
+        timeline: Timeline | None = None,
         progress: Progress | None = None,
     ) -> None:
         timing = memory_timing(dram)
-        library = machine_library(config, traced=waves is not None, progress=progress)
-        super().__init__(config, memory_bytes)
+        library = machine_library(
+            config, traced=waves is not None, watched=timeline is not None, progress=progress
+        )
+        super().__init__(config, memory_bytes, timeline)
         self.attach(CompiledMachine(library, self.memory, timing, waves))
 
 
@@ -100,7 +105,12 @@ class CompiledMachine:
     def run_cycles(self) -> int:
         """Cycles from the last register write to the rise of the interrupt line."""
         rose: int = self._functions.vta_rose(self._machine)
-        return rose - int(self._functions.vta_start(self._machine))
+        return rose - self.run_start
+
+    @property
+    def run_start(self) -> int:
+        """When the last register write was taken."""
+        return int(self._functions.vta_start(self._machine))
 
     @property
     def silent_cycles(self) -> int:
@@ -112,6 +122,15 @@ class CompiledMachine:
     def quiet(self) -> bool:
         """Whether no access to memory is under way."""
         return bool(self._functions.vta_quiet(self._machine))
+
+    def take_moments(self) -> np.ndarray:
+        """What has begun and ended since the last call, as `MOMENT`; of a watched machine."""
+        first = ctypes.c_void_p()
+        count = self._functions.vta_moments(self._machine, ctypes.byref(first))
+        size = count * MOMENT.itemsize
+        moments = np.frombuffer(ctypes.string_at(first, size) if size else b"", MOMENT)
+        self._functions.vta_forget_moments(self._machine)
+        return moments
 
     def close(self) -> None:
         """Ends the simulation and the file of its waves."""
@@ -159,6 +178,8 @@ def _load(library: Path) -> ctypes.CDLL:
         ("rose", u64, [machine]),
         ("last_moved", u64, [machine]),
         ("quiet", ctypes.c_bool, [machine]),
+        ("moments", u64, [machine, ctypes.POINTER(machine)]),
+        ("forget_moments", None, [machine]),
         ("problem", ctypes.c_char_p, [machine]),
     ):
         function = getattr(functions, f"vta_{name}")

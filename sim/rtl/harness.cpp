@@ -1,6 +1,7 @@
 // Everything around the machine, in one process with it: the clock, the memory behind its AXI4
 // master port, and a host that reads and writes its AXI4-Lite registers. Nothing else of the
-// machine is touched. engine.py calls the functions at the end of this file.
+// machine is touched; a machine built with WATCHED has outputs that say what its modules are at,
+// and these are taken down. engine.py calls the functions at the end of this file.
 //
 // The memory is the model of ../axi_memory.py step for step, random draws included, so that both
 // engines count the same cycles.
@@ -13,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "Vtop.h"
 #include "verilated.h"
@@ -98,6 +100,15 @@ struct Write {
     uint64_t earliest = 0;
     std::deque<Word> words{};
 };
+
+// MOMENT of ../timeline.py.
+struct Moment {
+    uint64_t cycle;
+    uint32_t index[4];
+    uint16_t flags[4];
+};
+constexpr unsigned LACKS_PREV = 8, LACKS_NEXT = 9, UNIT = 10, ENDS = 4;  // bits of the flags
+constexpr unsigned LACKS = 1 << LACKS_PREV | 1 << LACKS_NEXT, PULSES = (1 << LACKS_PREV) - 1;
 
 class Machine {
   public:
@@ -221,6 +232,7 @@ class Machine {
     uint64_t rose = 0;        // when the interrupt line last rose
     uint64_t last_moved = 0;  // when anything last moved on the memory bus
     std::string problem;
+    std::vector<Moment> moments;  // of a watched machine: cycles in which something begins or ends
 
   private:
     // What the memory shows the machine in a cycle, beside the data.
@@ -305,7 +317,31 @@ class Machine {
         hold(held_lite_r, top->s_axil_rvalid, host.rready, uint64_t(top->s_axil_rdata) << 2 | top->s_axil_rresp,
              "AXI-Lite R");
         if (ar.taken || aw.taken || w_taken || r_taken || b_taken) last_moved = cycle;
+#ifdef WATCHED
+        watch();
+#endif
     }
+
+#ifdef WATCHED
+#define FLAGS(module)                                                                                  \
+    uint16_t(top->activity_##module##_starts | top->activity_##module##_ends << ENDS |                 \
+             top->activity_##module##_lacks_prev << LACKS_PREV | top->activity_##module##_lacks_next << LACKS_NEXT | \
+             top->activity_##module##_unit << UNIT)
+
+    void watch() {
+        const Moment now{
+            cycle,
+            {top->activity_fetch_index, top->activity_load_index, top->activity_compute_index, top->activity_store_index},
+            {uint16_t(top->activity_fetch_hands_over), FLAGS(load), FLAGS(compute), FLAGS(store)}};
+        bool matters = false;
+        for (unsigned i = 0; i < 4; i++) matters |= now.flags[i] & PULSES || (now.flags[i] ^ lacking[i]) & LACKS;
+        if (!matters) return;
+        moments.push_back(now);
+        std::memcpy(lacking, now.flags, sizeof lacking);
+    }
+
+    uint16_t lacking[4]{};
+#endif
 
     template <typename Payload>
     bool hold(Held<Payload>& held, bool valid, bool ready, const Payload& payload, const char* channel) {
@@ -476,4 +512,9 @@ EXPORT uint64_t vta_start(const Machine* machine) { return machine->start; }
 EXPORT uint64_t vta_rose(const Machine* machine) { return machine->rose; }
 EXPORT uint64_t vta_last_moved(const Machine* machine) { return machine->last_moved; }
 EXPORT bool vta_quiet(const Machine* machine) { return machine->quiet(); }
+EXPORT uint64_t vta_moments(const Machine* machine, const Moment** moments) {
+    *moments = machine->moments.data();
+    return machine->moments.size();
+}
+EXPORT void vta_forget_moments(Machine* machine) { machine->moments.clear(); }
 EXPORT const char* vta_problem(const Machine* machine) { return machine->problem.c_str(); }

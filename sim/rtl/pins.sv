@@ -2,6 +2,15 @@
 // cycle, as from the registered outputs of a real memory and a real host. For Verilator this means
 // that no logic hangs on an input, so that a cycle is evaluated once and not twice.
 module pins #(parameter BUS_BITS = 64) (
+`ifdef WATCHED
+    output [31:0] activity_fetch_index, output activity_fetch_hands_over,
+    output [31:0] activity_load_index, output activity_load_unit, output [1:0] activity_load_starts,
+    output [1:0] activity_load_ends, output activity_load_lacks_prev, output activity_load_lacks_next,
+    output [31:0] activity_compute_index, output [1:0] activity_compute_unit, output [3:0] activity_compute_starts,
+    output [3:0] activity_compute_ends, output activity_compute_lacks_prev, output activity_compute_lacks_next,
+    output [31:0] activity_store_index, output activity_store_unit, output [1:0] activity_store_starts,
+    output [1:0] activity_store_ends, output activity_store_lacks_prev, output activity_store_lacks_next,
+`endif
     input clk, input next_rst, output irq,
     output m_axi_awid, output [47:0] m_axi_awaddr, output [7:0] m_axi_awlen, output [2:0] m_axi_awsize,
     output [1:0] m_axi_awburst, output m_axi_awvalid,
@@ -48,6 +57,15 @@ module pins #(parameter BUS_BITS = 64) (
 
   vta vta (
       .clk, .rst, .irq,
+`ifdef WATCHED
+      .activity_fetch_index, .activity_fetch_hands_over,
+      .activity_load_index, .activity_load_unit, .activity_load_starts, .activity_load_ends,
+      .activity_load_lacks_prev, .activity_load_lacks_next,
+      .activity_compute_index, .activity_compute_unit, .activity_compute_starts, .activity_compute_ends,
+      .activity_compute_lacks_prev, .activity_compute_lacks_next,
+      .activity_store_index, .activity_store_unit, .activity_store_starts, .activity_store_ends,
+      .activity_store_lacks_prev, .activity_store_lacks_next,
+`endif
       .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awvalid, .m_axi_awready,
       .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
       .m_axi_bid(1'b0), .m_axi_bresp, .m_axi_bvalid, .m_axi_bready,

@@ -1,0 +1,94 @@
+"""What each module of a simulated machine was at, cycle by cycle: instructions and waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+# A cycle in which something begins or ends; of the modules in the order of `_MODULES` the index
+# of the next instruction, and flags: bits 3..0 the unit to which it is handed (of fetch: that it
+# is), 7..4 the unit that is done with its oldest, 8 and 9 that a token of the previous or the
+# next neighbour is missing, from 10 on the unit that is to have it.
+MOMENT = np.dtype([("cycle", "<u8"), ("index", "<u4", 4), ("flags", "<u2", 4)])
+_MODULES = ("fetch", "load", "compute", "store")
+_ENDS, _LACKS_PREV, _LACKS_NEXT, _UNIT = 4, 8, 9, 10
+# Units of compute as in hw.compute, the first for FINISH; the others have one unit of their name.
+_COMPUTE_UNITS = ("compute", "compute loads", "gemm", "alu")
+LANES = ("fetch", "load", *_COMPUTE_UNITS, "store")
+_NEIGHBOURS = {
+    "load": {_LACKS_NEXT: "compute"},
+    "compute": {_LACKS_PREV: "load", _LACKS_NEXT: "store"},
+    "store": {_LACKS_PREV: "compute"},
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Cycles ``begin`` up to ``end`` in which ``lane`` was at instruction ``index``.
+
+    It executes it, or waits for a token of the module ``waits_for`` before it can. An instruction
+    may be handed to its unit, at ``issued``, while the one before it is still being executed; its
+    span begins when that one ends, so that spans of a lane never overlap.
+    """
+
+    lane: str
+    index: int
+    begin: int
+    end: int
+    issued: int
+    waits_for: str | None = None
+
+
+def spans(moments: Iterable[npt.NDArray[np.void]], start: int, end: int) -> Iterator[Span]:
+    """The spans of a run that lasted from cycle ``start`` to ``end``, counted from ``start``.
+
+    ``moments`` are records of `MOMENT`, in order. What a fault cuts off ends with the run.
+    """
+    issued: dict[str, deque[tuple[int, int]]] = {lane: deque() for lane in LANES}
+    free = dict.fromkeys(LANES, 0)
+    waiting: dict[tuple[str, int], tuple[str, int, int]] = {}
+    for moment in moments:
+        cycle = int(moment["cycle"]) - start
+        for module, index, flags in zip(
+            _MODULES, moment["index"].tolist(), moment["flags"].tolist(), strict=True
+        ):
+            if module == "fetch":
+                if flags:
+                    yield Span("fetch", index, free["fetch"], cycle + 1, free["fetch"])
+                    free["fetch"] = cycle + 1
+                continue
+            for bit, neighbour in _NEIGHBOURS[module].items():
+                lane = _lane(module, flags >> _UNIT)
+                if flags >> bit & 1:
+                    waiting.setdefault((module, bit), (lane, index, cycle))
+                elif (module, bit) in waiting:
+                    lane, waits, begin = waiting.pop((module, bit))
+                    yield Span(lane, waits, begin, cycle, begin, neighbour)
+            for unit in range(_ENDS):
+                lane = _lane(module, unit)
+                if flags >> unit & 1:
+                    issued[lane].append((index, cycle))
+                if flags >> _ENDS + unit & 1 and issued[lane]:
+                    done, since = issued[lane].popleft()
+                    yield Span(lane, done, max(since, free[lane]), cycle, since)
+                    free[lane] = cycle
+    for (module, bit), (lane, index, begin) in waiting.items():
+        yield Span(lane, index, begin, end - start, begin, _NEIGHBOURS[module][bit])
+    for lane, items in issued.items():
+        for index, since in items:
+            yield Span(lane, index, max(since, free[lane]), end - start, since)
+            free[lane] = end - start
+
+
+def _lane(module: str, unit: int) -> str:
+    return _COMPUTE_UNITS[unit] if module == "compute" else module
+
+
+def moment_flags(starts: int, ends: int, lacks_prev: int, lacks_next: int, unit: int) -> int:
+    """Those of a module in a `MOMENT`."""
+    lacks = lacks_prev << _LACKS_PREV | lacks_next << _LACKS_NEXT
+    return starts | ends << _ENDS | lacks | unit << _UNIT
