@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
+    from amaranth_vta.sw.compiler.graph.placement import register_operator
     from amaranth_vta.sw.compiler.lower import lower
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "get_env",
     "lower",
     "open_device",
+    "register_operator",
     "te",
 ]
 
@@ -41,6 +43,7 @@ _HOMES = {
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",
     "open_device": "sim.devices",
+    "register_operator": "sw.compiler.graph.placement",
 }
 
 

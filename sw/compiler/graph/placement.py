@@ -15,13 +15,30 @@ from .layers.pooling import max_pool
 from .network import Network, Node
 from .tensors import Tensors
 
-# What makes layers, by operators of ONNX.
-_LAYERS: dict[str, Callable[[Node, Tensors], Layer]] = {
-    "MaxPool": max_pool,
-    "QLinearConv": convolution,
-    "QLinearMatMul": matrix_product,
+# Makes the layer of a node, or raises `NotHere` with the reason why the node is the host's.
+MakeLayer = Callable[[Node, Tensors], Layer]
+
+# What makes layers, by domain and operator of ONNX.
+_LAYERS: dict[tuple[str, str], MakeLayer] = {
+    ("", "MaxPool"): max_pool,
+    ("", "QLinearConv"): convolution,
+    ("", "QLinearMatMul"): matrix_product,
 }
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def register_operator(operator: str, domain: str = "") -> Callable[[MakeLayer], MakeLayer]:
+    """A decorator: what it decorates makes the layers of an ONNX ``operator`` of ``domain``.
+
+    It is called with each such `Node` of a network and the network's `Tensors`, and takes the
+    place of what made layers of that operator before. ``examples/own_operator.py`` shows it.
+    """
+
+    def register(make: MakeLayer) -> MakeLayer:
+        _LAYERS[domain, operator] = make
+        return make
+
+    return register
 
 
 @dataclass
@@ -59,8 +76,8 @@ def place(network: Network, config: Config) -> Placement:
 
 def _layer(node: Node, tensors: Tensors) -> Layer:
     match node.domain, node.operator:
-        case "", operator if operator in _LAYERS:
-            return _LAYERS[operator](node, tensors)
+        case kind if kind in _LAYERS:
+            return _LAYERS[kind](node, tensors)
         case "", "QuantizeLinear" | "DequantizeLinear":
             raise NotHere("float tensors are the host's")
         case "", "Conv" | "Gemm" | "MatMul":
