@@ -26,6 +26,8 @@ from amaranth_vta.sw.compiler.tensor import Tensor
 Array = npt.NDArray[Any]
 # How far from its rounded value a factor is looked for at the most.
 _REACH = 24
+# How far above a half a sum may be to count as one.
+_ABOUT_HALF = 1 << 14
 # How many results are looked at first, and how many factors then with all results.
 _TIGHTEST = 256
 _CHOICES = 8
@@ -36,11 +38,20 @@ class NotExact(ValueError):
 
 
 @dataclass(frozen=True)
+class Quantized:
+    """What an int8 stands for: (value - ``zero_point``) · ``scale``, a float32."""
+
+    scale: float
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
 class FixedPoint:
     """clip((Σ factor · operand + addend) / 2^shift + zero_point, low, high).
 
-    The quotient is rounded down, or half to even if ``to_even``, where the addend then holds half
-    a step. With ``requantize`` the last steps, from the addend on, are the machine's REQUANTIZE.
+    The quotient is rounded down. What is just above an odd one, by less than ``to_even``, is
+    rounded to the even one below: halves are, where the addend holds half a step. With a
+    ``scale`` the machine's REQUANTIZE, by it, takes the place of all from the addend on.
     """
 
     factors: tuple[int, ...]
@@ -49,16 +60,16 @@ class FixedPoint:
     zero_point: int
     low: int
     high: int
-    to_even: bool = False
-    requantize: bool = False
+    to_even: int = 0
+    scale: float | None = None
 
     @property
     def operations(self) -> int:
         """ALU micro-ops that a vector of results takes, the reset of a copy included."""
         sums = sum(factor != 1 for factor in self.factors) + len(self.factors) - 1
-        if self.requantize:
+        if self.scale is not None:
             return sums + 1
-        rounding = 5 if self.to_even else 0
+        rounding = 5 + (self.to_even > 1) if self.to_even else 0
         return sums + (self.addend != 0) + (self.shift > 0) + rounding + (self.zero_point != 0) + 2
 
     def evaluate(self, operands: Sequence[Array]) -> Array:
@@ -67,12 +78,12 @@ class FixedPoint:
 
     def _rounded(self, total: Array) -> Array:
         """From the sum with its addend."""
-        if self.requantize:
+        if self.scale is not None:
             _, *others = self._requantization()[0]
             zero = np.zeros((), np.int32)
             return te.requantized(total.astype(np.int32), zero, *others)
-        odd = total >> self.shift & 1 if self.to_even else 0
-        return np.clip((total - odd >> self.shift) + self.zero_point, self.low, self.high)
+        less = (total >> self.shift & 1) * self.to_even
+        return np.clip((total - less >> self.shift) + self.zero_point, self.low, self.high)
 
     def first_sums(self, width: int) -> Array:
         """The least sum of ``width`` bits for each result from ``low`` to ``high``, and the end."""
@@ -88,13 +99,13 @@ class FixedPoint:
 
     def _requantization(self) -> Array:
         return te.requantization_parameters(
-            [self.addend], 2.0**-self.shift, self.zero_point, self.low, self.high
+            [self.addend], self.scale or 1.0, self.zero_point, self.low, self.high
         )
 
     @property
     def parameter_count(self) -> int:
         """Tiles that the operator has in accumulators; none if immediates can hold them all."""
-        if self.requantize:
+        if self.scale is not None:
             return len(self.factors) + REQUANTIZE_PARAMETERS
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
@@ -102,7 +113,7 @@ class FixedPoint:
     def parameters(self, env: Environment) -> Array:
         """(parameters, BATCH, BLOCK_OUT) acc_dtype, what is to be in these tiles."""
         values = [*self.factors, self.addend]
-        if self.requantize:
+        if self.scale is not None:
             values[-1:] = self._requantization()[0].tolist()
         values = values[: self.parameter_count]
         shape = (len(values), env.BATCH, env.BLOCK_OUT)
@@ -137,7 +148,7 @@ class FixedPoint:
         for other in scaled[1:]:
             total = stage("total", lambda *i, t=total, o=other: t(*i) + o(*i))
         first = len(self.factors)
-        if self.requantize:
+        if self.scale is not None:
             numbers = range(first, first + REQUANTIZE_PARAMETERS)
             stage(
                 "rescaled",
@@ -148,9 +159,11 @@ class FixedPoint:
             before = total
             total = stage("moved", lambda *i: before(*i) + constant(first, self.addend, i))
         if self.to_even:
-            # As in `requantized`: one is taken off where the quotient, rounded up, is odd.
+            # As in `requantized`: something is taken off where the quotient, rounded up, is odd.
             sign = env.ACC_WIDTH - 1
             odd = stage("odd", lambda *i, t=total: t(*i) << sign - self.shift >> sign)
+            if self.to_even > 1:
+                odd = stage("more", lambda *i, o=odd: o(*i) * self.to_even)
             total = stage("even", lambda *i, t=total: t(*i) + odd(*i))
         if self.shift:
             sums = total
@@ -203,13 +216,16 @@ def _attempts(
     """Ways to round, the cheapest first, whose factors and addend are to be found."""
     zero_point, low, high = bounds
     if config.requantize:
-        yield FixedPoint((), 0, most, zero_point, low, high, requantize=True)
+        yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most)
     # Where the ratios are whole multiples of a power of two, ties occur.
     exact = [n for n in range(most) if all((ratio * 2**n).is_integer() for ratio in ratios)]
     for shift in (*exact[:1], most):
         yield FixedPoint((), 0, shift, 0, low, high)
         # The addend has an even zero point in it, which leaves even what is even.
-        yield FixedPoint((), 0, shift, zero_point if zero_point % 2 else 0, low, high, to_even=True)
+        after = zero_point if zero_point % 2 else 0
+        # Factors are not what they stand for, by a part in 2^shift: nor are halves.
+        for to_even in (1, _ABOUT_HALF) if shift > _ABOUT_HALF.bit_length() + 4 else (1,):
+            yield FixedPoint((), 0, shift, after, low, high, to_even)
 
 
 def _search(

@@ -12,18 +12,10 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
-from .fixed_point import Array, FixedPoint, NotExact, fixed_point
+from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 from .pointwise import PointwiseKnobs, pointwise
 
 BYTE = np.arange(-128, 128)
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """What an int8 stands for: (value - ``zero_point``) · ``scale``, a float32."""
-
-    scale: float
-    zero_point: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,7 @@ class ResidualAdd:
         return self.constants.operations
 
     def buffers(self, config: Config) -> int:
-        return 2 + self.constants.to_even
+        return 2 + (self.constants.to_even > 0)
 
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return (env.out_dtype, env.out_dtype)

@@ -12,10 +12,9 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.residual_add import (
-    Quantized,
     ResidualAdd,
     added,
     addition_constants,

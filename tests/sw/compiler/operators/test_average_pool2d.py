@@ -1,0 +1,116 @@
+"""Average pooling: what ONNX Runtime makes of every sum, with REQUANTIZE and without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.average_pool2d import (
+    AveragePool2d,
+    AveragePool2dKnobs,
+    average_constants,
+    average_pool2d,
+    averaged,
+    scheduled,
+)
+from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
+
+CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
+
+
+def pooled(workload: AveragePool2d, x: npt.NDArray[Any], quantized: Any) -> npt.NDArray[Any]:
+    top, left, bottom, right = workload.pads
+    around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
+    padded = np.pad(x.astype(np.int64), around)
+    windows = sliding_window_view(padded, workload.kernel, axis=(2, 3))
+    windows = windows[:, :, :: workload.strides[0], :: workload.strides[1]]
+    kernel = workload.kernel[0] * workload.kernel[1]
+    return averaged(windows.sum(axis=(6, 7)), *quantized, kernel, -128, 127).astype(np.int8)
+
+
+def random_pool(seed: int, config: Config) -> tuple[AveragePool2d, tuple[Quantized, Quantized]]:
+    pick = random.Random(seed)
+    kernel = (pick.randint(1, 4), pick.randint(1, 4))
+    pads = tuple(pick.randint(0, k - 1) for k in (*kernel, *kernel)) if seed % 2 else (0,) * 4
+    x = Quantized(pick.uniform(0.01, 0.1), 0 if any(pads) else pick.randint(-128, 127))
+    y = Quantized(x.scale * pick.uniform(0.5, 2), pick.randint(-128, 127))
+    if seed % 3 == 0:
+        x, y = Quantized(0.25, x.zero_point), Quantized(0.25, y.zero_point)
+    workload = AveragePool2d(
+        batch=pick.randint(1, 2),
+        channels=pick.randint(1, 4),
+        height=pick.randint(4, 12),
+        width=pick.randint(4, 9),
+        kernel=kernel,
+        constants=average_constants(x, y, kernel[0] * kernel[1], config),
+        strides=(pick.randint(1, 3), pick.randint(1, 3)),
+        pads=pads,  # type: ignore[arg-type]
+    )
+    return workload, (x, y)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(6))
+def test_average_pooling_is_exact(
+    config: str, seed: int, run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS[config])
+    workload, quantized = random_pool(seed * 6 + CONFIGS.index(config), env.config)
+    function = average_pool2d(workload, env)
+    x = some(np.random.default_rng(seed), function.args[0])
+    parameters = [workload.constants.parameters(env)][: len(function.args) - 2]
+    got = run(function, [x, *parameters], order=f"random:{seed}")
+    np.testing.assert_array_equal(got, pooled(workload, x, quantized))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_an_image_larger_than_the_accumulators_is_averaged_in_parts(
+    config: str, run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS[config])
+    x = Quantized(0.0213, 5)
+    y = Quantized(0.0137 if env.config.requantize else x.scale, -20)
+    size = (17, 19) if config.startswith("tiny") else (7, 7)
+    constants = average_constants(x, y, size[0] * size[1], env.config)
+    workload = AveragePool2d(1, 3, *size, size, constants)
+    function = average_pool2d(workload, env)
+    image = some(np.random.default_rng(0), function.args[0])
+    # Neighbouring averages, not only those about 0.
+    image = np.clip(
+        image.astype(int) // 4 + 40 * np.arange(-1, 2).reshape(3, 1, 1, 1, 1), -128, 127
+    )
+    got = run(function, [image.astype(np.int8), constants.parameters(env)])
+    np.testing.assert_array_equal(got, pooled(workload, image, (x, y)))
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize("seed", [1, 6])
+def test_no_pass_changes_what_an_average_pooling_does(
+    config: str, seed: int, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS[config])
+    workload, quantized = random_pool(seed, env.config)
+    knobs = AveragePool2dKnobs(1, 2, 3, 2, 1)
+    schedule = scheduled(workload, env, knobs)
+    x = some(np.random.default_rng(0), schedule[1][0])
+    inputs = [x, workload.constants.parameters(env)][: len(schedule[1]) - 1]
+    want = pooled(workload, x, quantized)
+    interpreted(schedule, inputs, want, env)
+    function = average_pool2d(workload, env, knobs)
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_averages_that_cannot_be_exact_are_refused_with_a_sentence() -> None:
+    step = Quantized(0.1)
+    with pytest.raises(NotExact, match=r"sums of 100,000 pixels are too many"):
+        average_constants(step, step, 100_000, PRESETS["pynq"])
+    with pytest.raises(NotExact, match="stores 4 bits, not 8"):
+        average_constants(step, step, 4, PRESETS["int4"])
