@@ -13,7 +13,7 @@ from .alu import AluContext, AluUnit, alu_operands
 from .axi import ReadSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
-from .dma import Bases, Loader, moved_elements, transfer
+from .dma import Bases, Loader, moved_elements, sets_padding_wrongly, transfer
 from .gemm import GemmContext, GemmUnit, gemm_operands
 from .issue import InOrder
 from .operation import AluOp
@@ -132,6 +132,9 @@ class Compute(wiring.Component):
             for opcode in (isa.Opcode.LOAD, isa.Opcode.GEMM, isa.Opcode.ALU)
         )
         is_finish = Signal()
+        loaded: list[int] = [isa.Memory.UOP, isa.Memory.ACC, isa.Memory.ACC_8BIT]
+        if config.pad_value:
+            loaded.append(isa.Padding.COMPUTE)
         last_operation = isa.AluOp.REQUANTIZE if config.requantize else max(isa.BASE_ALU_OPS)
         with m.Switch(memory.opcode):
             with m.Case(isa.Opcode.LOAD):
@@ -141,11 +144,8 @@ class Compute(wiring.Component):
                     order.out_of_range.eq(order.head.out_of_range),
                     order.illegal.eq(
                         (memory.reserved != 0)
-                        | (
-                            (memory.memory != isa.Memory.UOP)
-                            & (memory.memory != isa.Memory.ACC)
-                            & (memory.memory != isa.Memory.ACC_8BIT)
-                        )
+                        | Cat(memory.memory != known for known in loaded).all()
+                        | sets_padding_wrongly(config, memory)
                     ),
                 ]
             with m.Case(isa.Opcode.GEMM):

@@ -80,6 +80,7 @@ class Config:
     overwrite: int = _extension("GEMM instructions that set accumulators instead of adding")
     overlap: int = _extension("GEMM and ALU instructions that run beside each other")
     requantize: int = _extension("an ALU operation that requantizes as ONNX Runtime does")
+    pad_value: int = _extension("LOADs that pad with a value that the program sets")
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -347,7 +348,7 @@ PRESETS: dict[str, Config] = {
     # The published default: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
     # The same with all extensions.
-    "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1),
+    "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1, pad_value=1),
     # And small, for the tests of the extensions.
     "tiny-extended": Config(
         log_block_in=2,
@@ -359,6 +360,7 @@ PRESETS: dict[str, Config] = {
         overwrite=1,
         overlap=1,
         requantize=1,
+        pad_value=1,
     ),
     # 1,024 multiply-accumulates a cycle on a 128-bit bus.
     "block32": replace(

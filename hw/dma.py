@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -51,7 +51,8 @@ _FIELDS = (
 def transfer_layout(config: Config) -> data.StructLayout:
     """What a LOAD or STORE moves: fields of the instruction and of `CheckedEntry`.
 
-    Only what is legal and in range may be given to a `Loader` or `Storer`.
+    Only what is legal and in range may be given to a `Loader` or `Storer`. To a `Loader`, what
+    sets its padding value is a transfer of nothing.
     """
     fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
     checked = CheckedEntry.as_shape()
@@ -68,6 +69,14 @@ def transfer(config: Config, checked: data.View) -> Value:
     """The payload of `transfer_layout` for a `CheckedEntry`."""
     fields = data.View(instruction_layout(config, isa.Opcode.LOAD), checked.entry.bits)
     return Cat(*(fields[name] for name in _FIELDS), checked.elements, checked.first)
+
+
+def sets_padding_wrongly(config: Config, fields: data.View) -> Value:
+    """Whether a LOAD sets a padding value, and has fields besides that are not zero."""
+    if not config.pad_value:
+        return Const(0)
+    sets = _any(fields.memory == padding for padding in isa.Padding)
+    return sets & (Cat(fields[name] for name in isa.UNUSED_BY_SET_PADDING) != 0)
 
 
 def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.StructLayout:
@@ -179,12 +188,20 @@ class Loader(wiring.Component):
         ]
         bases = [_base(self.bases, kind.memory) for kind in rows.kinds]
         _describe_rows(m, rows, command, bases, bursts.command.payload, turns.i.payload.beats)
-        m.d.comb += [
-            turns.i.payload.padding.kind.eq(turns.i.payload.beats.kind),
-            turns.i.payload.padding.index.eq(command.sram_base),
-        ]
+        next_padding = turns.i.payload.padding
+        # Padding is written as wide as the scratchpad has it, whatever is wide in memory.
+        kind = turns.i.payload.beats.kind
+        if isa.Memory.ACC in self._targets:
+            acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
+            kind = Mux(kind == acc_8bit, acc, kind)
+        m.d.comb += [next_padding.kind.eq(kind), next_padding.index.eq(command.sram_base)]
         for name in ("x_size", "y_size", "y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"):
-            m.d.comb += turns.i.payload.padding[name].eq(command[name])
+            m.d.comb += next_padding[name].eq(command[name])
+        if self._config.pad_value:
+            value = Signal(rows.scalar)
+            m.d.comb += next_padding.value.eq(value)
+            with m.If(accept & _any(command.memory == padding for padding in isa.Padding)):
+                m.d.sync += value.eq(command.dram_base)
 
         # All writes come from a register.
         write = Signal(
@@ -248,7 +265,7 @@ class Loader(wiring.Component):
                 write.mask.eq(Mux(put, beats.mask, Mux(padding.step, padding.mask, 0))),
                 write.lanes.eq(Mux(put, lanes, ~0)),
                 write.index.eq(Mux(put, beats.index, padding.index)),
-                write.word.eq(Mux(put, word, 0)),
+                write.word.eq(Mux(put, word, self._padded(m, padding))),
                 write.done.eq(ends | fail),
                 write.error.eq(fail),
             ]
@@ -344,6 +361,20 @@ class Loader(wiring.Component):
         with m.If(beat.valid & gathers):
             m.d.sync += earlier.word_select(place, self._bus_bits).eq(beat.payload.data)
         return word, lanes, gathers
+
+    def _padded(self, m: Module, padding: PaddingWalker) -> Value:
+        """What is written of ``padding``: its value in each scalar of the word."""
+        word = Signal(self._word_bits)
+        if self._config.pad_value:
+            with m.Switch(padding.kind):
+                for number, kind in enumerate(self._rows.kinds):
+                    if isa.padding_of(kind.memory) is not None:
+                        width = self._config.memory(kind.memory).scalar_width
+                        with m.Case(number):
+                            m.d.comb += word.eq(
+                                padding.value[:width].replicate(self._word_bits // width)
+                            )
+        return word
 
     def _spread(self, memory: isa.Memory, target: Geometry, write: Any) -> Value:
         """All lanes and elements that the write port of ``memory`` has, from the one word."""

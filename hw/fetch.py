@@ -183,13 +183,13 @@ class Fetch(wiring.Component):
             misplaced.eq(is_last != (fields.opcode == isa.Opcode.FINISH)),
             good.eq(active & buffer.o.valid & ~buffer.o.payload.error & ~misplaced),
         ]
+        to_load = [fields.memory == isa.Memory.INP, fields.memory == isa.Memory.WGT]
+        if self._config.pad_value:
+            to_load.append(fields.memory == isa.Padding.LOAD)
         with m.If(fields.opcode == isa.Opcode.STORE):
             target = self.store
             m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
-        with m.Elif(
-            (fields.opcode == isa.Opcode.LOAD)
-            & ((fields.memory == isa.Memory.INP) | (fields.memory == isa.Memory.WGT))
-        ):
+        with m.Elif((fields.opcode == isa.Opcode.LOAD) & Cat(to_load).any()):
             target = self.load
             m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
         with m.Else():

@@ -54,6 +54,23 @@ class Memory(IntEnum):
     ACC_8BIT = 5
 
 
+class Padding(IntEnum):
+    """Extension PAD_VALUE: whose padding value a LOAD sets that names one of these as memory."""
+
+    LOAD = 6
+    COMPUTE = 7
+
+
+def padding_of(memory: Memory) -> Padding | None:
+    """The value that pads LOADs of ``memory``; None for UOP, always padded with zeros."""
+    match memory:
+        case Memory.INP | Memory.WGT:
+            return Padding.LOAD
+        case Memory.ACC | Memory.ACC_8BIT:
+            return Padding.COMPUTE
+    return None
+
+
 class AluOp(IntEnum):
     MIN = 0
     MAX = 1
@@ -132,6 +149,11 @@ _MEMORY = (
     ("y_pad_1", PAD_WIDTH),
     ("x_pad_0", PAD_WIDTH),
     ("x_pad_1", PAD_WIDTH),
+)
+# Of a LOAD that sets a padding value, what must be zero besides the reserved bits.
+UNUSED_BY_SET_PADDING = (
+    *("sram_base", "y_size", "x_size", "x_stride"),
+    *("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
 )
 _SIGNED = frozenset({"immediate"})
 _OPCODE_MASK = 7
@@ -269,6 +291,30 @@ class Load(_MemoryInstruction):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetPadding(_MemoryInstruction):
+    """A LOAD that loads nothing: extension PAD_VALUE. ``memory`` is a `Padding`.
+
+    In later LOADs of its module each scalar of padding is the low bits of ``dram_base``, as many
+    as the scratchpad's scalars have. Other fields than these two, and tokens, must be 0.
+    """
+
+    opcode = Opcode.LOAD
+    y_size: int = 0
+    x_size: int = 0
+
+    @property
+    def value(self) -> int:
+        """``dram_base`` as a signed number."""
+        sign = 1 << DRAM_BASE_WIDTH - 1
+        return (self.dram_base ^ sign) - sign
+
+
+def set_padding(padding: Padding, value: int) -> SetPadding:
+    """The instruction that sets ``padding`` to ``value``, of at most 32 bits with its sign."""
+    return SetPadding(memory=padding, dram_base=value & (1 << DRAM_BASE_WIDTH) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Store(_MemoryInstruction):
     opcode = Opcode.STORE
     memory: int = Memory.OUT
@@ -353,6 +399,7 @@ class InstructionSet:
         self, index_widths: Mapping[str, int], extensions: frozenset[str] = frozenset()
     ) -> None:
         self.extensions = extensions
+        self._paddings = frozenset(Padding) if "pad_value" in extensions else frozenset()
         self.layouts = _layouts(index_widths, extensions)
         self.uop_layout = _uop_layout(index_widths)
         self._covered = {
@@ -369,6 +416,8 @@ class InstructionSet:
             )
         if getattr(instruction, "independent", 0) and "overlap" not in self.extensions:
             raise EncodingError(f"{instruction.opcode.name}: independent needs extension OVERLAP")
+        if isinstance(instruction, SetPadding) and "pad_value" not in self.extensions:
+            raise EncodingError("LOAD: a padding value needs extension PAD_VALUE")
         for name, item in self.layouts[instruction.opcode].items():
             if name != "opcode":
                 try:
@@ -384,7 +433,11 @@ class InstructionSet:
         # What all instructions have lies where FINISH, which has nothing else, has it.
         layout = self.layouts[Opcode(number) if known else Opcode.FINISH]
         values = {name: item.extract(bits) for name, item in layout.items() if name != "opcode"}
-        return _CLASSES[Opcode(number)](**values) if known else Unknown(number=number, **values)
+        if not known:
+            return Unknown(number=number, **values)
+        if number == Opcode.LOAD and values["memory"] in self._paddings:
+            return SetPadding(**values)
+        return _CLASSES[Opcode(number)](**values)
 
     def unused_bits(self, bits: int) -> int:
         """Those of ``bits`` that no field of the instruction covers; 0 in a legal one.
@@ -431,6 +484,8 @@ def module_of(instruction: Instruction) -> Module:
     """The module to which fetch hands an instruction; what is illegal goes to compute."""
     if isinstance(instruction, Load) and instruction.memory in (Memory.INP, Memory.WGT):
         return Module.LOAD
+    if isinstance(instruction, SetPadding) and instruction.memory == Padding.LOAD:
+        return Module.LOAD
     if isinstance(instruction, Store):
         return Module.STORE
     return Module.COMPUTE
@@ -451,8 +506,12 @@ def illegal_reason(
     match instruction:
         case Unknown():
             return f"opcode {instruction.number} is not in the instruction set"
-        case Load() | Store() if instruction.reserved:
+        case Load() | Store() | SetPadding() if instruction.reserved:
             return f"reserved bits are {instruction.reserved:#x}, not zero"
+        case SetPadding():
+            for name in UNUSED_BY_SET_PADDING:
+                if getattr(instruction, name):
+                    return f"{name} is not zero in a LOAD that sets a padding value"
         case Load() if instruction.memory not in (
             Memory.UOP,
             Memory.WGT,

@@ -11,7 +11,7 @@ from .activity import ModuleActivity
 from .axi import ReadSignature
 from .buffer import geometry
 from .config import Config
-from .dma import Bases, Loader, moved_elements, transfer
+from .dma import Bases, Loader, moved_elements, sets_padding_wrongly, transfer
 from .issue import InOrder
 from .structures import (
     FaultPort,
@@ -26,7 +26,7 @@ _MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
 
 
 class Load(wiring.Component):
-    """Executes LOADs of INP and WGT; its one neighbour is compute.
+    """Executes LOADs of INP and WGT, with their padding value; its one neighbour is compute.
 
     Timing: bursts of an instruction are asked for while the data of earlier ones arrive; it gives
     its tokens two cycles after its last element has been written.
@@ -72,10 +72,15 @@ class Load(wiring.Component):
         connect(m, loader.inp, flipped(self.inp))
         connect(m, loader.wgt, flipped(self.wgt))
 
-        # Fetch hands nothing but LOADs of INP and WGT to this module.
+        # Fetch hands nothing but LOADs to this module, of what is its own.
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), order.head.entry.bits)
         m.d.comb += [
-            order.illegal.eq((fields.reserved != 0) | fields.pop_prev | fields.push_prev),
+            order.illegal.eq(
+                (fields.reserved != 0)
+                | fields.pop_prev
+                | fields.push_prev
+                | sets_padding_wrongly(self._config, fields)
+            ),
             order.out_of_range.eq(order.head.out_of_range),
             order.unit.eq(1),
             order.unit_ready.eq(loader.command.ready),

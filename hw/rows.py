@@ -87,6 +87,15 @@ class Rows:
         self.index = signed(_log2(max(self.depth, self.elements)) + 2)
         self.kind = range(len(kinds))
         self.row_bytes = range(self.depth * max(kind.element_bytes for kind in kinds))
+        # A scalar of padding; of no bits where padding is always zero.
+        self.scalar = unsigned(
+            max(
+                config.memory(kind.memory).scalar_width
+                if config.pad_value and isa.padding_of(kind.memory) is not None
+                else 0
+                for kind in kinds
+            )
+        )
         self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
 
     def bursts(self) -> data.StructLayout:
@@ -121,7 +130,8 @@ class Rows:
         )
 
     def padding(self) -> data.StructLayout:
-        """A command to `PaddingWalker`: as the fields of a LOAD, some of them not zero."""
+        """A command to `PaddingWalker`: as the fields of a LOAD, some of them not zero, and the
+        scalar ``value`` that all of it is padded with."""
         pad = unsigned(isa.PAD_WIDTH)
         return data.StructLayout(
             {
@@ -133,6 +143,7 @@ class Rows:
                 "y_pad_1": pad,
                 "x_pad_0": pad,
                 "x_pad_1": pad,
+                "value": self.scalar,
             }
         )
 
@@ -367,6 +378,7 @@ class PaddingWalker(wiring.Component):
     write : the other outputs describe padding to be written
     step : it is written now; only while ``write``
     kind, index, mask : as of `BeatWalker`, ``index`` being that of the first element to write
+    value : of each of its scalars
     over : active, and after this cycle no longer
     """
 
@@ -381,6 +393,7 @@ class PaddingWalker(wiring.Component):
                 "kind": Out(rows.kind),
                 "index": Out(rows.index),
                 "mask": Out(rows.elements),
+                "value": Out(rows.scalar),
                 "over": Out(1),
             }
         )
@@ -405,6 +418,7 @@ class PaddingWalker(wiring.Component):
             taken.eq(Mux(run_ends, run, most)),
             self.kind.eq(command.kind),
             self.index.eq(command.index),
+            self.value.eq(command.value),
             self.write.eq(self.active & (run != 0)),
             self.command.ready.eq(~self.active | self.over),
         ]

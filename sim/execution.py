@@ -54,10 +54,11 @@ class Executor:
         self.inp = Scratchpad(self.config.inp, garbage)
         self.wgt = Scratchpad(self.config.wgt, garbage)
         self.acc = Scratchpad(self.config.acc, garbage)
-        self.clear_counters()
+        self.begin()
 
-    def clear_counters(self) -> None:
-        """Sets the counters to zero; scratchpads stay."""
+    def begin(self) -> None:
+        """A new run: counters and padding values become zero, scratchpads stay."""
+        self._padding = dict.fromkeys(isa.Padding, 0)
         self.counters = dict.fromkeys(_COUNTED, 0)
 
     def execute(self, index: int, instruction: isa.Instruction) -> None:
@@ -67,10 +68,13 @@ class Executor:
         `time.monotonic`, has passed.
         """
         match instruction:
-            case isa.Load():
+            case isa.Load() | isa.SetPadding():
                 of_load = isa.module_of(instruction) is isa.Module.LOAD
                 kind = "load" if of_load else "compute_load"
-                self._load(index, instruction)
+                if isinstance(instruction, isa.SetPadding):
+                    self._padding[isa.Padding(instruction.memory)] = instruction.value
+                else:
+                    self._load(index, instruction)
             case isa.Store():
                 kind = "store"
                 self._store(index, instruction)
@@ -91,8 +95,10 @@ class Executor:
         _require(load.sram_base + load.elements <= scratchpad.memory.depth)
         rows = load.y_pad_0 + load.y_size + load.y_pad_1
         target = scratchpad.memory
-        block = np.zeros(
-            (rows, load.row_elements, target.rows, target.columns), scratchpad.tiles.dtype
+        block = np.full(
+            (rows, load.row_elements, target.rows, target.columns),
+            self._padding_scalar(load),
+            scratchpad.tiles.dtype,
         )
         if load.y_size:
             geometry = self.config.memory(isa.Memory(load.memory))
@@ -108,6 +114,14 @@ class Executor:
         scratchpad.tiles[written] = block.reshape(-1, target.rows, target.columns)
         for observer in self.observers:
             observer.write(index, target.name, np.arange(written.start, written.stop))
+
+    def _padding_scalar(self, load: isa.Load) -> int:
+        """The low bits of the padding value, as many as the scratchpad's scalars have."""
+        padding = isa.padding_of(isa.Memory(load.memory))
+        if padding is None:
+            return 0
+        sign = 1 << self._scratchpad(isa.Memory(load.memory)).memory.scalar_width - 1
+        return (self._padding[padding] & 2 * sign - 1 ^ sign) - sign
 
     def _store(self, index: int, store: isa.Store) -> None:
         if store.elements == 0:

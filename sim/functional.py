@@ -133,7 +133,7 @@ class FunctionalDevice:
                 f"a stream of {insn_count} instructions at {insn_addr:#x}: neither can be negative"
             )
         executor = self._executor
-        executor.clear_counters()
+        executor.begin()
         for observer in executor.observers:
             observer.begin()
         started = time.monotonic()

@@ -34,6 +34,7 @@ from amaranth_vta.hw.isa import (
     Memory,
     Module,
     Multiply,
+    SetPadding,
     Store,
 )
 from amaranth_vta.sw.runtime.device import Fault
@@ -124,6 +125,8 @@ class _Generator:
         ]
         if self.config.requantize:
             makers.append((self._requantize, 4))
+        if self.config.pad_value:
+            makers.append((self._set_padding, 2))
         pile_up = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
         for step in range(length):
             if step in pile_up:
@@ -212,6 +215,13 @@ class _Generator:
             at = self._data_index(geometry, reach)
         base = window.start + self.chance.randrange(len(window) - load.elements + 1)
         self._emit_load(replace(load, sram_base=base, dram_base=at))
+
+    def _set_padding(self) -> None:
+        chance = self.chance
+        value = chance.choice(
+            (0, -1, -128, 127, chance.randint(-128, 127), chance.randrange(-(1 << 31), 1 << 31))
+        )
+        self._emit(isa.set_padding(chance.choice(list(isa.Padding)), value), [])
 
     def _store(self) -> None:
         window = self._window(self.config.acc, self._half())
@@ -740,6 +750,12 @@ def _insert_illegal(fault: _Fault) -> None:
     instructions = isa.instruction_set(config)
     unknown = [opcode for opcode in (5, 6, 7) if opcode not in instructions.layouts]
     requantize = Alu(alu_opcode=AluOp.REQUANTIZE, use_immediate=1, uop_end=0)
+    padding = SetPadding(memory=chance.choice((6, 7)), dram_base=chance.randrange(1 << 32))
+    paddings = [
+        replace(padding, **{name: 1})
+        for name in (chance.choice(isa.UNUSED_BY_SET_PADDING), "reserved")
+    ]
+    paddings.append(replace(padding, memory=6, **{chance.choice(("pop_prev", "push_prev")): 1}))
     spare = [
         bits
         for loop in (Gemm(uop_end=0), Alu(alu_opcode=0, uop_end=0))
@@ -754,6 +770,7 @@ def _insert_illegal(fault: _Fault) -> None:
                 *([chance.choice(spare)] * 2 if spare else ()),
                 chance.randrange(1 << 125) << 3 | chance.choice(unknown),
                 Load(memory=chance.choice((Memory.OUT, 6, 7))),
+                *(paddings if config.pad_value else ()),
                 Load(memory=Memory.INP, reserved=1 << chance.randrange(6)),
                 Load(memory=Memory.ACC, reserved=1 << chance.randrange(6)),
                 Load(memory=Memory.WGT, pop_prev=1),

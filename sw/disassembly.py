@@ -56,6 +56,8 @@ def instruction_text(instruction: isa.Instruction) -> str:
     match instruction:
         case isa.Load():
             text = f"LOAD {_memory_text(instruction)}"
+        case isa.SetPadding():
+            text = f"LOAD padding value {instruction.value} for {_padded_text(instruction.memory)}"
         case isa.Store():
             text = f"STORE {_memory_text(instruction)}"
         case isa.Gemm():
@@ -101,6 +103,11 @@ def _memory_text(instruction: isa.Load | isa.Store) -> str:
             f" x {instruction.x_pad_0} {instruction.x_pad_1}"
         )
     return text
+
+
+def _padded_text(padding: int) -> str:
+    padded = [memory.name for memory in isa.Memory if isa.padding_of(memory) == padding]
+    return " and ".join(padded)
 
 
 def _loops_text(instruction: isa.Gemm | isa.Alu) -> str:

@@ -193,7 +193,7 @@ class _Interpreter:
                 target, there = self.tiles(stmt.sram, at, tile)
                 at += 1
                 if not (0 <= y < y_size and 0 <= x < x_size):
-                    target[there] = [0] * tile
+                    target[there] = [stmt.pad_value] * tile
                     continue
                 source, here = self.tiles(stmt.dram, offset + y * stmt.x_stride + x, tile)
                 if stmt.is_load:

@@ -136,7 +136,7 @@ class Dma:
 
     Rows of ``x_size`` from element ``offset`` of ``dram``, ``x_stride`` apart; in ``sram`` from
     element ``index`` on, one after the other with the padding. A load where one of its sizes
-    is zero is padding alone.
+    is zero is padding alone. Every scalar of padding is ``pad_value``.
     """
 
     memory: Memory
@@ -150,6 +150,7 @@ class Dma:
     label: Label
     x_pad: tuple[Expr, Expr] = (Affine({}), Affine({}))
     y_pad: tuple[Expr, Expr] = (Affine({}), Affine({}))
+    pad_value: int = 0
 
     @property
     def is_load(self) -> bool:

@@ -248,6 +248,7 @@ class _Parser:
             Label(dram.name if memory is Memory.OUT else sram.name),
             pads("x_pad"),
             pads("y_pad"),
+            ast.literal_eval(named["pad_value"]) if "pad_value" in named else 0,
         )
 
     def uop(self, named: dict[str, ast.expr]) -> Uop:

@@ -151,6 +151,8 @@ class _Printer:
                 form = Affine.of(value)
                 if form is None or form.terms or form.const:
                     pads += f", {name}_{side}={self.expr(value)}"
+        if stmt.pad_value:
+            pads += f", pad_value={stmt.pad_value}"
         self.line(
             depth,
             f"load_buffer_2d({dram}, {size}{pads}, sram_index={sram}, memory={stmt.memory.name})",

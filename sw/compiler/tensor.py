@@ -201,7 +201,16 @@ def pad(
     name: str = "pad",
 ) -> Tensor:
     """``tensor`` with ``before[d]`` elements of ``value`` in front of dimension d and ``after[d]``
-    (as ``before`` if not given) behind it."""
+    (as ``before`` if not given) behind it.
+
+    Only machines with the extension PAD_VALUE can pad with another value than 0. Raises
+    `ExpressionError` if it is not a value of the tensor's dtype.
+    """
+    low, high = dtype_interval(tensor.dtype)
+    if not low <= value <= high:
+        raise ExpressionError(
+            f"{name}: {value} is not within {tensor.dtype}, the dtype of {tensor.name}"
+        )
     after = before if after is None else after
     if len(before) != tensor.ndim or len(after) != tensor.ndim:
         raise ExpressionError(

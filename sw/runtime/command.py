@@ -48,6 +48,9 @@ class _MemoryInfo:
     head: int
     element_bytes: int
     depth: int
+    # What pads its loads, and how large that can be.
+    padding: isa.Padding | None
+    scalar_width: int
 
 
 class Runtime:
@@ -115,6 +118,8 @@ class Runtime:
             isa.instruction_set(self.config).encode(instruction),
             geometry.element_bytes,
             geometry.depth,
+            isa.padding_of(memory),
+            self.config.acc_width if memory is Memory.ACC_8BIT else geometry.scalar_width,
         )
 
     # Buffers.
@@ -147,11 +152,14 @@ class Runtime:
         y_pad_after: int,
         sram_index: int,
         memory: Memory,
+        pad_value: int = 0,
     ) -> None:
         """``y_size`` rows of ``x_size`` elements from ``buffer``, rows ``x_stride`` elements apart,
-        with zeros around them, to consecutive elements of ``memory`` from ``sram_index`` on.
+        with padding around them, to consecutive elements of ``memory`` from ``sram_index`` on.
 
         Everything is counted in elements of ``memory``. What one instruction cannot hold is split.
+        Every scalar of the padding is ``pad_value``; only machines with the extension PAD_VALUE
+        can pad with another value than 0, and none so for UOP.
         """
         info = self._memories[memory]
         row = x_pad_before + x_size + x_pad_after
@@ -163,6 +171,10 @@ class Runtime:
                 f"{info.depth - 1}"
             )
         pads = x_pad_before | x_pad_after | y_pad_before | y_pad_after
+        if pad_value:
+            self._check_pad_value(info, pad_value)
+        if pads and info.padding is not None:
+            self._stream.pad_with(info.padding, pad_value)
         if x_size and y_size and not (x_size | y_size | x_stride) >> 16 and not pads >> 4:
             self._append(
                 info.module,
@@ -199,6 +211,19 @@ class Runtime:
                 self._rows(info, start + x_pad_before, buffer, base + y * x_stride, x_size)
                 self._pad(info, start + x_pad_before + x_size, x_pad_after)
         self._pad(info, at + y_size * row, y_pad_after * row)
+
+    def _check_pad_value(self, info: _MemoryInfo, value: int) -> None:
+        if not self.config.pad_value or info.padding is None:
+            why = "are" if self.config.pad_value else "of a machine without PAD_VALUE are"
+            raise CommandError(
+                f"a load of {info.name} padded with {value}: those {why} padded with 0"
+            )
+        limit = 1 << info.scalar_width - 1
+        if not -limit <= value < limit:
+            raise CommandError(
+                f"a load of {info.name} padded with {value}, which is not within int"
+                f"{info.scalar_width}"
+            )
 
     def store_buffer_2d(
         self,
@@ -285,7 +310,7 @@ class Runtime:
                 self._transfer(info, start, buffer, base + y * x_stride + x, (width, 1, 0), pads)
 
     def _pad(self, info: _MemoryInfo, sram_index: int, count: int) -> None:
-        """``count`` elements of zero: rows of padding around no row of data."""
+        """``count`` elements of padding: rows of it around no row of data."""
         for x in range(0, count, _SIZES):
             shape = (min(_SIZES, count - x), 0, 0)
             self._transfer(info, sram_index + x, None, 0, shape, y_pad_before=1)

@@ -38,6 +38,7 @@ _NO_OPERATION_BITS = {
     module: isa.instruction_set(Config()).encode(instruction)
     for module, instruction in _NO_OPERATION.items()
 }
+_SET_PADDING = isa.instruction_set(Config(pad_value=1))
 FINISH_BITS = isa.instruction_set(Config()).encode(isa.Finish())
 
 
@@ -58,6 +59,8 @@ class Stream:
     outstanding: dict[tuple[Module, Module], int] = field(
         default_factory=lambda: dict.fromkeys(QUEUES, 0)
     )
+    # What is padded with after the instructions in `words`; a run begins with zeros.
+    padding: dict[isa.Padding, int] = field(default_factory=lambda: dict.fromkeys(isa.Padding, 0))
     _pending: list[list[tuple[Module, Module]]] = field(default_factory=lambda: [[], [], []])
     _latest: list[int | None] = field(default_factory=lambda: [None, None, None])
 
@@ -76,6 +79,14 @@ class Stream:
             self.relocations.append((len(self.words), buffer))
         self._latest[module] = len(self.words)
         self.words.append(bits)
+
+    def pad_with(self, padding: isa.Padding, value: int) -> None:
+        """Later loads that ``padding`` stands for are padded with ``value``."""
+        if self.padding[padding] != value:
+            instruction = isa.set_padding(padding, value)
+            bits = _SET_PADDING.encode(instruction)
+            self.append_before_pops(isa.module_of(instruction), bits)
+            self.padding[padding] = value
 
     def push(self, giver: Module, taker: Module) -> None:
         flag = _PUSH[_queue(giver, taker)]
@@ -113,9 +124,12 @@ class Stream:
         """An empty stream that continues a `divisible` one after its end.
 
         A run ends when everything in it is done, and clears the tokens left; so the successor
-        gives them again at its start, by instructions that do nothing else.
+        gives them again at its start, by instructions that do nothing else. Padding values are
+        set again too.
         """
         stream = Stream()
+        for padding, value in self.padding.items():
+            stream.pad_with(padding, value)
         for queue, count in self.outstanding.items():
             for _ in range(count):
                 stream.push(*queue)

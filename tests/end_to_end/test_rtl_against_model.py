@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.functional import FunctionalDevice
@@ -85,6 +86,21 @@ def test_the_machine_runs_the_next_program_after_a_fault(kind: str) -> None:
         assert device.run(good.insn_addr, good.insn_count).fault is None
         assert good.expected is not None
         assert np.array_equal(device.read(0, good.dram.size), good.expected)
+
+
+@pytest.mark.parametrize("name", ["functional", "rtl"])
+def test_padding_is_zero_at_the_start_of_each_run(name: str) -> None:
+    config = CONFIGS["tiny-extended"]
+    encode = isa.instruction_set(config).encode
+    pad = isa.Load(memory=isa.Memory.ACC, x_size=1, y_size=0, y_pad_0=1, push_next=1)
+    tail = [pad, isa.Store(pop_prev=1), isa.Finish()]
+    program = [isa.set_padding(isa.Padding.COMPUTE, 0x45), *tail]
+    device = open_device(name, config, 1 << 10)
+    device.write(512, b"".join(encode(item).to_bytes(16, "little") for item in program))
+    for first, value in ((0, 0x45), (1, 0), (0, 0x45)):
+        result = device.run(512 + 16 * first, len(program) - first)
+        assert result.fault is None
+        assert device.read(0, config.out.element_bytes).tolist() == [value] * 4
 
 
 @pytest.mark.parametrize("seed", range(2))

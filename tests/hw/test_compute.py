@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,11 @@ from amaranth_vta.hw.isa import (
     Load,
     Memory,
     Multiply,
+    Padding,
+    SetPadding,
     Uop,
     instruction_set,
+    set_padding,
 )
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
 
@@ -288,6 +291,37 @@ def test_a_multiplication_sets_what_a_gemm_adds_to() -> None:
         config=EXTENDED,
     )
     assert outcome.out == [8 + 8, 20 + 8]
+
+
+def test_padding_has_the_value_set_before_it_and_that_of_micro_ops_is_zero() -> None:
+    pad = Load(memory=Memory.ACC, y_size=0, y_pad_0=1)
+    outcome = run(
+        [
+            load_accumulators(4),
+            set_padding(Padding.COMPUTE, -3),
+            pad,
+            set_padding(Padding.COMPUTE, 7),
+            replace(pad, memory=Memory.ACC_8BIT, sram_base=2),
+            # A micro-op of padding: accumulator 0, plus 1.
+            replace(pad, memory=Memory.UOP),
+            Alu(uop_end=1, alu_opcode=AluOp.ADD, use_immediate=1, immediate=1),
+            Finish(),
+        ],
+        accumulators=[10, 20, 30, 40],
+        config=EXTENDED,
+    )
+    assert outcome.fault is None
+    assert outcome.out == [-3 + 1, 20, 7, 40]
+
+
+def test_only_the_padding_value_of_compute_is_legal_here() -> None:
+    for memory, name in (
+        (Padding.LOAD, ""),
+        *((Padding.COMPUTE, x) for x in ("x_size", "y_pad_1")),
+    ):
+        wrong = SetPadding(memory=memory, **({name: 1} if name else {}))
+        outcome = run([Gemm(uop_end=0), wrong, Finish()], config=EXTENDED, cycles=100)
+        assert outcome.fault == (1, Cause.ILLEGAL_INSTRUCTION)
 
 
 def test_requantization_reads_its_parameters_when_they_change() -> None:

@@ -90,6 +90,7 @@ def test_the_printed_form_has_every_key_and_no_other() -> None:
         "OVERWRITE",
         "OVERLAP",
         "REQUANTIZE",
+        "PAD_VALUE",
     }
 
 
@@ -222,7 +223,9 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_extensions_are_off_unless_asked_for() -> None:
     assert PYNQ.extensions == frozenset()
     assert Config.from_dict({"OVERLAP": 1}).extensions == {"overlap"}
-    assert PRESETS["pynq-extended"].extensions == {"overwrite", "overlap", "requantize"}
+    everything = {"overwrite", "overlap", "requantize", "pad_value"}
+    assert PRESETS["pynq-extended"].extensions == everything
+    assert PRESETS["tiny-extended"].extensions == everything
 
 
 def test_an_extension_is_on_or_off() -> None:

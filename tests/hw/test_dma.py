@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 from amaranth_vta.hw.buffer import geometry
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma import Loader, Storer
-from amaranth_vta.hw.isa import Load, Memory, Store
+from amaranth_vta.hw.isa import (
+    Load,
+    Memory,
+    Padding,
+    SetPadding,
+    Store,
+    padding_of,
+    set_padding,
+)
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
 
 CONFIGS = {
@@ -48,6 +57,10 @@ CONFIGS = {
         log_bus_width=7,
     ),
 }
+# With padding values, whose scalars are as wide as these make them.
+CONFIGS |= {
+    f"{name}, pad_value": replace(CONFIGS[name], pad_value=1) for name in ("bus256", "acc16")
+} | {"tiny-extended": PRESETS["tiny-extended"]}
 LOAD, COMPUTE = (Memory.INP, Memory.WGT), (Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 DRAM_BYTES = 1 << 16
 
@@ -60,7 +73,7 @@ def bases_of(config: Config) -> dict[str, int]:
     }
 
 
-def command_of(instruction: Load | Store) -> dict[str, int]:
+def command_of(instruction: Load | Store | SetPadding) -> dict[str, int]:
     names = "memory sram_base dram_base y_size x_size x_stride y_pad_0 y_pad_1 x_pad_0 x_pad_1"
     first = (
         instruction.sram_base + instruction.y_pad_0 * instruction.row_elements + instruction.x_pad_0
@@ -97,14 +110,28 @@ def address_of(config: Config, memory: Memory, element: int) -> int:
     return bases_of(config)[base] + element * config.memory(memory).element_bytes
 
 
-def apply_load(config: Config, dram: np.ndarray, scratchpad: list[int | None], load: Load) -> None:
+def padding_element(config: Config, memory: Memory, value: int) -> int:
+    """An element of the scratchpad of ``memory``, each scalar of which is ``value``."""
+    tile = config.acc if memory is Memory.ACC_8BIT else config.memory(memory)
+    scalar = value & (1 << tile.scalar_width) - 1
+    return sum(scalar << n * tile.scalar_width for n in range(tile.rows * tile.columns))
+
+
+def apply_load(
+    config: Config,
+    dram: np.ndarray,
+    scratchpad: list[int | None],
+    load: Load,
+    padding: int = 0,
+) -> None:
     """What the instruction set says that a LOAD does, an element at a time."""
     place = load.sram_base
     if load.x_size == 0:
         return
+    padding = padding_element(config, Memory(load.memory), padding)
     for row in range(-load.y_pad_0, load.y_size + load.y_pad_1):
         for column in range(-load.x_pad_0, load.x_size + load.x_pad_1):
-            value = 0
+            value = padding
             if 0 <= row < load.y_size and 0 <= column < load.x_size:
                 memory = Memory(load.memory)
                 size = config.memory(memory).element_bytes
@@ -175,7 +202,7 @@ class Recorder:
 def run_loader(
     config: Config,
     memories: Sequence[Memory],
-    loads: Sequence[Load],
+    loads: Sequence[Load | SetPadding],
     memory: BurstMemory,
     *,
     done: int | None = None,
@@ -214,7 +241,12 @@ def test_loader_fills_scratchpads_as_the_instruction_set_says(
     config = CONFIGS[name]
     generator = random.Random(f"{name} {memories}")
     dram = np.random.default_rng(1).integers(0, 256, DRAM_BYTES, dtype=np.uint8)
-    loads = [random_load(generator, config, generator.choice(memories)) for _ in range(60)]
+    padding = Padding.LOAD if memories is LOAD else Padding.COMPUTE
+    loads: list[Load | SetPadding] = []
+    for _ in range(60):
+        loads.append(random_load(generator, config, generator.choice(memories)))
+        if config.pad_value and generator.random() < 0.4:
+            loads.append(set_padding(padding, generator.getrandbits(32)))
     memory = BurstMemory(dram, pause=pauses(probability, 1))
     recorder, _, idle = run_loader(
         config,
@@ -227,9 +259,15 @@ def test_loader_fills_scratchpads_as_the_instruction_set_says(
     expected: dict[Memory, list[int | None]] = {
         item: [None] * config.memory(item).depth for item in memories
     }
+    value = 0
     for number, load in enumerate(loads):
-        target = Memory.ACC if load.memory == Memory.ACC_8BIT else Memory(load.memory)
-        apply_load(config, dram, expected[target], load)
+        if isinstance(load, SetPadding):
+            value = load.value
+        else:
+            memory_of = Memory(load.memory)
+            target = Memory.ACC if memory_of is Memory.ACC_8BIT else memory_of
+            pads_with = 0 if padding_of(memory_of) is None else value
+            apply_load(config, dram, expected[target], load, pads_with)
         for item, contents in recorder.snapshots[number].items():
             assert contents == expected[item], (number, load)
     assert recorder.errors == 0

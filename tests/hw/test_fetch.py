@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.fetch import Fetch
 from amaranth_vta.hw.isa import (
     Alu,
@@ -19,9 +19,11 @@ from amaranth_vta.hw.isa import (
     Load,
     Memory,
     Module,
+    Padding,
     Store,
     instruction_set,
     module_of,
+    set_padding,
 )
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, simulate
 
@@ -56,6 +58,7 @@ def random_program(seed: int, count: int) -> list[int]:
 def run_fetch(
     program: Sequence[int],
     *,
+    config: Config = TINY,
     log_bus_width: int = 6,
     address: int = ADDRESS,
     count: int | None = None,
@@ -66,7 +69,7 @@ def run_fetch(
     within: int = 5000,
 ) -> Outcome:
     """Runs until fetch is quiet."""
-    dut = Fetch(replace(TINY, log_bus_width=log_bus_width))
+    dut = Fetch(replace(config, log_bus_width=log_bus_width))
     dram = np.zeros(1 << 16, dtype=np.uint8)
     code = b"".join(bits.to_bytes(16, "little") for bits in program)
     dram[address : address + len(code)] = list(code)
@@ -129,6 +132,17 @@ def test_hands_each_instruction_to_its_module(log_bus_width: int, probability: f
         )
         assert outcome.fault is None
         assert outcome.handed == expected(program, count)
+
+
+def test_a_padding_value_goes_to_the_module_that_has_it() -> None:
+    extended = replace(TINY, pad_value=1)
+    encode = instruction_set(extended).encode
+    program = [*(encode(set_padding(padding, 1)) for padding in Padding), encode(Finish())]
+    handed = run_fetch(program, config=extended).handed
+    assert handed[Module.LOAD] == [(0, program[0])]
+    assert handed[Module.COMPUTE] == [(1, program[1]), (2, program[2])]
+    # A machine without it hands both to compute, which refuses them.
+    assert run_fetch(program).handed[Module.COMPUTE] == list(enumerate(program))
 
 
 @pytest.mark.parametrize(("log_bus_width", "cycles_each"), [(6, 2), (7, 1), (8, 1)])

@@ -175,6 +175,8 @@ def encodable(draw: st.DrawFn) -> tuple[Config, isa.Instruction]:
             half = 1 << item.width - 1
             low, high = (-half, half - 1) if item.signed else (0, 2 * half - 1)
             values[name] = draw(st.integers(low, high))
+    if config.pad_value and opcode == Opcode.LOAD and values["memory"] in list(isa.Padding):
+        return config, isa.SetPadding(**values)
     return config, CLASSES[opcode](**values)
 
 
@@ -353,6 +355,8 @@ def test_a_machine_without_the_extension_refuses_its_instructions() -> None:
             isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE),
             "ALU opcode 5 is not in the instruction set",
         ),
+        (isa.set_padding(isa.Padding.LOAD, -1), "memory 6 cannot be loaded"),
+        (isa.set_padding(isa.Padding.COMPUTE, 9), "memory 7 cannot be loaded"),
     ):
         bits = extended.encode(instruction)
         assert extended.problem(bits) is None
@@ -365,6 +369,21 @@ def test_an_instruction_of_an_extension_cannot_be_encoded_without_it() -> None:
         base.encode(isa.Multiply(uop_end=1))
     with pytest.raises(isa.EncodingError, match="GEMM: independent needs extension OVERLAP"):
         base.encode(isa.Gemm(uop_end=1, independent=1))
+    with pytest.raises(isa.EncodingError, match="a padding value needs extension PAD_VALUE"):
+        base.encode(isa.set_padding(isa.Padding.LOAD, 1))
+
+
+def test_a_padding_value_goes_to_the_module_whose_loads_it_pads() -> None:
+    extended, base = instruction_set(EXTENDED), instruction_set(PYNQ)
+    for padding, module in ((isa.Padding.LOAD, Module.LOAD), (isa.Padding.COMPUTE, Module.COMPUTE)):
+        instruction = isa.set_padding(padding, -5)
+        bits = extended.encode(instruction)
+        # As on the page of the instruction set: memory id, and the low bits of dram_base.
+        assert bits == padding << 7 | (-5 & 0xFFFFFFFF) << 26
+        assert extended.decode(bits) == instruction
+        assert instruction.value == -5
+        assert isa.module_of(instruction) is module
+        assert isa.module_of(base.decode(bits)) is Module.COMPUTE
 
 
 def test_what_an_extension_gives_no_meaning_is_illegal() -> None:
@@ -374,6 +393,19 @@ def test_what_an_extension_gives_no_meaning_is_illegal() -> None:
         (
             isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE, use_immediate=1),
             "REQUANTIZE has no immediate",
+        ),
+        *(
+            (
+                isa.SetPadding(memory=padding, **{name: 1}),
+                f"{name} is not zero in a LOAD that sets a padding value",
+            )
+            for padding in isa.Padding
+            for name in isa.UNUSED_BY_SET_PADDING
+        ),
+        (isa.SetPadding(memory=6, reserved=1), "reserved bits are 0x1, not zero"),
+        (
+            isa.SetPadding(memory=6, pop_prev=1),
+            "load has no previous neighbour to exchange tokens with",
         ),
     ):
         assert extended.problem(extended.encode(instruction)) == reason

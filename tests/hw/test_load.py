@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Cause, Load, Memory, instruction_set
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.isa import (
+    UNUSED_BY_SET_PADDING,
+    Cause,
+    Load,
+    Memory,
+    Padding,
+    SetPadding,
+    instruction_set,
+    set_padding,
+)
 from amaranth_vta.hw.load import Load as LoadModule
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
 
-TINY = PRESETS["tiny"]
-ISA = instruction_set(TINY)
+TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 BASE = 0x2000
 
 
@@ -35,8 +43,9 @@ class Outcome:
 
 
 def run_load(
-    loads: Sequence[Load],
+    loads: Sequence[Load | SetPadding],
     *,
+    config: Config = TINY,
     tokens: Sequence[int] = (),
     full: Sequence[range] = (),
     pause: Pauses = never,
@@ -44,7 +53,8 @@ def run_load(
     cycles: int = 600,
 ) -> Outcome:
     """``tokens`` are the cycles in which tokens come; ``full`` when none can be given."""
-    dut = LoadModule(TINY)
+    dut = LoadModule(config)
+    encode = instruction_set(config).encode
     memory = BurstMemory(np.full(1 << 16, 1, dtype=np.uint8), pause=pause, bad=bad)
     outcome = Outcome()
 
@@ -85,7 +95,7 @@ def run_load(
 
     async def put(ctx: Any) -> None:
         # Indices are those in the whole stream: load sees every tenth instruction.
-        entries = [{"bits": ISA.encode(x), "index": 10 * n} for n, x in enumerate(loads)]
+        entries = [{"bits": encode(x), "index": 10 * n} for n, x in enumerate(loads)]
         await put_all(ctx, dut.insn, entries, pause)
 
     simulate(dut, run, background=[serve, put])
@@ -176,6 +186,23 @@ def test_what_touches_nothing_past_the_depth_is_in_range(fine: Load) -> None:
     outcome = run_load([fine, inp()])
     assert outcome.fault is None
     assert len(outcome.retired) == 2
+
+
+def test_a_padding_value_takes_and_gives_tokens_in_its_order() -> None:
+    value = set_padding(Padding.LOAD, -1)
+    value = replace(value, pop_next=1, push_next=1)
+    outcome = run_load([inp(y_size=4), value, inp(y_pad_0=1)], config=EXTENDED, tokens=[50])
+    assert outcome.fault is None
+    assert len(outcome.retired) == 3
+    assert outcome.gave == [outcome.retired[1]]
+    assert outcome.took == [50]
+
+
+@pytest.mark.parametrize("name", [*UNUSED_BY_SET_PADDING, "reserved", "pop_prev", "push_prev"])
+def test_a_padding_value_with_another_field_is_illegal(name: str) -> None:
+    wrong = SetPadding(memory=Padding.LOAD, **{name: 1})
+    outcome = run_load([inp(), wrong, inp()], config=EXTENDED, cycles=100)
+    assert outcome.fault == (10, Cause.ILLEGAL_INSTRUCTION)
 
 
 def test_illegal_is_found_before_the_tokens_and_range_after_them() -> None:

@@ -46,6 +46,11 @@ EXTENDED = [
     Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, overwrite=1, requantize=1),
     Config(**SMALL | {"log_inp_width": 2, "log_wgt_width": 2}, overwrite=1, requantize=1),
 ]
+PADDED = [
+    Config(**SMALL, pad_value=1),
+    Config(**SMALL | {"log_inp_width": 2, "log_out_width": 3, "log_block_out": 3}, pad_value=1),
+    Config(**SMALL | {"log_acc_width": 4, "log_wgt_width": 2}, pad_value=1),
+]
 
 
 class Interpreter:
@@ -57,6 +62,8 @@ class Interpreter:
             for name, scratchpad in vars(executor).items()
             if name in ("uop", "inp", "wgt", "acc")
         }
+        # The bits that LOADs of memory ids 6 and 7 have set.
+        self.pads = {6: 0, 7: 0}
 
     # LOAD and STORE.
 
@@ -69,6 +76,15 @@ class Interpreter:
             value |= (self.memory[address + at // 8] >> at % 8 & 1) << position
         return value - (1 << width) if signed and value >> width - 1 else value
 
+    def pad_scalar(self, memory: Memory) -> int:
+        """Of micro-ops zero; else the low bits of what was set for the memory's module."""
+        if memory is Memory.UOP:
+            return 0
+        inputs = memory in (Memory.INP, Memory.WGT)
+        width = self.config.memory(memory).scalar_width if inputs else self.config.acc_width
+        low = self.pads[6 if inputs else 7] % (1 << width)
+        return low - (1 << width) if low >> width - 1 else low
+
     def load(self, load: Load) -> None:
         if load.x_size == 0:
             return
@@ -76,7 +92,7 @@ class Interpreter:
         target = self.scratchpads[names.get(Memory(load.memory), "acc")]
         source = self.config.memory(Memory(load.memory))
         scalars = source.rows * source.columns
-        padding = [0] * scalars
+        padding = [self.pad_scalar(Memory(load.memory))] * scalars
         at = load.sram_base
         for y in range(-load.y_pad_0, load.y_size + load.y_pad_1):
             for x in range(-load.x_pad_0, load.x_size + load.x_pad_1):
@@ -266,6 +282,25 @@ def test_loads_do_what_the_page_says(data: st.DataObject, config: Config, seed: 
     memory = data.draw(st.sampled_from([memory for memory in Memory if memory is not Memory.OUT]))
     load = Load(memory=memory, **data.draw(transfers(config, memory)))
     assert_same_effect(config, seed, load)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(PADDED), seeds)
+def test_loads_pad_with_what_was_set(data: st.DataObject, config: Config, seed: int) -> None:
+    executor = executor_of(config, seed)
+    interpreter = Interpreter(config, executor)
+    for index in range(data.draw(st.integers(1, 4))):
+        if data.draw(st.booleans()):
+            padding = data.draw(st.sampled_from(list(isa.Padding)))
+            bits = data.draw(st.integers(0, (1 << 32) - 1))
+            executor.execute(index, isa.SetPadding(memory=padding, dram_base=bits))
+            interpreter.pads[int(padding)] = bits
+        loaded = [memory for memory in Memory if memory is not Memory.OUT]
+        memory = data.draw(st.sampled_from(loaded))
+        load = Load(memory=memory, **data.draw(transfers(config, memory)))
+        executor.execute(index, load)
+        interpreter.load(load)
+    assert Interpreter(config, executor).scratchpads == interpreter.scratchpads
 
 
 @settings(max_examples=200, deadline=None)

@@ -85,7 +85,7 @@ def test_random_programs_reach_everything() -> None:
     decode = isa.instruction_set(config).decode
     seen: Counter[str] = Counter()
     written = {memory: np.zeros(depth, bool) for memory, depth in (("ACC", 128), ("INP", 128))}
-    for seed in range(20):
+    for seed in range(40):
         image = random_program(config, seed, deep_tokens=seed == 0)
         seen[f"address {image.insn_addr % 64}"] += 1
         for bits in image.instruction_bits():
@@ -137,9 +137,13 @@ def test_random_programs_use_the_extensions_that_there_are() -> None:
                 if isinstance(instruction, isa.Alu):
                     name = isa.AluOp(instruction.alu_opcode).name
                 seen[f"{name}, independent" if instruction.independent else name] += 1
+            if isinstance(instruction, isa.SetPadding):
+                seen[isa.Padding(instruction.memory).name] += 1
     for name in ("GEMM", "MULTIPLY", "ADD", "REQUANTIZE"):
         assert seen[name] > 3
         assert seen[f"{name}, independent"] > 3
+    for padding in isa.Padding:
+        assert seen[padding.name] > 3
 
 
 def test_deep_tokens_are_deep() -> None:
@@ -234,7 +238,7 @@ def test_a_token_tells_who_gives_and_takes_it() -> None:
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_faulty_programs_are_reported_alike_in_every_order(kind: str) -> None:
-    for name in ("tiny", "batch2", "int4", "pynq"):
+    for name in ("tiny", "batch2", "int4", "pynq", "tiny-extended"):
         for seed in range(3):
             image, fault = random_faulty_program(PRESETS[name], kind, seed)
             assert fault.cause in kind or (kind, fault.cause) in {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,11 @@ VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
         ),
         (isa.Load(memory=isa.Memory.UOP, x_size=0), "LOAD UOP nothing"),
         (isa.Load(memory=7), "LOAD Memory 7[0:1], memory 1 x 1 from 0"),
+        (
+            replace(isa.set_padding(isa.Padding.LOAD, -128), push_next=1),
+            "LOAD padding value -128 for WGT and INP; give to compute",
+        ),
+        (isa.set_padding(isa.Padding.COMPUTE, 9), "LOAD padding value 9 for ACC and ACC_8BIT"),
         (
             isa.Store(sram_base=2, dram_base=5, x_size=4, pop_prev=1),
             "STORE OUT[2:6], memory 1 x 4 from 5; take from compute",

@@ -19,7 +19,8 @@ from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
 class MaxPool2d:
     """Sizes of a pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` are those of the input, in pixels; ``pads`` are rows and
-    columns of zeros at the top, left, bottom and right, which count as values."""
+    columns of ``pad_value`` at the top, left, bottom and right, which count as values: they change
+    nothing if no input is less."""
 
     batch: int
     channels: int
@@ -28,6 +29,7 @@ class MaxPool2d:
     kernel: tuple[int, int]
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_value: int = 0
 
     @property
     def output_height(self) -> int:
@@ -83,7 +85,9 @@ def scheduled(
     p, tail = workload, (env.BATCH, env.BLOCK_OUT)
     top, left, bottom, right = p.pads
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
-    padded = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="padded")
+    padded = te.pad(
+        x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), p.pad_value, name="padded"
+    )
     x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
     dy, dx = te.reduce_axis((0, p.kernel[0]), "dy"), te.reduce_axis((0, p.kernel[1]), "dx")
     pool = te.compute(

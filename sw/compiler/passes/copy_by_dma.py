@@ -1,8 +1,9 @@
 """Regions marked dma_copy become LOAD and STORE instructions.
 
-One instruction moves rows of consecutive tiles, one stride apart, and pads a load with zeros at
-all four sides. The loops of a copy are joined where memory is contiguous; of what is left the
-innermost becomes the row, the next the rows, and the others repeat the instruction.
+One instruction moves rows of consecutive tiles, one stride apart, and pads a load at all four
+sides, with zeros or, on a machine that has the extension, with any one value. The loops of a copy
+are joined where memory is contiguous; of what is left the innermost becomes the row, the next the
+rows, and the others repeat the instruction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import PAD_WIDTH, Memory
-from amaranth_vta.sw.compiler.dtypes import Interval
+from amaranth_vta.sw.compiler.dtypes import Interval, wrap
 from amaranth_vta.sw.compiler.expr import (
     Access,
     Affine,
@@ -100,13 +101,19 @@ class _Copies:
 
     def copy(self, loops: Sequence[For], assign: Assign) -> Stmt:
         stage = assign.label.stage
-        source, conditions, narrowed = _source(assign)
+        copied = _copied(assign)
+        source, conditions, pad_value = copied.source, copied.conditions, copied.pad_value
+        if pad_value and not self.config.pad_value:
+            raise LoweringError(
+                f"{stage} is padded with {pad_value}; a machine without the extension PAD_VALUE "
+                "pads with 0"
+            )
         dram, sram = source.source, assign.buffer
         dram_indices, sram_indices = source.indices, assign.indices
         if assign.buffer.scope == "dram":
             dram, sram = sram, dram
             dram_indices, sram_indices = sram_indices, dram_indices
-        memory = self.memory(stage, assign.buffer, source.source, narrowed)
+        memory = self.memory(stage, assign.buffer, source.source, copied.narrowed)
         scalars = tile_scalars(self.config, sram.scope)
         place = flat_index(dram, dram_indices, stage)
         index = flat_index(sram, sram_indices, stage)
@@ -132,6 +139,8 @@ class _Copies:
             if loop.var not in tile
         ]
         guards = self.apply(conditions, dimensions, tile, assign)
+        if memory is Memory.OUT and (guards or any(d.is_padded() for d in dimensions)):
+            raise LoweringError(f"{stage}: {assign.value} is padded; only loads can be")
         own = {dimension.var for dimension in dimensions}
         return self.instructions(
             Dma(
@@ -144,6 +153,7 @@ class _Copies:
                 Affine({}, 1),
                 0,
                 assign.label,
+                pad_value=pad_value,
             ),
             self.joined(sorted(dimensions, key=lambda d: -d.sram)),
             guards,
@@ -319,30 +329,58 @@ def _holds(condition: Expr) -> bool:
     return isinstance(condition, Const) and bool(condition.value)
 
 
-def _source(assign: Assign) -> tuple[Access, list[Expr], bool]:
-    """What is copied, on which conditions (zero otherwise), and whether its dtype changes."""
-    value, conditions, cast = assign.value, list[Expr](), False
+@dataclass(frozen=True)
+class _Copied:
+    """What an assignment copies: ``source`` where all ``conditions`` hold, ``pad_value``
+    elsewhere; ``narrowed`` says that the dtype changes."""
+
+    source: Access
+    conditions: list[Expr]
+    pad_value: int
+    narrowed: bool
+
+
+def _copied(assign: Assign) -> _Copied:
+    stage, value = assign.label.stage, assign.value
+    conditions, pad_values, casts = list[Expr](), set[int](), list[str]()
     while not isinstance(value, Access):
         match value:
             case Cast():
-                value, cast = value.value, True
+                casts.append(value.dtype)
+                value = value.value
             case Select():
-                zero = value.false
-                while isinstance(zero, Cast):
-                    zero = zero.value
-                if not (isinstance(zero, Const) and zero.value == 0):
+                padding = _constant(value.false, casts)
+                if padding is None:
                     raise LoweringError(
-                        f"{assign.label.stage}: {value} pads with {zero}; the machine pads with 0"
+                        f"{stage}: {value} pads with {value.false}; the machine pads with one "
+                        "constant"
                     )
+                pad_values.add(padding)
                 condition = value.condition
                 conditions += condition.conditions if isinstance(condition, AllOf) else [condition]
                 value = value.true
             case _:
                 raise LoweringError(
-                    f"{assign.label.stage}: {assign.value} is not a copy; dma_copy copies one "
-                    "tensor, with zeros where if_then_else says so"
+                    f"{stage}: {assign.value} is not a copy; dma_copy copies one tensor, with "
+                    "padding where if_then_else says so"
                 )
-    return value, conditions, cast
+    if len(pad_values) > 1:
+        several = " and ".join(map(str, sorted(pad_values)))
+        raise LoweringError(f"{stage} is padded with {several}; a copy pads with one value")
+    return _Copied(value, conditions, max(pad_values, default=0), bool(casts))
+
+
+def _constant(value: Expr, casts: Sequence[str]) -> int | None:
+    """The constant that ``value`` is, in the dtypes ``casts``, of which the first is outermost;
+    None if it is none."""
+    if isinstance(value, Cast):
+        return _constant(value.value, [*casts, value.dtype])
+    if not isinstance(value, Const):
+        return None
+    number = value.value
+    for dtype in reversed(casts):
+        number = wrap(number, dtype)
+    return number
 
 
 def _not_negative(condition: Expr, stage: str) -> list[Affine]:

@@ -87,7 +87,7 @@ class _Follower:
 
     def load_buffer_2d(self, *call: Any) -> None:
         x_size, y_size = call[2:4]
-        x_before, y_before, x_after, y_after, index, memory = call[5:]
+        x_before, y_before, x_after, y_after, index, memory = call[5:11]
         elements = (y_before + y_size + y_after) * (x_before + x_size + x_after)
         module = Module.LOAD if memory in (Memory.INP, Memory.WGT) else Module.COMPUTE
         self.instruction(module, [(_LOADED[memory], True, index, index + elements)])

@@ -59,7 +59,8 @@ class _Recorder:
         self.instructions: list[tuple[int, slice, slice] | None] = []
 
     def load_buffer_2d(self, *call: Any) -> None:
-        if call[-1] not in (Memory.INP, Memory.WGT):
+        memory = call[10]
+        if memory not in (Memory.INP, Memory.WGT):
             self.instructions.append(None)
 
     def store_buffer_2d(self, *_: Any) -> None:

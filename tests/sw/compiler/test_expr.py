@@ -93,6 +93,14 @@ def test_pads_are_given_for_each_dimension() -> None:
         te.pad(a, [1])
 
 
+def test_a_padding_value_is_of_the_tensors_dtype() -> None:
+    a = te.placeholder((4,), "a", "int8")
+    assert te.pad(a, [1], value=-128).dtype == "int8"
+    message = "wide: 128 is not within int8, the dtype of a"
+    with pytest.raises(te.ExpressionError, match=message):
+        te.pad(a, [1], value=128, name="wide")
+
+
 def test_tensors_know_where_they_were_written() -> None:
     a = te.placeholder((4,), "a")
     assert str(a.op.origin).startswith("test_expr.py:")

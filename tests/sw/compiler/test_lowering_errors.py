@@ -103,6 +103,32 @@ def padding_with_ones() -> Scheduled:
     return loaded((9, *TAIL), lambda x, i, b, k: te.if_then_else(i < 8, x(i, b, k), 1))
 
 
+def padding_with_a_tensor() -> Scheduled:
+    return loaded((9, *TAIL), lambda x, i, b, k: te.if_then_else(i < 8, x(i, b, k), x(0, b, k)))
+
+
+def padding_with_two_values() -> Scheduled:
+    def element(x: Tensor, i: Expr, b: Expr, k: Expr) -> Expr:
+        return te.if_then_else(i < 9, te.if_then_else(i >= 1, x(i - 1, b, k), 3), 0)
+
+    return loaded((10, *TAIL), element)
+
+
+def padding_of_a_store() -> Scheduled:
+    x = te.placeholder((8, *TAIL), "x", ENV.acc_dtype)
+    buf = te.compute(x.shape, lambda *i: x(*i), "buf")
+    y = te.compute(
+        (9, *TAIL),
+        lambda i, b, k: te.if_then_else(i < 8, buf(i, b, k), 0).astype(ENV.out_dtype),
+        "y",
+    )
+    s = te.create_schedule(y.op)
+    s[buf].set_scope(ENV.acc_scope)
+    for tensor in (buf, y):
+        s[tensor].pragma(tensor.op.axis[0], ENV.dma_copy)
+    return s, [x, y]
+
+
 def padding_within_a_tile() -> Scheduled:
     return loaded((8, *TAIL), lambda x, i, b, k: te.if_then_else(k < 2, x(i, b, k), 0))
 
@@ -214,7 +240,16 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (square_index, r"buf: index i0 \* i0 of dimension 0 of x is not affine"),
     (part_of_a_tile, r"buf: the copy x\[i0, 0, i2\] does not move whole tiles of 4 consecutive"),
     (tile_in_reverse, r"buf: the copy x\[i0, 0, -i2 \+ 3\] does not move whole tiles"),
-    (padding_with_ones, r"buf: if_then_else\(i0 < 8, .*\) pads with 1; the machine pads with 0"),
+    (
+        padding_with_ones,
+        "buf is padded with 1; a machine without the extension PAD_VALUE pads with 0",
+    ),
+    (
+        padding_with_a_tensor,
+        r"buf: if_then_else\(i0 < 8, .*\) pads with x.*; the machine pads with",
+    ),
+    (padding_with_two_values, "buf is padded with 0 and 3; a copy pads with one value"),
+    (padding_of_a_store, "y: int8.if_then_else.* is padded; only loads can be"),
     (
         padding_within_a_tile,
         "buf: i2 < 2 depends on i2, within a tile; only whole tiles are padded",

@@ -149,6 +149,20 @@ def padded_on_all_sides() -> Scheduled:
     )
 
 
+def padded_with_a_value() -> Scheduled:
+    """An image of which no element is less than -128, as accumulators."""
+    x = te.placeholder((2, 5, 6, *TAIL), "x", ENV.out_dtype)
+    padded = te.pad(x, (0, 1, 1, 0, 0), (0, 1, 2, 0, 0), -128, "padded")
+    buf = te.compute(padded.shape, lambda *i: padded(*i).astype(ENV.acc_dtype), "buf")
+    y = te.compute(buf.shape, lambda *i: buf(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    s[padded].compute_inline()
+    s[buf].set_scope(ENV.acc_scope)
+    for tensor in (buf, y):
+        s[tensor].pragma(s[tensor].op.axis[0], ENV.dma_copy)
+    return s, [x, y]
+
+
 def strided_rows() -> Scheduled:
     return copied(
         (3, 8, 5, 1, 4), (3, 4, 2, 1, 4), lambda x, c, h, w, b, k: x(c, h * 2, w + 1, b, k)
@@ -243,6 +257,7 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("unroll_loops", unrolled),
     ("share_storage", arithmetic),
     ("copy_by_dma", padded_on_all_sides),
+    ("copy_by_dma", padded_with_a_value),
     ("copy_by_dma", strided_rows),
     ("copy_by_dma", padding_that_depends_on_the_tile),
     ("tensorize_gemm", product),
@@ -262,7 +277,7 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
 
 
 def environment(case: tuple[str, Callable[[], Scheduled]]) -> Environment:
-    return EXTENDED if case[1] is requantized else ENV
+    return EXTENDED if case[1] in (requantized, padded_with_a_value) else ENV
 
 
 def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:

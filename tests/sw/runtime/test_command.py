@@ -141,6 +141,63 @@ def test_loads_of_any_size_stride_and_padding_give_what_they_say(
         assert runtime.dump() == ""
 
 
+@pytest.mark.parametrize("stream_limit", [None, 2, 3])
+def test_padding_has_the_value_that_is_asked_for(stream_limit: int | None) -> None:
+    """Also where the loads of one call are spread over several runs."""
+    config = replace(DEEP, pad_value=1)
+    runtime = runtime_of(config, stream_limit)
+    data = np.arange(64, dtype=np.int32).reshape(-1, 4)
+    buffer = array_buffer(runtime, data)
+    expected: list[npt.NDArray[Any]] = []
+    for value, pads in ((-7, 2), (0, 1), (5, 17), (5, 0), (-7, 18)):
+        begin = sum(len(image) for image in expected)
+        runtime.load_buffer_2d(buffer, 3, 2, 2, 5, pads, 1, 0, pads, begin, Memory.ACC, value)
+        image = np.full((1 + 2 + pads, pads + 2, 4), value)
+        for y in range(2):
+            image[1 + y, pads:] = data[3 + 5 * y :][:2]
+        expected.append(image.reshape(-1, 4))
+    everything = np.concatenate(expected)
+    assert (stored(runtime, 0, len(everything)) == everything).all()
+
+
+def test_a_padding_value_is_set_only_where_it_changes(fake_device: MakeDevice) -> None:
+    device = fake_device(PRESETS["tiny-extended"])
+    runtime = Runtime(device)
+    buffer = runtime.allocate(1024)
+
+    def load_padded(memory: Memory, value: int, pad: int = 1) -> None:
+        runtime.load_buffer_2d(buffer, 0, 2, 1, 2, pad, 0, 0, 0, 0, memory, value)
+
+    for _ in range(2):
+        load_padded(Memory.INP, 0)
+        load_padded(Memory.INP, -128)
+        load_padded(Memory.WGT, -128)
+        load_padded(Memory.INP, 9, pad=0)
+        load_padded(Memory.ACC, -128)
+        load_padded(Memory.UOP, 0)
+        load_padded(Memory.ACC_8BIT, -128)
+        runtime.synchronize()
+    values = [isa.set_padding(padding, -128) for padding in isa.Padding]
+    for run in device.runs:
+        assert [item for item in run if isinstance(item, isa.SetPadding)] == values
+        assert len(run) == 7 + 2 + 1
+
+
+def test_padding_that_the_machine_cannot_do_is_refused(fake_device: MakeDevice) -> None:
+    for config, memory, value, message in (
+        (TINY, Memory.INP, 1, "INP padded with 1: those of a machine without PAD_VALUE are padded"),
+        (PRESETS["tiny-extended"], Memory.UOP, 1, "UOP padded with 1: those are padded with 0"),
+        (PRESETS["tiny-extended"], Memory.INP, 128, "padded with 128, which is not within int8"),
+        (PRESETS["tiny-extended"], Memory.WGT, -129, "padded with -129, which is not within int8"),
+        (PRESETS["tiny-extended"], Memory.ACC_8BIT, 1 << 31, "which is not within int32"),
+    ):
+        runtime = Runtime(fake_device(config))
+        buffer = runtime.allocate(1024)
+        with pytest.raises(CommandError, match=message):
+            runtime.load_buffer_2d(buffer, 0, 2, 1, 2, 1, 0, 0, 0, 0, memory, value)
+        assert runtime.dump() == ""
+
+
 @pytest.mark.parametrize(
     ("x_size", "y_size", "stride", "x_before", "x_after"),
     [

@@ -11,7 +11,7 @@ from amaranth_vta.hw.isa import Module
 from amaranth_vta.sw.runtime.kernels import CommandError
 from amaranth_vta.sw.runtime.stream import QUEUES, Stream
 
-SET = isa.instruction_set(PRESETS["tiny"])
+SET = isa.instruction_set(PRESETS["tiny-extended"])
 WORK = {
     Module.LOAD: isa.Load(memory=isa.Memory.INP),
     Module.COMPUTE: isa.Gemm(uop_end=1),
@@ -120,6 +120,24 @@ def test_an_instruction_that_need_not_wait_leaves_the_pops_to_the_next() -> None
     work(stream, Module.COMPUTE)
     load, gemm = decoded(stream)
     assert (load.pop_prev, gemm.pop_prev) == (0, 1)
+
+
+def test_a_padding_value_is_set_when_it_changes_and_again_in_the_successor() -> None:
+    stream = Stream()
+    stream.pad_with(isa.Padding.LOAD, 0)  # what a run begins with
+    stream.pop(Module.COMPUTE, Module.LOAD)
+    for value in (-3, -3, 5):
+        stream.pad_with(isa.Padding.LOAD, value)
+    work(stream, Module.LOAD)
+    stream.pad_with(isa.Padding.COMPUTE, 5)
+    first, second, load, third = decoded(stream)
+    assert [first, second] == [isa.set_padding(isa.Padding.LOAD, value) for value in (-3, 5)]
+    assert load.pop_next == 1
+    assert third == isa.set_padding(isa.Padding.COMPUTE, 5)
+    successor = stream.successor()
+    assert decoded(successor) == [isa.set_padding(padding, 5) for padding in isa.Padding]
+    successor.pad_with(isa.Padding.LOAD, 5)
+    assert len(successor.words) == 2
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,12 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
     if moved.dilations != (1, 1):
         raise NotHere("its window has gaps")
     low, high = tensors.range(source)
-    if any(moved.pads) and low < 0:
+    config = tensors.config
+    negative = any(moved.pads) and low < 0
+    if negative and not config.pad_value:
         raise NotHere("the machine pads with zeros, and what it holds may be negative")
     if (held := tensors.held(source, image)) != image:
         raise NotHere(f"its input is held as an image of {list(held)}")
-    config = tensors.config
     workload = MaxPool2d(
         batch=tiles(image[0], config.batch),
         channels=tiles(image[1], config.block_out),
@@ -34,6 +35,7 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         kernel=moved.kernel,
         strides=moved.strides,
         pads=moved.pads,
+        pad_value=-128 if negative else 0,
     )
     if (workload.output_height, workload.output_width) != out[2:]:
         raise NotHere("its windows end outside of the padding")

@@ -132,6 +132,8 @@ def test_pooling_with_padding_needs_values_that_are_not_negative(qdq: Make) -> N
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("MaxPool", **pads)
     reason = "the machine pads with zeros, and what it holds may be negative"
     assert placed(graph.qdq(2**-5).model()) == {"MaxPool": reason}
+    extended = {"MaxPool": "machine"}
+    assert placed(graph.model(), PRESETS["pynq-extended"]) == extended
     graph = convolution(qdq).node("MaxPool", **pads).node("MaxPool", **pads)
     assert placed(graph.qdq(2**-3).model()) == {"QLinearConv": "machine", "MaxPool": "machine"}
 
@@ -173,13 +175,21 @@ def test_a_network_that_goes_back_and_forth_is_exact(qdq: Make) -> None:
     assert_exact(graph, {"QLinearConv"})
 
 
-def assert_exact(graph: Any, on_machine: Collection[str] = frozenset({"QLinearConv"})) -> None:
-    with Session(graph.model(), "tiny") as session:
+def assert_exact(
+    graph: Any, on_machine: Collection[str] = frozenset({"QLinearConv"}), config: str = "tiny"
+) -> None:
+    with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images(2)})
         placed = {layer.operator for layer in session.layers if layer.placed_on == "machine"}
     assert report.ok
     assert np.unique(report.outputs["y"]).size > 3
     assert placed == on_machine
+
+
+def test_pooling_of_negative_values_is_exact_where_padding_has_a_value(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 7)).qdq(2**-5).conv(3, 5).qdq(2**-3)
+    graph.node("MaxPool", kernel_shape=[3, 2], pads=[2, 1, 1, 0]).qdq(2**-3)
+    assert_exact(graph, {"QLinearConv", "MaxPool"}, "tiny-extended")
 
 
 def test_a_reshape_that_moves_elements_between_channels_is_the_hosts(qdq: Make) -> None:

@@ -271,16 +271,19 @@ def random_pool(seed: int) -> MaxPool2d:
     )
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", [*CONFIGS, "tiny-extended"])
 @pytest.mark.parametrize("seed", range(5))
 def test_max_pooling_is_exact(config: str, seed: int) -> None:
     machine = PRESETS[config]
-    workload = random_pool(seed * 4 + CONFIGS.index(config))
+    workload = random_pool(seed * 4 + [*CONFIGS, "tiny-extended"].index(config))
+    if machine.pad_value:
+        workload = replace(workload, pad_value=-(1 << machine.out_width - 1))
     knobs = MaxPool2dKnobs(1, 2, 3) if seed == 0 else None
     function = max_pool2d(workload, Environment(machine), knobs)
     x = values(np.random.default_rng(seed), function.args[0].shape, function.args[0].dtype, 128)
     top, left, bottom, right = workload.pads
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0)))
+    around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
+    padded = np.pad(x, around, constant_values=workload.pad_value)
     windows = sliding_window_view(padded, workload.kernel, axis=(2, 3))
     windows = windows[:, :, :: workload.strides[0], :: workload.strides[1]]
     np.testing.assert_array_equal(run(function, [x], "reverse"), windows.max(axis=(6, 7)))
