@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,3 +101,36 @@ def requantized(
         f"{total.name}_clipped",
     )
     return [*stages, clipped]
+
+
+def post_processed(
+    total: Tensor,
+    channels: Sequence[int],
+    position: Callable[..., Sequence[Expr]],
+    requantize: Requantize | Rescale,
+    env: Environment,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Bias or parameters, their buffer, and the stages from ``total`` to its requantized value.
+
+    ``channels`` are the extents of the tiles of channels, and ``position`` gives the indices among
+    them for an index of ``total`` without its last two, which are those within a tile. The bias is
+    (*channels, BATCH, BLOCK_OUT) acc_dtype, and has `Requantize.half` added; for `Rescale` the
+    parameters are (*channels, parameters, BATCH, BLOCK_OUT).
+    """
+    rescales = isinstance(requantize, Rescale)
+    numbers = (REQUANTIZE_PARAMETERS,) if rescales else ()
+    constants = te.placeholder(
+        (*channels, *numbers, env.BATCH, env.BLOCK_OUT),
+        "parameters" if rescales else "bias",
+        env.acc_dtype,
+    )
+    buffer = te.compute(constants.shape, lambda *i: constants(*i), f"{constants.name}_buf")
+    if isinstance(requantize, Rescale):
+        stages = rescaled(
+            total, lambda number, *i: buffer(*position(*i[:-2]), number, i[-2], i[-1])
+        )
+    else:
+        stages = requantized(
+            total, lambda *i: buffer(*position(*i[:-2]), i[-2], i[-1]), requantize, env
+        )
+    return constants, buffer, stages

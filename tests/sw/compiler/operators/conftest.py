@@ -25,10 +25,50 @@ from amaranth_vta.sw.runtime.device import Device
 Array = npt.NDArray[Any]
 
 
-class Run(Protocol):
+class Run:
+    """The output of a function. On the functional model no two instructions may meet that no
+    token orders, and nothing may be read that was not written. ``counters`` are the machine's, of
+    the last run."""
+
+    counters: dict[str, int]
+
     def __call__(
-        self, function: Function, inputs: Sequence[Array], *, order: str = ..., device: str = ...
-    ) -> Array: ...
+        self,
+        function: Function,
+        inputs: Sequence[Array],
+        *,
+        order: str = "reverse",
+        device: str = "functional",
+    ) -> Array:
+        if device != "functional":
+            return self._result(function, inputs, open_device(device, function.config, 1 << 20))
+        observed = FunctionalDevice(
+            function.config,
+            1 << 22,
+            order,
+            report_uninitialized=True,
+            report_races=True,
+            report_false_claims=True,
+        )
+        got = self._result(function, inputs, observed)
+        assert not observed.races, observed.races[0]
+        assert not observed.false_claims, observed.false_claims[0]
+        assert not observed.uninitialized_reads, observed.uninitialized_reads[0]
+        return got
+
+    def _result(self, function: Function, inputs: Sequence[Array], device: Device) -> Array:
+        runtime = Runtime(device)
+        sizes = [(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
+        buffers = [runtime.allocate(*size) for size in sizes]
+        for buffer, array, arg in zip(buffers, inputs, function.args, strict=False):
+            buffer.write(pack(array, arg.dtype))
+        function.run_on(runtime, *buffers)
+        result = runtime.synchronize()
+        assert not any(result.tokens_left.values())
+        self.counters = result.counters
+        output = function.args[-1]
+        data = buffers[-1].read(np.uint8, sizes[-1][0])
+        return unpack(data, output.dtype).reshape(output.shape)
 
 
 class Interpret(Protocol):
@@ -41,48 +81,9 @@ class Interpret(Protocol):
     ) -> None: ...
 
 
-def _result(function: Function, inputs: Sequence[Array], device: Device) -> Array:
-    runtime = Runtime(device)
-    buffers = [runtime.allocate(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
-    for buffer, array, arg in zip(buffers, inputs, function.args, strict=False):
-        buffer.write(pack(array, arg.dtype))
-    function.run_on(runtime, *buffers)
-    result = runtime.synchronize()
-    assert not any(result.tokens_left.values())
-    output = function.args[-1]
-    data = buffers[-1].read(np.uint8, function.nbytes(len(buffers) - 1))
-    return unpack(data, output.dtype).reshape(output.shape)
-
-
 @pytest.fixture
 def run() -> Run:
-    """The output of a function. On the functional model no two instructions may meet that no
-    token orders, and nothing may be read that was not written."""
-
-    def call(
-        function: Function,
-        inputs: Sequence[Array],
-        *,
-        order: str = "reverse",
-        device: str = "functional",
-    ) -> Array:
-        if device != "functional":
-            return _result(function, inputs, open_device(device, function.config, 1 << 20))
-        observed = FunctionalDevice(
-            function.config,
-            1 << 22,
-            order,
-            report_uninitialized=True,
-            report_races=True,
-            report_false_claims=True,
-        )
-        got = _result(function, inputs, observed)
-        assert not observed.races, observed.races[0]
-        assert not observed.false_claims, observed.false_claims[0]
-        assert not observed.uninitialized_reads, observed.uninitialized_reads[0]
-        return got
-
-    return call
+    return Run()
 
 
 @pytest.fixture
