@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +22,7 @@ from amaranth_vta.sw.compiler.graph.compiled import (
     ToMachine,
     compile_network,
 )
+from amaranth_vta.sw.compiler.graph.layer import Operand
 from amaranth_vta.sw.compiler.graph.load_model import (
     Source,
     load_network,
@@ -290,9 +291,10 @@ class Session:
                     )
             elif isinstance(step, RunLayer):
                 reports.append(self._machine_report(step, measured))
-            elif isinstance(step, ToMachine) and not isinstance(previous, RunHost | None):
-                reason = "tiles that the machine stores are not those that it reads"
-                reports.append(_host_report(step.operand.tensor, "layout", reason, measured))
+            elif isinstance(step, ToMachine):
+                reason = _conversion(step.operand, previous)
+                if reason:
+                    reports.append(_host_report(step.operand.tensor, "layout", reason, measured))
             previous = step
         return reports
 
@@ -366,6 +368,16 @@ class Session:
             for row in rows
         ]
         return "\n".join(lines)
+
+
+def _conversion(operand: Operand, previous: Step | None) -> str:
+    """Why the host writes a tensor other than as it has it; empty if it does not."""
+    if operand.packing:
+        plain = replace(operand, packing=None).nbytes
+        return f"{operand.packing}: it writes {operand.nbytes:,} bytes instead of {plain:,}"
+    if isinstance(previous, RunHost | None):
+        return ""
+    return "tiles that the machine stores are not those that it reads"
 
 
 def _host_report(name: str, operator: str, reason: str, measured: Measured) -> LayerReport:

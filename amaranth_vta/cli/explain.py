@@ -25,7 +25,8 @@ def explanation(session: Session) -> Iterator[str]:
             case RunLayer():
                 yield _layer(step)
             case ToMachine():
-                yield f"{step.operand.tensor}: cut into tiles, to the machine"
+                packing = f"{step.operand.packing}, " if step.operand.packing else ""
+                yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
             case _:
                 yield f"{step.tensor}: put together from tiles, to the host"
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from amaranth_vta.sw.compiler.build import Function
 
-from .layout import TileLayout
+from .layout import Array, Image, TileLayout
 from .network import Node
+from .packing import Packing
 
-Image = tuple[int, int, int, int]
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -22,20 +22,29 @@ class NotHere(Exception):
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as a layer reads or writes it: of shape ``image`` (N, C, H, W), in ``layout``."""
+    """A tensor as a layer reads or writes it: of shape ``image`` (N, C, H, W), in ``layout``.
+
+    With a ``packing`` the host has packed it before, which only the network's layer knows of.
+    """
 
     tensor: str
     image: Image
     layout: TileLayout
+    packing: Packing | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.layout.nbytes(self.image)
+        return self.layout.nbytes(self.packing.image(self.image) if self.packing else self.image)
 
     @property
     def buffer(self) -> str:
         """A name for where it is."""
-        return f"{self.tensor} in {self.layout}"
+        return f"{self.tensor} in {self.layout}" + (f", {self.packing}" if self.packing else "")
+
+    def pack(self, data: Array) -> Bytes:
+        """The bytes of the host's ``data``, whose elements are those of the image."""
+        images = data.reshape(self.image)
+        return self.layout.pack(self.packing.pack(images) if self.packing else images)
 
 
 @dataclass(frozen=True)

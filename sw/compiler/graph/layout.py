@@ -20,6 +20,8 @@ from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.sw.compiler.build import pack, unpack
 
 Array = npt.NDArray[Any]
+# N, C, H, W.
+Image = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class TileLayout:
     def of(cls, memory: TileMemory) -> TileLayout:
         return cls(memory.rows, memory.columns, f"int{memory.scalar_width}")
 
-    def shape(self, image: tuple[int, int, int, int]) -> tuple[int, ...]:
+    def shape(self, image: Image) -> tuple[int, ...]:
         """The shape that activations (N, C, H, W) have in tiles."""
         n, c, h, w = image
         return (tiles(n, self.batch), tiles(c, self.block), h, w, self.batch, self.block)
 
-    def nbytes(self, image: tuple[int, int, int, int]) -> int:
+    def nbytes(self, image: Image) -> int:
         return prod(self.shape(image)) * int(self.dtype.removeprefix("int")) // 8
 
     def pack(self, images: Array) -> npt.NDArray[np.uint8]:
@@ -55,9 +57,7 @@ class TileLayout:
         tiled = padded.reshape(shape[0], self.batch, shape[1], self.block, h, w)
         return pack(tiled.transpose(0, 2, 4, 5, 1, 3), self.dtype)
 
-    def unpack(
-        self, data: npt.NDArray[np.uint8], image: tuple[int, int, int, int], dtype: np.dtype[Any]
-    ) -> Array:
+    def unpack(self, data: npt.NDArray[np.uint8], image: Image, dtype: np.dtype[Any]) -> Array:
         """The activations of shape ``image`` and ``dtype`` whose bytes are ``data``."""
         n, c, h, w = image
         shape = self.shape(image)

@@ -9,9 +9,10 @@ from math import prod
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
 
-from .layer import HostNode, Image, Layer, NotHere
+from .layer import HostNode, Layer, NotHere
 from .layers.convolution import convolution, matrix_product
 from .layers.pooling import max_pool
+from .layout import Image
 from .network import Network, Node
 from .tensors import Tensors
 

@@ -54,8 +54,7 @@ class Runner:
                     feeds = {name: values[name] for name in step.inputs}
                     values |= run_session(self._sessions[index], step.outputs, feeds)
                 case ToMachine(operand, buffer):
-                    images = values[operand.tensor].reshape(operand.image)
-                    self._placed.buffer(buffer).write(operand.layout.pack(images))
+                    self._placed.buffer(buffer).write(operand.pack(values[operand.tensor]))
                 case ToHost(tensor, operand, buffer):
                     data = self._placed.buffer(buffer).read(np.uint8, operand.nbytes)
                     info = self._compiled.network.types[tensor]

@@ -10,8 +10,8 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
 
-from .layer import Image, Layer, NotHere
-from .layout import input_layout, offset, output_layout
+from .layer import Layer, NotHere
+from .layout import Image, input_layout, offset, output_layout
 from .network import Network, Node
 
 # The least and the greatest of what scratchpads hold.

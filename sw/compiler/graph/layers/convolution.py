@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.layer import Bytes, Image, Layer, NotHere, Operand, identifier
-from amaranth_vta.sw.compiler.graph.layout import pack_weights, tiles
+from amaranth_vta.sw.compiler.graph.layer import Bytes, Layer, NotHere, Operand, identifier
+from amaranth_vta.sw.compiler.graph.layout import Image, pack_weights, tiles
 from amaranth_vta.sw.compiler.graph.network import ModelError, Node
+from amaranth_vta.sw.compiler.graph.packing import best_packing
 from amaranth_vta.sw.compiler.graph.sums import Sums, requantization, sums
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.window import Window, window
@@ -43,31 +45,38 @@ def matrix_product(node: Node, tensors: Tensors) -> Layer:
 def _convolution(node: Node, tensors: Tensors, product: Sums, moved: Window, out: Image) -> Layer:
     config, image = tensors.config, tensors.image(node.inputs[0])
     limits, clip = tensors.clip_after(node.outputs[0])
-    zero_point = tensors.zero_point(node, 2)
-    if any(moved.pads) and zero_point:
-        raise NotHere("it pads with its zero point, and the machine with zeros")
+    if moved.size(image[2:]) != out[2:]:
+        raise NotHere("its windows end outside of the padding")
     held = tensors.held(node.inputs[0], image)
     if held != image:
         raise NotHere(f"its input is held as an image of {list(held)}")
+    source = Operand(tensors.root(node.inputs[0]), image, tensors.input_layout)
+    packing, left = None, moved
+    if source.tensor not in tensors.results:
+        value = tensors.zero_point(node, 2)
+        packing, left = best_packing(moved, value, image, out[1], source.layout, config)
+    if any(left.pads) and tensors.zero_point(node, 2):
+        raise NotHere("it pads with its zero point, and the machine with zeros")
+    packed = packing.image(image) if packing else image
     product = product.clipped(limits)
     requantize, parameters = requantization(product, config)
     workload = Conv2d(
         batch=tiles(image[0], config.batch),
-        inputs=tiles(image[1], config.block_in),
+        inputs=tiles(packed[1], config.block_in),
         outputs=tiles(out[1], config.block_out),
-        height=image[2],
-        width=image[3],
-        kernel=moved.kernel,
+        height=packed[2],
+        width=packed[3],
+        kernel=left.kernel,
         requantize=requantize,
-        strides=moved.strides,
-        dilations=moved.dilations,
-        pads=moved.pads,
+        strides=left.strides,
+        dilations=left.dilations,
+        pads=left.pads,
     )
-    if (workload.output_height, workload.output_width) != out[2:]:
-        raise NotHere("its windows end outside of the padding")
     function = conv2d(workload, tensors.env, name=identifier(node.name))
-    constants = {"weights": pack_weights(product.weights, config), "requantization": parameters}
-    return _layer((node, *clip), tensors, image, out, function, product, constants)
+    weights = packing.weights(product.weights) if packing else product.weights
+    constants = {"weights": pack_weights(weights, config), "requantization": parameters}
+    source = replace(source, packing=packing)
+    return _layer((node, *clip), tensors, source, out, function, product, constants)
 
 
 def _product(node: Node, tensors: Tensors, product: Sums, image: Image, out: Image) -> Layer:
@@ -88,13 +97,14 @@ def _product(node: Node, tensors: Tensors, product: Sums, image: Image, out: Ima
     function = dense(workload, tensors.env, name=identifier(node.name))
     weights = product.weights.reshape(len(product.weights), *held[1:])
     constants = {"weights": pack_weights(weights, config), "requantization": parameters}
-    return _layer((node, *clip), tensors, held, out, function, product, constants)
+    source = Operand(tensors.root(node.inputs[0]), held, tensors.input_layout)
+    return _layer((node, *clip), tensors, source, out, function, product, constants)
 
 
 def _layer(
     nodes: tuple[Node, ...],
     tensors: Tensors,
-    image: Image,
+    source: Operand,
     out: Image,
     function: Function,
     product: Sums,
@@ -106,7 +116,7 @@ def _layer(
         name=node.name,
         operator=node.operator,
         nodes=nodes,
-        sources=(Operand(tensors.root(node.inputs[0]), image, tensors.input_layout),),
+        sources=(source,),
         result=Operand(result, out, tensors.output_layout),
         function=function,
         constants=constants,
