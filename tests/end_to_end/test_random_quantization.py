@@ -17,11 +17,7 @@ from amaranth_vta.session import Session
 
 Array = npt.NDArray[Any]
 # What the machine cannot do.
-REASONS = {
-    "float tensors are the host's",
-    "it pads with its zero point, and the machine with zeros",
-    "it follows an operator on the host",
-}
+REASONS = {"float tensors are the host's", "it follows an operator on the host"}
 
 
 class RandomNetwork:
@@ -127,7 +123,7 @@ class RandomNetwork:
         padded = self.choose.random() < 0.5
         pads = [self.choose.randint(0, k - 1) if padded else 0 for k in (*kernel, *kernel)]
         strides = [self.choose.randint(1, 2), self.choose.randint(1, 2)]
-        outputs = self.choose.randint(1, 40)
+        outputs = self.choose.randint(5, 40)
         data = self.weights(outputs, channels, *kernel)
         self.anchor("Conv", data, kernel_shape=kernel, pads=pads, strides=strides)
         size = [
@@ -137,16 +133,19 @@ class RandomNetwork:
         self.shape = (1, outputs, *size)
 
     def pooling(self) -> None:
-        kernel, strides = [2, 2], [self.choose.randint(1, 2)] * 2
-        self.value = self.node("MaxPool", self.value, kernel_shape=kernel, strides=strides)
-        size = [(extent - 2) // strides[0] + 1 for extent in self.shape[2:]]
+        pad, stride = self.choose.randint(0, 1), self.choose.randint(1, 2)
+        strides, pads = [stride] * 2, [pad, 0, 0, pad]
+        self.value = self.node(
+            "MaxPool", self.value, kernel_shape=[2, 2], strides=strides, pads=pads
+        )
+        size = [(extent + pad - 2) // stride + 1 for extent in self.shape[2:]]
         self.shape = (1, self.shape[1], *size)
 
     def matrix_product(self) -> None:
         features = int(np.prod(self.shape[1:]))
         self.value = self.node("Flatten", self.value)
         if self.form == "qdq":
-            self.anchor("Gemm", self.weights(self.choose.randint(1, 30), features), transB=1)
+            self.anchor("Gemm", self.weights(self.choose.randint(5, 30), features), transB=1)
             return
         x = self.parameters("x", self.scale, self.zero)
         weights, w_scale, w_zero, _ = self.weights(self.choose.randint(1, 30), features)
@@ -182,8 +181,8 @@ def assert_exact(seed: int, form: str, dtype: Any, config: str, device: str, ima
         assert report.elements
         assert report.histogram == {}
         assert np.unique(report.outputs["y"]).size > 2
-        reasons = {layer.reason for layer in session.layers if layer.placed_on == "host"}
-        assert reasons <= REASONS
+        host = [layer for layer in session.layers if layer.placed_on == "host"]
+        assert {layer.reason for layer in host if layer.operator != "layout"} <= REASONS
         return sum(layer.placed_on == "machine" for layer in session.layers)
 
 

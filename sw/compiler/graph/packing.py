@@ -79,7 +79,8 @@ def best_packing(
         return max(cycles, moved / config.bus_bytes), loaded
 
     # What the machine cannot pad, the host pads.
-    possible = [item for item in _choices(window, value) if not (value and any(item[1].pads))]
+    pads = config.pad_value or not value
+    possible = [item for item in _choices(window, value) if pads or not any(item[1].pads)]
     return min(possible or [(None, window)], key=cost)
 
 

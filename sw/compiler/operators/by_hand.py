@@ -15,6 +15,9 @@ from typing import Any
 
 from amaranth_vta.hw.config import PRESETS, Config
 
+# Fields of a workload for which one set of knobs is as good as for others.
+_NO_SIZES = frozenset({"requantize", "pad_value"})
+
 
 @dataclass(frozen=True)
 class Row:
@@ -33,8 +36,8 @@ def rows(config: Config) -> list[Row]:
 
 
 def knobs_by_hand(workload: Any, config: Config) -> Mapping[str, Any] | None:
-    """The knobs for a ``workload``, whatever its requantization; None if it has no row."""
-    sizes = {name: value for name, value in asdict(workload).items() if name != "requantize"}
+    """The knobs for a ``workload`` of these sizes; None if it has no row."""
+    sizes = {name: item for name, item in asdict(workload).items() if name not in _NO_SIZES}
     return next((row.knobs for row in rows(config) if row.workload == sizes), None)
 
 

@@ -22,7 +22,7 @@ from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, p
 class Conv2d:
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
-    ``pads`` are rows and columns of zeros at the top, left, bottom and right."""
+    ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right."""
 
     batch: int
     inputs: int
@@ -34,6 +34,7 @@ class Conv2d:
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_value: int = 0
 
     @property
     def output_height(self) -> int:
@@ -160,7 +161,9 @@ def scheduled(
             "x_buf",
         )
     else:
-        x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
+        x_buf = te.pad(
+            x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), c.pad_value, name="x_buf"
+        )
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
     bias_buf = te.compute(bias.shape, lambda *i: bias(*i), f"{bias.name}_buf")
     ci, dy, dx, ki = (

@@ -52,10 +52,10 @@ def _convolution(node: Node, tensors: Tensors, product: Sums, moved: Window, out
         raise NotHere(f"its input is held as an image of {list(held)}")
     source = Operand(tensors.root(node.inputs[0]), image, tensors.input_layout)
     packing, left = None, moved
+    value = tensors.zero_point(node, 2)
     if source.tensor not in tensors.results:
-        value = tensors.zero_point(node, 2)
         packing, left = best_packing(moved, value, image, out[1], source.layout, config)
-    if any(left.pads) and tensors.zero_point(node, 2):
+    if any(left.pads) and value and not config.pad_value:
         raise NotHere("it pads with its zero point, and the machine with zeros")
     packed = packing.image(image) if packing else image
     product = product.clipped(limits)
@@ -71,6 +71,7 @@ def _convolution(node: Node, tensors: Tensors, product: Sums, moved: Window, out
         strides=left.strides,
         dilations=left.dilations,
         pads=left.pads,
+        pad_value=value if any(left.pads) else 0,
     )
     function = conv2d(workload, tensors.env, name=identifier(node.name))
     weights = packing.weights(product.weights) if packing else product.weights

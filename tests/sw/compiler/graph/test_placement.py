@@ -85,10 +85,13 @@ def test_zero_points_go_into_the_bias(qdq: Make, dtype: Any) -> None:
     assert placed(graph.model()) == {"QLinearConv": reason}
 
 
-def test_padding_with_a_zero_point_is_the_hosts(qdq: Make) -> None:
-    graph = qdq((1, 3, 8, 8)).qdq(2**-5, 3).conv(3, 5, pads=[1, 1, 1, 1]).qdq(2**-3)
+def test_padding_with_a_zero_point_needs_a_machine_that_can(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 5).qdq(2**-3, 4)
+    graph.conv(5, 4, pads=[1, 1, 1, 1]).qdq(2**-1)
+    model = graph.model()
     reason = "it pads with its zero point, and the machine with zeros"
-    assert placed(graph.model()) == {"QLinearConv": reason}
+    assert placed(model) == {"QLinearConv": reason}
+    assert placed(model, EXTENDED) == {"QLinearConv": "machine"}
 
 
 def test_a_zero_point_of_weights_is_taken_off_if_they_remain_int8(qdq: Make) -> None:
