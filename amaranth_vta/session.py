@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.perfetto import Timeline
 from amaranth_vta.sw.compiler.graph.canonical import canonical
 from amaranth_vta.sw.compiler.graph.compiled import (
     RunHost,
@@ -33,7 +34,8 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.onnx_runtime import default_session, exact_session, run_session
 from amaranth_vta.sw.compiler.graph.runner import Measured, Runner
 from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
-from amaranth_vta.sw.runtime.device import Device, Fault
+from amaranth_vta.sw.runtime.counters import Spent
+from amaranth_vta.sw.runtime.device import Device, Fault, total
 from amaranth_vta.sw.runtime.memory import buffer_alignment
 from amaranth_vta.sw.runtime.program import Program
 
@@ -59,7 +61,8 @@ class LayerReport:
 
     ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are
     those of the network, without padding; ``cycles`` and ``utilization`` are None where there is
-    no clock. ``macs_per_run`` is for one batch.
+    no clock. ``macs_per_run`` is for one batch. ``counters`` are those of `RunResult`, none for
+    the host.
     """
 
     name: str
@@ -74,6 +77,7 @@ class LayerReport:
     bytes_loaded: int
     bytes_stored: int
     runs: int
+    counters: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,9 @@ class Session:
     """A network compiled for a machine and placed on a device.
 
     ``model`` is a path, the bytes of a file or an ``onnx.ModelProto``; ``config`` a `Config`, the
-    name of a preset or a path; ``device`` a device or the name of one, which ``dram``, ``waves``
-    and ``progress`` are for (see `open_device`). A first dimension of inputs that is open is the
-    number of images: it is cut into batches that the machine's tiles hold.
+    name of a preset or a path; ``device`` a device or the name of one, which ``dram``, ``waves``,
+    ``timeline``, ``skip`` and ``progress`` are for (see `open_device`). A first dimension of inputs
+    that is open is the number of images: it is cut into batches that the machine's tiles hold.
 
     Raises `ModelError`, `ConfigError`, and what `open_device` raises.
     """
@@ -115,6 +119,8 @@ class Session:
         dram: str = "ideal",
         *,
         waves: str | Path | None = None,
+        timeline: Timeline | None = None,
+        skip: str | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.config = Config.load(config) if isinstance(config, str) else config
@@ -129,10 +135,14 @@ class Session:
                 _memory_bytes(self.compiled.program),
                 dram=dram,
                 waves=waves,
+                timeline=timeline,
+                skip=skip,
                 progress=progress,
             )
         self.device = device
-        self._runner = Runner(self.compiled, Runtime(device))
+        self._timeline = timeline
+        self._skip = skip
+        self._runner = Runner(self.compiled, Runtime(device), self._label)
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
         self._mismatches: int | None = None
@@ -196,6 +206,10 @@ class Session:
             ),
             outputs=outputs,
         )
+
+    def _label(self, layer: str) -> None:
+        if self._timeline is not None:
+            self._timeline.label = layer
 
     def _info(self, name: str) -> TensorInfo:
         info = self.network.types[name]
@@ -314,6 +328,7 @@ class Session:
             bytes_loaded=step.work.bytes_loaded * measured.runs,
             bytes_stored=step.work.bytes_stored * measured.runs,
             runs=measured.runs,
+            counters=measured.result.counters if measured.result else {},
         )
 
     @property
@@ -331,10 +346,20 @@ class Session:
     def device_seconds(self) -> float:
         return sum(item.result.seconds for item in self._runner.measured if item.result)
 
+    @property
+    def spent(self) -> list[Spent]:
+        """Where the cycles of each layer went; nothing on a device without a clock."""
+        return [
+            Spent(layer.name, layer.counters, layer.runs)
+            for layer in self.layers
+            if layer.cycles is not None
+        ]
+
     def report(self) -> dict[str, Any]:
         """All numbers, as JSON has them; complete after a fault too."""
         layers, cycles, seconds = self.layers, self.cycles, self.device_seconds
         fault = self._fault
+        results = [item.result for item in self._runner.measured if item.result]
         return {
             "cycles": cycles,
             "macs": self.macs,
@@ -346,6 +371,8 @@ class Session:
             "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
             "mismatches": self._mismatches,
             "fault": asdict(fault) if fault else None,
+            "skipped": self._skip,
+            "counters": total(results).counters,
             "layers": [asdict(layer) for layer in layers],
         }
 
@@ -381,7 +408,7 @@ def _conversion(operand: Operand, previous: Step | None) -> str:
 
 
 def _host_report(name: str, operator: str, reason: str, measured: Measured) -> LayerReport:
-    return LayerReport(name, operator, "host", reason, 0, 0, None, 0, None, 0, 0, measured.runs)
+    return LayerReport(name, operator, "host", reason, 0, 0, None, 0, None, 0, 0, measured.runs, {})
 
 
 def _memory_bytes(program: Program) -> int:

@@ -11,6 +11,7 @@ from amaranth_vta.sw.runtime.device import Device
 from .dram import memory_timing
 from .functional import FunctionalDevice
 from .perfetto import Timeline
+from .skipping import PARTS, SkippingDevice
 
 DEVICES = ("functional", "rtl", "pysim")
 
@@ -28,6 +29,7 @@ def open_device(
     order: str = "program",
     waves: str | Path | None = None,
     timeline: Timeline | None = None,
+    skip: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Device:
     """A fresh machine with ``memory_bytes`` of zeros as its memory.
@@ -35,9 +37,26 @@ def open_device(
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
     VCD of each run, and ``timeline`` gets each run; these are for the cycle-accurate devices.
     ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
-    ``last:MODULE``. ``progress`` is told what a build is at. Raises `DeviceError`, or
+    ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of
+    `skipping.PARTS`. ``progress`` is told what a build is at. Raises `DeviceError`, or
     `DramError` for a ``dram`` that does not exist.
     """
+    if skip is not None and skip not in PARTS:
+        raise DeviceError(f"{skip!r} cannot be skipped; what can is {', '.join(PARTS)}")
+    device = _open(name, config, memory_bytes, dram, order, waves, timeline, progress)
+    return device if skip is None else SkippingDevice(device, skip)
+
+
+def _open(
+    name: str,
+    config: Config,
+    memory_bytes: int,
+    dram: str,
+    order: str,
+    waves: str | Path | None,
+    timeline: Timeline | None,
+    progress: Callable[[str], None] | None,
+) -> Device:
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
     # model need not wait for.
     match name:

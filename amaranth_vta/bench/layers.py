@@ -16,6 +16,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.dram import memory_timing
 from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.perfetto import Timeline
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.by_hand import Row, rows
@@ -35,11 +36,16 @@ _SPARE_BYTES = 1 << 20
 
 
 def measure_layers(
-    config: Config, device_name: str, dram: str, progress: Callable[[str], None] | None = None
+    config: Config,
+    device_name: str,
+    dram: str,
+    progress: Callable[[str], None] | None = None,
+    timeline: Timeline | None = None,
+    skip: str | None = None,
 ) -> Iterator[Measurement]:
     """A measurement a layer, in the order of the network; none for a ``config`` without knobs."""
     for row in rows(config):
-        yield _measure(row, config, device_name, dram, progress)
+        yield _measure(row, config, device_name, dram, progress, timeline, skip)
 
 
 def bound_cycles(layer: Conv2d, config: Config, dram: str) -> float:
@@ -69,6 +75,8 @@ def _measure(
     device_name: str,
     dram: str,
     progress: Callable[[str], None] | None,
+    timeline: Timeline | None,
+    skip: str | None,
 ) -> Measurement:
     layer = Conv2d(**row.workload, requantize=Rescale())
     function = conv2d(layer, Environment(config))
@@ -76,8 +84,12 @@ def _measure(
     expected = convolved(layer, *arrays)
     size = _SPARE_BYTES + sum(array.nbytes for array in arrays) + expected.nbytes
     model = FunctionalDevice(config, size)
-    device = open_device(device_name, config, size, dram=dram, progress=progress)
+    device = open_device(
+        device_name, config, size, dram=dram, timeline=timeline, skip=skip, progress=progress
+    )
     watched = WatchedDevice(device)
+    if timeline is not None:
+        timeline.label = row.name
 
     def run(machine: Device) -> tuple[RunResult, Array]:
         runtime = Runtime(machine)
@@ -105,6 +117,7 @@ def _measure(
         work.bytes_stored,
         int(np.count_nonzero((stored != of_model) | (stored != expected))),
         result.seconds,
+        result.counters,
     )
 
 

@@ -22,6 +22,8 @@ class Measurement:
     bytes_stored: int
     mismatches: int
     device_seconds: float
+    # As in `RunResult`; of a rate, the difference of its two programs.
+    counters: dict[str, int]
 
     @property
     def of_bound(self) -> float | None:

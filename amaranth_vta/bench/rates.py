@@ -17,6 +17,7 @@ from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Mem
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.perfetto import Timeline
 from amaranth_vta.sw.runtime.work import work
 
 from .layers import memory_share
@@ -47,11 +48,13 @@ def measure_rates(
     device_name: str,
     dram: str,
     progress: Callable[[str], None] | None = None,
+    timeline: Timeline | None = None,
+    skip: str | None = None,
 ) -> Iterator[Measurement]:
     """The measurements of ``kind``, one of `KINDS`."""
     cases = {"gemm": _gemm, "alu": _alu, "load": _load, "store": _store}[kind]
     for case in cases(config, dram):
-        yield _measure(case, kind, config, device_name, dram, progress)
+        yield _measure(case, kind, config, device_name, dram, progress, timeline, skip)
 
 
 def _measure(
@@ -61,16 +64,28 @@ def _measure(
     device_name: str,
     dram: str,
     progress: Callable[[str], None] | None,
+    timeline: Timeline | None,
+    skip: str | None,
 ) -> Measurement:
     cycles: list[int | None] = []
     mismatches, seconds = 0, 0.0
-    works = []
+    works, counters = [], []
     for repeats in _REPEATS:
+        if timeline is not None:
+            timeline.label = f"{kind} {case.name}, {repeats} times"
         image = _image(case, config, repeats)
         memories = []
         for device in (
             FunctionalDevice(config, image.dram.size),
-            open_device(device_name, config, image.dram.size, dram=dram, progress=progress),
+            open_device(
+                device_name,
+                config,
+                image.dram.size,
+                dram=dram,
+                timeline=timeline,
+                skip=skip,
+                progress=progress,
+            ),
         ):
             device.write(0, image.dram)
             result = device.run(image.insn_addr, image.insn_count)
@@ -79,6 +94,7 @@ def _measure(
         mismatches += int(np.count_nonzero(memories[0] != memories[1]))
         seconds += result.seconds
         cycles.append(result.cycles)
+        counters.append(result.counters)
         works.append(work(config, image.instruction_bits()))
     first, second = cycles
     return Measurement(
@@ -92,6 +108,7 @@ def _measure(
         works[1].bytes_stored - works[0].bytes_stored,
         mismatches,
         seconds,
+        {name: count - counters[0][name] for name, count in counters[1].items()},
     )
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.counters import Spent
 
-from .options import ConfigType, device_option, dram_option, json_option
+from .cycles import SKIPPED, show_cycles
+from .options import DEVICES, ConfigType, dram_option, json_option, skip_option, trace_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building
@@ -31,10 +33,26 @@ _LAYERS = "resnet18-layers"
     show_default=True,
     help="The machine: a preset, or a file in the form of vta_config.json.",
 )
-@device_option
+@click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    default="rtl",
+    show_default=True,
+    help="What runs it; the functional model has no cycles, and only compares results.",
+)
 @dram_option
+@trace_option
+@skip_option
 @json_option
-def bench(name: str, config: Config, device: str, dram: str, json_path: str | None) -> int:
+def bench(
+    name: str,
+    config: Config,
+    device: str,
+    dram: str,
+    trace_path: str | None,
+    skip: str | None,
+    json_path: str | None,
+) -> int:
     """Measure NAME and print it beside what no machine of the configuration can beat.
 
     gemm, alu, load and store are rates in the steady state; resnet18-layers are the convolutions
@@ -43,6 +61,7 @@ def bench(name: str, config: Config, device: str, dram: str, json_path: str | No
     """
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
+    from amaranth_vta.sim.perfetto import Timeline
     from amaranth_vta.sw.compiler.operators.by_hand import rows
 
     if name == _LAYERS and not rows(config):
@@ -51,18 +70,33 @@ def bench(name: str, config: Config, device: str, dram: str, json_path: str | No
         )
     started = time.perf_counter()
     found: list[Measurement] = []
+    timeline = None if trace_path is None else Timeline()
     with Outputs() as outputs:
+        outputs.reserve("--trace", trace_path)
         outputs.reserve("--json", json_path)
         click.echo(_line("", "MACs", "cycles", "bound", "of bound", "target"))
         with building() as progress:
             if name == _LAYERS:
-                measurements = measure_layers(config, device, dram, progress)
+                measurements = measure_layers(config, device, dram, progress, timeline, skip)
             else:
-                measurements = measure_rates(name, config, device, dram, progress)
+                measurements = measure_rates(name, config, device, dram, progress, timeline, skip)
             for item in measurements:
                 found.append(item)
                 click.echo(_row(item))
-        outputs.save_json("--json", summary(found, config, device, time.perf_counter() - started))
+        if timeline is not None:
+            outputs.save("--trace", timeline.write)
+        report = summary(found, config, device, time.perf_counter() - started, skip)
+        outputs.save_json("--json", report)
+    show_cycles(
+        [
+            Spent(f"{item.operator} {item.name}", item.counters)
+            for item in found
+            if item.cycles is not None
+        ]
+    )
+    if skip is not None:
+        click.echo(SKIPPED.format(skip))
+        return DONE
     mismatches = sum(item.mismatches for item in found)
     if mismatches:
         click.echo(f"{mismatches:,} elements differ from those of the functional model")
@@ -86,7 +120,11 @@ def _row(item: Measurement) -> str:
 
 
 def summary(
-    found: list[Measurement], config: Config, device: str, wall_seconds: float
+    found: list[Measurement],
+    config: Config,
+    device: str,
+    wall_seconds: float,
+    skip: str | None = None,
 ) -> dict[str, Any]:
     """The JSON of a benchmark: the sums, and each measurement as a layer."""
     known = [item.cycles for item in found if item.cycles is not None]
@@ -102,8 +140,9 @@ def summary(
         "wall_seconds": wall_seconds,
         "device_seconds": seconds,
         "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
-        "mismatches": sum(item.mismatches for item in found),
+        "mismatches": sum(item.mismatches for item in found) if skip is None else None,
         "fault": None,
+        "skipped": skip,
         "layers": [
             {
                 "name": item.name,
@@ -117,6 +156,7 @@ def summary(
                 "utilization": item.macs / item.cycles / peak if item.cycles else None,
                 "bytes_loaded": item.bytes_loaded,
                 "bytes_stored": item.bytes_stored,
+                "counters": item.counters,
             }
             for item in found
         ],

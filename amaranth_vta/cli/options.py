@@ -11,6 +11,8 @@ from amaranth_vta.hw.config import Config
 
 # As in sim.devices, which is loaded when a device is opened.
 DEVICES = ("functional", "rtl", "pysim")
+# As in sim.skipping.
+PARTS = ("load", "gemm", "alu", "store")
 
 
 class ConfigType(click.ParamType):
@@ -53,6 +55,19 @@ dram_option = click.option(
     default="ideal",
     show_default=True,
     help="How the memory answers. The functional model has no clock, so it makes no difference.",
+)
+trace_option = click.option(
+    "--trace",
+    "trace_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write a timeline of the modules, as JSON that ui.perfetto.dev opens.",
+)
+skip_option = click.option(
+    "--skip",
+    type=click.Choice(PARTS),
+    help="Let a part of the machine do nothing but its tokens, to see what it costs; results are "
+    "wrong then.",
 )
 json_option = click.option(
     "--json",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import device_option, dram_option, json_option
+from .cycles import SKIPPED
+from .options import device_option, dram_option, json_option, skip_option, trace_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT, MachineFault
 from .progress import building
@@ -29,9 +30,17 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write `dram` after the run as .npz, also after a fault.",
 )
+@trace_option
+@skip_option
 @json_option
 def replay(
-    image: str, device: str, dram: str, outputs_path: str | None, json_path: str | None
+    image: str,
+    device: str,
+    dram: str,
+    outputs_path: str | None,
+    trace_path: str | None,
+    skip: str | None,
+    json_path: str | None,
 ) -> int:
     """Run the program of IMAGE.npz on a fresh machine of its configuration.
 
@@ -42,32 +51,46 @@ def replay(
 
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sim.image import ProgramImage
+    from amaranth_vta.sim.perfetto import Timeline
     from amaranth_vta.sw.runtime.work import work
 
     started = time.perf_counter()
     program = ProgramImage.load(image)
+    timeline = None if trace_path is None else Timeline()
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
+        outputs.reserve("--trace", trace_path)
         outputs.reserve("--json", json_path)
         with building() as progress:
             machine = open_device(
-                device, program.config, program.dram.size, dram=dram, progress=progress
+                device,
+                program.config,
+                program.dram.size,
+                dram=dram,
+                timeline=timeline,
+                skip=skip,
+                progress=progress,
             )
         machine.write(0, program.dram)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(0, program.dram.size)
         mismatches = None
-        if program.expected is not None and result.fault is None:
+        if program.expected is not None and result.fault is None and skip is None:
             mismatches = int(np.count_nonzero(after != program.expected))
         words = program.instruction_bits()
         report = measured(
             result, work(program.config, words), mismatches, time.perf_counter() - started
         )
+        report["skipped"] = skip
         outputs.save("--outputs", lambda file: np.savez(file, dram=after))
+        if timeline is not None:
+            outputs.save("--trace", timeline.write)
         outputs.save_json("--json", report)
     if result.fault is not None:
         raise MachineFault(f"{image}: {_fault_text(program, words, result)}")
     click.echo(f"{image} on {device}: {_summary(result, report)}")
+    if skip is not None:
+        click.echo(SKIPPED.format(skip))
     return WRONG_RESULT if mismatches else DONE
 
 
@@ -91,6 +114,7 @@ def measured(
         "mismatches": mismatches,
         "fault": fault
         and {"module": fault.module, "instruction": fault.instruction, "cause": fault.cause},
+        "counters": result.counters,
     }
 
 

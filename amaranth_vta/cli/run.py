@@ -10,8 +10,16 @@ import click
 
 from amaranth_vta.hw.config import Config
 
+from .cycles import SKIPPED, show_cycles
 from .explain import explanation
-from .options import config_option, device_option, dram_option, json_option
+from .options import (
+    config_option,
+    device_option,
+    dram_option,
+    json_option,
+    skip_option,
+    trace_option,
+)
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building
@@ -52,6 +60,8 @@ _MOST_FREQUENT = 8
 @click.option(
     "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
 )
+@trace_option
+@skip_option
 @json_option
 def run(
     model: str,
@@ -63,27 +73,41 @@ def run(
     check: bool,
     explain: bool,
     waves: str | None,
+    trace_path: str | None,
+    skip: str | None,
     json_path: str | None,
 ) -> int:
     """Run the quantized network of MODEL.onnx.
 
     Prints a table of the network's layers: where each ran, its MACs, its cycles, and what share
-    of the machine's MACs a cycle it used. What does not fit the machine runs on the host, by ONNX
-    Runtime.
+    of the machine's MACs a cycle it used; on a device with a clock a second one says where the
+    cycles went. What does not fit the machine runs on the host, by ONNX Runtime.
     """
     import numpy as np
 
     from amaranth_vta.session import Session
+    from amaranth_vta.sim.perfetto import Timeline
     from amaranth_vta.sw.runtime.command import RuntimeFault
 
+    if check and skip is not None:
+        raise click.UsageError("--check compares results, which are wrong with --skip")
+    timeline = None if trace_path is None else Timeline()
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
+        outputs.reserve("--trace", trace_path)
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         with building() as progress:
             session = Session(
-                model, config, device=device, dram=dram, waves=waves_part, progress=progress
+                model,
+                config,
+                device=device,
+                dram=dram,
+                waves=waves_part,
+                timeline=timeline,
+                skip=skip,
+                progress=progress,
             )
         checked: CheckReport | None = None
         with session:
@@ -101,12 +125,17 @@ def run(
                 # The file is complete when the device is closed.
                 session.close()
                 outputs.save("--waves")
+                if timeline is not None:
+                    outputs.save("--trace", timeline.write)
         outputs.save("--outputs", lambda file: np.savez(file, allow_pickle=False, **results))
         outputs.save_json("--json", session.report())
     if explain:
         for paragraph in explanation(session):
             click.echo(f"{paragraph}\n")
     click.echo(session.plan_table())
+    show_cycles(session.spent)
+    if skip is not None:
+        click.echo(SKIPPED.format(skip))
     if given is None:
         click.echo("Inputs were random; --inputs gives others.")
     if checked is not None:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from amaranth_vta.cli.cycles import cycles_table
 from amaranth_vta.session import Session
 
 HERE = Path(__file__).resolve().parent
@@ -47,6 +48,7 @@ def main() -> int:
         count = min(max(arguments.images, 1), len(images))
         on_rtl, on_functional, unequal = classify(console, rtl, functional, images, count)
         console.print(layer_table(rtl))
+        console.print(cycles_table(rtl.spent))
         wrong = compare(console, on_rtl, on_functional, images, labels)
         report_speed(console, rtl, functional)
     show(console, images, on_rtl)

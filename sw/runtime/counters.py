@@ -1,8 +1,9 @@
-"""What follows from what the machine counts in a run."""
+"""What follows from what the machine counts in a run: work done, and where the cycles went."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -29,3 +30,41 @@ def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
         if memory is not isa.Memory.OUT
     )
     return result
+
+
+@dataclass(frozen=True)
+class Spent:
+    """``counters`` of all runs of a layer, or of whatever ``name`` says; ``runs`` of them."""
+
+    name: str
+    counters: Mapping[str, int]
+    runs: int = 1
+
+    @property
+    def cycles(self) -> int:
+        return self.counters["cycles"]
+
+    def share(self, counter: str) -> float:
+        """Of all cycles, those that ``counter`` counts."""
+        return self.counters[counter] / self.cycles if self.cycles else 0.0
+
+    @property
+    def overlap(self) -> float | None:
+        """Of the cycles in which load is busy, those in which GEMM is too; None if it never is."""
+        busy = self.counters["load_busy"]
+        return self.counters["load_and_gemm_busy"] / busy if busy else None
+
+    @property
+    def read_latency(self) -> float | None:
+        """Cycles from the request of a burst to its last word, on average."""
+        bursts = self.counters["read_bursts"]
+        return self.counters["read_latency"] / bursts if bursts else None
+
+
+def summed(spent: Sequence[Spent], name: str = "all") -> Spent:
+    """All of ``spent`` as one."""
+    counters: dict[str, int] = {}
+    for item in spent:
+        for counter, count in item.counters.items():
+            counters[counter] = counters.get(counter, 0) + count
+    return Spent(name, counters, max((item.runs for item in spent), default=1))

@@ -22,7 +22,8 @@ def test_rates_are_measured_on_any_configuration(
     name: str, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    assert invoke(["bench", name, "--config", config, "--json", str(out)]) == 0
+    arguments = ["bench", name, "--config", config, "--device", "functional", "--json", str(out)]
+    assert invoke(arguments) == 0
     report = json.loads(out.read_text())
     assert report["mismatches"] == 0
     assert report["cycles"] is None
@@ -44,11 +45,11 @@ def test_a_layer_is_compared_with_numpy_and_with_the_model(
     config = PRESETS["pynq-extended"]
     row = next(row for row in rows(config) if row.name == "1x1 s2 64-128")
     monkeypatch.setattr(layers, "rows", lambda _: [row])
-    assert invoke(["bench", "resnet18-layers"]) == 0
+    assert invoke(["bench", "resnet18-layers", "--device", "functional"]) == 0
     assert "Conv 1x1 s2 64-128" in capsys.readouterr().out
     convolved = layers.convolved
     monkeypatch.setattr(layers, "convolved", lambda *a: convolved(*a) ^ 1)
-    assert invoke(["bench", "resnet18-layers"]) == 1
+    assert invoke(["bench", "resnet18-layers", "--device", "functional"]) == 1
     assert "100,352 elements differ" in capsys.readouterr().out
 
 
@@ -75,3 +76,35 @@ def test_a_measurement_knows_whether_it_reaches_its_target() -> None:
     assert item.is_reached
     assert replace(item, cycles=round(item.bound_cycles / 0.94)).is_reached is False
     assert replace(item, cycles=round(item.bound_cycles / 0.96)).is_reached
+
+
+def test_cycles_come_with_where_they_went_and_a_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, trace = tmp_path / "out.json", tmp_path / "trace.json"
+    files = ["--json", str(out), "--trace", str(trace)]
+    assert invoke(["bench", "gemm", "--config", "tiny", *files]) == 0
+    assert "Where the cycles went" in capsys.readouterr().out
+    layers = json.loads(out.read_text())["layers"]
+    for layer in layers:
+        assert layer["counters"]["cycles"] == layer["cycles"]
+        assert layer["counters"]["macs"] == layer["macs"]
+        assert layer["counters"]["gemm_busy"] > 0.95 * layer["cycles"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert "gemm one accumulator, 4 times" in {event["name"] for event in events}
+
+
+def test_with_a_part_that_is_skipped_nothing_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["--config", "tiny", "--skip", "store", "--json", str(out)]
+    assert invoke(["bench", "store", *arguments]) == 0
+    assert "store did nothing but its tokens (--skip): the results are wrong" in (
+        capsys.readouterr().out
+    )
+    report = json.loads(out.read_text())
+    assert report["mismatches"] is None
+    assert report["skipped"] == "store"
+    whole = next(layer for layer in report["layers"] if layer["name"] == "whole")
+    assert whole["cycles"] < 0.5 * whole["bound_cycles"]

@@ -133,7 +133,9 @@ def test_replay_compares_memory_and_reports_what_it_measured(
         assert list(arrays["dram"][STORED_AT : STORED_AT + 8]) == [0] * 4 + [7] * 4
     values: dict[str, Any] = json.loads(report.read_text())
     assert values.pop("wall_seconds") >= values.pop("device_seconds") > 0
+    assert values.pop("counters")["out_elements"] == 1
     assert values == {
+        "skipped": None,
         "cycles": None,
         "macs": 0,
         "peak_macs_per_cycle": 16,
@@ -143,6 +145,20 @@ def test_replay_compares_memory_and_reports_what_it_measured(
         "mismatches": 0,
         "fault": None,
     }
+
+
+def test_replay_writes_a_timeline_and_skips_a_part(vta: Vta, clears: Path, tmp_path: Path) -> None:
+    trace, report = tmp_path / "trace.json", tmp_path / "report.json"
+    call = vta("replay", clears, "--device", "pysim", "--trace", trace, "--json", report)
+    assert call.code == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert json.loads(report.read_text())["counters"]["store_instructions"] == 1
+    call = vta("replay", clears, "--skip", "store", "--json", report)
+    assert call.code == 0
+    assert "store did nothing but its tokens" in call.out
+    values = json.loads(report.read_text())
+    assert (values["mismatches"], values["skipped"]) == (None, "store")
+    assert values["counters"]["out_elements"] == 0
 
 
 def test_replay_counts_the_bytes_that_differ(vta: Vta, clears: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_explain_prints_the_loop_nests_and_the_reasons(
 ) -> None:
     assert vta(model, "--explain") == 0
     out = capsys.readouterr().out
-    assert "double (QLinearConv): on the machine, x to doubled" in out
+    assert "double (QLinearConv): on the machine, x [1, 4, 4, 4] to doubled" in out
     assert "push_gemm()" in out
     assert "negate (Neg): on the host: " in out
 
@@ -207,3 +207,47 @@ def test_waves_of_a_run_are_a_vcd(model: Path, tmp_path: Path) -> None:
     text = path.read_text()
     assert text.startswith(("$comment", "$date", "$timescale", "$version"))
     assert "$enddefinitions" in text
+
+
+def test_where_the_cycles_went_is_said_a_layer_at_a_time(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, trace = tmp_path / "report.json", tmp_path / "trace.json"
+    assert vta(model, "--device", "rtl", "--json", report, "--trace", trace) == 0
+    out = capsys.readouterr().out
+    assert "Where the cycles went" in out
+    values = json.loads(report.read_text())
+    assert values["skipped"] is None
+    layers = {layer["name"]: layer for layer in values["layers"]}
+    assert layers["double"]["counters"]["cycles"] <= layers["double"]["cycles"]
+    assert layers["double"]["counters"]["load_instructions"] > 0
+    assert layers["negate"]["counters"] == {}
+    assert values["counters"] == layers["double"]["counters"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"fetch", "load", "gemm", "alu", "store"} <= lanes
+    assert [e["name"] for e in events if e["ph"] == "X" and e["tid"] == 1] == ["double"] * (
+        values["layers"][0]["runs"]
+    )
+
+
+def test_a_model_without_a_clock_has_no_cycles_and_no_timeline(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vta(model) == 0
+    assert "Where the cycles went" not in capsys.readouterr().out
+    assert vta(model, "--trace", tmp_path / "trace.json") == 2
+    assert "no clock, hence no timeline" in capsys.readouterr().err
+    assert list(tmp_path.glob("*trace*")) == []
+
+
+def test_what_is_skipped_is_said_and_cannot_be_checked(
+    model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.npz"
+    assert vta(model, "--inputs", images, "--outputs", results, "--skip", "gemm") == 0
+    assert "gemm did nothing but its tokens (--skip): the results are wrong" in (
+        capsys.readouterr().out
+    )
+    assert vta(model, "--skip", "gemm", "--check") == 2
+    assert "--check compares results, which are wrong with --skip" in capsys.readouterr().err

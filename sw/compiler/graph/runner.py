@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -31,11 +31,18 @@ class Measured:
 class Runner:
     """A compiled network in the memory of a device.
 
-    ``measured`` has an item a step of the network, in order.
+    ``measured`` has an item a step of the network, in order. ``begins`` is told the name of each
+    layer before the machine runs it.
     """
 
-    def __init__(self, compiled: CompiledNetwork, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        compiled: CompiledNetwork,
+        runtime: Runtime,
+        begins: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._compiled = compiled
+        self._begins = begins
         self._placed = compiled.program.place(runtime)
         self._sessions = {
             index: exact_session(step.model)
@@ -61,6 +68,7 @@ class Runner:
                     images = operand.layout.unpack(data, operand.image, info.dtype)
                     values[tensor] = images.reshape(info.shape)
                 case RunLayer():
+                    self._begins(step.layer.name)
                     result = self._placed.run(step.streams)
                     before = [measured.result] if measured.result else []
                     measured.result = total([*before, result])

@@ -1,0 +1,74 @@
+"""Programs with one part of the machine doing nothing, to see what it costs to have it work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.device import Device, RunResult
+
+# The instructions of each part, and the field that is zero in one that does nothing but its
+# tokens. Micro-ops and accumulators are still loaded, or GEMM and ALU would do anything.
+_PARTS = {
+    "load": ((isa.Opcode.LOAD,), "x_size"),
+    "gemm": ((isa.Opcode.GEMM, isa.Opcode.MULTIPLY), "iter_out"),
+    "alu": ((isa.Opcode.ALU,), "iter_out"),
+    "store": ((isa.Opcode.STORE,), "x_size"),
+}
+PARTS = tuple(_PARTS)
+_LOADED_BY_LOAD = (isa.Memory.INP, isa.Memory.WGT)
+
+Words = npt.NDArray[np.uint64]
+
+
+class SkippingDevice:
+    """``device``, on which the instructions of ``part``, one of `PARTS`, do nothing but tokens.
+
+    Programs take as long as they would if that part took no time; results are wrong.
+    """
+
+    def __init__(self, device: Device, part: str) -> None:
+        self._device = device
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+        size = insn_count * isa.INSTRUCTION_BYTES
+        if insn_addr + size > self._device.memory_bytes:  # which is a fault, and stays one
+            return self._device.run(insn_addr, insn_count, time_limit)
+        program = self._device.read(insn_addr, size)
+        skipped = without(self._device.config, program.view("<u8").reshape(-1, 2), self._part)
+        self._device.write(insn_addr, skipped)
+        try:
+            return self._device.run(insn_addr, insn_count, time_limit)
+        finally:
+            self._device.write(insn_addr, program)
+
+
+def without(config: Config, words: Words, part: str) -> Words:
+    """Instructions, uint64 (instructions, 2), of which those of ``part`` do nothing but tokens."""
+    opcodes, field = _PARTS[part]
+    words = words.copy()
+    layouts = isa.instruction_set(config).layouts
+    opcode = _extract(words, layouts[isa.Opcode.FINISH]["opcode"])
+    for item in opcodes:
+        if item not in layouts:
+            continue
+        chosen = opcode == item
+        if item is isa.Opcode.LOAD:
+            chosen &= np.isin(_extract(words, layouts[item]["memory"]), _LOADED_BY_LOAD)
+        number, offset = divmod(layouts[item][field].offset, isa.WORD_WIDTH)
+        mask = ((1 << layouts[item][field].width) - 1) << offset
+        words[chosen, number] &= np.uint64(~mask & (1 << isa.WORD_WIDTH) - 1)
+    return words
+
+
+def _extract(words: Words, field: isa.Field) -> Words:
+    number, offset = divmod(field.offset, isa.WORD_WIDTH)
+    return words[:, number] >> np.uint64(offset) & np.uint64((1 << field.width) - 1)
