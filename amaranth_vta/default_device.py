@@ -9,6 +9,7 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.build import build as build_for
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.compiler.schedule import Schedule
 from amaranth_vta.sw.compiler.tensor import Tensor
 from amaranth_vta.sw.runtime.device import Device
@@ -20,10 +21,12 @@ def build(
     name: str = "function",
     env: Environment | None = None,
     device: str = "functional",
+    passes: Sequence[OwnPass] = (),
 ) -> Function:
     """A function of ``args``, placeholders and outputs, which can be called with arrays.
 
-    It runs on the ``device`` of that name, of the configuration of ``env``. Raises
+    It runs on the ``device`` of that name, of the configuration of ``env``. ``passes`` are passes
+    of one's own, each with its place: ``("after fold_loops", function)``. Raises
     `amaranth_vta.sw.compiler.build.BuildError` with the reason if the machine cannot run the
     schedule.
     """
@@ -31,4 +34,4 @@ def build(
     def open_default(config: Config, memory_bytes: int) -> Device:
         return open_device(device, config, memory_bytes)
 
-    return build_for(schedule, args, name, env, open_default)
+    return build_for(schedule, args, name, env, open_default, passes)

@@ -16,6 +16,7 @@ from .bench import bench
 from .config import config
 from .disasm import disasm
 from .doctor import doctor
+from .lower import lower
 from .problems import describe
 from .replay import replay
 from .run import run
@@ -38,7 +39,7 @@ def vta(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (run, bench, replay, disasm, verilog, config, doctor):
+for command in (run, bench, lower, replay, disasm, verilog, config, doctor):
     vta.add_command(command)
 
 

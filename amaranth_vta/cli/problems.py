@@ -20,6 +20,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sim.image.ImageError",
         "amaranth_vta.sim.rtl.build.BuildError",
         "amaranth_vta.sw.compiler.graph.network.ModelError",
+        "amaranth_vta.sw.compiler.ir.LoweringError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",
         "amaranth_vta.sw.runtime.program.ProgramError",
     }

@@ -15,7 +15,7 @@ from amaranth_vta.sw.runtime.device import Device, RunResult
 from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
 from .environment import Environment
 from .evaluate import numpy_dtype
-from .lower import Lowered, lower
+from .lower import Lowered, OwnPass, lower
 from .schedule import Schedule
 from .tensor import Tensor
 
@@ -30,12 +30,18 @@ class BuildError(ValueError):
 
 
 class Function:
-    """A built function. ``args`` are its arguments, ``source`` is its code on the host."""
+    """A built function of ``args``, made by ``schedule``; ``source`` is its code on the host."""
 
     def __init__(
-        self, lowered: Lowered, args: Sequence[Tensor], name: str, open_device: OpenDevice | None
+        self,
+        schedule: Schedule,
+        lowered: Lowered,
+        args: Sequence[Tensor],
+        name: str,
+        open_device: OpenDevice | None,
     ) -> None:
         self.name = name
+        self.schedule = schedule
         self.args = list(args)
         self.config = lowered.config
         self.lowered = lowered
@@ -106,15 +112,18 @@ def build(
     name: str = "function",
     env: Environment | None = None,
     open_device: OpenDevice | None = None,
+    passes: Sequence[OwnPass] = (),
 ) -> Function:
     """A function of ``args``, placeholders and outputs, for the machine of ``env``.
 
-    Raises `BuildError` with the reason if the machine cannot run the schedule.
+    ``passes`` are passes of one's own, each with its place: ``("after fold_loops", function)``.
+    Raises `BuildError` with the reason if the machine cannot run the schedule, and `LoweringError`
+    as `lower` does.
     """
-    lowered = lower(schedule, args, name=name, env=env)
+    lowered = lower(schedule, args, name=name, env=env, passes=passes)
     if lowered.problem is not None:
         raise BuildError(f"{name}: {lowered.problem}") from lowered.problem
-    return Function(lowered, args, name, open_device)
+    return Function(schedule, lowered, args, name, open_device)
 
 
 def pack(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:

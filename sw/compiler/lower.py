@@ -27,6 +27,8 @@ from .schedule import Schedule
 from .tensor import Tensor
 
 Pass = Callable[[Function, Config], Function]
+# Where it goes, "before" or "after" and the name of a pass, and what it does.
+OwnPass = tuple[str, Pass]
 
 
 def _unconfigured(function: Callable[[Function], Function]) -> Pass:
@@ -61,6 +63,11 @@ PASSES: tuple[Pass, ...] = (
     allocate_scratchpads,
     mark_independent,
     insert_tokens,
+)
+# Those that leave a loop nest of their own, in order.
+PASS_NAMES = (
+    "infer_bounds",
+    *(step.__name__ for step in PASSES if step is not require_instructions),
 )
 
 
@@ -106,46 +113,67 @@ def lower(
     trace: bool = False,
     name: str = "function",
     env: Environment | None = None,
-    passes: Sequence[tuple[str, Pass]] = (),
+    passes: Sequence[OwnPass] = (),
+    labels: bool = False,
 ) -> Lowered:
     """Lowers any schedule as far as it goes; what the machine cannot do is `Lowered.problem`.
 
     ``args`` are the placeholders and outputs, in the order of the function's arguments. The
-    loop nest alone is printed in ``simple_mode``; every step with ``trace``. ``passes`` are
-    passes of one's own, each with the name of the pass that it follows. Raises `LoweringError`
-    only if there is no loop nest at all, or if there is no pass of such a name.
+    loop nest alone is printed in ``simple_mode``; every step with ``trace``, and with ``labels``
+    the stage, axis and source line at each line of it. ``passes`` are passes of one's own. Raises
+    `LoweringError` only if there is no loop nest at all, or for a pass of one's own that has no
+    place or returns no `Function`.
     """
     config = (env or get_env()).config
-    names = {"infer_bounds", *(step.__name__ for step in PASSES)}
-    for phase, _ in passes:
-        if phase not in names:
-            raise LoweringError(f"there is no pass {phase!r} for a pass of one's own to follow")
-    function = infer_bounds(schedule, args, name)
-    steps: list[tuple[str, str]] = []
-    return _continue(Lowered(function, config, None, steps, simple_mode), "", trace, passes)
+    steps = _with_own(passes)
+    lowered = Lowered(infer_bounds(schedule, args, name), config, None, [], simple_mode)
+    if trace:
+        lowered.steps.append(("infer_bounds", to_text(lowered.function, labels)))
+    return _continue(lowered, steps, trace, labels)
 
 
 def lower_further(function: Function, after: str, config: Config, trace: bool = False) -> Lowered:
     """Lowers what is in the form that the pass ``after`` leaves."""
-    return _continue(Lowered(function, config, None, []), after, trace, ())
-
-
-def _continue(
-    lowered: Lowered, after: str, trace: bool, passes: Sequence[tuple[str, Pass]]
-) -> Lowered:
     names = ["infer_bounds", *(step.__name__ for step in PASSES)]
-    steps: list[Pass | None] = [None, *PASSES]
-    begin = names.index(after) + 1 if after else 0
-    for name, step in zip(names[begin:], steps[begin:], strict=True):
+    steps = PASSES[names.index(after) :]
+    return _continue(Lowered(function, config, None, []), steps, trace, False)
+
+
+def _with_own(own: Sequence[OwnPass]) -> list[Pass]:
+    """The passes behind `infer_bounds`, in order, those of one's own among them."""
+    left = list(own)
+
+    def at(phase: str) -> list[Pass]:
+        found = [item for item in left if item[0] == phase]
+        for item in found:
+            left.remove(item)
+        return [step for _, step in found]
+
+    steps = at("after infer_bounds")
+    for step in PASSES:
+        steps += [*at(f"before {step.__name__}"), step, *at(f"after {step.__name__}")]
+    if left:
+        names = ", ".join(step.__name__ for step in PASSES)
+        raise LoweringError(
+            f"{left[0][0]!r} is no place for a pass: it is before or after one of {names}, or "
+            "after infer_bounds"
+        )
+    return steps
+
+
+def _continue(lowered: Lowered, steps: Sequence[Pass], trace: bool, labels: bool) -> Lowered:
+    for step in steps:
+        name = getattr(step, "__name__", type(step).__name__)
         try:
-            if step is not None:
-                lowered.function = step(lowered.function, lowered.config)
-            for phase, own in passes:
-                if phase == name:
-                    lowered.function = own(lowered.function, lowered.config)
+            function = step(lowered.function, lowered.config)
         except LoweringError as error:
             lowered.problem = error
             break
+        if not isinstance(function, Function):
+            raise LoweringError(
+                f"the pass {name} returned {type(function).__name__} and not a Function"
+            )
+        lowered.function = function
         if trace and step is not require_instructions:
-            lowered.steps.append((name, to_text(lowered.function)))
+            lowered.steps.append((name, to_text(function, labels)))
     return lowered

@@ -20,8 +20,9 @@ from amaranth_vta.sw.compiler.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.interpret import interpret
 from amaranth_vta.sw.compiler.ir import Function as LoopNest
-from amaranth_vta.sw.compiler.ir import LoweringError
+from amaranth_vta.sw.compiler.ir import LoweringError, Seq
 from amaranth_vta.sw.compiler.lower import PASSES, lower
+from amaranth_vta.sw.compiler.printer import to_text
 from amaranth_vta.sw.compiler.tensor import Tensor
 from amaranth_vta.sw.compiler.traverse import accesses
 from amaranth_vta.sw.runtime.command import Runtime
@@ -380,7 +381,7 @@ def interpreted(program: Program) -> list[str]:
         return step
 
     names = ["infer_bounds", *(step.__name__ for step in PASSES)]
-    passes = [(name, observe(name)) for name in names]
+    passes = [(f"after {name}", observe(name)) for name in names]
     assert lower(program.schedule, program.args, env=program.env, passes=passes).problem is None
     return seen
 
@@ -409,10 +410,56 @@ def test_no_pass_changes_what_a_matrix_product_does(seed: int) -> None:
     interpreted(random_matrix_product(env, seed))
 
 
-def test_a_pass_of_ones_own_follows_one_that_exists() -> None:
+def test_passes_of_ones_own_stand_where_they_are_asked_for() -> None:
+    seen: list[str] = []
+
+    def note(function: LoopNest, _: Config) -> LoopNest:
+        seen.append(to_text(function))
+        return function
+
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
-    with pytest.raises(LoweringError, match="there is no pass 'fuse_loops'"):
-        lower(program.schedule, program.args, passes=[("fuse_loops", lambda f, _: f)])
+    built = build(
+        program.schedule,
+        program.args,
+        env=program.env,
+        passes=[("after fold_loops", note), ("before fold_loops", note)],
+    )
+    before, after = seen
+    assert "push_gemm" not in before
+    assert "push_gemm" in after
+    assert to_text(built.lowered.function) == to_text(program.build().lowered.function).replace(
+        "program", "function"
+    )
+
+
+def test_a_pass_of_ones_own_may_change_the_program() -> None:
+    program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
+
+    def empty(function: LoopNest, _: Config) -> LoopNest:
+        return replace(function, body=Seq([]))
+
+    passes = [("before fold_loops", empty)]
+    lowered = lower(program.schedule, program.args, env=program.env, passes=passes)
+    assert lowered.problem is None
+    assert str(lowered).endswith("pass")
+
+
+@pytest.mark.parametrize("phase", ["after fuse_loops", "fold_loops", "before infer_bounds", ""])
+def test_a_pass_of_ones_own_needs_a_place_that_exists(phase: str) -> None:
+    program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
+    with pytest.raises(LoweringError, match=f"{phase!r} is no place for a pass.* fold_loops"):
+        lower(program.schedule, program.args, passes=[(phase, lambda f, _: f)])
+
+
+def test_a_pass_of_ones_own_has_to_return_a_function() -> None:
+    program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
+
+    def forget(*_: Any) -> Any:
+        return None
+
+    passes = [("after fold_loops", forget)]
+    with pytest.raises(LoweringError, match="the pass forget returned NoneType and not a Func"):
+        lower(program.schedule, program.args, env=program.env, passes=passes)
 
 
 def test_odd_sizes_make_nests_of_constant_extents() -> None:

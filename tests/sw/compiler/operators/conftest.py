@@ -113,7 +113,7 @@ def interpreted() -> Interpret:
             return step
 
         names = ["infer_bounds", *(step.__name__ for step in PASSES)]
-        passes = [(name, observe(name)) for name in names]
+        passes = [(f"after {name}", observe(name)) for name in names]
         assert lower(s, args, env=env, passes=passes).problem is None
         assert seen == names
 

@@ -1,0 +1,152 @@
+"""``vta lower``: a schedule on its way to instructions, as text."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from amaranth_vta.hw.config import Config
+
+from .options import config_option
+
+if TYPE_CHECKING:
+    from amaranth_vta.sw.compiler.environment import Environment
+    from amaranth_vta.sw.compiler.schedule import Schedule
+    from amaranth_vta.sw.compiler.tensor import Tensor
+
+    # A name, a schedule, and the arguments of its function.
+    Scheduled = tuple[str, Schedule, list[Tensor]]
+
+
+@click.command()
+@click.argument("source", metavar="FILE.py:FUNCTION|MODEL.onnx")
+@config_option
+@click.option("--layer", metavar="NAME", help="One layer of the network; all if not given.")
+@click.option("--after", metavar="PASS", help="The loop nest as this pass leaves it, and no more.")
+@click.option("--trace", is_flag=True, help="The loop nest after every pass that changed it.")
+@click.option(
+    "--origins", is_flag=True, help="At each line the tensor, axis and source line it comes from."
+)
+def lower(
+    source: str, config: Config, layer: str | None, after: str | None, trace: bool, origins: bool
+) -> None:
+    """Print what becomes of a schedule: loop nest, instructions, micro-ops.
+
+    FUNCTION takes no arguments and returns a schedule and the list of its arguments, as
+    `vta.build` takes them; `vta.get_env()` is the machine of --config in it. Of MODEL.onnx the
+    layers that the machine runs are printed, with the schedules that the compiler gives them.
+    """
+    from amaranth_vta.sw.compiler.environment import Environment
+    from amaranth_vta.sw.compiler.lower import PASS_NAMES
+
+    if after is not None and after not in PASS_NAMES:
+        raise click.ClickException(f"--after {after}: the passes are {', '.join(PASS_NAMES)}")
+    with Environment(config) as env:
+        if source.endswith(".onnx"):
+            found = _of_network(source, config, layer)
+        elif layer is not None:
+            raise click.ClickException("--layer is for networks in ONNX files")
+        else:
+            found = [_of_file(source)]
+        for number, (name, schedule, args) in enumerate(found):
+            click.echo(
+                "\n" * (number > 0) + _text(name, schedule, args, env, after, trace, origins)
+            )
+
+
+def _text(
+    name: str,
+    schedule: Schedule,
+    args: list[Tensor],
+    env: Environment,
+    after: str | None,
+    trace: bool,
+    origins: bool,
+) -> str:
+    from amaranth_vta.sw.compiler.lower import lower
+
+    lowered = lower(schedule, args, trace=True, name=name, env=env, labels=origins)
+    steps = dict(lowered.steps)
+    if after is not None and after in steps:
+        return steps[after]
+    problem = f"# not for the machine: {lowered.problem}"
+    if after is not None:
+        raise click.ClickException(f"{name} does not come as far as {after}: {lowered.problem}")
+    parts = list(_changes(lowered.steps)) if trace else [lowered.steps[-1][1]]
+    parts.append(problem if lowered.problem else f"# instructions\n{lowered.instructions()}")
+    return "\n\n".join(parts)
+
+
+def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
+    """Passes with the text that they left, and in a line those that changed nothing."""
+    before = ""
+    for name, text in steps:
+        yield f"# {name}: changes nothing" if text == before else f"# {name}\n{text}"
+        before = text
+
+
+def _of_network(path: str, config: Config, layer: str | None) -> list[Scheduled]:
+    from amaranth_vta.sw.compiler.graph.canonical import canonical
+    from amaranth_vta.sw.compiler.graph.layer import Layer
+    from amaranth_vta.sw.compiler.graph.load_model import load_network, read_model
+    from amaranth_vta.sw.compiler.graph.placement import place
+
+    network = canonical(load_network(read_model(path), config.batch))
+    items = place(network, config).items
+    layers = {item.name: item.function for item in items if isinstance(item, Layer)}
+    if not layers:
+        raise click.ClickException(f"{path} has no layer that the machine runs")
+    if layer is not None and layer not in layers:
+        raise click.ClickException(
+            f"--layer {layer}: the layers on the machine are {', '.join(layers)}"
+        )
+    chosen = layers if layer is None else {layer: layers[layer]}
+    return [(function.name, function.schedule, function.args) for function in chosen.values()]
+
+
+def _of_file(source: str) -> Scheduled:
+    """What a function of a Python file returns. What goes wrong in the file is the user's."""
+    path, _, name = source.rpartition(".py:")
+    path = f"{path}.py" if path else source
+    if not path.endswith(".py"):
+        raise click.ClickException(f"{source} is neither FILE.py:FUNCTION nor MODEL.onnx")
+    if not Path(path).is_file():
+        raise click.ClickException(f"{path} is not a file")
+    try:
+        functions = _functions(path)
+        if path == source or name not in functions:
+            choice = ", ".join(functions) or "none"
+            raise click.ClickException(f"name a function as {path}:FUNCTION; there is {choice}")
+        schedule, args = functions[name]()
+    except click.ClickException:
+        raise
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        line = f":{frames[-1].lineno}" if frames else ""
+        raise click.ClickException(f"{path}{line}: {type(error).__name__}: {error}") from None
+    return name, schedule, list(args)
+
+
+def _functions(path: str) -> dict[str, Any]:
+    """The functions of a file that can be called without arguments."""
+    name = Path(path).stem
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # as `import` would, for what the file defines
+    spec.loader.exec_module(module)
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
+    }
