@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format tutorials bench resources clean
+.PHONY: help setup demo docs test lint types format tutorials bench resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-10s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -15,6 +15,9 @@ setup: $(VENV)/.made  ## Make .venv with everything; quick when there is nothing
 
 demo: setup  ## Classify handwritten digits on the simulated machine
 	$(BIN)/python examples/digits/demo.py
+
+docs: setup  ## Make the pages on registers and instructions anew
+	$(BIN)/python -m amaranth_vta.reference docs
 
 test: setup lint types  ## Lint, format check, types, then all tests
 	$(BIN)/pytest -n $(JOBS)

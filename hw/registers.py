@@ -68,6 +68,13 @@ class Counter:
     time: bool = True
 
 
+_UNITS = {
+    "load": "load",
+    "store": "store",
+    "gemm": "GEMM",
+    "alu": "the ALU",
+    "compute_load": "what loads micro-ops and accumulators in compute",
+}
 _WAITS = (
     ("load", "compute"),
     ("compute", "load"),
@@ -91,11 +98,12 @@ _MEMORIES = {
 }
 
 COUNTERS = (
-    Counter("load_busy", "cycles in which load has been handed an instruction and is not done"),
-    Counter("store_busy", "the same of store"),
-    Counter("gemm_busy", "the same of GEMM"),
-    Counter("alu_busy", "the same of the ALU"),
-    Counter("compute_load_busy", "the same of what loads micro-ops and accumulators in compute"),
+    *(
+        Counter(
+            f"{name}_busy", f"cycles in which {who} has been handed an instruction and is not done"
+        )
+        for name, who in _UNITS.items()
+    ),
     Counter("load_and_gemm_busy", "cycles in which load and GEMM are busy at once"),
     *(
         Counter(
@@ -129,12 +137,15 @@ COUNTERS = (
     ),
     *(
         counter
-        for kind, ends in (("read", "last word"), ("write", "response"))
+        for kind, done, ends in (
+            ("read", "read", "last word"),
+            ("write", "written", "response"),
+        )
         for counter in (
-            Counter(f"{kind}_bursts", f"bursts that were asked for, {kind}"),
+            Counter(f"{kind}_bursts", f"bursts {done}"),
             Counter(
                 f"{kind}_latency",
-                f"cycles from the request of a burst to its {ends}, summed over these",
+                f"cycles from the request of a burst to its {ends}, summed over the bursts {done}",
             ),
         )
     ),

@@ -16,6 +16,7 @@ from .bench import bench
 from .config import config
 from .disasm import disasm
 from .doctor import doctor
+from .header import header
 from .lower import lower
 from .problems import describe
 from .replay import replay
@@ -39,7 +40,7 @@ def vta(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (run, bench, lower, replay, disasm, verilog, config, doctor):
+for command in (run, bench, lower, replay, disasm, verilog, header, config, doctor):
     vta.add_command(command)
 
 

@@ -1,0 +1,35 @@
+"""``vta header``: registers and instructions for programs in C."""
+
+from __future__ import annotations
+
+import click
+
+from amaranth_vta.hw.config import Config
+
+from .options import config_option
+from .outputs import Outputs
+
+
+@click.command()
+@config_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="FILE",
+    help="Where to; standard output if not given.",
+)
+def header(config: Config, output: str | None) -> None:
+    """Write a C header for drivers of the machine.
+
+    It has the offsets of all registers, the numbers of all opcodes, memories and causes, and where
+    each field of an instruction lies in this configuration.
+    """
+    from amaranth_vta.reference.header import header as text_of
+
+    with Outputs() as outputs:
+        outputs.reserve("-o", output)
+        text = text_of(config)
+        if output is None:
+            click.echo(text, nl=False)
+        outputs.save("-o", lambda file: file.write(text.encode()))

@@ -1,0 +1,18 @@
+"""``python -m amaranth_vta.reference FOLDER`` writes the pages that are made: ``make docs``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from . import pages
+
+
+def main() -> None:
+    (folder,) = sys.argv[1:]
+    for name, text in pages().items():
+        Path(folder, name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The page on the instruction set: `page`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+
+from . import semantics
+from .markdown import bits, table
+
+# The base profile, all extensions, and a machine whose fields are much narrower.
+_SHOWN = ("pynq", "pynq-extended", "tiny")
+_HEAD = """\
+# Instruction set
+
+Made from `hw/isa.py`, with words from `amaranth_vta/reference/semantics.py`, by `make docs`; not
+written by hand.
+
+An instruction is 128 bits, two little-endian words of 64; a micro-op is 32. Fields follow one
+another from bit 0, and one that would straddle bit 64 starts the second word. Widths depend on the
+configuration: `vta config` prints a whole one. Bits that no field covers must be zero, but for
+those of FINISH.
+"""
+
+
+def page() -> str:
+    """Markdown: meaning and layout of every instruction, memory, operation and extension."""
+    lines = [*_HEAD.splitlines(), "", "## Order", "", semantics.ORDER, "", semantics.ADDRESSES]
+    for opcode in isa.Opcode:
+        lines += ["", f"## {opcode.name}: opcode {opcode.value}", ""]
+        wanted = [name for name in _SHOWN if opcode in _set(name).layouts]
+        if not _is_in_base(opcode):
+            lines += [f"Only with {_extension_of(opcode)}.", ""]
+        lines += [semantics.INSTRUCTIONS[opcode], ""]
+        lines += _layouts({name: _set(name).layouts[opcode] for name in wanted})
+    lines += ["", "## Micro-op", ""]
+    lines += _layouts({name: _set(name).uop_layout for name in _SHOWN})
+    lines += ["", "## Memories", ""]
+    memories: Iterable[isa.Memory | isa.Padding] = (*isa.Memory, *isa.Padding)
+    lines += table(
+        ("number", "memory", "what", *(f"bytes of an element, {name}" for name in _SHOWN)),
+        (
+            (
+                item.value,
+                item.name if isinstance(item, isa.Memory) else "",
+                semantics.MEMORIES[item],
+                *(_element_bytes(PRESETS[name], item) for name in _SHOWN),
+            )
+            for item in memories
+        ),
+    )
+    lines += ["", "## ALU operations", ""]
+    lines += table(
+        ("number", "operation", "acc[dst] becomes"),
+        ((item.value, item.name, semantics.ALU_OPS[item]) for item in isa.AluOp),
+    )
+    lines += ["", "## Modules", ""]
+    lines += table(
+        ("number", "module", "executes"),
+        ((item.value, item.name.lower(), semantics.MODULES[item]) for item in isa.Module),
+    )
+    lines += ["", "## Faults", ""]
+    lines += ["The fault of the lowest instruction is reported, whoever was faster.", ""]
+    lines += table(
+        ("number", "cause", "what"),
+        ((item.value, f"`{item.name.lower()}`", semantics.CAUSES[item]) for item in isa.Cause),
+    )
+    lines += ["", "## Extensions", ""]
+    lines += ["Each is a flag of the configuration; without it what it adds is illegal."]
+    for name, text in semantics.EXTENSIONS.items():
+        lines += ["", f"### {name.upper()}", "", text]
+    return "\n".join(lines) + "\n"
+
+
+def _is_in_base(opcode: isa.Opcode) -> bool:
+    """Whether a machine without extensions has it."""
+    return opcode in _set("pynq").layouts
+
+
+def _extension_of(opcode: isa.Opcode) -> str:
+    config = PRESETS["pynq"]
+    widths = {name: getattr(config, name).index_width for name in ("uop", "inp", "wgt", "acc")}
+    for name in semantics.EXTENSIONS:
+        if opcode in isa.InstructionSet(widths, frozenset({name})).layouts:
+            return name.upper()
+    raise LookupError(f"no extension has {opcode.name}")
+
+
+def _set(preset: str) -> isa.InstructionSet:
+    return isa.instruction_set(PRESETS[preset])
+
+
+def _layouts(layouts: dict[str, isa.Layout]) -> list[str]:
+    """A row a field, a column of bit positions a configuration."""
+    fields = {name: None for layout in layouts.values() for name in layout}
+    return table(
+        ("field", *(f"bits, {name}" for name in layouts), "what"),
+        (
+            (
+                f"`{field}`",
+                *(
+                    bits(layout[field].offset, layout[field].width) if field in layout else ""
+                    for layout in layouts.values()
+                ),
+                semantics.FIELDS[field],
+            )
+            for field in fields
+        ),
+    )
+
+
+def _element_bytes(config: Config, memory: isa.Memory | isa.Padding) -> object:
+    return config.memory(memory).element_bytes if isinstance(memory, isa.Memory) else ""

@@ -1,0 +1,23 @@
+"""Tables as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table."""
+    return [
+        _row(headings),
+        "|" + "---|" * len(headings),
+        *(_row([str(cell) for cell in row]) for row in rows),
+    ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def bits(offset: int, width: int) -> str:
+    """Bit positions, the highest first."""
+    return str(offset) if width == 1 else f"{offset + width - 1}:{offset}"

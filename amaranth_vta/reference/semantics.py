@@ -1,0 +1,170 @@
+"""What instructions, fields and causes mean, in words: beside the positions in `hw.isa`."""
+
+from __future__ import annotations
+
+from amaranth_vta.hw.isa import (
+    QUEUE_DEPTH,
+    REQUANTIZE_PARAMETERS,
+    TOKEN_LIMIT,
+    AluOp,
+    Cause,
+    Memory,
+    Module,
+    Opcode,
+    Padding,
+)
+
+ORDER = (
+    "Fetch hands each instruction to one module: LOADs of INP and WGT to load, STOREs to store, "
+    "everything else to compute, what is illegal included. A module executes its instructions as "
+    "if one after the other. Across modules only tokens order: four counters join neighbours, in "
+    "the order load, compute, store. An instruction takes all its tokens before it starts, and "
+    f"gives its own when its last effect is visible. A counter holds {TOKEN_LIMIT:,}; who finds "
+    f"it full waits. The queue of a module holds {QUEUE_DEPTH} instructions until they retire."
+)
+
+ADDRESSES = (
+    "DRAM is addressed in elements: byte address = base register of the memory + index × bytes of "
+    "an element, never wrapped; ACC_8BIT uses the base of OUT. Scratchpads keep their contents "
+    "from run to run, and hold anything after power-up."
+)
+
+INSTRUCTIONS: dict[Opcode, str] = {
+    Opcode.LOAD: (
+        "Writes consecutive elements of a scratchpad from `sram_base`: `y_pad_0` rows of padding, "
+        "`y_size` rows, `y_pad_1` rows of padding. A row is `x_pad_0` padding elements, `x_size` "
+        "elements from DRAM element `dram_base + y · x_stride`, `x_pad_1` padding elements. "
+        "Padding is zero. With `x_size = 0` it does nothing but its tokens, with `y_size = 0` it "
+        "writes rows of padding alone. Any stride is legal."
+    ),
+    Opcode.STORE: (
+        "Reads consecutive accumulators from `sram_base` and writes their low bits, without "
+        "saturation, to DRAM: `y_size` rows of `x_size` elements, `x_stride` apart, in order. "
+        "Pads must be zero."
+    ),
+    Opcode.GEMM: (
+        "For o < `iter_out`, i < `iter_in` and each micro-op from `uop_begin` up to `uop_end`: "
+        "acc[dst] += inp[src] · wgt[wgt]ᵀ, or with `reset` acc[dst] = 0. Each index is the field "
+        "of the micro-op + o · factor_out + i · factor_in. The result is as if one micro-op ran "
+        "after the other; sums wrap."
+    ),
+    Opcode.FINISH: (
+        "Ends the stream, and stands nowhere else. Waits until load and store have retired all "
+        "of theirs. Tokens that are left are reported and cleared."
+    ),
+    Opcode.ALU: (
+        "Loops as GEMM does: acc[dst] = operation(acc[dst], operand), lane by lane; the operand "
+        "is `immediate` with `use_immediate`, else acc[src]. `reset` means nothing."
+    ),
+    Opcode.MULTIPLY: (
+        "GEMM that sets: acc[dst] = inp[src] · wgt[wgt]ᵀ. Where a destination comes again the "
+        "last micro-op wins. `reset` must be 0."
+    ),
+}
+
+FIELDS: dict[str, str] = {
+    "opcode": "which instruction",
+    "pop_prev": "take a token from the previous neighbour first",
+    "pop_next": "take a token from the next neighbour first",
+    "push_prev": "give the previous neighbour a token at the end",
+    "push_next": "give the next neighbour a token at the end",
+    "memory": "which memory, by its number",
+    "sram_base": "first element of the scratchpad",
+    "dram_base": "first element in DRAM",
+    "reserved": "zero",
+    "y_size": "rows",
+    "x_size": "elements of a row",
+    "x_stride": "elements from the start of a row to the next",
+    "y_pad_0": "rows of padding before",
+    "y_pad_1": "rows of padding after",
+    "x_pad_0": "elements of padding before each row",
+    "x_pad_1": "elements of padding after each row",
+    "reset": "set accumulators to zero instead",
+    "uop_begin": "first micro-op",
+    "uop_end": "the micro-op after the last one",
+    "iter_out": "iterations of the outer loop",
+    "iter_in": "iterations of the inner loop",
+    "dst_factor_out": "what an outer iteration adds to dst",
+    "dst_factor_in": "what an inner iteration adds to dst",
+    "src_factor_out": "what an outer iteration adds to src",
+    "src_factor_in": "what an inner iteration adds to src",
+    "wgt_factor_out": "what an outer iteration adds to wgt",
+    "wgt_factor_in": "what an inner iteration adds to wgt",
+    "alu_opcode": "which operation, by its number",
+    "use_immediate": "the operand is the immediate",
+    "immediate": "operand, signed",
+    "independent": "need not wait for the other unit (OVERLAP)",
+    "dst": "accumulator that is written",
+    "src": "input, of ALU an accumulator",
+    "wgt": "weight; of ALU nothing",
+}
+
+MEMORIES: dict[Memory | Padding, str] = {
+    Memory.UOP: "micro-ops",
+    Memory.WGT: "weights, a row an output channel",
+    Memory.INP: "inputs",
+    Memory.ACC: "accumulators",
+    Memory.OUT: "the low bits of accumulators, as STORE writes them",
+    Memory.ACC_8BIT: "accumulators from elements as wide as those of OUT, sign-extended",
+    Padding.LOAD: "the padding value of load (PAD_VALUE)",
+    Padding.COMPUTE: "the padding value of compute (PAD_VALUE)",
+}
+
+ALU_OPS: dict[AluOp, str] = {
+    AluOp.MIN: "the smaller, signed",
+    AluOp.MAX: "the larger, signed",
+    AluOp.ADD: "the sum, which wraps",
+    AluOp.SHR: (
+        "shifted right by the operand, arithmetically; to the left if it is negative; by the "
+        "width or more gives all sign bits, or 0"
+    ),
+    AluOp.MUL: "the low bits of the product",
+    AluOp.REQUANTIZE: "see REQUANTIZE below",
+}
+
+MODULES: dict[Module, str] = {
+    Module.LOAD: "LOADs of INP and WGT",
+    Module.COMPUTE: "all that is nobody else's",
+    Module.STORE: "STOREs",
+    Module.FETCH: "reads the stream",
+}
+
+CAUSES: dict[Cause, str] = {
+    Cause.ILLEGAL_INSTRUCTION: (
+        "an opcode, memory or ALU operation that is not there, a flag towards no neighbour, or a "
+        "bit that no field covers; found before tokens are taken"
+    ),
+    Cause.INDEX_OUT_OF_RANGE: "an index past the depth of a scratchpad",
+    Cause.BUS_ERROR: "memory answers with an error",
+    Cause.TOKEN_OVERFLOW: "the machine is stuck, and someone waits for room for a token",
+    Cause.BAD_STREAM: (
+        "a FINISH that is not last, a last instruction that is not FINISH, an empty stream, or "
+        "an address that is not a multiple of an instruction"
+    ),
+    Cause.DEADLOCK: "all wait for one another, and nothing is under way",
+    Cause.TIMEOUT: "memory has not answered in time",
+}
+
+EXTENSIONS: dict[str, str] = {
+    "overwrite": "The opcode MULTIPLY.",
+    "overlap": (
+        "The field `independent` of GEMM, MULTIPLY and ALU. Without it an instruction of GEMM "
+        "waits for all earlier ones of the ALU and the other way round. With it, it claims to "
+        "touch no accumulator that such an instruction, if still under way, writes, and to write "
+        "none that it reads; then the two run beside each other. The functional model checks the "
+        "claim. Accumulators lie in two banks by the top bit of their index; two instructions in "
+        "one bank take turns."
+    ),
+    "requantize": (
+        "The ALU operation REQUANTIZE: bias, scale, zero point and bounds of each lane are in "
+        f"{REQUANTIZE_PARAMETERS} consecutive accumulators from acc[src], and "
+        "`use_immediate` must be 0. The result is that of ONNX Runtime: clip(rint(float32(float32("
+        "acc[dst] + bias) · scale)) + zero_point, low, high), every rounding half to even."
+    ),
+    "pad_value": (
+        f"A LOAD of memory {Padding.LOAD.value} sets the value with which load pads INP and WGT, "
+        f"one of memory {Padding.COMPUTE.value} that with which compute pads ACC: the low bits of "
+        "`dram_base`, as many as a scalar of the scratchpad has. Its other fields but the tokens "
+        "must be 0. Values are zero when a run starts."
+    ),
+}
