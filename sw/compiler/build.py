@@ -12,6 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
 
+from .dtypes import dtype_interval
 from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
 from .environment import Environment
 from .evaluate import numpy_dtype
@@ -74,12 +75,8 @@ class Function:
         """
         if len(arrays) != len(self.args):
             raise ValueError(f"{self.name} takes {len(self.args)} arrays, not {len(arrays)}")
-        for arg, array in zip(self.args, arrays, strict=True):
-            if array.shape != arg.shape or array.dtype != numpy_dtype(arg.dtype):
-                raise ValueError(
-                    f"{self.name}: {arg.name} is {arg.dtype}{list(arg.shape)}, not "
-                    f"{array.dtype}{list(array.shape)}"
-                )
+        for index, array in enumerate(arrays):
+            self._check_array(index, array)
         runtime = self._device_runtime()
         buffers = [runtime.allocate(self.nbytes(i), arg.name) for i, arg in enumerate(self.args)]
         try:
@@ -96,6 +93,17 @@ class Function:
         finally:
             for buffer in buffers:
                 buffer.free()
+
+    def _check_array(self, index: int, array: npt.NDArray[Any]) -> None:
+        arg = self.args[index]
+        place = f"{self.name}: {arg.name} is {arg.dtype}{list(arg.shape)}"
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{place}, not a {type(array).__name__}")
+        if array.shape != arg.shape or array.dtype != numpy_dtype(arg.dtype):
+            raise ValueError(f"{place}, not {array.dtype}{list(array.shape)}")
+        low, high = dtype_interval(arg.dtype)
+        if index not in self.outputs and (array.min() < low or array.max() > high):
+            raise ValueError(f"{place}; the array holds {array.min()} to {array.max()}")
 
     def _device_runtime(self) -> Runtime:
         if self._runtime is None:

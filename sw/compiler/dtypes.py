@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 INDEX_DTYPE = "int32"
 _BITS = {"int4": 4, "int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint4": 4, "uint8": 8}
 # Inclusive bounds of a value.
@@ -20,6 +22,14 @@ def dtype_interval(dtype: str) -> Interval:
         raise ExpressionError(f"{dtype!r} is not a dtype; the dtypes are {', '.join(_BITS)}")
     bits = _BITS[dtype]
     return (0, (1 << bits) - 1) if dtype[0] == "u" else (-1 << bits - 1, (1 << bits - 1) - 1)
+
+
+def whole_number(value: object) -> int:
+    """``value`` as an int; raises `ExpressionError` if it is not a whole number."""
+    try:
+        return index(value if not isinstance(value, bool) else None)  # type: ignore[arg-type]
+    except TypeError:
+        raise ExpressionError(f"{value!r} is not a whole number") from None
 
 
 def wrap(value: int, dtype: str) -> int:

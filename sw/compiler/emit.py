@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from keyword import iskeyword
 from math import prod
 from typing import Any, Protocol
 
@@ -33,6 +32,7 @@ from .ir import (
     Token,
     WaitForAlu,
 )
+from .names import Names
 
 Indices = npt.NDArray[np.int64]
 
@@ -167,8 +167,9 @@ class HostCode:
         self.kernels: list[UopKernel] = []
         # The machine statements, and the loops around each.
         self.statements: list[tuple[Dma | Kernel, tuple[For, ...]]] = []
-        self._names: dict[object, str] = {}
-        self._taken = {"rt", "min", "max", "range", *Memory.__members__, *Module.__members__}
+        self._name = Names(
+            ["rt", "min", "max", "range", *Memory.__members__, *Module.__members__]
+        ).of
         self._lines: list[str] = []
         args = [self._name(arg, arg.name) for arg in function.args]
         self.name = self._name(function, function.name)
@@ -182,22 +183,10 @@ class HostCode:
         """A Python function of a runtime and the arguments' buffers; ``issue(kernel)`` is what
         it calls for an instruction of a kernel, with the runtime and the three elements."""
         names: dict[str, Any] = {**Memory.__members__, **Module.__members__}
-        for number, kernel in enumerate(self.kernels):
-            names[f"kernel_{number}"] = issue(kernel)
+        for kernel in self.kernels:
+            names[self._name(kernel, "")] = issue(kernel)
         exec(compile(self.source, f"<{self.name}>", "exec"), names)
         return names[self.name]
-
-    def _name(self, thing: object, wish: str) -> str:
-        if thing not in self._names:
-            base = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
-            if not base.isidentifier() or iskeyword(base) or base.startswith("kernel_"):
-                base = f"_{base}"
-            chosen, number = base, 1
-            while chosen in self._taken:
-                chosen, number = f"{base}_{number}", number + 1
-            self._taken.add(chosen)
-            self._names[thing] = chosen
-        return self._names[thing]
 
     def _line(self, depth: int, text: str) -> None:
         self._lines.append("    " * (depth + 1) + text)
@@ -276,8 +265,10 @@ class HostCode:
             else "0"
             for name in ("dst", "src", "wgt")
         ]
-        self.kernels.append(UopKernel(stmt))
-        return f"kernel_{len(self.kernels) - 1}(rt, {', '.join(starts)})"
+        kernel = UopKernel(stmt)
+        name = self._name(kernel, f"kernel_{len(self.kernels)}")
+        self.kernels.append(kernel)
+        return f"{name}(rt, {', '.join(starts)})"
 
     def _element(self, buffer: Buffer, index: Expr) -> str:
         text = self._expr(index)

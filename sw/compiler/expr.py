@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from .dtypes import INDEX_DTYPE, ExpressionError, Interval, dtype_interval, fold, wrap
+from .dtypes import INDEX_DTYPE, ExpressionError, Interval, dtype_interval, fold, whole_number, wrap
 from .origin import caller
 
 Scalar = Union["Expr", int]
@@ -20,6 +20,8 @@ class Expr:
 
     __slots__ = ("dtype",)
     dtype: str
+    # An operation with a NumPy number is this class's, not NumPy's.
+    __array_ufunc__ = None
 
     def astype(self, dtype: str) -> Expr:
         """The low bits of the value, read as ``dtype``."""
@@ -54,14 +56,32 @@ class Expr:
     def __floordiv__(self, other: Scalar) -> Expr:
         return binary("//", *agree("//", self, other))
 
+    def __rfloordiv__(self, other: Scalar) -> Expr:
+        return binary("//", *agree("//", other, self))
+
+    def __truediv__(self, other: Scalar) -> Expr:
+        raise ExpressionError(f"{_text('/', self, other)}: there are whole numbers only; write //")
+
     def __mod__(self, other: Scalar) -> Expr:
         return binary("%", *agree("%", self, other))
+
+    def __rmod__(self, other: Scalar) -> Expr:
+        return binary("%", *agree("%", other, self))
 
     def __rshift__(self, other: Scalar) -> Expr:
         return binary(">>", *agree(">>", self, other))
 
+    def __rrshift__(self, other: Scalar) -> Expr:
+        return binary(">>", *agree(">>", other, self))
+
     def __lshift__(self, other: Scalar) -> Expr:
         return binary("<<", *agree("<<", self, other))
+
+    def __rlshift__(self, other: Scalar) -> Expr:
+        return binary("<<", *agree("<<", other, self))
+
+    def __and__(self, other: Scalar) -> Expr:
+        raise ExpressionError(f"{_text('&', self, other)}: conditions are joined by te.all")
 
     def __lt__(self, other: Scalar) -> Expr:
         return _compare("<", self, other)
@@ -325,9 +345,10 @@ def _inner(value: Expr) -> str:
 def const(value: int, dtype: str = INDEX_DTYPE) -> Const:
     """An integer constant of ``dtype``."""
     low, high = dtype_interval(dtype)
-    if not low <= value <= high:
-        raise ExpressionError(f"the constant {value} is not within {dtype}")
-    return Const(int(value), dtype)
+    number = whole_number(value)
+    if not low <= number <= high:
+        raise ExpressionError(f"{number} is not within {dtype}")
+    return Const(number, dtype)
 
 
 def agree(op: str, left: Scalar, right: Scalar) -> tuple[Expr, Expr]:
@@ -340,21 +361,24 @@ def agree(op: str, left: Scalar, right: Scalar) -> tuple[Expr, Expr]:
         return const(left), const(right)  # type: ignore[arg-type]
     if left.dtype != right.dtype:
         raise ExpressionError(
-            f"{_inner(left)} {op} {_inner(right)}: the left side is {left.dtype} and the right "
-            f"side {right.dtype}; write .astype(…)"
+            f"{_text(op, left, right)}: the left side is {left.dtype} and the right side "
+            f"{right.dtype}; write .astype(…)"
         )
     return left, right
 
 
 def _constant(op: str, other: Expr, value: Any) -> Const:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ExpressionError(
-            f"{other} {op} {value!r}: {value!r} is neither an expression nor a whole number"
-        )
-    low, high = dtype_interval(other.dtype)
-    if not low <= value.__index__() <= high:
-        raise ExpressionError(f"{other} {op} {value}: {value} is not within {other.dtype}")
-    return Const(value.__index__(), other.dtype)
+    try:
+        return const(value, other.dtype)
+    except ExpressionError as error:
+        raise ExpressionError(f"{_text(op, other, value)}: {error}") from None
+
+
+def _text(op: str, left: object, right: object) -> str:
+    if op.isidentifier():
+        return f"{op}({left}, {right})"
+    first, second = (_inner(side) if isinstance(side, Expr) else side for side in (left, right))
+    return f"{first} {op} {second}"
 
 
 def add(left: Expr, right: Expr) -> Expr:
@@ -387,13 +411,9 @@ def multiply(left: Expr, right: Expr) -> Expr:
 
 def binary(op: str, left: Expr, right: Expr) -> Expr:
     if left.dtype == "bool":
-        raise ExpressionError(
-            f"{_inner(left)} {op} {_inner(right)}: conditions are joined by te.all"
-        )
+        raise ExpressionError(f"{_text(op, left, right)}: conditions are joined by te.all")
     if op in ("//", "%") and not (isinstance(right, Const) and right.value > 0):
-        raise ExpressionError(
-            f"{_inner(left)} {op} {_inner(right)}: the divisor is not a positive constant"
-        )
+        raise ExpressionError(f"{_text(op, left, right)}: the divisor is not a positive constant")
     if isinstance(left, Const) and isinstance(right, Const):
         return Const(fold(op, left.value, right.value, left.dtype), left.dtype)
     return Binary(op, left, right)

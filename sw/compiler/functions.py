@@ -13,30 +13,44 @@ from .expr import AllOf, Expr, IterVar, Reduce, Requantize, Scalar, Select, agre
 def if_then_else(condition: Expr, true: Scalar, false: Scalar) -> Expr:
     """``true`` where ``condition`` holds, else ``false``; an index may leave its tensor in the
     branch that is not taken."""
-    if condition.dtype != "bool":
-        raise ExpressionError(
-            f"if_then_else({condition}, …): the condition is {condition.dtype}, not bool"
-        )
-    return Select(condition, *agree("or", true, false))
+    _check_conditions("if_then_else", condition)
+    return Select(condition, *agree("if_then_else", true, false))
 
 
 def all_of(*conditions: Expr) -> Expr:
     """True where every condition is."""
-    for condition in conditions:
-        if condition.dtype != "bool":
-            raise ExpressionError(f"all(…): {condition} is {condition.dtype}, not bool")
+    _check_conditions("all", *conditions)
     return conditions[0] if len(conditions) == 1 else AllOf(conditions)
 
 
-def _reduce(kind: str, value: Expr, axis: IterVar | Sequence[IterVar]) -> Expr:
+def _check_conditions(name: str, *conditions: Expr) -> None:
+    if not conditions:
+        raise ExpressionError(f"{name}() has no condition")
+    for condition in conditions:
+        if not isinstance(condition, Expr):
+            raise ExpressionError(f"{name}({condition!r}, …): {condition!r} is not a condition")
+        if condition.dtype != "bool":
+            raise ExpressionError(
+                f"{name}({condition}, …): {condition} is {condition.dtype}, not bool"
+            )
+
+
+def _reduce(kind: str, value: Scalar, axis: IterVar | Sequence[IterVar]) -> Expr:
+    value = value if isinstance(value, Expr) else const(value)
     axes = [axis] if isinstance(axis, IterVar) else list(axis)
     for item in axes:
         if not isinstance(item, IterVar) or item.kind != "reduce":
             raise ExpressionError(f"{kind}({value}, …): {item} is not a reduce_axis")
+    if not axes or len(set(axes)) != len(axes):
+        names = ", ".join(item.name for item in axes)
+        raise ExpressionError(
+            f"{kind}({value}, axis=[{names}]): {'an' if axes else 'no'} axis is "
+            f"given{' twice' if axes else ''}"
+        )
     return Reduce(kind, value, axes)
 
 
-def sum_over(expr: Expr, axis: IterVar | Sequence[IterVar]) -> Expr:
+def sum_over(expr: Scalar, axis: IterVar | Sequence[IterVar] = ()) -> Expr:
     """The sum over one or more `reduce_axis`."""
     return _reduce("sum", expr, axis)
 
@@ -61,7 +75,7 @@ def _extreme(
     if (b is None) == (axis is None):
         raise ExpressionError(f"{kind} takes a second value, or axis=…, and not both")
     if axis is not None:
-        return _reduce(kind, a if isinstance(a, Expr) else const(a), axis)
+        return _reduce(kind, a, axis)
     assert b is not None
     left, right = agree(kind, a, b)
     return binary(kind, left, right)

@@ -32,6 +32,7 @@ from .ir import (
     Uop,
     WaitForAlu,
 )
+from .names import Names
 
 
 def to_text(function: Function, labels: bool = False) -> str:
@@ -40,7 +41,7 @@ def to_text(function: Function, labels: bool = False) -> str:
     args = ", ".join(
         f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in function.args
     )
-    printer.lines.append((f"def {function.name}({args}):", ""))
+    printer.lines.append((f"def {Names().of(function, function.name)}({args}):", ""))
     printer.write(function.body, 1)
     return printer.text()
 
@@ -58,10 +59,7 @@ class _Printer:
     def __init__(self, labels: bool) -> None:
         self.labels = labels
         self.lines: list[tuple[str, str]] = []
-        self.names: dict[int, str] = {}
-        self.taken: set[str] = set()
-        # Keeps what `names` knows by identity alive.
-        self.known: list[object] = []
+        self.name = Names().of
 
     def text(self) -> str:
         if not self.labels:
@@ -70,17 +68,6 @@ class _Printer:
         return "\n".join(
             f"{line:{width}}  # {label}" if label else line for line, label in self.lines
         )
-
-    def name(self, thing: object, wish: str) -> str:
-        if id(thing) not in self.names:
-            base = "".join(c if c.isalnum() or c == "_" else "_" for c in wish) or "x"
-            chosen, number = base, 1
-            while chosen in self.taken:
-                chosen, number = f"{base}_{number}", number + 1
-            self.taken.add(chosen)
-            self.names[id(thing)] = chosen
-            self.known.append(thing)
-        return self.names[id(thing)]
 
     def write(self, stmt: Stmt, depth: int) -> None:
         match stmt:

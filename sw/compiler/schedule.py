@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .dtypes import ExpressionError
+from .dtypes import ExpressionError, whole_number
 from .expr import Access, Affine, Expr, IterVar, Reduce, Var
 from .origin import Origin
 from .tensor import Operation, Tensor
@@ -92,18 +92,25 @@ class Stage:
         position = self._position(parent, "split")
         if (factor is None) == (nparts is None):
             raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
-        if (factor or nparts or 0) < 1:
-            raise ScheduleError(
-                f"split of {self.name}.{parent}: {factor or nparts or 0} is not positive"
-            )
+        size = _positive(f"split of {self.name}.{parent}", factor if nparts is None else nparts)
+        self._check_unmarked(parent, "split")
         outer = IterVar(f"{parent.name}_outer", None, parent.kind)
         inner = IterVar(f"{parent.name}_inner", None, parent.kind)
-        self.relations.append(Split(parent, outer, inner, factor, nparts))
+        sizes = (size, None) if nparts is None else (None, size)
+        self.relations.append(Split(parent, outer, inner, *sizes))
         self.leaves[position : position + 1] = [outer, inner]
         return outer, inner
 
-    def fuse(self, outer: IterVar, inner: IterVar) -> IterVar:
-        """One axis in the place of two that follow one another."""
+    def fuse(self, *axes: IterVar) -> IterVar:
+        """One axis in the place of several that follow one another, outermost first."""
+        if not axes:
+            raise ScheduleError(f"fuse of {self.name}: no axis is given")
+        fused = axes[0]
+        for axis in axes[1:]:
+            fused = self._fuse(fused, axis)
+        return fused
+
+    def _fuse(self, outer: IterVar, inner: IterVar) -> IterVar:
         position = self._position(outer, "fuse")
         if self._position(inner, "fuse") != position + 1:
             raise ScheduleError(
@@ -115,6 +122,8 @@ class Stage:
                 f"fuse of {self.name}.{outer} and {inner}: one is {outer.kind}, the other "
                 f"{inner.kind}"
             )
+        for axis in (outer, inner):
+            self._check_unmarked(axis, "fuse")
         fused = IterVar(f"{outer.name}_{inner.name}_fused", None, outer.kind)
         self.relations.append(Fuse(outer, inner, fused))
         self.leaves[position : position + 2] = [fused]
@@ -130,6 +139,14 @@ class Stage:
 
     def compute_at(self, consumer: Stage, axis: IterVar) -> None:
         """Computes what an iteration of ``axis`` of ``consumer`` needs, within it."""
+        if self.body is None:
+            raise ScheduleError(f"compute_at of {self.name}: a placeholder is not computed")
+        if not isinstance(consumer, Stage):
+            raise ScheduleError(f"compute_at of {self.name}: {consumer!r} is no stage, as s[…] is")
+        if consumer.schedule is not self.schedule:
+            raise ScheduleError(
+                f"compute_at of {self.name}: {consumer.name} is a stage of another schedule"
+            )
         consumer._position(axis, f"compute_at of {self.name}")
         if consumer is self:
             raise ScheduleError(f"compute_at of {self.name}: a stage cannot be within itself")
@@ -159,20 +176,23 @@ class Stage:
             raise ScheduleError(
                 f"set_scope of {self.name}: a placeholder stays in dram; use cache_read"
             )
+        if self.tensor in self.schedule.outputs and scope != "dram":
+            raise ScheduleError(
+                f"set_scope of {self.name}: an output stays in dram; use cache_write"
+            )
         self.scope = scope
 
     def double_buffer(self, copies: int = 2) -> None:
         """Keeps two copies of the buffer, or more, and uses them in turn, so that the next ones
         can be filled while this one is read."""
-        if copies < 1:
-            raise ScheduleError(f"double_buffer of {self.name}: {copies} copies")
-        self.copies = copies
+        self.copies = _positive(f"double_buffer of {self.name}", copies)
 
     def pragma(self, axis: IterVar, name: str) -> None:
         """Makes the loops from ``axis`` inward DMA copies or ALU operations."""
         if name not in PRAGMAS:
             raise ScheduleError(f"pragma of {self.name}: {name!r} is none of {', '.join(PRAGMAS)}")
         self._position(axis, "pragma")
+        self._check_kind(axis, f"pragma {name}")
         self.pragmas[axis] = name
 
     def tensorize(self, axis: IterVar, intrinsic: TensorIntrinsic) -> None:
@@ -182,6 +202,7 @@ class Stage:
             raise ScheduleError(
                 f"tensorize of {self.name}.{axis}: {intrinsic!r} is not an intrinsic; use env.gemm"
             )
+        self._check_kind(axis, f"tensorize by {intrinsic}")
         self.intrinsics[axis] = intrinsic
 
     def bind(self, axis: IterVar, thread: IterVar) -> None:
@@ -191,7 +212,7 @@ class Stage:
             raise ScheduleError(
                 f"bind of {self.name}.{axis}: a {axis.kind} axis cannot be a thread"
             )
-        if thread.kind != "thread":
+        if not isinstance(thread, IterVar) or thread.kind != "thread":
             raise ScheduleError(f"bind of {self.name}.{axis}: {thread} is not a te.thread_axis")
         self.threads[axis] = thread
 
@@ -199,6 +220,25 @@ class Stage:
         """Writes the iterations of ``axis`` out one after the other."""
         self._position(axis, "unroll")
         self.unrolled.add(axis)
+
+    def _check_unmarked(self, axis: IterVar, step: str) -> None:
+        """Raises if something has been said of ``axis`` that its parts would not inherit."""
+        marks = {**self.pragmas, **self.intrinsics, **dict.fromkeys(self.unrolled, "unroll")}
+        mark = marks.get(axis) or ("a thread" if axis in self.threads else None)
+        if mark is not None:
+            raise ScheduleError(
+                f"{step} of {self.name}.{axis}: it has been marked as {mark} already; {step} it "
+                "before that"
+            )
+
+    def _check_kind(self, axis: IterVar, step: str) -> None:
+        """Raises if another axis has been marked: a stage is one kind of instruction."""
+        for other, mark in {**self.pragmas, **self.intrinsics}.items():
+            if other is not axis:
+                raise ScheduleError(
+                    f"{step} of {self.name}.{axis}: {self.name} is {mark} from {other} inward "
+                    "already"
+                )
 
     def _position(self, axis: IterVar, step: str) -> int:
         for position, leaf in enumerate(self.leaves):
@@ -217,6 +257,12 @@ class Stage:
         raise ScheduleError(
             f"{step}: {axis} is not an axis of {self.name} (its axes are {self._order()})"
         )
+
+    def is_scheduled(self) -> bool:
+        """Whether a step has been taken that rearranges or marks its axes."""
+        marks = (self.pragmas, self.intrinsics, self.threads, self.unrolled, self.relations)
+        unchanged = [*self.op.axis, *self.reduce_axis]
+        return any(marks) or [*map(id, self.leaves)] != [*map(id, unchanged)]
 
     def _order(self) -> str:
         return ", ".join(leaf.name for leaf in self.leaves)
@@ -250,28 +296,35 @@ class Schedule:
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         op = key.op if isinstance(key, Tensor) else key
+        if not isinstance(op, Operation):
+            raise ScheduleError(f"s[{key!r}]: a stage is found by its tensor, or the tensor's op")
         if op not in self._by_op:
             raise ScheduleError(f"{op.name} is not a part of this schedule")
         return self._by_op[op]
 
     def cache_read(
-        self, tensor: Tensor, scope: str, readers: Iterable[Tensor | Operation]
+        self, tensor: Tensor, scope: str, readers: Tensor | Iterable[Tensor | Operation]
     ) -> Tensor:
         """A copy of ``tensor`` in ``scope``, which ``readers`` read instead of it."""
+        consumers = [self[item] for item in ([readers] if isinstance(readers, Tensor) else readers)]
+        if not consumers:
+            raise ScheduleError(f"cache_read of {tensor.name}: no reader is given")
+        for consumer in consumers:
+            if consumer.body is None or all(
+                access.source is not tensor for access in accesses(consumer.body)
+            ):
+                raise ScheduleError(
+                    f"cache_read of {tensor.name}: {consumer.name} does not read it"
+                )
         axis = [IterVar(f"i{d}", extent, "spatial") for d, extent in enumerate(tensor.shape)]
         source = self[tensor]
         op = Operation(f"{tensor.name}_{scope}", tensor.shape, axis, tensor(*axis), tensor.dtype)
         stage = Stage(self, op.tensor, op.body)
-        for reader in readers:
-            consumer = self[reader]
+        stage.set_scope(scope)
+        for consumer in consumers:
             assert consumer.body is not None
-            if all(access.source is not tensor for access in accesses(consumer.body)):
-                raise ScheduleError(
-                    f"cache_read of {tensor.name}: {consumer.name} does not read it"
-                )
             consumer.body = _read_instead(consumer.body, tensor, op.tensor)
         self._insert(stage, self.stages.index(source) + 1)
-        stage.set_scope(scope)
         return op.tensor
 
     def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
@@ -279,9 +332,10 @@ class Schedule:
         stage = self[tensor]
         if stage.body is None:
             raise ScheduleError(f"cache_write of {tensor.name}: a placeholder is not computed")
-        if stage.relations:
+        if stage.is_scheduled():
             raise ScheduleError(
-                f"cache_write of {tensor.name}: its axes have been split or fused already"
+                f"cache_write of {tensor.name}: it has been scheduled already; its first step is "
+                "cache_write"
             )
         axis = [IterVar(old.name, old.extent, "spatial") for old in stage.op.axis]
         values: dict[Var, Affine] = {
@@ -295,12 +349,22 @@ class Schedule:
             tensor.dtype,
         )
         cache = Stage(self, op.tensor, op.body)
-        self._insert(cache, self.stages.index(stage))
         cache.set_scope(scope)
+        self._insert(cache, self.stages.index(stage))
         stage.body = op.tensor(*stage.op.axis)
         stage.reduce_axis = []
         stage.leaves = list(stage.op.axis)
         return op.tensor
+
+
+def _positive(step: str, value: object) -> int:
+    try:
+        number = whole_number(value)
+    except ExpressionError as error:
+        raise ScheduleError(f"{step}: {error}") from None
+    if number < 1:
+        raise ScheduleError(f"{step}: {number} is not positive")
+    return number
 
 
 def _read_instead(value: Expr, old: Tensor, new: Tensor) -> Expr:
@@ -312,9 +376,13 @@ def _read_instead(value: Expr, old: Tensor, new: Tensor) -> Expr:
 
 def create_schedule(outputs: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
     """The default schedule: every tensor whole, one after the other."""
-    items = [outputs] if isinstance(outputs, Operation | Tensor) else list(outputs)
+    items = list(outputs) if isinstance(outputs, Sequence) else [outputs]
     tensors = [item.tensor if isinstance(item, Operation) else item for item in items]
+    if not tensors:
+        raise ExpressionError("a schedule needs an output")
     for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise ExpressionError(f"create_schedule: {tensor!r} is no tensor")
         if tensor.op.body is None:
             raise ExpressionError(f"{tensor.name} is a placeholder: there is nothing to compute")
     return Schedule(tensors)

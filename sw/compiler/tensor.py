@@ -10,9 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
-from .dtypes import INDEX_DTYPE, ExpressionError, Interval, dtype_interval
+from .dtypes import INDEX_DTYPE, ExpressionError, Interval, dtype_interval, whole_number
 from .expr import (
     Access,
     Affine,
@@ -71,7 +70,10 @@ class Tensor:
             )
         values = []
         for index in indices:
-            value = index if isinstance(index, Expr) else const(index)
+            try:
+                value = index if isinstance(index, Expr) else const(index)
+            except ExpressionError as error:
+                raise ExpressionError(f"{self.name}[… {index!r} …]: {error}") from None
             if value.dtype != INDEX_DTYPE:
                 raise ExpressionError(
                     f"{self.name}[… {value} …]: an index is {INDEX_DTYPE}, not {value.dtype}"
@@ -98,15 +100,23 @@ class Tensor:
         return f"{self.name}: {self.dtype}{list(self.shape)}"
 
 
-def _checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
-    result = []
-    for extent in shape:
-        if isinstance(extent, bool) or not hasattr(extent, "__index__") or extent.__index__() < 1:
-            raise ExpressionError(f"{name}: {extent!r} in its shape is not a positive whole number")
-        result.append(extent.__index__())
-    if not result:
+def _checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    extents = _whole_numbers(f"{name}: its shape", shape)
+    for extent in extents:
+        if extent < 1:
+            raise ExpressionError(f"{name}: {extent} in its shape is not a positive whole number")
+    if not extents:
         raise ExpressionError(f"{name}: a tensor has at least one dimension")
-    return tuple(result)
+    return extents
+
+
+def _whole_numbers(what: str, values: Iterable[int]) -> tuple[int, ...]:
+    if not isinstance(values, Iterable):
+        raise ExpressionError(f"{what} is {values!r}, not a list of whole numbers")
+    try:
+        return tuple(map(whole_number, values))
+    except ExpressionError as error:
+        raise ExpressionError(f"{what}: {error}") from None
 
 
 def placeholder(shape: Sequence[int], name: str = "placeholder", dtype: str = "int32") -> Tensor:
@@ -127,7 +137,10 @@ def compute(shape: Sequence[int], function: Callable[..., Scalar], name: str = "
         for label, extent in zip(_axis_names(name, function, len(extents)), extents, strict=True)
     ]
     value = function(*axis)
-    body = value if isinstance(value, Expr) else const(value)
+    try:
+        body = value if isinstance(value, Expr) else const(value)
+    except ExpressionError:
+        raise ExpressionError(f"{name}: its function gives {value!r}, not an expression") from None
     _check_body(name, axis, body)
     return Operation(name, extents, axis, body, body.dtype).tensor
 
@@ -187,7 +200,10 @@ def _check_value(name: str, value: Expr, ranges: Mapping[Var, Interval], guarded
 
 def reduce_axis(dom: tuple[int, int], name: str = "r") -> IterVar:
     """An axis to reduce over, from ``dom[0]`` to ``dom[1]`` - 1."""
-    begin, end = dom
+    limits = _whole_numbers(f"reduce_axis({dom!r}, {name!r}): its range", dom)
+    if len(limits) != 2:
+        raise ExpressionError(f"reduce_axis({dom!r}, {name!r}): a range is (begin, end)")
+    begin, end = limits
     if end <= begin:
         raise ExpressionError(f"reduce_axis({dom}, {name!r}) is empty")
     return IterVar(name, end - begin, "reduce", begin)
@@ -206,18 +222,18 @@ def pad(
     Only machines with the extension PAD_VALUE can pad with another value than 0. Raises
     `ExpressionError` if it is not a value of the tensor's dtype.
     """
-    low, high = dtype_interval(tensor.dtype)
-    if not low <= value <= high:
-        raise ExpressionError(
-            f"{name}: {value} is not within {tensor.dtype}, the dtype of {tensor.name}"
-        )
-    after = before if after is None else after
+    try:
+        const(value, tensor.dtype)
+    except ExpressionError as error:
+        raise ExpressionError(f"{name}: {error}, the dtype of {tensor.name}") from None
+    before = _whole_numbers(f"{name}: the pads before", before)
+    after = before if after is None else _whole_numbers(f"{name}: the pads after", after)
     if len(before) != tensor.ndim or len(after) != tensor.ndim:
         raise ExpressionError(
             f"{name}: pads {list(before)}, {list(after)} for the shape {tensor.shape}"
         )
     if min(*before, *after, 0) < 0:
-        raise ExpressionError(f"{name}: pads {list(before)}, {list(after)} are not all positive")
+        raise ExpressionError(f"{name}: pads {list(before)}, {list(after)} hold a negative one")
     shape = [
         low + extent + high for low, extent, high in zip(before, tensor.shape, after, strict=True)
     ]

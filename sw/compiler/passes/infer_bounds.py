@@ -35,19 +35,40 @@ from amaranth_vta.sw.compiler.traverse import accesses, rebuild, substitute
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> Function:
     """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs."""
+    _check_arguments(schedule, args)
     _check_attachments(schedule)
     return _Builder(schedule, args).function(name)
 
 
+def _check_arguments(schedule: Schedule, args: Sequence[Tensor]) -> None:
+    for position, tensor in enumerate(args):
+        if not isinstance(tensor, Tensor):
+            raise LoweringError(f"argument {position} is {tensor!r}, not a tensor")
+        if any(tensor is other for other in args[:position]):
+            raise LoweringError(f"{tensor.name} is an argument twice")
+    for output in schedule.outputs:
+        if output not in args:
+            raise LoweringError(f"{output.name} is computed but is not one of the arguments")
+    for stage in schedule.stages:
+        if stage.tensor in args and (stage.attach is not None or stage.inlined):
+            what = "inlined" if stage.inlined else "computed within another stage"
+            raise LoweringError(f"{stage.name} is an argument, which cannot be {what}")
+
+
 def _check_attachments(schedule: Schedule) -> None:
     for stage in schedule.stages:
-        if stage.attach is not None:
-            consumer, axis = stage.attach
+        around = [stage]
+        while (attach := around[-1].attach) is not None:
+            consumer, axis = attach
+            place = f"{around[-1].name} is computed at {consumer.name}.{axis}"
             if all(leaf is not axis for leaf in consumer.leaves):
-                raise LoweringError(
-                    f"{stage.name} is computed at {consumer.name}.{axis}, which has been split or "
-                    "fused since"
-                )
+                raise LoweringError(f"{place}, which has been split or fused since")
+            if consumer.inlined:
+                raise LoweringError(f"{place}, but {consumer.name} is inlined and has no loops")
+            if consumer in around:
+                names = " within ".join(part.name for part in [*around, consumer])
+                raise LoweringError(f"{place}: that is a circle, {names}")
+            around.append(consumer)
 
 
 # The first element that is needed of each dimension, and how many.
@@ -88,9 +109,6 @@ class _Builder:
             self.buffers[tensor] = Buffer(
                 tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
             )
-        for output in schedule.outputs:
-            if output not in self.buffers:
-                raise LoweringError(f"{output.name} is computed but is not one of the arguments")
         self.args = list(args)
         # What each stage computes, those that are inlined put in the place of their reads.
         self.bodies: dict[Stage, Expr] = {}

@@ -7,11 +7,12 @@ the place of its result first, unless it is there already.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, AluOp
-from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Cast, Const, Expr, Requantize, Var
+from amaranth_vta.sw.compiler.alu_chain import OPERATIONS, Step, chain, constant, plain
+from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Var
 from amaranth_vta.sw.compiler.ir import (
     Assign,
     For,
@@ -33,15 +34,6 @@ from amaranth_vta.sw.compiler.machine import (
     tile_scalars,
 )
 
-_OPERATIONS = {
-    "+": AluOp.ADD,
-    "*": AluOp.MUL,
-    ">>": AluOp.SHR,
-    "min": AluOp.MIN,
-    "max": AluOp.MAX,
-}
-_COMMUTES = frozenset({"+", "*", "min", "max"})
-
 
 def map_to_alu(function: Function, config: Config) -> Function:
     """``function`` with its tensor arithmetic made micro-ops.
@@ -57,14 +49,6 @@ def map_to_alu(function: Function, config: Config) -> Function:
         return rebuild(stmt, visit)
 
     return replace(function, body=visit(function.body))
-
-
-@dataclass
-class _Step:
-    operation: AluOp
-    operand: Access | int
-    # The other parameters of a requantization, which are to follow the operand.
-    following: tuple[Access, ...] = ()
 
 
 class _Arithmetic:
@@ -98,13 +82,13 @@ class _Arithmetic:
         if self.assign.reduces:
             uops.append(self.uop(self.update()))
         else:
-            first, steps = self.chain(self.assign.value)
+            first, steps = chain(self.assign.value, self.is_in_place, self.stage)
             if isinstance(first, int):
                 uops.append(Uop(self.dst, self.assign.label, reset=True))
-                uops += [self.uop(_Step(AluOp.ADD, first))] if first else []
+                uops += map(self.uop, constant(first))
             elif not self.is_in_place(first):
                 uops.append(Uop(self.dst, self.assign.label, reset=True))
-                uops.append(self.uop(_Step(AluOp.ADD, first)))
+                uops.append(self.uop(Step(AluOp.ADD, first)))
             uops += map(self.uop, steps)
         return seq(*map(self.nest, uops))
 
@@ -123,85 +107,24 @@ class _Arithmetic:
             result = replace(loop, var=var, body=result)
         return result
 
-    def update(self) -> _Step:
+    def update(self) -> Step:
         """The operation of a reduction, of the accumulator and one value."""
         value = self.assign.value
         assert isinstance(value, Binary)
-        operand = self.plain(value.right)
+        operand = plain(value.right)
         if not isinstance(operand, Access):
             raise LoweringError(
                 f"{self.stage}: the ALU reduces accumulators as they are, not {value.right}; "
                 "compute that in a stage of its own"
             )
-        return _Step(_OPERATIONS[value.op], operand)
-
-    def chain(self, value: Expr) -> tuple[Access | int, list[_Step]]:
-        """What the expression begins with, and the operations that follow."""
-        plain = self.plain(value)
-        if plain is not None:
-            return plain, []
-        if isinstance(value, Requantize):
-            first, steps = self.chain(value.value)
-            return first, [*steps, self.requantization(value)]
-        if not isinstance(value, Binary):
-            raise LoweringError(f"{self.stage}: the ALU cannot do {value}")
-        left, right, op = value.left, value.right, value.op
-        # The side that can be overwritten goes first, or else the one that is an expression.
-        if op in _COMMUTES and (
-            self.plain(right) is None
-            or (isinstance(self.plain(left), int) and not isinstance(self.plain(right), int))
-            or self.begins_in_place(right)
-        ):
-            left, right = right, left
-        operand = self.plain(right)
-        if operand is None:
-            raise LoweringError(
-                f"{self.stage}: both sides of {value} are expressions; compute one of them in a "
-                "stage of its own"
-            )
-        if op in ("-", "<<"):
-            if not isinstance(operand, int):
-                raise LoweringError(
-                    f"{self.stage}: the ALU cannot do {op} by a tensor, as in {value}"
-                )
-            op, operand = ("+" if op == "-" else ">>"), -operand
-        if op not in _OPERATIONS:
-            raise LoweringError(f"{self.stage}: the ALU has no {op}, as in {value}")
-        first, steps = self.chain(left)
-        return first, [*steps, _Step(_OPERATIONS[op], operand)]
-
-    def requantization(self, value: Requantize) -> _Step:
-        if not self.config.requantize:
-            raise LoweringError(
-                f"{self.stage}: requantize needs a machine with the extension REQUANTIZE; "
-                "on others scales are powers of two, by shifts"
-            )
-        parameters = [self.plain(part) for part in value.parameters]
-        accesses = [part for part in parameters if isinstance(part, Access)]
-        if len(accesses) != len(parameters):
-            raise LoweringError(f"{self.stage}: the parameters of {value} are not all accumulators")
-        return _Step(AluOp.REQUANTIZE, accesses[0], tuple(accesses[1:]))
-
-    def plain(self, value: Expr) -> Access | int | None:
-        """A constant or an accumulator, without anything to be computed."""
-        if isinstance(value, Cast) and value.dtype == value.value.dtype:
-            return self.plain(value.value)
-        if isinstance(value, Const):
-            return value.value
-        if isinstance(value, Access):
-            return value
-        return None
-
-    def begins_in_place(self, value: Expr) -> bool:
-        plain = self.plain(value)
-        return isinstance(plain, Access) and self.is_in_place(plain)
+        return Step(OPERATIONS[value.op], operand)
 
     def is_in_place(self, access: Access) -> bool:
         return access.source is self.assign.buffer and self.operand(access).index.same(
             self.dst.index
         )
 
-    def uop(self, step: _Step) -> Uop:
+    def uop(self, step: Step) -> Uop:
         label = self.assign.label
         if isinstance(step.operand, int):
             bound = 1 << IMMEDIATE_WIDTH - 1
@@ -211,6 +134,11 @@ class _Arithmetic:
                     f"within {-bound} to {bound - 1}; give the value as a tensor"
                 )
             return Uop(self.dst, label, alu=step.operation, immediate=step.operand)
+        if step.operation is AluOp.REQUANTIZE and not self.config.requantize:
+            raise LoweringError(
+                f"{self.stage}: requantize needs a machine with the extension REQUANTIZE; "
+                "on others scales are powers of two, by shifts"
+            )
         operand = self.operand(step.operand)
         for number, access in enumerate(step.following, 1):
             other = self.operand(access)

@@ -6,8 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.expr import Access, Binary, Const, Expr, Requantize
-from amaranth_vta.sw.compiler.ir import Allocate, Assign, Buffer, Function, Seq, Stmt, rebuild, walk
+from amaranth_vta.sw.compiler.alu_chain import chain
+from amaranth_vta.sw.compiler.expr import Access, Expr
+from amaranth_vta.sw.compiler.ir import (
+    Allocate,
+    Assign,
+    Buffer,
+    Function,
+    LoweringError,
+    Seq,
+    Stmt,
+    rebuild,
+    walk,
+)
 from amaranth_vta.sw.compiler.traverse import accesses
 from amaranth_vta.sw.compiler.traverse import rebuild as rebuild_expr
 
@@ -71,24 +82,14 @@ def _takes_over(old: Buffer, new: Buffer, stmt: Allocate, inner: Allocate) -> bo
 
 
 def _replaces_head(part: Assign, old: Buffer) -> bool:
-    """Whether ``old`` is what a chain of ALU operations can begin with, once and nowhere else."""
-    return sum(access.source is old for access in accesses(part.value)) == 1 and (
-        _head(part.value, old) is not None
-    )
-
-
-def _head(value: Expr, old: Buffer) -> Expr | None:
-    while isinstance(value, Binary | Requantize):
-        if isinstance(value, Requantize):
-            value = value.value
-            continue
-        left_has = any(access.source is old for access in accesses(value.left))
-        if not left_has and not (
-            value.op in ("+", "*", "min", "max") and isinstance(value.left, Access | Const)
-        ):
-            return None
-        value = value.left if left_has else value.right
-    return value if isinstance(value, Access) and value.source is old else None
+    """Whether ``old`` is what the chain of ALU operations begins with, once and nowhere else."""
+    if sum(access.source is old for access in accesses(part.value)) != 1:
+        return False
+    try:
+        first, _ = chain(part.value, lambda access: access.source is old, part.label.stage)
+    except LoweringError:
+        return False  # what is wrong with it is said when it is made instructions
+    return isinstance(first, Access) and first.source is old
 
 
 def _merge(stmt: Stmt, inner: Allocate, old: Buffer) -> Stmt:

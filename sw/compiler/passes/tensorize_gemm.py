@@ -78,9 +78,10 @@ def _tensorize(
             f"{config.block_out} accumulators ({assign.buffer.name}: {index})"
         )
     if not assign.reduces:
-        assert isinstance(assign.value, Const)
-        if assign.value.value:
-            raise LoweringError(f"{stage}: gemm begins at 0, not at {assign.value}")
+        if not isinstance(assign.value, Const) or assign.value.value:
+            raise LoweringError(
+                f"{stage}: {assign.value} is not a te.sum of products, which gemm begins at 0"
+            )
         uop = Uop(Operand(assign.buffer, dst), assign.label, reset=True)
         return _around([loop for loop in loops if loop.var not in outputs], uop)
     inp, wgt = _factors(assign, config)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 
 from amaranth_vta.sw.compiler import te
@@ -48,6 +52,65 @@ def test_a_constant_must_fit_its_dtype() -> None:
 def test_a_dtype_must_exist() -> None:
     with pytest.raises(te.ExpressionError, match="'float32' is not a dtype; the dtypes are int4"):
         te.placeholder((4,), "a", "float32")
+
+
+# What is wrong with these calls is not for the type checker to find.
+wrong: Any = te
+A: Any = te.placeholder((4,), "a")
+K = te.reduce_axis((0, 4), "k")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda i: 1.5, "b: its function gives 1.5, not an expression"),
+        (lambda i: A, r"b: its function gives a: int32\[4\], not an expression"),
+        (lambda i: A[1.5], r"a\[… 1.5 …\]: 1.5 is not a whole number"),
+        (lambda i: A[1:2], "slice.* is not a whole number"),
+        (lambda i: A[i] + np.arange(3), "is not a whole number"),
+        (lambda i: np.float32(2) * A[i], "is not a whole number"),
+        (lambda i: A[i] / 2, r"a\[i\] / 2: there are whole numbers only; write //"),
+        (lambda i: 4 // A[i], r"4 // a\[i\]: the divisor is not a positive constant"),
+        (
+            lambda i: wrong.if_then_else((i > 0) & (i < 3), A[i], 0),
+            r"\(i > 0\) & \(i < 3\): conditions are joined by te.all",
+        ),
+        (lambda i: wrong.if_then_else(True, A[i], 0), "True is not a condition"),
+        (lambda i: wrong.if_then_else(A[i], A[i], 0), r"a\[i\] is int32, not bool"),
+        (lambda i: wrong.if_then_else(wrong.all(), A[i], 0), r"all\(\) has no condition"),
+        (lambda i: wrong.sum(A[K]), r"sum\(a\[k\], axis=\[\]\): no axis is given"),
+        (lambda i: wrong.sum(A[K], axis=[K, K]), r"axis=\[k, k\]\): an axis is given twice"),
+        (lambda i: wrong.const(3.5), "3.5 is not a whole number"),
+        (
+            lambda i: wrong.max(A[i], 1 << 40),
+            r"max\(a\[i\], 1099511627776\): .* is not within int32",
+        ),
+    ],
+)
+def test_what_is_no_expression_is_refused(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(te.ExpressionError, match=message):
+        wrong.compute((4,), function, "b")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: wrong.placeholder(4, "a"), "a: its shape is 4, not a list of whole numbers"),
+        (lambda: wrong.placeholder((4.0,), "a"), "a: its shape: 4.0 is not a whole number"),
+        (lambda: wrong.reduce_axis(4, "k"), "its range is 4, not a list of whole numbers"),
+        (lambda: wrong.reduce_axis((0, 4, 2), "k"), r"a range is \(begin, end\)"),
+        (lambda: wrong.pad(A, 1), "pad: the pads before is 1, not a list of whole numbers"),
+        (lambda: wrong.pad(A, [-1]), "hold a negative one"),
+    ],
+)
+def test_sizes_are_whole_numbers(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(te.ExpressionError, match=message):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    b = wrong.compute((np.int64(4),), lambda i: np.int32(3) + A[i] * np.int64(2), "b")
+    assert str(b.op.body) == "3 + (a[i] * 2)"
 
 
 def test_a_shape_must_be_positive() -> None:

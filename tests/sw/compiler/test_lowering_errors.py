@@ -231,6 +231,54 @@ def output_that_is_no_argument() -> Scheduled:
     return s, args[:1]
 
 
+def argument_that_is_inlined() -> Scheduled:
+    a = te.placeholder((8,), "a")
+    b = te.compute((8,), lambda i: a[i] + 1, "b")
+    c = te.compute((8,), lambda i: b[i], "c")
+    s = te.create_schedule(c.op)
+    s[b].compute_inline()
+    return s, [a, b, c]
+
+
+def argument_within_a_stage() -> Scheduled:
+    s, args = argument_that_is_inlined()
+    s[args[1]].inlined = False
+    s[args[1]].compute_at(s[args[2]], args[2].op.axis[0])
+    return s, args
+
+
+def argument_twice() -> Scheduled:
+    s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
+    return s, [args[0], *args]
+
+
+def stages_within_each_other() -> Scheduled:
+    a = te.placeholder((8,), "a")
+    b = te.compute((8,), lambda i: a[i], "b")
+    c = te.compute((8,), lambda i: b[i], "c")
+    d = te.compute((8,), lambda i: c[i], "d")
+    s = te.create_schedule(d.op)
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[c].compute_at(s[b], b.op.axis[0])
+    return s, [a, d]
+
+
+def stage_within_one_that_is_inlined() -> Scheduled:
+    s, args = stages_within_each_other()
+    c = next(stage for stage in s.stages if stage.name == "c")
+    c.compute_root()
+    c.compute_inline()
+    return s, args
+
+
+def product_that_is_none() -> Scheduled:
+    s, args = computed(lambda a, b: a + b)
+    result = next(stage for stage in s.stages if stage.name == "result")
+    result.pragmas.clear()
+    result.tensorize(result.op.axis[0], ENV.gemm)
+    return s, args
+
+
 def input_that_is_no_argument() -> Scheduled:
     s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
     return s, args[1:]
@@ -275,6 +323,15 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (parts_of_a_fused_axis, r"b\.i_j_fused is fused from loops of 4 x 6 and cannot be split by 8"),
     (output_that_is_no_argument, "y is computed but is not one of the arguments"),
     (input_that_is_no_argument, "x is read but is not one of the arguments"),
+    (argument_that_is_inlined, "b is an argument, which cannot be inlined"),
+    (argument_within_a_stage, "b is an argument, which cannot be computed within another stage"),
+    (argument_twice, "x is an argument twice"),
+    (stages_within_each_other, r"c is computed at b\.i: that is a circle, b within c within b"),
+    (
+        stage_within_one_that_is_inlined,
+        r"b is computed at c\.i, but c is inlined and has no loops",
+    ),
+    (product_that_is_none, r"result: a_buf.* \+ b_buf.* is not a te\.sum of products"),
     (
         lambda: multiplied(axis=5),
         r"total: the loops within gemm do not walk through a tile of 1 x 4 accumulators",
@@ -290,9 +347,13 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (lambda: multiplied(transposed=True), "which does not walk through tiles of 4 x 4 scalars"),
     (
         lambda: computed(lambda a, b: (a + 1) * (b + 1)),
-        "both sides of .* are expressions; compute one of them in a stage of its own",
+        "both sides of .* must be computed first; do that in a stage of its own",
     ),
-    (lambda: computed(lambda a, b: a - b), "result: the ALU cannot do - by a tensor, as in"),
+    (
+        lambda: computed(lambda a, b: a >> te.max(b, 0)),
+        r"result: the right side of a_buf.* >> max\(.* must be computed first",
+    ),
+    (lambda: computed(lambda a, b: (a + b) // 2), "result: the ALU has no //, as in"),
     (lambda: computed(lambda a, b: a << b), "result: the ALU cannot do << by a tensor, as in"),
     (
         lambda: computed(lambda a, b: a + b + 40000),

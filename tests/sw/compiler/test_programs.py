@@ -15,9 +15,10 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import Module
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build, pack, unpack
+from amaranth_vta.sw.compiler.build import BuildError, Function, build, pack, unpack
 from amaranth_vta.sw.compiler.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr
 from amaranth_vta.sw.compiler.interpret import interpret
 from amaranth_vta.sw.compiler.ir import Function as LoopNest
 from amaranth_vta.sw.compiler.ir import LoweringError, Seq
@@ -502,32 +503,109 @@ def test_pooling_of_stored_scalars(config: str, kind: str) -> None:
     check(Program(s, [x, y], env))
 
 
+def element_wise(
+    env: Environment, functions: list[Callable[..., Expr]], inputs: int = 2
+) -> Program:
+    """Stages of the ALU, one after the other: each of the inputs and of the one before."""
+    shape = (6, env.BATCH, env.BLOCK_OUT)
+    args = [te.placeholder(shape, name, env.acc_dtype) for name in "abc"[:inputs]]
+    bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in args]
+    stages: list[Tensor] = []
+    for number, function in enumerate(functions):
+        reads = [*bufs, *stages[-1:]]
+        stages.append(
+            te.compute(
+                shape,
+                lambda *i, f=function, reads=reads: f(*(t(*i) for t in reads)),
+                f"stage{number}",
+            )
+        )
+    stored = te.compute(shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "stored")
+    s = te.create_schedule(stored.op)
+    for tensor in [*bufs, *stages]:
+        if tensor.op in [stage.op for stage in s.stages]:
+            s[tensor].set_scope(env.acc_scope)
+            s[tensor].pragma(s[tensor].op.axis[0], env.alu if tensor in stages else env.dma_copy)
+    s[stored].pragma(s[stored].op.axis[0], env.dma_copy)
+    return Program(s, [*args, stored], env)
+
+
 def test_every_alu_operation_in_one_expression() -> None:
     env = Environment(PRESETS["batch2"])
-    shape = (6, env.BATCH, env.BLOCK_OUT)
-    names = ("a", "b", "c")
-    a, b, c = (te.placeholder(shape, name, env.acc_dtype) for name in names)
-    bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (a, b, c)]
-    x, y, z = bufs
     low, high = dtype_interval(env.out_dtype)
-    result = te.compute(
-        shape,
-        lambda *i: te.min(
-            te.max(((5 * x(*i) + y(*i)) >> z(*i)) * x(*i) - 3 << 2, z(*i)) >> 3, high
-        ),
-        "result",
-    )
-    out = te.compute(shape, lambda *i: te.max(result(*i), low), "clipped")
-    stored = te.compute(shape, lambda *i: out(*i).astype(env.out_dtype), "stored")
-    s = te.create_schedule(stored.op)
-    for tensor in bufs:
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-    for tensor in (result, out):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
-    s[stored].pragma(s[stored].op.axis[0], env.dma_copy)
-    check(Program(s, [a, b, c, stored], env))
+    functions: list[Callable[..., Expr]] = [
+        lambda x, y, z: te.min(te.max(((5 * x + y) >> z) * x - 3 << 2, z) >> 3, high),
+        lambda x, y, z, before: te.max(before, low),
+    ]
+    check(element_wise(env, functions, inputs=3))
+
+
+def random_expression(pick: random.Random, values: tuple[Expr, ...], depth: int) -> Expr:
+    if depth == 0 or pick.random() < 0.2:
+        return pick.choice([*values, te.const(pick.randint(-300, 300), values[0].dtype)])
+    left, right = (random_expression(pick, values, depth - 1) for _ in range(2))
+    match pick.choice(["+", "-", "*", "min", "max", ">>", "<<", "- const", "const -"]):
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "min":
+            return te.min(left, right)
+        case "max":
+            return te.max(left, right)
+        case ">>":
+            return left >> pick.randint(-40, 40)
+        case "<<":
+            return left << pick.randint(-40, 40)
+        case "- const":
+            return left - pick.randint(-99, 99)
+    return pick.randint(-99, 99) - left
+
+
+def random_arithmetic(seed: int) -> Program:
+    pick = random.Random(seed)
+
+    def function(*values: Expr) -> Expr:
+        return values[0] + random_expression(pick, values, 3)
+
+    return element_wise(Environment(PRESETS[CONFIGS[seed % 3]]), [function] * 3)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_arithmetic_is_exact_or_refused(block: int) -> None:
+    """What is overwritten is never needed again, whichever side of an operation it is on."""
+    exact = 0
+    for seed in range(50 * block, 50 * block + 50):
+        program = random_arithmetic(seed)
+        if lower(program.schedule, program.args, env=program.env).problem is None:
+            check(program, seed)
+            exact += 1
+        else:
+            with pytest.raises(BuildError, match="must be computed first|an immediate is within"):
+                program.build()
+    assert exact > 10
+
+
+def test_a_maximum_of_accumulators_begins_at_the_least_of_them() -> None:
+    """It takes two immediates to make it."""
+    env = Environment(PRESETS["batch2"])
+    x = te.placeholder((3, 5, env.BATCH, env.BLOCK_OUT), "x", env.acc_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    k = te.reduce_axis((0, 5), "k")
+    for reduce in (te.max, te.min):
+        best = te.compute(
+            (3, *x.shape[2:]), lambda i, b, c, r=reduce: r(x_buf(i, k, b, c), axis=k), "best"
+        )
+        y = te.compute(best.shape, lambda *i, best=best: best(*i).astype(env.out_dtype), "y")
+        s = te.create_schedule(y.op)
+        for tensor in (x_buf, best):
+            s[tensor].set_scope(env.acc_scope)
+        s[x_buf].pragma(x_buf.op.axis[0], env.dma_copy)
+        s[best].pragma(best.op.axis[0], env.alu)
+        s[y].pragma(y.op.axis[0], env.dma_copy)
+        check(Program(s, [x, y], env))
 
 
 def test_a_function_can_be_called_with_arrays_again_and_again() -> None:
@@ -554,6 +632,10 @@ def test_a_function_can_be_called_with_arrays_again_and_again() -> None:
         function(*inputs.values(), got.astype(np.int32))
     with pytest.raises(ValueError, match="function takes 3 arrays, not 1"):
         function(got)
+    with pytest.raises(ValueError, match="y is int4.*, not a list"):
+        function(*inputs.values(), got.tolist())
+    with pytest.raises(ValueError, match="x is int4.*; the array holds 8 to 8"):
+        function(np.full(args[0].shape, 8, np.int8), inputs[args[1]], got)
 
 
 def test_a_convolution_in_the_published_form_runs() -> None:

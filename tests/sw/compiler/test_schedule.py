@@ -72,6 +72,55 @@ def _cache_for_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s.cache_read(s[b].op.body.left.source, "acc", [c])  # type: ignore[union-attr]
 
 
+def _marked_then_split(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].pragma(c.op.axis[0], "alu")
+    s[c].split(c.op.axis[0], 2)
+
+
+def _thread_then_fused(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].bind(c.op.axis[1], te.thread_axis("cthread"))
+    s[c].fuse(*c.op.axis)
+
+
+def _two_kinds(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].pragma(c.op.axis[0], "alu")
+    s[c].tensorize(c.op.axis[1], get_env().gemm)
+
+
+def _scope_of_an_output(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].set_scope("acc")
+
+
+def _placeholder_within(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    source = s.stages[0].tensor
+    s[source].compute_at(s[c], c.op.axis[0])
+
+
+def _another_schedule(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(te.create_schedule(c.op)[c], c.op.axis[0])
+
+
+def _tensor_for_a_stage(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(c, c.op.axis[0])  # type: ignore[arg-type]
+
+
+def _stage_by_name(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s["c"]  # type: ignore[index]
+
+
+def _half_a_loop(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].split(c.op.axis[0], 2.5)  # type: ignore[arg-type]
+
+
+def _late_cache(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[c].reorder(c.op.axis[1], c.op.axis[0])
+    s.cache_write(c, "acc")
+
+
+def _cache_for_nobody(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s.cache_read(b, "acc", [])
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -86,8 +135,19 @@ def _cache_for_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_no_intrinsic, "tensorize of c.i: 'gemm' is not an intrinsic; use env.gemm"),
         (_inlined_output, "compute_inline of c: an output must be stored"),
         (_twice_in_an_order, "reorder of c: an axis is given twice"),
-        (_no_copies, "double_buffer of b: 0 copies"),
+        (_no_copies, "double_buffer of b: 0 is not positive"),
         (_cache_for_a_stranger, "cache_read of a: c does not read it"),
+        (_marked_then_split, "split of c.i: it has been marked as alu already; split it before"),
+        (_thread_then_fused, "fuse of c.j: it has been marked as a thread already"),
+        (_two_kinds, "tensorize by gemm of c.j: c is alu from i inward already"),
+        (_scope_of_an_output, "set_scope of c: an output stays in dram; use cache_write"),
+        (_placeholder_within, "compute_at of a: a placeholder is not computed"),
+        (_another_schedule, "compute_at of b: c is a stage of another schedule"),
+        (_tensor_for_a_stage, r"compute_at of b: c: int32\[8, 6\] is no stage, as s\[…\] is"),
+        (_stage_by_name, r"s\['c'\]: a stage is found by its tensor, or the tensor's op"),
+        (_half_a_loop, "split of c.i: 2.5 is not a whole number"),
+        (_late_cache, "cache_write of c: it has been scheduled already"),
+        (_cache_for_nobody, "cache_read of b: no reader is given"),
     ],
 )
 def test_a_step_that_cannot_be_done_says_why(
@@ -97,6 +157,21 @@ def test_a_step_that_cannot_be_done_says_why(
     s = te.create_schedule(c.op)
     with pytest.raises(te.ScheduleError, match=message):
         step(s, b, c)
+
+
+def test_fuse_takes_any_number_of_axes() -> None:
+    a = te.placeholder((2, 3, 4), "a")
+    b = te.compute((2, 3, 4), lambda i, j, k: a[i, j, k], "b")
+    s = te.create_schedule(b.op)
+    assert s[b].fuse(*b.op.axis).name == "i_j_fused_k_fused"
+    assert len(s[b].leaves) == 1
+
+
+def test_a_schedule_needs_an_output() -> None:
+    with pytest.raises(te.ExpressionError, match="a schedule needs an output"):
+        te.create_schedule([])
+    with pytest.raises(te.ExpressionError, match="create_schedule: None is no tensor"):
+        te.create_schedule(None)  # type: ignore[arg-type]
 
 
 def test_only_cthreads_exist() -> None:
