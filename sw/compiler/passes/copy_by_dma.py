@@ -19,7 +19,6 @@ from amaranth_vta.sw.compiler.expr import (
     Affine,
     AllOf,
     Cast,
-    Compare,
     Const,
     Expr,
     Select,
@@ -48,6 +47,7 @@ from amaranth_vta.sw.compiler.machine import (
     tile_loops,
     tile_scalars,
 )
+from amaranth_vta.sw.compiler.partition import not_negative
 from amaranth_vta.sw.compiler.simplify import simplify, value_interval
 
 _PAD_LIMIT = (1 << PAD_WIDTH) - 1
@@ -198,7 +198,13 @@ class _Copies:
         """Narrows the dimensions; returns what must not be negative besides."""
         guards = []
         for condition in conditions:
-            for form in _not_negative(condition, assign.label.stage):
+            forms = not_negative(condition)
+            if forms is None:
+                raise LoweringError(
+                    f"{assign.label.stage}: the condition {condition} is not a comparison of "
+                    "affine indices"
+                )
+            for form in forms:
                 within = [var for var in tile if var in form.terms]
                 if within:
                     raise LoweringError(
@@ -381,21 +387,3 @@ def _constant(value: Expr, casts: Sequence[str]) -> int | None:
     for dtype in reversed(casts):
         number = wrap(number, dtype)
     return number
-
-
-def _not_negative(condition: Expr, stage: str) -> list[Affine]:
-    """Forms that are all at least 0 where, and only where, the condition holds."""
-    if isinstance(condition, Compare) and condition.op != "!=":
-        left, right = Affine.of(condition.left), Affine.of(condition.right)
-        if left is not None and right is not None:
-            less, one = right.plus(left, -1), Affine({}, 1)
-            return {
-                "<": [less.plus(one, -1)],
-                "<=": [less],
-                ">": [less.times(-1).plus(one, -1)],
-                ">=": [less.times(-1)],
-                "==": [less, less.times(-1)],
-            }[condition.op]
-    if isinstance(condition, Const) and condition.value:
-        return []
-    raise LoweringError(f"{stage}: the condition {condition} is not a comparison of affine indices")

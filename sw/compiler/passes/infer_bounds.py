@@ -8,7 +8,7 @@ iterations that are all alike, so that tails are nests of their own and no guard
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from amaranth_vta.sw.compiler.dtypes import Interval
@@ -27,6 +27,7 @@ from amaranth_vta.sw.compiler.ir import (
     map_expressions,
     seq,
 )
+from amaranth_vta.sw.compiler.partition import Limit, cut, limits_of
 from amaranth_vta.sw.compiler.schedule import Fuse, Schedule, Split, Stage
 from amaranth_vta.sw.compiler.simplify import identity, simplify, value_interval
 from amaranth_vta.sw.compiler.tensor import Tensor
@@ -93,8 +94,7 @@ class _Loops:
     first: set[Var]
     last: set[Var]
     values: dict[Var, Affine]
-    # Sums of loop variables with the greatest value that each may have.
-    limits: list[tuple[Affine, int]]
+    limits: list[Limit]
     buffer: Buffer
     # The indices within `buffer` in terms of the loops.
     indices: list[Affine] = field(default_factory=list)
@@ -257,7 +257,7 @@ class _Builder:
     def _loops(self, stage: Stage, bounds: _Bounds, buffer: Buffer) -> _Loops:
         atoms: dict[IterVar, list[_Atom]] = {}
         parts: dict[Var, Affine] = {}
-        limits: list[tuple[Affine, int]] = []
+        limits: list[Limit] = []
         extents = [extent for _, extent in bounds]
         for axis, extent in zip(stage.op.axis, extents, strict=True):
             atoms[axis] = [_Atom(Var(axis.name), extent, axis)]
@@ -288,13 +288,19 @@ class _Builder:
             values[axis] = relative[axis].plus(begin)
         for axis in stage.reduce_axis:
             values[axis] = relative[axis].plus(Affine({}, axis.begin))
+        limits = [replace(limit, form=_expand(limit.form, parts)) for limit in limits]
+        for limit in limits_of(self.bodies[stage]):
+            form = limit.form.replace(values)
+            # What depends on loops around all of these is left to be asked.
+            if form.terms.keys() <= {atom.var for atom in order}:
+                limits.append(replace(limit, form=form))
         return _Loops(
             stage,
             order,
             first,
             last,
             values,
-            [(_expand(form, parts), most) for form, most in limits],
+            limits,
             buffer,
             [relative[axis] for axis in stage.op.axis],
         )
@@ -304,7 +310,7 @@ class _Builder:
         loops: _Loops,
         depth: int,
         fixed: dict[Var, Affine],
-        limits: list[tuple[Affine, int]],
+        limits: list[Limit],
         initialize: bool = False,
     ) -> Stmt:
         """The loops from ``depth`` inward; those further out are ``fixed``."""
@@ -316,7 +322,10 @@ class _Builder:
         if atom.axis.kind == "reduce" and not any(
             a.axis.kind == "reduce" for a in loops.order[:depth]
         ):
-            start = self._nest(loops, depth, fixed, limits, initialize=True)
+            # Whatever is summed, every element begins.
+            own = {a.var for a in loops.order if a.axis.kind == "reduce"}
+            kept = [limit for limit in limits if not own & limit.form.terms.keys()]
+            start = self._nest(loops, depth, fixed, kept, initialize=True)
             kind = _kind(stage)
             if kind and not self._within_region(loops, depth):
                 start = Region(kind, start)
@@ -332,17 +341,19 @@ class _Builder:
         loops: _Loops,
         depth: int,
         fixed: dict[Var, Affine],
-        limits: list[tuple[Affine, int]],
+        limits: list[Limit],
         initialize: bool,
     ) -> Stmt:
         atom, stage = loops.order[depth], loops.stage
-        parts = []
-        for begin, end, rest in self._cut(loops, depth, fixed, limits):
+        nests = []
+        within = {other.var: other.extent for other in loops.order[depth + 1 :]}
+        for part in cut(atom.var, atom.extent, within, fixed, limits, self.ranges):
+            begin, end, rest = part.begin, part.end, part.limits
             if end - begin == 1:
                 inner = self._inside(
                     loops, depth, {**fixed, atom.var: Affine({}, begin)}, rest, initialize
                 )
-                parts.append(inner)
+                nests.append(inner)
                 continue
             var = Var(atom.var.name)
             self.ranges[var] = (0, end - begin - 1)
@@ -355,8 +366,8 @@ class _Builder:
             elif atom.axis in stage.unrolled:
                 kind = "unroll"
             label = Label(stage.name, atom.axis.name, atom.axis.origin)
-            parts.append(For(var, end - begin, inner, label, kind))
-        result = seq(*parts)
+            nests.append(For(var, end - begin, inner, label, kind))
+        result = seq(*nests)
         mark = _mark(stage, atom.axis)
         if mark and not initialize and atom.var in loops.first:
             return Region(mark, result)
@@ -367,7 +378,7 @@ class _Builder:
         loops: _Loops,
         depth: int,
         fixed: dict[Var, Affine],
-        limits: list[tuple[Affine, int]],
+        limits: list[Limit],
         initialize: bool,
     ) -> Stmt:
         atom = loops.order[depth]
@@ -404,57 +415,6 @@ class _Builder:
             loops.buffer, indices, body.combine(Access(loops.buffer, indices), value), label, True
         )
 
-    def _cut(
-        self,
-        loops: _Loops,
-        depth: int,
-        fixed: Mapping[Var, Affine],
-        limits: list[tuple[Affine, int]],
-    ) -> list[tuple[int, int, list[tuple[Affine, int]]]]:
-        """Ranges of the iterations of a loop for which the loops within are the same, with the
-        limits that the loops within must still keep."""
-        atom = loops.order[depth]
-        later = {other.var: other.extent for other in loops.order[depth + 1 :]}
-        pieces: list[tuple[int, int, list[tuple[Affine, int]]]] = []
-        signature_before: object = None
-        if not limits:
-            return [(0, atom.extent, [])]
-        for iteration in range(atom.extent):
-            rest: list[tuple[Affine, int]] = []
-            signature: list[object] = []
-            outside = False
-            for form, most in limits:
-                known = form.replace({**fixed, atom.var: Affine({}, iteration)})
-                inner = {v: f for v, f in known.terms.items() if v in later}
-                low, high = value_interval(
-                    Affine({v: f for v, f in known.terms.items() if v not in later}, known.const),
-                    self.ranges,
-                )
-                reach = sum(f * (later[v] - 1) for v, f in inner.items())
-                if high + reach <= most:
-                    continue
-                if low > most:
-                    outside = True
-                    break
-                rest.append((form, most))
-                if atom.var not in form.terms:
-                    continue
-                if len(inner) == 1:
-                    (factor,) = inner.values()
-                    counts = {(most - end) // factor for end in (low, high)}
-                    signature.append(counts.pop() if len(counts) == 1 else iteration)
-                else:
-                    signature.append(iteration)
-            if outside:
-                continue
-            key = (tuple(signature), len(rest))
-            if pieces and key == signature_before and pieces[-1][1] == iteration:
-                pieces[-1] = (pieces[-1][0], iteration + 1, rest)
-            else:
-                pieces.append((iteration, iteration + 1, rest))
-            signature_before = key
-        return pieces
-
 
 def _kind(stage: Stage) -> str:
     for axis in stage.leaves:
@@ -480,7 +440,7 @@ def _split(
     relation: Split,
     atoms: list[_Atom],
     parts: dict[Var, Affine],
-    limits: list[tuple[Affine, int]],
+    limits: list[Limit],
 ) -> tuple[list[_Atom], list[_Atom]]:
     """The loops of the outer and of the inner axis of a split."""
     total = prod(atom.extent for atom in atoms)
@@ -504,7 +464,7 @@ def _split(
         inner = _Atom(Var(relation.inner.name), size, relation.inner)
         parts[atom.var] = Affine({outer.var: size, inner.var: 1})
         if atom.extent % size:
-            limits.append((Affine({atom.var: 1}), atom.extent - 1))
+            limits.append(Limit(Affine({atom.var: 1}), atom.extent - 1))
         return [*atoms[:position], outer], [inner, *atoms[position + 1 :]]
     extents = " x ".join(str(atom.extent) for atom in atoms)
     raise LoweringError(

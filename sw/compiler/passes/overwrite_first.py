@@ -8,6 +8,7 @@ is moved within the loops, which would be written twice, the reset stays.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.expr import Affine, Const, Var
@@ -38,8 +39,7 @@ def _visit(stmt: Stmt) -> Stmt:
         return stmt
     parts: list[Stmt] = []
     for part in stmt.body:
-        reset = _reset_buffer(parts[-1]) if parts else None
-        changed = None if reset is None else _overwriting(part, reset)
+        changed = _overwriting(part, parts[-1]) if parts else None
         if changed is None:
             parts.append(part)
         else:
@@ -57,14 +57,19 @@ def _reset_buffer(stmt: Stmt) -> Buffer | None:
     return first.buffer if is_reset and not first.reduces else None
 
 
-def _overwriting(stmt: Stmt, buffer: Buffer) -> Stmt | None:
-    """``stmt`` with its first update of each element of ``buffer`` setting it; None if that
-    cannot be told from the others, or takes more than one instruction."""
+def _overwriting(stmt: Stmt, reset: Stmt) -> Stmt | None:
+    """``stmt`` with its first update of each element that ``reset`` sets to 0 setting it; None if
+    that cannot be told from the others, or takes more than one instruction."""
     assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
     moves_data = any(isinstance(part, Allocate) for part in walk(stmt))
-    if len(assigns) != 1 or assigns[0].buffer is not buffer or moves_data:
+    if len(assigns) != 1 or assigns[0].buffer is not _reset_buffer(reset) or moves_data:
         return None
-    return _first(stmt)
+    # Where the loops have been cut, this may be but one of several that update parts of it.
+    updated, cleared = (
+        prod(part.extent for part in walk(nest) if isinstance(part, For) and part.var in variables)
+        for nest, variables in ((stmt, _outputs(stmt)), (reset, _outputs(reset)))
+    )
+    return _first(stmt) if updated == cleared else None
 
 
 def _first(stmt: Stmt) -> Stmt | None:

@@ -248,11 +248,65 @@ def requantized() -> Scheduled:
     return s, [x, w, p, y]
 
 
+def sum_under_a_condition() -> Scheduled:
+    """Every other tap of a kernel of three, for results in turn, as a transposed convolution."""
+    x = te.placeholder((5,), "x")
+    w = te.placeholder((3,), "w")
+    t = te.reduce_axis((0, 2), "t")
+    y = te.compute(
+        (4, 2),
+        lambda i, p: te.sum(te.if_then_else(t * 2 + p < 3, x[i + t] * w[t * 2 + p], 0), axis=t),
+        "y",
+    )
+    return te.create_schedule(y.op), [x, w, y]
+
+
+def two_sources() -> Scheduled:
+    a, b = te.placeholder((3, 2), "a"), te.placeholder((4, 2), "b")
+    y = te.compute((7, 2), lambda i, j: te.if_then_else(i < 3, a[i, j], b[i - 3, j]), "y")
+    s = te.create_schedule(y.op)
+    s[y].split(y.op.axis[0], 2)
+    return s, [a, b, y]
+
+
+def parts_of_a_product() -> Scheduled:
+    """No first input for the second output: what is reset is more than the first nest updates."""
+    x = te.placeholder((3, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
+    w = te.placeholder((3, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
+    bufs = [te.compute(t.shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (x, w)]
+    ko, ki = te.reduce_axis((0, 3), "ko"), te.reduce_axis((0, ENV.BLOCK_IN), "ki")
+    total = te.compute(
+        (2, *TAIL),
+        lambda o, b, k: te.sum(
+            te.if_then_else(
+                ko >= o,
+                bufs[0][ko, b, ki].astype(ENV.acc_dtype) * bufs[1][ko, k, ki].astype(ENV.acc_dtype),
+                0,
+            ),
+            axis=[ko, ki],
+        ),
+        "total",
+    )
+    y = te.compute(total.shape, lambda *i: total(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    for tensor, scope in zip((*bufs, total), ("inp", "wgt", "acc"), strict=True):
+        s[tensor].set_scope(scope)
+    for tensor in bufs:
+        s[tensor].pragma(tensor.op.axis[0], ENV.dma_copy)
+    o, b, k = total.op.axis
+    s[total].reorder(ko, o, b, k, ki)
+    s[total].tensorize(b, ENV.gemm)
+    s[y].pragma(y.op.axis[0], ENV.dma_copy)
+    return s, [x, w, y]
+
+
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
     ("infer_bounds", minor_loops_outside),
     ("infer_bounds", fused_loops),
     ("infer_bounds", windows),
+    ("infer_bounds", sum_under_a_condition),
+    ("infer_bounds", two_sources),
     ("interleave_threads", lambda: product(threads=True)),
     ("unroll_loops", unrolled),
     ("share_storage", arithmetic),
@@ -269,6 +323,7 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("insert_tokens", product),
     ("insert_tokens", doubled),
     ("overwrite_first", requantized),
+    ("overwrite_first", parts_of_a_product),
     ("tensorize_gemm", requantized),
     ("map_to_alu", requantized),
     ("allocate_scratchpads", requantized),
@@ -277,7 +332,7 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
 
 
 def environment(case: tuple[str, Callable[[], Scheduled]]) -> Environment:
-    return EXTENDED if case[1] in (requantized, padded_with_a_value) else ENV
+    return EXTENDED if case[1] in (requantized, padded_with_a_value, parts_of_a_product) else ENV
 
 
 def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:

@@ -1,0 +1,285 @@
+"""Two-dimensional transposed convolution with bias and requantization.
+
+Result h of an axis is the sum over all inputs i and taps k with i · stride + k = h + pad. The
+results of one phase, h modulo the stride, all meet the same taps: they are a convolution of their
+own, of every stride-th tap, and nothing is multiplied by zeros put between the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr
+from amaranth_vta.sw.compiler.tensor import Tensor
+
+from .requantize import Requantize, Rescale, post_processed
+from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
+
+
+@dataclass(frozen=True)
+class TransposedConv2d:
+    """Sizes of a transposed convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH
+    images, BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in
+    pixels; ``pads`` are rows and columns that are cut off the result at the top, left, bottom
+    and right, and ``output_padding`` those that it has more at the bottom and the right."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    requantize: Requantize | Rescale
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    output_padding: tuple[int, int] = (0, 0)
+
+    @property
+    def vertical(self) -> Axis:
+        before, after = self.pads[0], self.pads[2] - self.output_padding[0]
+        return Axis(self.height, self.kernel[0], self.strides[0], before, after)
+
+    @property
+    def horizontal(self) -> Axis:
+        before, after = self.pads[1], self.pads[3] - self.output_padding[1]
+        return Axis(self.width, self.kernel[1], self.strides[1], before, after)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One of the two axes: ``before`` and ``after`` are what is cut off the result.
+
+    Result h = ``stride`` · q + p, of phase p, is the sum over t of inputs q + ``ahead`` - t and
+    taps ``stride`` · t + p - ``back``, as far as there are such taps.
+    """
+
+    inputs: int
+    kernel: int
+    stride: int
+    before: int
+    after: int
+
+    @property
+    def results(self) -> int:
+        return (self.inputs - 1) * self.stride + self.kernel - self.before - self.after
+
+    @property
+    def steps(self) -> int:
+        """Results of one phase, of which the last one may be too much."""
+        return parts(self.results, self.stride)
+
+    @property
+    def ahead(self) -> int:
+        return (self.stride - 1 + self.before) // self.stride
+
+    @property
+    def back(self) -> int:
+        return self.ahead * self.stride - self.before
+
+    @property
+    def taps(self) -> int:
+        """How many of them a result can meet, those that there are not included."""
+        return (self.kernel - 1 + self.back) // self.stride + 1
+
+    @property
+    def pads(self) -> tuple[int, int]:
+        """Zeros that are read in front of the inputs and behind them."""
+        return max(self.taps - 1 - self.ahead, 0), max(self.steps + self.ahead - self.inputs, 0)
+
+
+@dataclass(frozen=True)
+class TransposedConv2dKnobs:
+    """The tile of the output that accumulates at a time: ``outputs`` channel tiles and, of each
+    phase, ``rows`` and ``columns``; and the ``inputs`` channel tiles and rows of ``taps`` of
+    each phase that are loaded at a time. With ``ahead`` the next ones are loaded while the machine
+    computes, and with ``in_turn`` the next tile accumulates while one is requantized and stored."""
+
+    outputs: int
+    rows: int
+    columns: int
+    inputs: int
+    taps: int
+    ahead: bool = False
+    in_turn: bool = False
+
+    def is_whole(self, c: TransposedConv2d) -> bool:
+        """Whether all that accumulates in a tile is loaded at a time."""
+        return self.inputs >= c.inputs and self.taps >= c.vertical.taps
+
+
+def transposed_conv2d(
+    workload: TransposedConv2d,
+    env: Environment,
+    knobs: TransposedConv2dKnobs | None = None,
+    name: str = "transposed_conv2d",
+) -> Function:
+    """A function of input, weights, bias and output.
+
+    Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
+    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
+    BLOCK_OUT) acc_dtype, or parameters, as `post_processed` says; output is (batch, outputs, output
+    height, output width, BATCH, BLOCK_OUT) out_dtype. Without knobs the cheapest ones are taken.
+    Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    """
+
+    def built(chosen: TransposedConv2dKnobs) -> Function:
+        schedule, args = scheduled(workload, env, chosen)
+        return build(schedule, args, name=name, env=env)
+
+    if knobs is not None:
+        return built(knobs)
+    return build_best(name, candidates(workload, env.config), built)
+
+
+def scheduled(
+    workload: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnobs
+) -> tuple[te.Schedule, list[Tensor]]:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    c, v, u, acc = workload, workload.vertical, workload.horizontal, env.acc_dtype
+    x = te.placeholder(
+        (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
+    )
+    w = te.placeholder(
+        (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
+    )
+    (top, bottom), (left, right) = v.pads, u.pads
+    x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    ci, ty, tx, ki = (
+        te.reduce_axis((0, extent), axis)
+        for extent, axis in (
+            (c.inputs, "ci"),
+            (v.taps, "ty"),
+            (u.taps, "tx"),
+            (env.BLOCK_IN, "ki"),
+        )
+    )
+
+    def term(n: Expr, o: Expr, *i: Expr) -> Expr:
+        h, p, w_, q, b, k = i
+        dy, dx = ty * v.stride + p - v.back, tx * u.stride + q - u.back
+        pixel = x_buf[n, ci, h + v.ahead + top - ty, w_ + u.ahead + left - tx, b, ki]
+        weight = w_buf[o, ci, dy, dx, k, ki]
+        there = te.all(dy >= 0, dy < v.kernel, dx >= 0, dx < u.kernel)
+        return te.if_then_else(there, pixel.astype(acc) * weight.astype(acc), 0)
+
+    conv = te.compute(
+        (c.batch, c.outputs, v.steps, v.stride, u.steps, u.stride, env.BATCH, env.BLOCK_OUT),
+        lambda *i: te.sum(term(*i), axis=[ci, ty, tx, ki]),
+        "conv",
+    )
+    constants, constants_buf, stages = post_processed(
+        conv, (c.outputs,), lambda n, o, *_: (o,), c.requantize, env
+    )
+    y = te.compute(
+        (c.batch, c.outputs, v.results, u.results, env.BATCH, env.BLOCK_OUT),
+        lambda n, o, h, w, b, k: stages[-1](
+            n, o, h // v.stride, h % v.stride, w // u.stride, w % u.stride, b, k
+        ).astype(env.out_dtype),
+        "y",
+    )
+
+    s = te.create_schedule(y.op)
+    n, o, h, w_, b, k = s[y].op.axis
+    (oo, oi), (ho, hi), (wo, wi) = (
+        s[y].split(axis, factor)
+        for axis, factor in (
+            (o, knobs.outputs),
+            (h, knobs.rows * v.stride),
+            (w_, knobs.columns * u.stride),
+        )
+    )
+    (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
+    s[y].reorder(oo, n, ho, wo, oi, hq, hp, wq, wp, b, k)
+    s[y].pragma(oi, env.dma_copy)
+    for tensor in (conv, *stages):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], wo)
+        if knobs.in_turn:
+            s[tensor].double_buffer()
+    for tensor in stages:
+        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+    s[constants_buf].set_scope(env.acc_scope)
+    if not knobs.in_turn:
+        s[constants_buf].compute_at(s[y], oo)
+    s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
+
+    n, o, h, p, w_, q, b, k = s[conv].op.axis
+    co, ci_ = s[conv].split(ci, knobs.inputs)
+    to, ti = s[conv].split(ty, knobs.taps)
+    s[conv].reorder(co, to, p, q, n, o, ci_, ti, tx, h, w_, b, k, ki)
+    s[conv].tensorize(b, env.gemm)
+    for tensor, scope, place in ((x_buf, env.inp_scope, wo), (w_buf, env.wgt_scope, oo)):
+        s[tensor].set_scope(scope)
+        if knobs.is_whole(c):
+            s[tensor].compute_at(s[y], place)
+        else:
+            s[tensor].compute_at(s[conv], to)
+        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+        if knobs.ahead:
+            s[tensor].double_buffer()
+    return s, [x, w, constants, y]
+
+
+def candidates(
+    workload: TransposedConv2d, config: Config
+) -> Iterator[tuple[float, TransposedConv2dKnobs]]:
+    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    c, v, u = workload, workload.vertical, workload.horizontal
+    accumulators = 2 if isinstance(c.requantize, Requantize) and c.requantize.shift else 1
+    parameters = REQUANTIZE_PARAMETERS if isinstance(c.requantize, Rescale) else 1
+    for outputs, rows, inputs, taps, ahead in product(
+        even_tiles(c.outputs),
+        even_tiles(v.steps),
+        even_tiles(c.inputs),
+        even_tiles(v.taps),
+        (True, False),
+    ):
+        copies = 2 if ahead else 1
+        kernel = min(taps * v.stride, v.kernel)
+        if copies * outputs * inputs * kernel * u.kernel > config.wgt.depth:
+            continue
+        for in_turn in (True, False) if config.overlap else (False,):
+            bank = config.acc.depth // 2 if in_turn else config.acc.depth
+            room = bank - parameters * (c.outputs if in_turn else outputs)
+            for columns in even_tiles(u.steps):
+                loaded = inputs * (rows + taps - 1) * (columns + u.taps - 1)
+                results = outputs * rows * v.stride * columns * u.stride
+                if copies * loaded <= config.inp.depth and accumulators * results <= room:
+                    knobs = TransposedConv2dKnobs(
+                        outputs, rows, columns, inputs, taps, ahead, in_turn
+                    )
+                    yield _cycles(c, config, knobs), knobs
+                    # Narrower tiles load more.
+                    break
+
+
+def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -> float:
+    """An estimate, with the rows of a load one after the other."""
+    v, u = c.vertical, c.horizontal
+    output_tiles = parts(c.outputs, knobs.outputs)
+    images = c.batch * parts(v.steps, knobs.rows) * parts(u.steps, knobs.columns)
+    loads = parts(c.inputs, knobs.inputs) * parts(v.taps, knobs.taps)
+    tiles = images * output_tiles
+    row = (knobs.columns + u.taps - 1) * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES
+    region = knobs.inputs * (knobs.rows + knobs.taps - 1) * row
+    kernel = min(knobs.taps * v.stride, v.kernel) * u.kernel
+    weights = knobs.outputs * knobs.inputs * kernel * config.wgt.element_bytes / config.bus_bytes
+    weight_loads = output_tiles if loads == 1 else tiles * loads
+    steps = c.batch * c.outputs * v.steps * u.steps
+    vectors = steps * v.stride * u.stride
+    operations = 0 if knobs.in_turn else c.requantize.operations
+    compute = steps * c.inputs * v.kernel * u.kernel + vectors * operations
+    return estimate(
+        compute + tiles * (loads * v.stride * u.stride + 4) * TILE_CYCLES,
+        tiles * loads * region + weight_loads * weights,
+        region + weights,
+        knobs.ahead,
+    )
