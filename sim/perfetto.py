@@ -58,14 +58,18 @@ class Timeline:
         self._end += cycles
 
     def write(self, file: IO[bytes]) -> None:
-        """Writes all as one JSON text; a cycle is shown as a nanosecond."""
+        """Writes `text`."""
+        file.write(self.text())
+
+    def text(self) -> bytes:
+        """All of it as one JSON text; a cycle is shown as a nanosecond."""
         names = {_RUNS: "runs", **{number: lane for lane, number in _THREADS.items()}}
         head = [_about("process_name", _RUNS, {"name": "vta"})]
         for thread, name in names.items():
             head.append(_about("thread_name", thread, {"name": name}))
             head.append(_about("thread_sort_index", thread, {"sort_index": thread}))
         lines = ",\n".join(json.dumps(event) for event in (*head, *self._events))
-        file.write(f'{{"displayTimeUnit": "ns", "traceEvents": [\n{lines}\n]}}\n'.encode())
+        return f'{{"displayTimeUnit": "ns", "traceEvents": [\n{lines}\n]}}\n'.encode()
 
 
 def _about(what: str, thread: int, args: dict[str, Any]) -> dict[str, Any]:

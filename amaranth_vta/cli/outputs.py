@@ -1,11 +1,12 @@
-"""Output files that appear whole or not at all."""
+"""Output files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,7 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        self._files: dict[str, _Output] = {}
+        self._files: dict[str, _Output | _Folder] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -59,8 +60,24 @@ class Outputs:
 
     def save(self, option: str, write: Callable[[IO[bytes]], object] | None = None) -> None:
         """``write`` fills the file of ``option``, if that was given; without it, it is filled."""
-        if option in self._files:
-            self._files.pop(option).save(write)
+        output = self._files.pop(option, None)
+        if isinstance(output, _Output):
+            output.save(write)
+
+    def reserve_folder(self, option: str, path: str | None, replaced: str) -> None:
+        """Makes room for the folder that ``option`` names; does nothing if it was not given.
+
+        Raises `OutputError` when it cannot be written, or exists and is neither empty nor one with
+        a file ``replaced``, by which one that may be replaced is known.
+        """
+        if path is not None:
+            self._files[option] = _Folder(option, path, replaced)
+
+    def save_folder(self, option: str, files: Mapping[str, bytes]) -> None:
+        """Fills the folder of ``option``, if that was given, with files by name."""
+        output = self._files.pop(option, None)
+        if isinstance(output, _Folder):
+            output.save(files)
 
     def save_json(self, option: str, value: Any) -> None:
         text = json.dumps(value, indent=2, allow_nan=False) + "\n"
@@ -101,6 +118,41 @@ class _Output:
             self._file.close()
         if self._replaced:
             self.part.unlink(missing_ok=True)
+
+    def _problem(self, reason: str | None) -> OutputError:
+        return OutputError(f"{self.option} {self._path} cannot be written: {reason}")
+
+
+class _Folder:
+    def __init__(self, option: str, path: str, replaced: str) -> None:
+        self.option, self._path = option, path
+        self.target = Path(os.path.realpath(path))
+        self._part = self.target.with_name(f".{secrets.token_hex(6)}.part")
+        if self.target.exists():
+            if not self.target.is_dir():
+                raise self._problem("it is a file")
+            if any(self.target.iterdir()) and not (self.target / replaced).exists():
+                raise self._problem(f"it holds other things and no {replaced}")
+        try:
+            self._part.mkdir()
+        except OSError as error:
+            raise self._problem(error.strerror) from None
+
+    def save(self, files: Mapping[str, bytes]) -> None:
+        before = self.target.with_name(f".{secrets.token_hex(6)}.part")
+        try:
+            for name, data in files.items():
+                (self._part / name).write_bytes(data)
+            if self.target.exists():
+                self.target.rename(before)
+            self._part.rename(self.target)
+        except OSError as error:
+            self.discard()
+            raise self._problem(error.strerror) from None
+        shutil.rmtree(before, ignore_errors=True)
+
+    def discard(self) -> None:
+        shutil.rmtree(self._part, ignore_errors=True)
 
     def _problem(self, reason: str | None) -> OutputError:
         return OutputError(f"{self.option} {self._path} cannot be written: {reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,6 +61,13 @@ _MOST_FREQUENT = 8
 @click.option(
     "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
 )
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write a page with tables and a chart of where the cycles went, and all numbers.",
+)
 @trace_option
 @skip_option
 @json_option
@@ -73,6 +81,7 @@ def run(
     check: bool,
     explain: bool,
     waves: str | None,
+    report_path: str | None,
     trace_path: str | None,
     skip: str | None,
     json_path: str | None,
@@ -85,17 +94,20 @@ def run(
     """
     import numpy as np
 
+    from amaranth_vta.report import PAGE, TIMELINE, report_files
     from amaranth_vta.session import Session
     from amaranth_vta.sim.perfetto import Timeline
     from amaranth_vta.sw.runtime.command import RuntimeFault
 
     if check and skip is not None:
         raise click.UsageError("--check compares results, which are wrong with --skip")
-    timeline = None if trace_path is None else Timeline()
+    reports_time = report_path is not None and device != "functional"
+    timeline = Timeline() if trace_path is not None or reports_time else None
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
         outputs.reserve("--trace", trace_path)
+        outputs.reserve_folder("--report", report_path, PAGE)
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         with building() as progress:
@@ -129,6 +141,12 @@ def run(
                     outputs.save("--trace", timeline.write)
         outputs.save("--outputs", lambda file: np.savez(file, allow_pickle=False, **results))
         outputs.save_json("--json", session.report())
+        if report_path is not None:
+            title = f"{Path(model).stem} on {device}"
+            files = report_files(session, title, dram, timeline is not None)
+            if timeline is not None:
+                files[TIMELINE] = timeline.text()
+            outputs.save_folder("--report", files)
     if explain:
         for paragraph in explanation(session):
             click.echo(f"{paragraph}\n")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -251,3 +252,43 @@ def test_what_is_skipped_is_said_and_cannot_be_checked(
     )
     assert vta(model, "--skip", "gemm", "--check") == 2
     assert "--check compares results, which are wrong with --skip" in capsys.readouterr().err
+
+
+def test_a_report_has_a_page_all_numbers_and_a_timeline(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    for _ in range(2):  # the second one replaces the first
+        assert vta(model, "--device", "rtl", "--report", folder) == 0
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "report.html",
+            "report.json",
+            "timeline.json",
+        ]
+        (folder / "report.json").rename(folder / "left over")
+    page = (folder / "report.html").read_text()
+    ElementTree.fromstring(page.partition("\n")[2].replace('<meta charset="utf-8">', ""))
+    for text in ("Where the cycles went", "<svg", "host: the machine has no Neg", "LOG_BLOCK_IN"):
+        assert text in page
+    assert 'href="timeline.json"' in page
+    assert json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["doubling.onnx", "report"]
+
+
+def test_a_report_without_a_clock_has_no_chart(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    folder.mkdir()
+    assert vta(model, "--report", folder, "--skip", "alu") == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.json"]
+    page = (folder / "report.html").read_text()
+    assert "<svg" not in page
+    assert "the results of this run are wrong" in page
+
+
+def test_a_folder_with_other_things_is_left_alone(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vta(model, "--report", tmp_path) == 2
+    assert "it holds other things and no report.html" in capsys.readouterr().err
+    assert vta(model, "--report", model) == 2
+    assert vta(model, "--report", tmp_path / "missing" / "report") == 2
+    assert vta(model, "--report", tmp_path / "report", "--inputs", tmp_path / "missing") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["doubling.onnx"]
