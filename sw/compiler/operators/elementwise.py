@@ -1,0 +1,123 @@
+"""Element-wise operators on one tensor or two: sums, products, bounds and shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.evaluate import wrap_array
+from amaranth_vta.sw.compiler.expr import Expr
+from amaranth_vta.sw.compiler.tensor import Tensor
+
+from .pointwise import PointwiseKnobs, pointwise
+
+Array = npt.NDArray[Any]
+
+
+def _shift(value: Array, amount: Array) -> Array:
+    wide = np.clip(amount, -63, 63)
+    return np.where(wide < 0, value << np.maximum(-wide, 0), value >> np.maximum(wide, 0))
+
+
+# What the ALU does by each name, and what it is in NumPy, on int64.
+_OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., Array]]] = {
+    "add": (lambda x, y: x + y, np.add),
+    "multiply": (lambda x, y: x * y, np.multiply),
+    "minimum": (lambda x, y: te.min(x, y), np.minimum),
+    "maximum": (lambda x, y: te.max(x, y), np.maximum),
+    # To the right, and by a negative amount to the left.
+    "shift": (lambda x, y: x >> y, _shift),
+}
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """``operation`` of two operands, or of one and a ``constant`` of 16 bits, then clipped to
+    ``low`` and ``high``, if they are given; without an operation only that.
+
+    There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels of each operand; those of
+    ``wide`` are acc_dtype, the others out_dtype. Results wrap at acc_dtype before they are
+    clipped, and are stored by their low bits. Operations are add, multiply, minimum, maximum and
+    shift, to the right or, by a negative amount, to the left.
+    """
+
+    vectors: int
+    operation: str | None
+    constant: int | None = None
+    low: int | None = None
+    high: int | None = None
+    wide: tuple[bool, ...] = (False, False)
+
+    parameter_count = 0
+
+    @property
+    def _operands(self) -> int:
+        return 1 if self.operation is None or self.constant is not None else 2
+
+    def operations(self, config: Config) -> int:
+        steps = (self.operation, self.low, self.high)
+        return sum(step is not None for step in steps)
+
+    def buffers(self, config: Config) -> int:
+        return self._operands
+
+    def operand_dtypes(self, env: Environment) -> Sequence[str]:
+        return [env.acc_dtype if wide else env.out_dtype for wide in self.wide[: self._operands]]
+
+    def stages(
+        self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
+    ) -> list[Tensor]:
+        first, second = operands[0], operands[-1]
+        stages: list[Tensor] = []
+        if self.operation is not None:
+            function, _ = _OPERATIONS[self.operation]
+            stages = [
+                te.compute(
+                    first.shape,
+                    lambda *i: function(
+                        first(*i), second(*i) if self.constant is None else self.constant
+                    ),
+                    self.operation,
+                )
+            ]
+        if self.low is not None:
+            above = [first, *stages][-1]
+            stages.append(te.compute(first.shape, lambda *i: te.max(above(*i), self.low), "low"))
+        if self.high is not None:
+            below = [first, *stages][-1]
+            stages.append(te.compute(first.shape, lambda *i: te.min(below(*i), self.high), "high"))
+        return stages
+
+    def evaluate(self, operands: Sequence[Array], env: Environment) -> Array:
+        """The meaning, as out_dtype."""
+        result = operands[0].astype(np.int64)
+        if self.operation is not None:
+            _, function = _OPERATIONS[self.operation]
+            other = operands[-1].astype(np.int64) if self.constant is None else self.constant
+            result = wrap_array(function(result, other), env.acc_dtype)
+        if self.low is not None:
+            result = np.maximum(result, self.low)
+        if self.high is not None:
+            result = np.minimum(result, self.high)
+        return wrap_array(result, env.out_dtype)
+
+
+def elementwise(
+    workload: Elementwise,
+    env: Environment,
+    knobs: PointwiseKnobs | None = None,
+    name: str = "elementwise",
+) -> Function:
+    """A function of one operand or two, and output, as `pointwise` has them.
+
+    Raises `NoScheduleFits` for a constant of more than 16 bits.
+    """
+    return pointwise(workload, env, knobs, name)
