@@ -1,6 +1,8 @@
 """Random networks with any quantization: scales of whole tensors or of channels, int8 and uint8,
-zero points, weights of both types; as QDQ and as QOperator. No element may differ from ONNX
-Runtime's."""
+zero points, weights of both types; as QDQ and as QOperator; groups, residual adds and averages.
+
+No element may differ from ONNX Runtime's, and everything is on the machine.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ class RandomNetwork:
         self.value = self.node("QuantizeLinear", "x", *self.parameters("x", self.scale, self.zero))
         for _ in range(self.choose.randint(1, 4)):
             self.convolution()
+            if self.choose.random() < 0.4:
+                self.residual()
             if min(self.shape[2:]) > 2 and self.choose.random() < 0.4:
                 self.pooling()
+        if self.choose.random() < 0.3:
+            self.average()
         if self.choose.random() < 0.5:
             self.matrix_product()
         self.node("DequantizeLinear", self.value, *self.last, output="y")
@@ -116,6 +122,33 @@ class RandomNetwork:
             value = self.node("Clip", value, *(self.constant("c", b, np.float32) for b in bounds))
         y = self.parameters("y", self.scale, self.zero)
         self.value = self.node("QuantizeLinear", value, *y)
+
+    def added(self, operator: str, *inputs: str, **attributes: Any) -> None:
+        """An operator in float, quantized."""
+        value = self.node(operator, *inputs, **attributes)
+        relu = self.choose.random() < 0.5
+        if relu:
+            value = self.node("Relu", value)
+        self.scale, self.zero = self.quantization(relu)
+        y = self.parameters("y", self.scale, self.zero)
+        self.value = self.node("QuantizeLinear", value, *y)
+
+    def dequantized(self) -> str:
+        x = self.parameters("x", self.scale, self.zero)
+        return self.node("DequantizeLinear", self.value, *x)
+
+    def residual(self) -> None:
+        branch, deviation, channels = self.dequantized(), self.deviation, self.shape[1]
+        groups = self.choose.choice([1, channels])
+        data = self.weights(channels, channels // groups, 3, 3)
+        self.anchor("Conv", data, kernel_shape=[3, 3], pads=[1] * 4, group=groups)
+        # The operands are of about the same size, or one is lost.
+        self.deviation = max(self.deviation, deviation)
+        self.added("Add", branch, self.dequantized())
+
+    def average(self) -> None:
+        self.added("GlobalAveragePool", self.dequantized())
+        self.shape = (*self.shape[:2], 1, 1)
 
     def convolution(self) -> None:
         _, channels, height, width = self.shape

@@ -5,6 +5,8 @@ integers does. Here
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
+  becomes QLinearConv with weights of one, then Clip,
 - operators that only move or choose elements move or choose integers instead,
 - QuantizeLinear of what DequantizeLinear with the same parameters gives is nothing.
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from .integer_averages import fuse_average
 from .integer_products import fuse_product
 from .load_model import infer
 from .network import Network, Node
@@ -37,6 +40,7 @@ def canonical(network: Network) -> Network:
         _hoist_quantize,
         _cancel,
         fuse_product,
+        fuse_average,
         _clamp_integers,
     ]
     while any(_applied(rule, work) for rule in rules):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from .network import Array, Network, Node
 from .quantization import (
     INT8,
     Parameters,
-    clip_node,
+    clipped,
     integer_limits,
     is_clamp,
     only_reader,
@@ -126,8 +126,8 @@ def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
     )
     if node.operator == "Conv":
         made = [Node("QLinearConv", name, inputs, quantize.outputs, attributes)]
-        return _clamped(network, made, out, low, high)
-    return _clamped(
+        return clipped(network, made, out, low, high)
+    return clipped(
         network,
         _between_reshapes(network, name, inputs, quantize.outputs[0], data_shape[0], attributes),
         out,
@@ -184,28 +184,7 @@ def _matrix_product(
         network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
     )
     made = [Node("QLinearMatMul", name, inputs, anchor.quantize.outputs)]
-    return _clamped(network, made, out, *limits)
-
-
-def _clamped(
-    network: Network, made: list[Node], out: Parameters, low: int, high: int
-) -> list[Node]:
-    """``made``, with Clip behind its anchor if that does anything."""
-    limits = np.iinfo(out.zero.dtype)
-    if (low, high) == (limits.min, limits.max):
-        return made
-    position = next(i for i, node in enumerate(made) if node.operator.startswith("QLinear"))
-    anchor = made[position]
-    inner = network.unused_name(f"{anchor.outputs[0]}_unclipped")
-    clip = clip_node(
-        network, f"{anchor.name}_clip", inner, anchor.outputs[0], low, high, out.zero.dtype
-    )
-    return [
-        *made[:position],
-        replace(anchor, outputs=(inner,)),
-        clip,
-        *made[position + 1 :],
-    ]
+    return clipped(network, made, out, *limits)
 
 
 def _integer_bias(

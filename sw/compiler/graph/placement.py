@@ -10,7 +10,9 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
 
 from .layer import HostNode, Layer, NotHere
-from .layers.convolution import convolution, matrix_product
+from .layers.addition import addition
+from .layers.convolution import convolution
+from .layers.dense import matrix_product
 from .layers.pooling import max_pool
 from .layout import Image
 from .network import Network, Node
@@ -21,6 +23,7 @@ MakeLayer = Callable[[Node, Tensors], Layer]
 
 # What makes layers, by domain and operator of ONNX.
 _LAYERS: dict[tuple[str, str], MakeLayer] = {
+    ("", "Add"): addition,
     ("", "MaxPool"): max_pool,
     ("", "QLinearConv"): convolution,
     ("", "QLinearMatMul"): matrix_product,
@@ -72,7 +75,7 @@ def place(network: Network, config: Config) -> Placement:
         except (NotHere, NoScheduleFits) as reason:
             items.append(HostNode(node, str(reason)))
             tensors.note_range(node)
-    return Placement(items, tensors.views, tensors.images)
+    return Placement(_needed(network, items), tensors.views, tensors.images)
 
 
 def _layer(node: Node, tensors: Tensors) -> Layer:
@@ -86,9 +89,24 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
                 f"{node.operator} is in float: it is not between DequantizeLinear and "
                 "QuantizeLinear of one integer type, with a bias of their scale"
             )
-        case "", "Clip" if node.inputs[0] not in tensors.results:
+        case "", "Clip" | "Relu" if node.inputs[0] not in tensors.results:
             raise NotHere("it follows an operator on the host")
     raise NotHere(f"the machine has no {node.operator}")
+
+
+def _needed(network: Network, items: list[Layer | HostNode]) -> list[Layer | HostNode]:
+    """``items`` without operators of the host whose results are read only by what layers do."""
+    read = set(network.outputs)
+    needed: list[Layer | HostNode] = []
+    for item in reversed(items):
+        if isinstance(item, Layer):
+            read.update(source.tensor for source in item.sources)
+        elif read.isdisjoint(item.node.outputs):
+            continue
+        else:
+            read.update(item.node.reads)
+        needed.append(item)
+    return needed[::-1]
 
 
 def _view(node: Node, tensors: Tensors) -> None:

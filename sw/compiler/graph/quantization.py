@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,6 +81,22 @@ def _constant(network: Network, name: str, otherwise: float) -> float:
     return float(network.constants[name].item()) if name else otherwise
 
 
+def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Parameters] | None:
+    """Clamps and the QuantizeLinear of a whole tensor to 8 bits that alone read ``name``."""
+    clamps: list[Node] = []
+    while only_reader(network, name):
+        (reader,) = network.consumers()[name]
+        out = parameters_of(network, reader, "QuantizeLinear")
+        if out is not None and reader.inputs[0] == name:
+            known = out.per_tensor and out.zero.dtype in INT8
+            return (clamps, reader, out) if known else None
+        if not is_clamp(network, reader) or reader.inputs[0] != name:
+            return None
+        clamps.append(reader)
+        name = reader.outputs[0]
+    return None
+
+
 def only_reader(network: Network, name: str) -> bool:
     return name not in network.outputs and len(network.consumers().get(name, [])) == 1
 
@@ -94,3 +110,22 @@ def clip_node(
         for what, value in (("low", low), ("high", high))
     ]
     return Node("Clip", name, (data, *bounds), (output,))
+
+
+def clipped(network: Network, made: list[Node], out: Parameters, low: int, high: int) -> list[Node]:
+    """``made``, with Clip behind its anchor if that does anything."""
+    limits = np.iinfo(out.zero.dtype)
+    if (low, high) == (limits.min, limits.max):
+        return made
+    position = next(i for i, node in enumerate(made) if node.operator.startswith("QLinear"))
+    anchor = made[position]
+    inner = network.unused_name(f"{anchor.outputs[0]}_unclipped")
+    clip = clip_node(
+        network, f"{anchor.name}_clip", inner, anchor.outputs[0], low, high, out.zero.dtype
+    )
+    return [
+        *made[:position],
+        replace(anchor, outputs=(inner,)),
+        clip,
+        *made[position + 1 :],
+    ]

@@ -66,6 +66,13 @@ class Tensors:
             raise NotHere(f"{name} is not a matrix of fixed size")
         return prod(shape[:-1]), shape[-1], 1, 1
 
+    def any_image(self, name: str) -> Image:
+        """The shape in which the machine holds a tensor, else that of images or of rows."""
+        if self.root(name) in self.images:
+            return self.images[self.root(name)]
+        shape = self.network.types[name].shape
+        return self.image(name) if shape is not None and len(shape) == 4 else self.rows(name)
+
     def held(self, name: str, image: Image) -> Image:
         """The shape in which the machine holds a tensor, or will when the host writes it."""
         if name in self.network.constants:

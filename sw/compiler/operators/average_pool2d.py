@@ -84,9 +84,7 @@ def average_pool2d(
 def averaged(sums: Array, x: Quantized, y: Quantized, count: int, low: int, high: int) -> Array:
     """What ONNX Runtime makes of ``sums`` of ``count`` pixels:
     clip(rint(f32(sum - count · z_x) · f32(s_x / f32(s_y · count))) + z_y, low, high), int64."""
-    scale = np.float32(x.scale) / (np.float32(y.scale) * np.float32(count))
-    whole = np.rint((sums - count * x.zero_point).astype(np.float32) * scale).astype(np.float64)
-    return np.clip(whole + y.zero_point, low, high).astype(np.int64)
+    return _scaled(sums - count * x.zero_point, _scale(x, y, count), y.zero_point, low, high)
 
 
 def average_constants(
@@ -96,25 +94,46 @@ def average_constants(
 
     Raises `NotExact` if none do; the pooling is then for the host.
     """
+    scale = _scale(x, y, count)
+    return sum_constants(scale, x.zero_point, y.zero_point, count, config, low, high)
+
+
+def sum_constants(
+    scale: np.float32,
+    x_zero_point: int,
+    y_zero_point: int,
+    count: int,
+    config: Config,
+    low: int = -128,
+    high: int = 127,
+) -> FixedPoint:
+    """Constants that give clip(rint(f32(sum - count · x_zero_point) · scale) + y_zero_point, low,
+    high) for every sum of ``count`` pixels. Raises `NotExact` if none do."""
     if config.out_width != 8:
         raise NotExact(f"the machine stores {config.out_width} bits, not 8")
     if 256 * count > _MOST_SUMS:
         raise NotExact(f"sums of {count:,} pixels are too many to be checked")
     sums = np.arange(-128 * count, 127 * count + 1)
-    wanted = averaged(sums, x, y, count, low, high)
-    offset, bounds = -count * x.zero_point, (y.zero_point, low, high)
+    offset, bounds = -count * x_zero_point, (y_zero_point, low, high)
+    wanted = _scaled(sums + offset, scale, *bounds)
     if config.requantize:
-        scale = float(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
-        direct = FixedPoint((1,), offset, 0, *bounds, scale=scale)
+        direct = FixedPoint((1,), offset, 0, *bounds, scale=float(scale))
         if np.array_equal(direct.evaluate([sums]), wanted):
             return direct
-    ratio = float(np.float32(x.scale)) / (float(np.float32(y.scale)) * count)
+    ratio = float(scale)
     try:
-        return fixed_point([sums], [ratio], y.zero_point + offset * ratio, wanted, bounds, config)
+        return fixed_point([sums], [ratio], y_zero_point + offset * ratio, wanted, bounds, config)
     except NotExact as problem:
-        raise NotExact(
-            f"averages of {count:,} pixels at {x.scale:.6g} in steps of {y.scale:.6g}: {problem}"
-        ) from None
+        raise NotExact(f"sums of {count:,} pixels at {scale:.6g}: {problem}") from None
+
+
+def _scale(x: Quantized, y: Quantized, count: int) -> np.float32:
+    return np.float32(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
+
+
+def _scaled(sums: Array, scale: np.float32, zero_point: int, low: int, high: int) -> Array:
+    whole = np.rint(sums.astype(np.float32) * scale).astype(np.float64)
+    return np.clip(whole + zero_point, low, high).astype(np.int64)
 
 
 def scheduled(

@@ -150,7 +150,8 @@ def scheduled(
     w = te.placeholder(
         (groups, c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
-    x_buf = te.pad(x, (0, 0, 0, top, left, 0, 0), (0, 0, 0, bottom, right, 0, 0), name="x_buf")
+    before, after = (0, 0, 0, top, left, 0, 0), (0, 0, 0, bottom, right, 0, 0)
+    x_buf = te.pad(x, before, after, c.pad_value, name="x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
     ci, dy, dx, ki = (
         te.reduce_axis((0, extent), axis)

@@ -1,125 +1,100 @@
-"""QLinearConv and QLinearMatMul on the machine: convolutions and matrix products."""
+"""QLinearConv on the machine."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
-from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.layer import Bytes, Layer, NotHere, Operand, identifier
+from amaranth_vta.sw.compiler.build import pack
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
 from amaranth_vta.sw.compiler.graph.layout import Image, pack_weights, tiles
 from amaranth_vta.sw.compiler.graph.network import ModelError, Node
 from amaranth_vta.sw.compiler.graph.packing import best_packing
-from amaranth_vta.sw.compiler.graph.sums import Sums, requantization, sums
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.window import Window, window
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
-from amaranth_vta.sw.compiler.operators.dense import Dense, dense
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
+    GroupedConv2d,
+    grouped_conv2d,
+    grouped_weights,
+    grouping,
+)
+
+from .dense import product_layer
+from .pooling import average_pool, is_average
+from .products import Product
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:
     """A QLinearConv, with a Clip that follows. Raises `NotHere`."""
-    tensors.require_bytes(node.inputs[0], node.outputs[0])
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
-    if node.attributes.get("group", 1) != 1:
-        raise NotHere("its channels are in groups")
-    product = sums(tensors, node)
-    if product.weights.shape[1] != image[1]:
+    product, groups = Product.of(node, tensors), node.attributes.get("group", 1)
+    weights = product.sums.weights
+    if weights.shape[1] * groups != image[1]:
         raise ModelError(
-            f"{node.name}: its weights are for {product.weights.shape[1]} channels, its input "
+            f"{node.name}: its weights are for {weights.shape[1] * groups} channels, its input "
             f"{node.inputs[0]} has {image[1]}"
         )
-    moved = window(node, image, out, product.weights.shape[2:])
-    if (moved.kernel, moved.pads, image[2:]) == ((1, 1), (0, 0, 0, 0), (1, 1)):
-        return _product(node, tensors, product, image, out)
-    return _convolution(node, tensors, product, moved, out)
-
-
-def matrix_product(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearMatMul with constant weights, with a Clip that follows. Raises `NotHere`."""
-    tensors.require_bytes(node.inputs[0], node.outputs[0])
-    image, out = tensors.rows(node.inputs[0]), tensors.rows(node.outputs[0])
-    return _product(node, tensors, sums(tensors, node), image, out)
-
-
-def _convolution(node: Node, tensors: Tensors, product: Sums, moved: Window, out: Image) -> Layer:
-    config, image = tensors.config, tensors.image(node.inputs[0])
-    limits, clip = tensors.clip_after(node.outputs[0])
+    moved = window(node, image, out, weights.shape[2:])
     if moved.size(image[2:]) != out[2:]:
         raise NotHere("its windows end outside of the padding")
+    if is_average(product, moved):
+        return average_pool(product, tensors, moved, image, out)
+    if groups == 1 and moved.taps == 1 and not any(moved.pads) and image[2:] == (1, 1):
+        return product_layer(product, tensors, image, out)
     held = tensors.held(node.inputs[0], image)
     if held != image:
         raise NotHere(f"its input is held as an image of {list(held)}")
     source = Operand(tensors.root(node.inputs[0]), image, tensors.input_layout)
-    packing, left = None, moved
-    value = tensors.zero_point(node, 2)
-    if source.tensor not in tensors.results:
-        packing, left = best_packing(moved, value, image, out[1], source.layout, config)
-    if any(left.pads) and value and not config.pad_value:
-        raise NotHere("it pads with its zero point, and the machine with zeros")
-    packed = packing.image(image) if packing else image
-    product = product.clipped(limits)
-    requantize, parameters = requantization(product, config)
-    workload = Conv2d(
-        batch=tiles(image[0], config.batch),
-        inputs=tiles(packed[1], config.block_in),
-        outputs=tiles(out[1], config.block_out),
-        height=packed[2],
-        width=packed[3],
-        kernel=left.kernel,
-        requantize=requantize,
-        strides=left.strides,
-        dilations=left.dilations,
-        pads=left.pads,
-        pad_value=value if any(left.pads) else 0,
-    )
-    function = conv2d(workload, tensors.env, name=identifier(node.name))
-    weights = packing.weights(product.weights) if packing else product.weights
-    constants = {"weights": pack_weights(weights, config), "requantization": parameters}
-    source = replace(source, packing=packing)
-    return _layer((node, *clip), tensors, source, out, function, product, constants)
+    if groups > 1:
+        return _grouped(product, tensors, moved, source, out)
+    return _convolution(product, tensors, moved, source, out)
 
 
-def _product(node: Node, tensors: Tensors, product: Sums, image: Image, out: Image) -> Layer:
-    config = tensors.config
-    limits, clip = tensors.clip_after(node.outputs[0])
-    held = tensors.held(node.inputs[0], image)
-    if (held[0], prod(held[1:])) != image[:2]:
-        raise NotHere(f"its input is held as an image of {list(held)}")
-    product = product.clipped(limits)
-    requantize, parameters = requantization(product, config)
-    workload = Dense(
-        rows=tiles(held[0], config.batch),
-        # Features in the order in which the image that they were is held.
-        inputs=tiles(held[1], config.block_in) * held[2] * held[3],
-        outputs=tiles(out[1], config.block_out),
-        requantize=requantize,
-    )
-    function = dense(workload, tensors.env, name=identifier(node.name))
-    weights = product.weights.reshape(len(product.weights), *held[1:])
-    constants = {"weights": pack_weights(weights, config), "requantization": parameters}
-    source = Operand(tensors.root(node.inputs[0]), held, tensors.input_layout)
-    return _layer((node, *clip), tensors, source, out, function, product, constants)
-
-
-def _layer(
-    nodes: tuple[Node, ...],
-    tensors: Tensors,
-    source: Operand,
-    out: Image,
-    function: Function,
-    product: Sums,
-    constants: dict[str, Bytes],
+def _convolution(
+    product: Product, tensors: Tensors, moved: Window, source: Operand, out: Image
 ) -> Layer:
-    node, result = nodes[0], nodes[-1].outputs[0]
-    tensors.set_range(result, product.low, product.high)
-    return Layer(
-        name=node.name,
-        operator=node.operator,
-        nodes=nodes,
-        sources=(source,),
-        result=Operand(result, out, tensors.output_layout),
-        function=function,
-        constants=constants,
-        macs=prod(out) * prod(product.weights.shape[1:]),
+    config, image, packing = tensors.config, source.image, None
+    if source.tensor not in tensors.results:
+        packing, moved = best_packing(
+            moved, product.zero_point, image, out[1], source.layout, config
+        )
+    packed = packing.image(image) if packing else image
+    workload = _workload(product, tensors, moved, packed, out)
+    function = conv2d(workload, tensors.env, name=identifier(product.nodes[0].name))
+    weights = packing.weights(product.sums.weights) if packing else product.sums.weights
+    source = replace(source, packing=packing)
+    return product.layer(tensors, source, out, function, pack_weights(weights, config))
+
+
+def _grouped(
+    product: Product, tensors: Tensors, moved: Window, source: Operand, out: Image
+) -> Layer:
+    config, image, node = tensors.config, source.image, product.nodes[0]
+    groups = node.attributes["group"]
+    way = grouping(image[1], out[1], groups, config)
+    group = replace(
+        _workload(product, tensors, moved, image, out), inputs=way.inputs, outputs=way.outputs
+    )
+    workload = GroupedConv2d(way.groups, group)
+    function = grouped_conv2d(workload, tensors.env, name=identifier(node.name))
+    weights = grouped_weights(product.sums.weights, groups, config)
+    return product.layer(tensors, source, out, function, pack(weights, tensors.env.wgt_dtype))
+
+
+def _workload(
+    product: Product, tensors: Tensors, moved: Window, image: Image, out: Image
+) -> Conv2d:
+    config = tensors.config
+    return Conv2d(
+        batch=tiles(image[0], config.batch),
+        inputs=tiles(image[1], config.block_in),
+        outputs=tiles(out[1], config.block_out),
+        height=image[2],
+        width=image[3],
+        kernel=moved.kernel,
+        requantize=product.requantize,
+        strides=moved.strides,
+        dilations=moved.dilations,
+        pads=moved.pads,
+        pad_value=product.pad_value(moved),
     )

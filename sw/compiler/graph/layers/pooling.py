@@ -1,13 +1,24 @@
-"""MaxPool on the machine."""
+"""Poolings on the machine: MaxPool, and QLinearConv that is an average."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from amaranth_vta.sw.compiler.build import pack
 from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
-from amaranth_vta.sw.compiler.graph.layout import tiles
+from amaranth_vta.sw.compiler.graph.layout import Image, tiles
 from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.window import window
+from amaranth_vta.sw.compiler.graph.window import Window, window
+from amaranth_vta.sw.compiler.operators.average_pool2d import (
+    AveragePool2d,
+    average_pool2d,
+    sum_constants,
+)
+from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+
+from .products import Product
 
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:
@@ -48,5 +59,63 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         result=Operand(result, out, tensors.output_layout),
         function=max_pool2d(workload, tensors.env, name=identifier(node.name)),
         constants={},
+        macs=0,
+    )
+
+
+def is_average(product: Product, window: Window) -> bool:
+    """Whether a convolution adds up the pixels of each channel for itself."""
+    weights = product.sums.weights
+    return (
+        product.nodes[0].attributes.get("group", 1) == len(weights)
+        and weights.shape[1] == 1
+        and window.dilations == (1, 1)
+        and bool((weights == 1).all())
+        and np.unique(product.sums.scale).size == 1
+        and not product.nodes[0].input(8)
+    )
+
+
+def average_pool(
+    product: Product, tensors: Tensors, moved: Window, image: Image, out: Image
+) -> Layer:
+    """A QLinearConv that `is_average`. Raises `NotHere`."""
+    node, config, total = product.nodes[0], tensors.config, product.sums
+    held = tensors.held(node.inputs[0], image)
+    if held != image:
+        raise NotHere(f"its input is held as an image of {list(held)}")
+    try:
+        constants = sum_constants(
+            total.scale[0],
+            product.zero_point,
+            total.zero_point,
+            moved.taps,
+            config,
+            total.low,
+            total.high,
+        )
+    except NotExact as problem:
+        raise NotHere(str(problem)) from None
+    workload = AveragePool2d(
+        batch=tiles(image[0], config.batch),
+        channels=tiles(image[1], config.block_out),
+        height=image[2],
+        width=image[3],
+        kernel=moved.kernel,
+        constants=constants,
+        strides=moved.strides,
+        pads=moved.pads,
+        pad_value=product.pad_value(moved),
+    )
+    result, parameters = product.nodes[-1].outputs[0], constants.parameters(tensors.env)
+    tensors.set_range(result, total.low, total.high)
+    return Layer(
+        name=node.name,
+        operator=node.operator,
+        nodes=product.nodes,
+        sources=(Operand(tensors.root(node.inputs[0]), image, tensors.output_layout),),
+        result=Operand(result, out, tensors.output_layout),
+        function=average_pool2d(workload, tensors.env, name=identifier(node.name)),
+        constants={"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
         macs=0,
     )

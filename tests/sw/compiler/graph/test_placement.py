@@ -103,10 +103,66 @@ def test_a_zero_point_of_weights_is_taken_off_if_they_remain_int8(qdq: Make) -> 
     assert placed(graph.model()) == {"QLinearConv": reason}
 
 
-def test_groups_are_the_hosts(qdq: Make) -> None:
-    graph = qdq((1, 4, 8, 8)).qdq(2**-5)
-    graph.node("Conv", graph.weights(4, 2, 3, 3), group=2).qdq(2**-3)
-    assert placed(graph.model()) == {"QLinearConv": "its channels are in groups"}
+@pytest.mark.parametrize(("channels", "groups"), [(4, 2), (12, 12), (9, 3), (8, 4)])
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_groups_are_exact(qdq: Make, channels: int, groups: int, config: str) -> None:
+    graph = qdq((1, channels, 8, 8)).qdq(2**-5)
+    weights = graph.weights(2 * channels, channels // groups, 3, 3)
+    graph.node("Conv", weights, group=groups, pads=[1, 1, 0, 1], strides=[2, 1]).qdq(2**-3)
+    assert_exact(graph, config=config)
+
+
+AVERAGES: list[tuple[str, dict[str, Any]]] = [
+    ("GlobalAveragePool", {}),
+    ("ReduceMean", {"axes": [2, 3]}),
+    ("ReduceMean", {"axes": [-1, -2], "keepdims": 0}),
+    ("AveragePool", {"kernel_shape": [2, 3], "strides": [2, 1]}),
+    ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 0, 1, 1], "count_include_pad": 1}),
+]
+
+
+@pytest.mark.parametrize(("operator", "attributes"), AVERAGES)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_averages_are_exact(qdq: Make, operator: str, attributes: Any, dtype: Any) -> None:
+    graph = qdq((1, 3, 8, 8), dtype).qdq(0.031).conv(3, 6).node("Relu").qdq(0.07, 21)
+    graph.node(operator, **attributes).qdq(0.043, 17)
+    assert_exact(graph, config="tiny-extended")
+
+
+def test_averages_of_windows_of_different_sizes_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    reason = "the machine has no AveragePool"
+    assert placed(graph.qdq(2**-3).model())["AveragePool"] == reason
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("clamp", [[], [0.0, 2.5], [0.0]])
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_additions_are_exact(qdq: Make, dtype: Any, clamp: list[float], config: str) -> None:
+    graph = qdq((1, 3, 8, 8), dtype).qdq(2**-5).conv(3, 5).qdq(2**-3)
+    branch = graph.value
+    graph.conv(5, 5, 1).qdq(2**0, 6)
+    graph.node("Add", branch)
+    if clamp:
+        bounds = [graph.constant(bound, np.float32) for bound in clamp]
+        graph.node("Clip", *bounds)
+    graph.qdq(0.61, 9)
+    assert_exact(graph, {"QLinearConv", "Add"}, config)
+
+
+def test_additions_that_the_machine_cannot_do_have_a_reason(qdq: Make) -> None:
+    graph = convolution(qdq)
+    graph.node("Add", graph.constant(np.ones((1, 5, 1, 1)), np.float32)).qdq(2**-3)
+    assert placed(graph.model())["Add"] == "its operand c13 is in float"
+    graph = convolution(qdq)
+    graph.node("Add", graph.value)
+    assert placed(graph.model())["Add"] == "its result is not quantized to 8 bits at one scale"
+    graph = convolution(qdq)
+    branch = graph.value
+    graph.node("GlobalAveragePool").qdq(2**-3).node("Add", branch).qdq(2**-3)
+    assert placed(graph.model())["Add"] == (
+        "its operands have different shapes: (1, 5, 1, 1) and (1, 5, 6, 6)"
+    )
 
 
 def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
@@ -168,14 +224,14 @@ def test_pooling_with_a_last_window_beyond_the_edge_is_exact(qdq: Make, size: in
 
 
 def test_a_network_that_goes_back_and_forth_is_exact(qdq: Make) -> None:
-    """Machine, host (a scale that no shift gives), machine; and a second reader."""
+    """Machine, host, machine; and a second reader."""
     graph = qdq(("n", 3, 8, 8)).qdq(2**-5).conv(3, 5, pads=[1, 1, 1, 1]).qdq(2**-3)
     branch = graph.value
     graph.node("Sigmoid").qdq(0.007).conv(5, 5, 1).node("Relu").qdq(2**-4)
     graph.node("Add", branch).qdq(2**-3).conv(5, 6).qdq(2**-1)
     graph.node("Flatten")
     graph.node("Gemm", graph.weights(9, 216), transB=1).qdq(2**3)
-    assert_exact(graph, {"QLinearConv"})
+    assert_exact(graph, {"QLinearConv", "Add"})
 
 
 def assert_exact(

@@ -1,0 +1,40 @@
+"""QLinearMatMul on the machine, and what is one: a product with a constant matrix."""
+
+from __future__ import annotations
+
+from math import prod
+
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
+from amaranth_vta.sw.compiler.graph.layout import Image, pack_weights, tiles
+from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.tensors import Tensors
+from amaranth_vta.sw.compiler.operators.dense import Dense, dense
+
+from .products import Product
+
+
+def matrix_product(node: Node, tensors: Tensors) -> Layer:
+    """A QLinearMatMul with constant weights, with a Clip that follows. Raises `NotHere`."""
+    product = Product.of(node, tensors)
+    return product_layer(
+        product, tensors, tensors.rows(node.inputs[0]), tensors.rows(node.outputs[0])
+    )
+
+
+def product_layer(product: Product, tensors: Tensors, image: Image, out: Image) -> Layer:
+    """A product from images of one pixel to others; the input may be held as larger images."""
+    node, config = product.nodes[0], tensors.config
+    held = tensors.held(node.inputs[0], image)
+    if (held[0], prod(held[1:])) != image[:2]:
+        raise NotHere(f"its input is held as an image of {list(held)}")
+    workload = Dense(
+        rows=tiles(held[0], config.batch),
+        # Features in the order in which the image that they were is held.
+        inputs=tiles(held[1], config.block_in) * held[2] * held[3],
+        outputs=tiles(out[1], config.block_out),
+        requantize=product.requantize,
+    )
+    function = dense(workload, tensors.env, name=identifier(node.name))
+    weights = product.sums.weights.reshape(out[1], *held[1:])
+    source = Operand(tensors.root(node.inputs[0]), held, tensors.input_layout)
+    return product.layer(tensors, source, out, function, pack_weights(weights, config))
