@@ -473,13 +473,10 @@ def test_odd_sizes_make_nests_of_constant_extents() -> None:
 # Pooling and arithmetic.
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("kind", ["max", "min", "sum"])
-def test_pooling_of_stored_scalars(config: str, kind: str) -> None:
-    env = Environment(PRESETS[config])
+def pooling(env: Environment, kind: str, pad_value: int = 0) -> Program:
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((1, 2, 7, 9, *tail), "x", env.out_dtype)
-    padded = te.pad(x, (0, 0, 1, 1, 0, 0), name="padded")
+    padded = te.pad(x, (0, 0, 1, 1, 0, 0), value=pad_value, name="padded")
     x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
     ky, kx = te.reduce_axis((0, 3), "ky"), te.reduce_axis((0, 3), "kx")
     reduce: Any = {"max": te.max, "min": te.min, "sum": te.sum}[kind]
@@ -500,7 +497,36 @@ def test_pooling_of_stored_scalars(config: str, kind: str) -> None:
     s[x_buf].pragma(s[x_buf].op.axis[0], env.dma_copy)
     s[pool].pragma(s[pool].op.axis[0], env.alu)
     s[y].pragma(hi, env.dma_copy)
-    check(Program(s, [x, y], env))
+    return Program(s, [x, y], env)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("kind", ["max", "min", "sum"])
+def test_pooling_of_stored_scalars(config: str, kind: str) -> None:
+    check(pooling(Environment(PRESETS[config]), kind))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("max", -128), ("min", 127), ("sum", 5)])
+def test_pooling_pads_with_a_value(kind: str, value: int) -> None:
+    program = pooling(Environment(PRESETS["tiny-extended"]), kind, value)
+    assert f"pad_value={value}" in str(check(program).lowered)
+    assert len(interpreted(program)) == len(PASSES) + 1
+
+
+def test_a_padding_value_wraps_as_the_expression_does() -> None:
+    env = Environment(PRESETS["tiny-extended"])
+    x = te.placeholder((6, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
+    wide = te.compute(x.shape, lambda *i: x(*i).astype("int32"), "wide")
+    padded = te.pad(wide, (1, 0, 0), value=300, name="padded")
+    buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.inp_dtype), "buf")
+    y = te.compute(buf.shape, lambda *i: buf(*i), "y")
+    s = te.create_schedule(y.op)
+    s[wide].compute_inline()
+    s[padded].compute_inline()
+    s[buf].set_scope(env.inp_scope)
+    s[buf].pragma(buf.op.axis[0], env.dma_copy)
+    lowered = lower(s, [x, y], env=env)
+    assert "pad_value=44, sram_index=buf, memory=INP" in str(lowered)
 
 
 def element_wise(
