@@ -3,27 +3,21 @@
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .accumulators import Accumulators
-from .activity import ModuleActivity
 from .alu import AluContext, AluUnit, alu_operands
 from .axi import ReadSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
 from .dma import Bases, Loader, moved_elements, sets_padding_wrongly, transfer
 from .gemm import GemmContext, GemmUnit, gemm_operands
-from .issue import InOrder
+from .issue import InOrder, ModuleSignature
 from .operation import AluOp
 from .sequencer import Sequencer
 from .structures import (
-    FaultPort,
-    GivePort,
-    ModuleStatus,
-    QueueEntry,
-    TakePort,
     instruction_layout,
 )
 
@@ -51,8 +45,7 @@ class Compute(wiring.Component):
 
     Ports
     -----
-    insn, status, fault, activity : as for every module
-    from_load, to_load, from_store, to_store : tokens
+    (all of `ModuleSignature`)
     others_retired : load and store have retired everything that they were given
     finished : high for a cycle when FINISH retires
     multiplies, alu_works : GEMM executes a micro-op that multiplies, the ALU one of its own
@@ -67,14 +60,7 @@ class Compute(wiring.Component):
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
-                "insn": In(stream.Signature(QueueEntry)),
-                "status": Out(ModuleStatus()),
-                "fault": Out(FaultPort()),
-                "activity": Out(ModuleActivity(len(Unit) - 1)),
-                "from_load": Out(TakePort()),
-                "to_load": Out(GivePort()),
-                "from_store": Out(TakePort()),
-                "to_store": Out(GivePort()),
+                **ModuleSignature(isa.Module.COMPUTE, len(Unit) - 1).members,
                 "others_retired": In(1),
                 "finished": Out(1),
                 "multiplies": Out(1),
@@ -96,6 +82,7 @@ class Compute(wiring.Component):
 
         m.submodules.order = order = InOrder(
             config,
+            isa.Module.COMPUTE,
             _MEMORIES,
             [isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE, isa.Cause.INDEX_OUT_OF_RANGE],
         )
@@ -108,14 +95,7 @@ class Compute(wiring.Component):
             config, alu_operands(config), AluContext
         )
         m.submodules.alu = alu = AluUnit(config)
-        connect(m, flipped(self.insn), order.insn)
-        connect(m, order.status, flipped(self.status))
-        connect(m, order.fault, flipped(self.fault))
-        connect(m, order.activity, flipped(self.activity))
-        connect(m, order.from_prev, flipped(self.from_load))
-        connect(m, order.to_prev, flipped(self.to_load))
-        connect(m, order.from_next, flipped(self.from_store))
-        connect(m, order.to_next, flipped(self.to_store))
+        order.connect(m, self)
         connect(m, loader.read, flipped(self.read))
         connect(m, gemm_sequencer.o, gemm.i)
         connect(m, alu_sequencer.o, alu.i)

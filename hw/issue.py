@@ -41,6 +41,38 @@ class InFlight(data.StructLayout):
         )
 
 
+def neighbours(module: isa.Module) -> dict[str, str]:
+    """The names of those that load, compute or store exchanges tokens with, by side."""
+    row = (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+    sides = {"prev": module - 1, "next": module + 1}
+    return {side: isa.Module(at).name.lower() for side, at in sides.items() if at in row}
+
+
+class ModuleSignature(wiring.Signature):
+    """What load, compute and store have in common, as far as it is not their own work.
+
+    Members
+    -------
+    insn : instructions, in stream order; taken ahead of their execution
+    status, fault, activity : as the signatures say
+    from_NAME, to_NAME : tokens of each neighbour
+    """
+
+    def __init__(self, module: isa.Module, units: int = 1) -> None:
+        tokens: dict[str, Any] = {}
+        for name in neighbours(module).values():
+            tokens |= {f"from_{name}": Out(TakePort()), f"to_{name}": Out(GivePort())}
+        super().__init__(
+            {
+                "insn": In(stream.Signature(QueueEntry)),
+                "status": Out(ModuleStatus()),
+                "activity": Out(ModuleActivity(units)),
+                "fault": Out(FaultPort()),
+                **tokens,
+            }
+        )
+
+
 class InOrder(wiring.Component):
     """Issues the instructions of one module to its units, and retires them, in order.
 
@@ -56,15 +88,16 @@ class InOrder(wiring.Component):
 
     Parameters
     ----------
+    module : whose
     memories : those whose depth bounds the module's LOADs or STOREs
     causes : for each unit, what its error means
 
     Ports
     -----
-    insn, status, fault, activity : as for every module
-    from_prev, to_prev, from_next, to_next : tokens
+    (all of `ModuleSignature`)
     head : the next instruction; what it is, its module says by the next five
-    illegal : it is no instruction of this module
+    illegal : it is no instruction of this module; that it has a flag towards no neighbour need not
+        be said
     out_of_range : it would touch what is past the depth of a scratchpad
     unit : who executes it: 0 for nobody, n for the n-th unit
     unit_ready : that unit can take it
@@ -77,22 +110,21 @@ class InOrder(wiring.Component):
     """
 
     def __init__(
-        self, config: Config, memories: Sequence[isa.Memory], causes: Sequence[isa.Cause]
+        self,
+        config: Config,
+        module: isa.Module,
+        memories: Sequence[isa.Memory],
+        causes: Sequence[isa.Cause],
     ) -> None:
         self._config = config
+        self._module = module
         self._memories = memories
         self._causes = causes
         units = len(causes)
+        self._shared = ModuleSignature(module, units)
         super().__init__(
             {
-                "insn": In(stream.Signature(QueueEntry)),
-                "status": Out(ModuleStatus()),
-                "activity": Out(ModuleActivity(units)),
-                "fault": Out(FaultPort()),
-                "from_prev": Out(TakePort()),
-                "to_prev": Out(GivePort()),
-                "from_next": Out(TakePort()),
-                "to_next": Out(GivePort()),
+                **self._shared.members,
                 "head": Out(CheckedEntry),
                 "illegal": In(1),
                 "out_of_range": In(1),
@@ -107,6 +139,11 @@ class InOrder(wiring.Component):
             }
         )
 
+    def connect(self, m: Module, component: Any) -> None:
+        """Makes the ports of the shared signature those of ``component``, in its elaboration."""
+        for name in self._shared.members:
+            connect(m, flipped(getattr(component, name)), getattr(self, name))
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.checker = checker = ExtentChecker(self._config, self._memories)
@@ -116,31 +153,45 @@ class InOrder(wiring.Component):
         # The flags are in the same place in every instruction.
         flags = data.View(instruction_layout(self._config, isa.Opcode.FINISH), entry.bits)
 
+        takes, gives = (
+            {
+                side: getattr(self, f"{direction}_{name}")
+                for side, name in neighbours(self._module).items()
+            }
+            for direction in ("from", "to")
+        )
+        strangers = [side for side in ("prev", "next") if side not in takes]
+
         # Issue.
         refused, tokens, issue, cause = Signal(), Signal(), Signal(), Signal(3)
-        with m.If(self.illegal):
+        illegal = Signal()
+        m.d.comb += illegal.eq(
+            Cat(
+                self.illegal,
+                *(flags[f"{verb}_{side}"] for side in strangers for verb in ("pop", "push")),
+            ).any()
+        )
+        with m.If(illegal):
             m.d.comb += cause.eq(isa.Cause.ILLEGAL_INSTRUCTION)
         with m.Elif(self.out_of_range):
             m.d.comb += cause.eq(isa.Cause.INDEX_OUT_OF_RANGE)
         m.d.comb += [
             self.head.eq(checker.o.payload),
             tokens.eq(
-                (~flags.pop_prev | self.from_prev.available)
-                & (~flags.pop_next | self.from_next.available)
+                Cat(~flags[f"pop_{side}"] | take.available for side, take in takes.items()).all()
             ),
             issue.eq(
                 checker.o.valid
                 & ~refused
                 & in_flight.i.ready
-                & (
-                    self.illegal
-                    | (tokens & (self.out_of_range | (self.unit_ready & self.may_start)))
-                )
+                & (illegal | (tokens & (self.out_of_range | (self.unit_ready & self.may_start))))
             ),
             checker.o.ready.eq(issue),
             self.start.eq(issue & (cause == 0)),
-            self.from_prev.take.eq(issue & ~self.illegal & flags.pop_prev),
-            self.from_next.take.eq(issue & ~self.illegal & flags.pop_next),
+            *(
+                take.take.eq(issue & ~illegal & flags[f"pop_{side}"])
+                for side, take in takes.items()
+            ),
             in_flight.i.valid.eq(issue),
             in_flight.i.payload.index.eq(entry.index),
             in_flight.i.payload.unit.eq(self.unit),
@@ -156,14 +207,11 @@ class InOrder(wiring.Component):
         done, failure = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
-            full.eq(
-                (oldest.push_prev & self.to_prev.full) | (oldest.push_next & self.to_next.full)
-            ),
+            full.eq(Cat(oldest[f"push_{side}"] & give.full for side, give in gives.items()).any()),
             retire.eq(in_flight.o.valid & done & ~full & ~self.fault.valid),
             in_flight.o.ready.eq(retire),
             self.status.retire.eq(retire),
-            self.to_prev.give.eq(retire & oldest.push_prev),
-            self.to_next.give.eq(retire & oldest.push_next),
+            *(give.give.eq(retire & oldest[f"push_{side}"]) for side, give in gives.items()),
         ]
         with m.If(in_flight.o.valid & (failure != 0) & ~self.fault.valid):
             m.d.sync += [
@@ -199,11 +247,7 @@ class InOrder(wiring.Component):
             nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
             # The instruction lacks tokens, or waits for others than its own module's units.
             starved.eq(
-                checker.o.valid
-                & ~refused
-                & ~self.illegal
-                & (issued == 0)
-                & (~tokens | ~self.may_start)
+                checker.o.valid & ~refused & ~illegal & (issued == 0) & (~tokens | ~self.may_start)
             ),
             overflowing.eq(
                 in_flight.o.valid & done & full & ~activity.busy[1:].any() & nothing_more
@@ -218,13 +262,11 @@ class InOrder(wiring.Component):
                 self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
             ),
         ]
-        waits = checker.o.valid & ~refused & ~self.illegal & ~in_flight.o.valid
-        m.d.comb += [
-            activity.index.eq(entry.index),
-            activity.unit.eq(self.unit),
-            activity.lacks_prev.eq(waits & flags.pop_prev & ~self.from_prev.available),
-            activity.lacks_next.eq(waits & flags.pop_next & ~self.from_next.available),
-        ]
+        waits = checker.o.valid & ~refused & ~illegal & ~in_flight.o.valid
+        m.d.comb += [activity.index.eq(entry.index), activity.unit.eq(self.unit)]
+        for side, take in takes.items():
+            lacks = getattr(activity, f"lacks_{side}")
+            m.d.comb += lacks.eq(waits & flags[f"pop_{side}"] & ~take.available)
         return m
 
     def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal]:

@@ -3,22 +3,16 @@
 from typing import Any
 
 from amaranth.hdl import Module
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .activity import ModuleActivity
 from .axi import ReadSignature
 from .buffer import geometry
 from .config import Config
 from .dma import Bases, Loader, moved_elements, sets_padding_wrongly, transfer
-from .issue import InOrder
+from .issue import InOrder, ModuleSignature
 from .structures import (
-    FaultPort,
-    GivePort,
-    ModuleStatus,
-    QueueEntry,
-    TakePort,
     instruction_layout,
 )
 
@@ -33,8 +27,7 @@ class Load(wiring.Component):
 
     Ports
     -----
-    insn, status, fault, activity : as for every module
-    from_compute, to_compute : tokens
+    (all of `ModuleSignature`)
     bases, read : DRAM base addresses, and the memory read port
     inp, wgt : write ports of the scratchpads
     moved : as that of `Loader`
@@ -44,12 +37,7 @@ class Load(wiring.Component):
         self._config = config
         super().__init__(
             {
-                "insn": In(stream.Signature(QueueEntry)),
-                "status": Out(ModuleStatus()),
-                "fault": Out(FaultPort()),
-                "activity": Out(ModuleActivity()),
-                "from_compute": Out(TakePort()),
-                "to_compute": Out(GivePort()),
+                **ModuleSignature(isa.Module.LOAD).members,
                 "bases": In(Bases),
                 "read": Out(ReadSignature(8 * config.bus_bytes)),
                 "inp": Out(geometry(config, isa.Memory.INP).write_port()),
@@ -60,14 +48,11 @@ class Load(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(self._config, _MEMORIES, [isa.Cause.BUS_ERROR])
+        m.submodules.order = order = InOrder(
+            self._config, isa.Module.LOAD, _MEMORIES, [isa.Cause.BUS_ERROR]
+        )
         m.submodules.loader = loader = Loader(self._config, _MEMORIES)
-        connect(m, flipped(self.insn), order.insn)
-        connect(m, order.status, flipped(self.status))
-        connect(m, order.fault, flipped(self.fault))
-        connect(m, order.activity, flipped(self.activity))
-        connect(m, order.from_next, flipped(self.from_compute))
-        connect(m, order.to_next, flipped(self.to_compute))
+        order.connect(m, self)
         connect(m, loader.read, flipped(self.read))
         connect(m, loader.inp, flipped(self.inp))
         connect(m, loader.wgt, flipped(self.wgt))
@@ -75,12 +60,7 @@ class Load(wiring.Component):
         # Fetch hands nothing but LOADs to this module, of what is its own.
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), order.head.entry.bits)
         m.d.comb += [
-            order.illegal.eq(
-                (fields.reserved != 0)
-                | fields.pop_prev
-                | fields.push_prev
-                | sets_padding_wrongly(self._config, fields)
-            ),
+            order.illegal.eq((fields.reserved != 0) | sets_padding_wrongly(self._config, fields)),
             order.out_of_range.eq(order.head.out_of_range),
             order.unit.eq(1),
             order.unit_ready.eq(loader.command.ready),

@@ -3,23 +3,17 @@
 from typing import Any
 
 from amaranth.hdl import Module
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .activity import ModuleActivity
 from .axi import WriteSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
 from .dma import Storer, moved_elements, transfer
-from .issue import InOrder
+from .issue import InOrder, ModuleSignature
 from .structures import (
     ADDRESS_WIDTH,
-    FaultPort,
-    GivePort,
-    ModuleStatus,
-    QueueEntry,
-    TakePort,
     instruction_layout,
 )
 
@@ -32,8 +26,7 @@ class Store(wiring.Component):
 
     Ports
     -----
-    insn, status, fault, activity : as for every module
-    from_compute, to_compute : tokens
+    (all of `ModuleSignature`)
     base : DRAM address of element 0 of OUT
     scratchpad : read port of the low bits of the accumulators
     write : the memory write port
@@ -45,12 +38,7 @@ class Store(wiring.Component):
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
-                "insn": In(stream.Signature(QueueEntry)),
-                "status": Out(ModuleStatus()),
-                "fault": Out(FaultPort()),
-                "activity": Out(ModuleActivity()),
-                "from_compute": Out(TakePort()),
-                "to_compute": Out(GivePort()),
+                **ModuleSignature(isa.Module.STORE).members,
                 "base": In(ADDRESS_WIDTH),
                 "scratchpad": Out(
                     ReadPortSignature(config.out.element_bits, config.out.depth, out.elements)
@@ -64,14 +52,11 @@ class Store(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(self._config, [isa.Memory.OUT], [isa.Cause.BUS_ERROR])
+        m.submodules.order = order = InOrder(
+            self._config, isa.Module.STORE, [isa.Memory.OUT], [isa.Cause.BUS_ERROR]
+        )
         m.submodules.storer = storer = Storer(self._config)
-        connect(m, flipped(self.insn), order.insn)
-        connect(m, order.status, flipped(self.status))
-        connect(m, order.fault, flipped(self.fault))
-        connect(m, order.activity, flipped(self.activity))
-        connect(m, order.from_prev, flipped(self.from_compute))
-        connect(m, order.to_prev, flipped(self.to_compute))
+        order.connect(m, self)
         connect(m, storer.scratchpad, flipped(self.scratchpad))
         connect(m, storer.write, flipped(self.write))
 
@@ -86,8 +71,6 @@ class Store(wiring.Component):
                 | (fields.y_pad_1 != 0)
                 | (fields.x_pad_0 != 0)
                 | (fields.x_pad_1 != 0)
-                | fields.pop_next
-                | fields.push_next
             ),
             order.out_of_range.eq(order.head.out_of_range),
             order.unit.eq(1),

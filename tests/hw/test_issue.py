@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Cause, Gemm, Memory, instruction_set
+from amaranth_vta.hw.isa import Cause, Gemm, Memory, Module, instruction_set
 from amaranth_vta.hw.issue import InOrder
 from amaranth_vta.sim.testbench import Pauses, pauses, put_all, simulate
 
@@ -23,7 +23,7 @@ def run(
 
     Returns the indices in the order in which they were done, those that retired, and the fault.
     """
-    dut = InOrder(TINY, [Memory.UOP], CAUSES)
+    dut = InOrder(TINY, Module.COMPUTE, [Memory.UOP], CAUSES)
     encode = instruction_set(TINY).encode
     entries = [{"bits": encode(Gemm(uop_end=n % 4)), "index": n} for n in range(len(units))]
     done: list[int] = []
