@@ -57,6 +57,31 @@ def _extension(doc: str) -> Any:
     )
 
 
+# Of each tile but a micro-op, the fields that say how many rows and columns it has, and how wide
+# its scalars are.
+_TILES = {
+    "inp": ("batch", "block_in", "inp_width"),
+    "wgt": ("block_out", "block_in", "wgt_width"),
+    "acc": ("batch", "block_out", "acc_width"),
+    "out": ("batch", "block_out", "out_width"),
+}
+_SCRATCHPADS = ("uop", "inp", "wgt", "acc")
+
+
+def _power_of_two(name: str) -> cached_property[int]:
+    """What the field ``name`` of a configuration is the logarithm of."""
+    return cached_property(lambda config: 1 << getattr(config, name))
+
+
+def _tile_memory(name: str) -> cached_property[TileMemory]:
+    def of(config: Config) -> TileMemory:
+        rows, columns, width = (1 << log for log in config._log_tile(name))
+        depth = 1 << config._index_widths()["acc" if name == "out" else name]
+        return TileMemory(name.upper(), rows, columns, width, depth)
+
+    return cached_property(of)
+
+
 @dataclass(frozen=True)
 class Config:
     """One machine. Every field is the base-2 logarithm that its JSON key gives.
@@ -103,20 +128,19 @@ class Config:
                 f"{self.log_acc_width} and LOG_OUT_WIDTH = {self.log_out_width} must be 5, and at "
                 "most 3"
             )
-        for name in ("uop", "inp", "wgt", "acc"):
+        for name in _SCRATCHPADS:
             self._check_depth(name)
         self._check_encoding()
 
+    def _log_tile(self, name: str) -> tuple[int, int, int]:
+        """log2 of the rows and columns of a tile, and of the bits of its scalars."""
+        if name == "uop":
+            return 0, 0, (isa.UOP_WIDTH - 1).bit_length()
+        rows, columns, width = (getattr(self, f"log_{part}") for part in _TILES[name])
+        return rows, columns, width
+
     def _log_element_bytes(self, name: str) -> int:
-        match name:
-            case "uop":
-                return 2
-            case "inp":
-                return self.log_inp_width + self.log_batch + self.log_block_in - 3
-            case "wgt":
-                return self.log_wgt_width + self.log_block_out + self.log_block_in - 3
-            case _:
-                return self.log_acc_width + self.log_batch + self.log_block_out - 3
+        return sum(self._log_tile(name)) - 3
 
     def _check_depth(self, name: str) -> None:
         key = f"log_{name}_buff_size"
@@ -134,7 +158,7 @@ class Config:
             return
         # Each buffer that can be reduced alone until everything fits, the least reduction first.
         ways = []
-        for name in ("uop", "inp", "wgt", "acc"):
+        for name in _SCRATCHPADS:
             key = f"log_{name}_buff_size"
             widths = self._index_widths()
             while widths[name] > 1 and isa.encoding_problem(widths) is not None:
@@ -154,7 +178,7 @@ class Config:
     def _index_widths(self) -> dict[str, int]:
         return {
             name: getattr(self, f"log_{name}_buff_size") - self._log_element_bytes(name)
-            for name in ("uop", "inp", "wgt", "acc")
+            for name in _SCRATCHPADS
         }
 
     # What follows from the parameters.
@@ -168,33 +192,20 @@ class Config:
             if item.metadata.get("extension") and getattr(self, item.name)
         )
 
-    @property
-    def batch(self) -> int:
-        return 1 << self.log_batch
+    batch = _power_of_two("log_batch")
+    block_in = _power_of_two("log_block_in")
+    block_out = _power_of_two("log_block_out")
+    inp_width = _power_of_two("log_inp_width")
+    wgt_width = _power_of_two("log_wgt_width")
+    acc_width = _power_of_two("log_acc_width")
+    out_width = _power_of_two("log_out_width")
 
-    @property
-    def block_in(self) -> int:
-        return 1 << self.log_block_in
-
-    @property
-    def block_out(self) -> int:
-        return 1 << self.log_block_out
-
-    @property
-    def inp_width(self) -> int:
-        return 1 << self.log_inp_width
-
-    @property
-    def wgt_width(self) -> int:
-        return 1 << self.log_wgt_width
-
-    @property
-    def acc_width(self) -> int:
-        return 1 << self.log_acc_width
-
-    @property
-    def out_width(self) -> int:
-        return 1 << self.log_out_width
+    uop = _tile_memory("uop")
+    inp = _tile_memory("inp")
+    wgt = _tile_memory("wgt")
+    acc = _tile_memory("acc")
+    # What store writes: the low bits of each accumulator.
+    out = _tile_memory("out")
 
     @property
     def bus_bytes(self) -> int:
@@ -205,43 +216,12 @@ class Config:
         """Multiply-accumulates of one GEMM micro-op, done in one cycle at peak."""
         return self.batch * self.block_in * self.block_out
 
-    @cached_property
-    def uop(self) -> TileMemory:
-        return TileMemory("UOP", 1, 1, isa.UOP_WIDTH, 1 << self._index_widths()["uop"])
-
-    @cached_property
-    def inp(self) -> TileMemory:
-        depth = 1 << self._index_widths()["inp"]
-        return TileMemory("INP", self.batch, self.block_in, self.inp_width, depth)
-
-    @cached_property
-    def wgt(self) -> TileMemory:
-        depth = 1 << self._index_widths()["wgt"]
-        return TileMemory("WGT", self.block_out, self.block_in, self.wgt_width, depth)
-
-    @cached_property
-    def acc(self) -> TileMemory:
-        depth = 1 << self._index_widths()["acc"]
-        return TileMemory("ACC", self.batch, self.block_out, self.acc_width, depth)
-
-    @cached_property
-    def out(self) -> TileMemory:
-        """What store writes: the low bits of each accumulator."""
-        return TileMemory("OUT", self.batch, self.block_out, self.out_width, self.acc.depth)
-
     def memory(self, memory: isa.Memory) -> TileMemory:
         """Geometry of what ``memory`` names on the DRAM side of a LOAD or STORE."""
-        match memory:
-            case isa.Memory.UOP:
-                return self.uop
-            case isa.Memory.WGT:
-                return self.wgt
-            case isa.Memory.INP:
-                return self.inp
-            case isa.Memory.ACC:
-                return self.acc
-            case isa.Memory.OUT | isa.Memory.ACC_8BIT:
-                return self.out
+        tile: TileMemory = (
+            self.out if memory is isa.Memory.ACC_8BIT else getattr(self, memory.name.lower())
+        )
+        return tile
 
     # Text form.
 

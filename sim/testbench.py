@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amaranth.sim import Simulator
@@ -175,6 +175,55 @@ class BurstMemory:
                 bursts += 1
                 self._accept(request.address, request.length + 1, size)
                 announced.append((request.address, request.length + 1))
+
+
+def run_unit(
+    unit: Any,
+    micro_ops: Iterable[Any],
+    reads: Mapping[str, Any],
+    writes: Mapping[str, Any],
+    pause: Pauses = never,
+) -> tuple[list[int], int]:
+    """Feeds ``micro_ops`` to a GEMM or ALU unit.
+
+    Returns what ``error`` was at each ``done``, and the cycles until the last micro-op was taken.
+    The ports whose names begin with the keys of ``reads`` and ``writes`` are those of arrays
+    (element, row, column); what is written in a cycle can be read in it.
+    """
+    errors: list[int] = []
+    cycles = taken = 0
+
+    def signals(prefix: str, *parts: str) -> list[Any]:
+        return [getattr(unit, f"{prefix}_{part}") for part in parts]
+
+    sampled = [signal for name in writes for signal in signals(name, "enable", "index", "data")]
+    sampled += [signal for name in reads for signal in signals(name, "enable", "index")]
+
+    async def serve(ctx: Any) -> None:
+        nonlocal cycles
+        while True:
+            _, _, done, error, *values = await ctx.tick().sample(unit.done, unit.error, *sampled)
+            cycles += 1
+            value = iter(values)
+            for contents in writes.values():
+                enable, index, tile = next(value), next(value), next(value)
+                if enable:
+                    contents[index] = [list(row) for row in tile]
+            for name, contents in reads.items():
+                enable, index = next(value), next(value)
+                if enable:
+                    ctx.set(*signals(name, "data"), contents[index].tolist())
+            if done:
+                errors.append(error)
+
+    async def drive(ctx: Any) -> None:
+        nonlocal taken
+        await put_all(ctx, unit.i, micro_ops, pause)
+        taken = cycles
+        await ctx.tick().repeat(10)
+
+    simulate(unit, drive, background=[serve])
+    return errors, taken
 
 
 def simulate(

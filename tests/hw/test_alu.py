@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from amaranth_vta.hw.alu import AluLane, AluUnit
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import BASE_ALU_OPS, AluOp
 from amaranth_vta.hw.requantize import RequantizingLane
-from amaranth_vta.sim.testbench import pauses, simulate
+from amaranth_vta.sim.testbench import pauses, run_unit, simulate
 
 CONFIG = PRESETS["tiny"]
 
@@ -65,9 +64,7 @@ def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane:
     simulate(dut, check)
 
 
-def run_unit(
-    config: Config, items: list[dict], gaps: float
-) -> tuple[np.ndarray, np.ndarray, list, int]:
+def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list, int]:
     rng = np.random.default_rng(2)
     span = 1 << config.acc_width
     shape = (config.acc.depth, config.acc.rows, config.acc.columns)
@@ -90,65 +87,8 @@ def run_unit(
                     int(second[row, column]),
                     config.acc_width,
                 )
-    dut = AluUnit(config)
-    dones: list[int] = []
-    cycles = 0
-
-    async def memories(ctx: Any) -> None:
-        while True:
-            (
-                _,
-                _,
-                read0,
-                index0,
-                read1,
-                index1,
-                write,
-                index,
-                value,
-                done,
-                error,
-            ) = await ctx.tick().sample(
-                dut.dst_read_enable,
-                dut.dst_read_index,
-                dut.src_read_enable,
-                dut.src_read_index,
-                dut.write_enable,
-                dut.write_index,
-                dut.write_data,
-                dut.done,
-                dut.error,
-            )
-            if write:
-                accumulators[index] = [list(row) for row in value]
-            if read0:
-                ctx.set(dut.dst_read_data, accumulators[index0].tolist())
-            if read1:
-                ctx.set(dut.src_read_data, accumulators[index1].tolist())
-            if done:
-                dones.append(error)
-
-    async def drive(ctx: Any) -> None:
-        nonlocal cycles
-        pause = pauses(gaps)
-        for item in items:
-            while pause():
-                await ctx.tick()
-            ctx.set(dut.i.payload, item)
-            ctx.set(dut.i.valid, 1)
-            while True:
-                _, _, ready = await ctx.tick().sample(dut.i.ready)
-                cycles += 1
-                if ready:
-                    break
-            ctx.set(dut.i.valid, 0)
-        await ctx.tick().repeat(10)
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(memories, background=True)
-    simulator.add_testbench(drive)
-    simulator.run()
+    reads = {"dst_read": accumulators, "src_read": accumulators}
+    dones, cycles = run_unit(AluUnit(config), items, reads, {"write": accumulators}, pauses(gaps))
     return accumulators, want, dones, cycles
 
 
@@ -190,20 +130,20 @@ def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: 
         )
         for _ in range(150)
     ]
-    got, want, dones, _ = run_unit(PRESETS[name], items, gaps)
+    got, want, dones, _ = run(PRESETS[name], items, gaps)
     assert np.array_equal(got, want)
     assert dones == [0] * sum(item["last"] for item in items)
 
 
 def test_alu_unit_takes_one_independent_micro_op_a_cycle() -> None:
     items = [micro_op(n % 4, 8 + n % 4) for n in range(60)]
-    *_, cycles = run_unit(CONFIG, items, 0)
+    *_, cycles = run(CONFIG, items, 0)
     assert cycles == 60
 
 
 def test_alu_unit_waits_one_cycle_for_what_the_previous_micro_op_writes() -> None:
     items = [micro_op(0, 8) for _ in range(60)]
-    *_, cycles = run_unit(CONFIG, items, 0)
+    *_, cycles = run(CONFIG, items, 0)
     assert cycles == 119
 
 
@@ -215,6 +155,6 @@ def test_alu_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
         micro_op(1),
         micro_op(2, last=1),
     ]
-    got, want, dones, _ = run_unit(CONFIG, items, 0)
+    got, want, dones, _ = run(CONFIG, items, 0)
     assert np.array_equal(got, want)
     assert dones == [0, 1]

@@ -20,42 +20,13 @@ from amaranth_vta.hw.isa import (
     padding_of,
     set_padding,
 )
+from amaranth_vta.sim.corners import CORNERS
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
 
 CONFIGS = {
     "tiny": PRESETS["tiny"],
     "batch2": PRESETS["batch2"],
-    "bus512": Config(
-        log_inp_width=2,
-        log_wgt_width=2,
-        log_out_width=3,
-        log_uop_buff_size=9,
-        log_inp_buff_size=9,
-        log_wgt_buff_size=12,
-        log_acc_buff_size=12,
-        log_bus_width=9,
-    ),
-    "bus256": Config(
-        log_wgt_width=2,
-        log_block_in=5,
-        log_block_out=3,
-        log_uop_buff_size=8,
-        log_inp_buff_size=10,
-        log_wgt_buff_size=12,
-        log_acc_buff_size=10,
-        log_bus_width=8,
-    ),
-    "acc16": Config(
-        log_acc_width=4,
-        log_out_width=4,
-        log_block_in=2,
-        log_block_out=2,
-        log_uop_buff_size=8,
-        log_inp_buff_size=8,
-        log_wgt_buff_size=8,
-        log_acc_buff_size=8,
-        log_bus_width=7,
-    ),
+    **{name: CORNERS[name] for name in ("bus512", "bus256", "acc16")},
 }
 # With padding values, whose scalars are as wide as these make them.
 CONFIGS |= {

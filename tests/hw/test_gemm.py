@@ -4,34 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from amaranth_vta.hw.config import PRESETS, Config, TileMemory
 from amaranth_vta.hw.gemm import DotProducts, GemmUnit
-from amaranth_vta.sim.testbench import pauses, simulate
+from amaranth_vta.sim.corners import CORNERS
+from amaranth_vta.sim.testbench import pauses, run_unit, simulate
 
 CONFIGS = {
     "tiny": PRESETS["tiny"],
     "batch2": PRESETS["batch2"],
-    "int4": Config(
-        log_inp_width=2,
-        log_wgt_width=2,
-        log_block_in=2,
-        log_block_out=3,
-        log_uop_buff_size=8,
-        log_inp_buff_size=6,
-        log_wgt_buff_size=8,
-        log_acc_buff_size=10,
-    ),
-    "acc16": Config(
-        log_acc_width=4,
-        log_block_in=2,
-        log_block_out=2,
-        log_uop_buff_size=8,
-        log_inp_buff_size=6,
-        log_wgt_buff_size=8,
-        log_acc_buff_size=8,
-    ),
+    **{name: CORNERS[name] for name in ("int4 4x8", "acc16")},
 }
 
 
@@ -64,7 +46,7 @@ def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
     assert np.array_equal(got, inputs @ weights.transpose(0, 2, 1))
 
 
-def run_unit(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
+def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
     """Accumulators as the unit leaves them, as they should be, and what `done` reported."""
     rng = np.random.default_rng(2)
     inputs = random_tiles(rng, config.inp, config.inp.depth)
@@ -81,67 +63,8 @@ def run_unit(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray
             want[dst] = 0 if item["context"]["reset"] else kept + product
             span = 1 << config.acc_width
             want[dst] = (want[dst] + span // 2) % span - span // 2
-    dut = GemmUnit(config)
-    dones: list[int] = []
-
-    async def memories(ctx: Any) -> None:
-        while True:
-            sample = await ctx.tick().sample(
-                dut.inp_enable,
-                dut.inp_index,
-                dut.wgt_enable,
-                dut.wgt_index,
-                dut.acc_read_enable,
-                dut.acc_read_index,
-                dut.acc_write_enable,
-                dut.acc_write_index,
-                dut.acc_write_data,
-                dut.done,
-                dut.error,
-            )
-            (
-                _,
-                _,
-                inp_enable,
-                inp,
-                wgt_enable,
-                wgt,
-                read,
-                read_index,
-                write,
-                write_index,
-                value,
-                done,
-                error,
-            ) = sample
-            # A write goes first: the accumulators' read port is transparent.
-            if write:
-                accumulators[write_index] = [list(row) for row in value]
-            if inp_enable:
-                ctx.set(dut.inp_data, inputs[inp].tolist())
-            if wgt_enable:
-                ctx.set(dut.wgt_data, weights[wgt].tolist())
-            if read:
-                ctx.set(dut.acc_read_data, accumulators[read_index].tolist())
-            if done:
-                dones.append(error)
-
-    async def drive(ctx: Any) -> None:
-        pause = pauses(gaps)
-        for item in items:
-            while pause():
-                await ctx.tick()
-            ctx.set(dut.i.payload, item)
-            ctx.set(dut.i.valid, 1)
-            await ctx.tick()
-            ctx.set(dut.i.valid, 0)
-        await ctx.tick().repeat(10)
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(memories, background=True)
-    simulator.add_testbench(drive)
-    simulator.run()
+    reads = {"inp": inputs, "wgt": weights, "acc_read": accumulators}
+    dones, _ = run_unit(GemmUnit(config), items, reads, {"acc_write": accumulators}, pauses(gaps))
     return accumulators, want, dones
 
 
@@ -182,7 +105,7 @@ def test_gemm_unit_accumulates_whatever_depends_on_what(name: str, gaps: float) 
         )
         for _ in range(150)
     ]
-    got, want, dones = run_unit(config, items, gaps)
+    got, want, dones = run(config, items, gaps)
     assert np.array_equal(got, want)
     assert dones == [0] * sum(item["last"] for item in items)
 
@@ -195,6 +118,6 @@ def test_gemm_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
         micro_op(1),
         micro_op(2, last=1),
     ]
-    got, want, dones = run_unit(PRESETS["tiny"], items, 0)
+    got, want, dones = run(PRESETS["tiny"], items, 0)
     assert np.array_equal(got, want)
     assert dones == [0, 1]

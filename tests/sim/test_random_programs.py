@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.corners import CORNERS
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
 from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
@@ -17,28 +18,13 @@ from amaranth_vta.sim.tokens import tokens_of, without_token
 from amaranth_vta.sw.runtime.device import Fault
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
-CONFIGS = PRESETS | {
-    name: ProgramImage.load(VECTORS / f"{name}-corners-1.npz").config
-    for name in ("acc16", "bus128", "deep8x32", "int4out8")
-}
-# Two elements of each scratchpad, the fewest that there can be, and the largest tiles.
-CONFIGS["smallest"] = Config(
-    log_block_in=2,
-    log_block_out=2,
-    log_uop_buff_size=3,
-    log_inp_buff_size=3,
-    log_wgt_buff_size=5,
-    log_acc_buff_size=5,
-)
-CONFIGS["largest tiles"] = Config(
-    log_batch=4,
-    log_block_in=5,
-    log_block_out=5,
-    log_out_width=5,
-    log_inp_buff_size=14,
-    log_wgt_buff_size=15,
-    log_acc_buff_size=16,
-    log_uop_buff_size=10,
+CONFIGS = (
+    PRESETS
+    | CORNERS
+    | {
+        name: ProgramImage.load(VECTORS / f"{name}-corners-1.npz").config
+        for name in ("bus128", "deep8x32", "int4out8")
+    }
 )
 ORDERS = ("program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store")
 

@@ -1,0 +1,74 @@
+"""Small configurations, each unlike the others where hardware and software decide something.
+
+For tests, beside the presets: each is small enough to be simulated in Python.
+"""
+
+from __future__ import annotations
+
+from amaranth_vta.hw.config import Config
+
+CORNERS: dict[str, Config] = {
+    # Two elements of each scratchpad, the fewest that there can be.
+    "smallest": Config(
+        log_block_in=2,
+        log_block_out=2,
+        log_uop_buff_size=3,
+        log_inp_buff_size=3,
+        log_wgt_buff_size=5,
+        log_acc_buff_size=5,
+    ),
+    "largest tiles": Config(
+        log_batch=4,
+        log_block_in=5,
+        log_block_out=5,
+        log_out_width=5,
+        log_inp_buff_size=14,
+        log_wgt_buff_size=15,
+        log_acc_buff_size=16,
+        log_uop_buff_size=10,
+    ),
+    # Four-bit inputs and weights, and tiles that are not square.
+    "int4 4x8": Config(
+        log_inp_width=2,
+        log_wgt_width=2,
+        log_block_in=2,
+        log_block_out=3,
+        log_uop_buff_size=8,
+        log_inp_buff_size=6,
+        log_wgt_buff_size=8,
+        log_acc_buff_size=10,
+    ),
+    # Narrow accumulators, stored whole, on a bus of two of them.
+    "acc16": Config(
+        log_acc_width=4,
+        log_out_width=4,
+        log_block_in=2,
+        log_block_out=2,
+        log_uop_buff_size=8,
+        log_inp_buff_size=8,
+        log_wgt_buff_size=8,
+        log_acc_buff_size=8,
+        log_bus_width=7,
+    ),
+    # Beats of many elements, and of parts of one, whose scalars are of different widths.
+    "bus256": Config(
+        log_wgt_width=2,
+        log_block_in=5,
+        log_block_out=3,
+        log_uop_buff_size=8,
+        log_inp_buff_size=10,
+        log_wgt_buff_size=12,
+        log_acc_buff_size=10,
+        log_bus_width=8,
+    ),
+    "bus512": Config(
+        log_inp_width=2,
+        log_wgt_width=2,
+        log_out_width=3,
+        log_uop_buff_size=9,
+        log_inp_buff_size=9,
+        log_wgt_buff_size=12,
+        log_acc_buff_size=12,
+        log_bus_width=9,
+    ),
+}
