@@ -9,6 +9,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.dram import MemoryTiming, memory_timing
+from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.host import MismatchError, SimulatedDevice
 from amaranth_vta.sim.image import ProgramImage
 from amaranth_vta.sim.pysim import PysimDevice
@@ -44,10 +45,10 @@ class Bench(SimulatedDevice):
         self.poke("INSN_COUNT", image.insn_count)
 
     def poke(self, name: str, value: int) -> None:
-        self.machine.write_register(REGISTERS[name].offset, value)
+        self._write(name, value)
 
     def peek(self, name: str) -> int:
-        return self.machine.read_register(REGISTERS[name].offset)
+        return self._read(name)
 
     def command(self, *parts: str) -> None:
         control = REGISTERS["CONTROL"]
@@ -200,6 +201,66 @@ def test_a_misaligned_program_is_a_bad_stream_and_the_next_one_runs() -> None:
     bench = Bench(memory_timing("random:2"))
     assert bench.run(PROGRAM + 8, 1).fault == Fault("fetch", 0, "bad_stream")
     assert runs_correctly(bench)
+
+
+def test_counters_are_read_while_a_program_runs_and_start_again_after_it_is_stopped() -> None:
+    bench = Bench(MemoryTiming())
+    endless = isa.Alu(uop_end=1, iter_out=16383, iter_in=16383, alu_opcode=2, use_immediate=1)
+    bench.put(isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish())
+    bench.command("launch")
+    bench.settle(500)
+    first = bench.peek("ALU_BUSY")
+    bench.settle(300)
+    assert 300 < first < first + 300 <= bench.peek("ALU_BUSY") < 1000
+    bench.command("reset")
+    assert runs_correctly(bench)
+    fresh = Bench(MemoryTiming())
+    fresh.write(0, GOOD.dram)
+    expected = fresh.run(GOOD.insn_addr, GOOD.insn_count).counters
+    bench.write(0, GOOD.dram)
+    assert bench.run(GOOD.insn_addr, GOOD.insn_count).counters == expected
+
+
+def test_each_memory_is_found_at_its_base() -> None:
+    bases = {"UOP": 0x1000, "INP": 0x2040, "WGT": 0x3000, "ACC": 0x40C0, "OUT": 0x5000}
+    chance = np.random.default_rng(0)
+    dram = chance.integers(0, 256, 0x6000, np.uint8)
+    dram[bases["UOP"] : bases["UOP"] + 4] = 0
+
+    def program(starts: dict[str, int]) -> list[isa.Instruction]:
+        """``starts`` is where each memory begins, for a machine whose base registers are 0."""
+
+        def load(memory: isa.Memory, base: str, **fields: int) -> isa.Load:
+            start = starts[base] // TINY.memory(memory).element_bytes
+            return isa.Load(memory=memory, dram_base=start, **fields)
+
+        store = starts["OUT"] // TINY.out.element_bytes
+        return [
+            load(isa.Memory.INP, "INP"),
+            load(isa.Memory.WGT, "WGT", push_next=1),
+            load(isa.Memory.UOP, "UOP"),
+            load(isa.Memory.ACC, "ACC"),
+            load(isa.Memory.ACC_8BIT, "OUT", sram_base=1),
+            isa.Gemm(uop_end=1, pop_prev=1, push_next=1),
+            isa.Store(dram_base=store + 4, x_size=2, pop_prev=1),
+            isa.Finish(),
+        ]
+
+    found = []
+    for device in (Bench(MemoryTiming()), FunctionalDevice(TINY, MEMORY)):
+        device.write(0, dram)
+        if isinstance(device, Bench):
+            for name, address in bases.items():
+                device.poke(f"{name}_BASE", address)
+            device.put(*program(dict.fromkeys(bases, 0)))
+        else:
+            encode = isa.instruction_set(TINY).encode
+            words = [encode(item).to_bytes(16, "little") for item in program(bases)]
+            device.write(PROGRAM, b"".join(words))
+        assert device.run(PROGRAM, 8).fault is None
+        found.append(device.read(0, 0x6000))
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], dram)
 
 
 @pytest.mark.parametrize("device", [RtlDevice, PysimDevice])
