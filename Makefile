@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test lint types format tutorials bench resources clean
+.PHONY: help setup demo docs test lint types format tutorials bench performance resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-10s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -38,6 +38,9 @@ tutorials: setup  ## Run the tutorials and write their outputs anew
 
 bench: setup  ## Measure how fast the compiled machine simulates
 	$(BIN)/python benchmarks/simulation_speed.py
+
+performance: setup  ## Measure rates, convolutions and simulation, and write them into the README
+	$(BIN)/python benchmarks/performance.py
 
 resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.md; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[synthesis]'

@@ -11,7 +11,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .cycles import SKIPPED, show_cycles
-from .options import DEVICES, ConfigType, dram_option, json_option, skip_option, trace_option
+from .options import DEVICES, ConfigType, DramType, json_option, skip_option, trace_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building
@@ -40,7 +40,13 @@ _LAYERS = "resnet18-layers"
     show_default=True,
     help="What runs it; the functional model has no cycles, and only compares results.",
 )
-@dram_option
+@click.option(
+    "--dram",
+    type=DramType(),
+    default="ddr",
+    show_default=True,
+    help="How the memory answers; what a rate is measured against depends on it.",
+)
 @trace_option
 @skip_option
 @json_option

@@ -1,0 +1,120 @@
+"""Measures what the README says of performance, and writes it there: ``make performance``.
+
+    python benchmarks/performance.py [--seconds 10]
+
+Rates and convolutions on the RTL of `pynq-extended` with the memory ``ddr``, how fast the machine
+simulates, and its area from ``bitstreams/resources.md`` (``make resources``). What stands between
+the two markers of the README is replaced. Ends with 1 if a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from simulation_speed import simulated_cycles_per_second
+
+from amaranth_vta.bench.layers import measure_layers
+from amaranth_vta.bench.measurement import Measurement
+from amaranth_vta.bench.rates import KINDS, measure_rates
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.runtime.counters import Spent
+
+REPOSITORY = Path(__file__).parent.parent
+README, RESOURCES = REPOSITORY / "README.md", REPOSITORY / "bitstreams" / "resources.md"
+BEGIN, END = "<!-- made by `make performance` -->\n", "<!-- end -->\n"
+CONFIG, DRAM = "pynq-extended", "ddr"
+# Of the whole machine of pynq, before registers were put before its inputs in the simulator.
+SPEED_BEFORE = 366
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each speed measured (10)")
+    arguments = parser.parse_args()
+    config = PRESETS[CONFIG]
+    layers = list(measure_layers(config, "rtl", DRAM))
+    rates = [item for kind in KINDS for item in measure_rates(kind, config, "rtl", DRAM)]
+    speeds = {
+        name: simulated_cycles_per_second(PRESETS[name], "ideal", arguments.seconds)
+        for name in ("pynq", CONFIG)
+    }
+    text = "\n".join([*_layers(layers), "", *_rates(rates), "", *_speeds(speeds), "", *_area(), ""])
+    readme = README.read_text(encoding="utf-8")
+    before, rest = readme.split(BEGIN)
+    README.write_text(before + BEGIN + text + END + rest.split(END)[1], encoding="utf-8")
+    print(text)
+    return 1 if any(item.mismatches for item in (*layers, *rates)) else 0
+
+
+def _layers(layers: Sequence[Measurement]) -> list[str]:
+    lines = [
+        f"Convolutions of ResNet-18 with bias, requantization and clipping, from launch to done, "
+        f"everything in DRAM at the start (`vta bench resnet18-layers`: `{CONFIG}`, RTL, memory "
+        f"`{DRAM}`). The bound is the larger of a multiplication a cycle and of the bus time of "
+        "each tensor once. The last two columns are from the machine's counters.",
+        "",
+        *_head("layer", "cycles", "bound", "of bound", "target", "GEMM busy", "GEMM beside load"),
+    ]
+    for item in layers:
+        spent = Spent(item.name, item.counters)
+        lines.append(
+            _row(
+                item.name,
+                f"{item.cycles:,}",
+                f"{item.bound_cycles:,.0f}",
+                f"{item.of_bound:.1%}",
+                f"{item.target:.0%}",
+                f"{spent.share('gemm_busy'):.1%}",
+                f"{spent.overlap or 0:.0%}",
+            )
+        )
+    return lines
+
+
+def _rates(rates: Iterable[Measurement]) -> list[str]:
+    lines = [
+        "Rates in the steady state, of what the configuration and the memory allow (`vta bench "
+        "gemm`, `alu`, `load`, `store`):",
+        "",
+        *_head("rate", "of bound", "target"),
+    ]
+    for item in rates:
+        lines.append(
+            _row(f"{item.operator}: {item.name}", f"{item.of_bound:.1%}", f"{item.target:.0%}")
+        )
+    return lines
+
+
+def _speeds(speeds: dict[str, float]) -> list[str]:
+    said = ", ".join(f"`{name}` {speed / 1e3:,.0f} k" for name, speed in speeds.items())
+    return [
+        f"Simulated cycles a second, everything busy, one core (`make bench`): {said}; `pynq` had "
+        f"{SPEED_BEFORE} k before registers were put before the inputs of the simulated machine."
+    ]
+
+
+def _area() -> list[str]:
+    lines = RESOURCES.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| machine"))
+    last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))
+    return [
+        "Area after synthesis for a Zynq-7020 (`make resources`; by module in "
+        "[bitstreams/resources.md](bitstreams/resources.md)):",
+        "",
+        *lines[first:last],
+    ]
+
+
+def _head(first: str, *others: str) -> list[str]:
+    return [_row(first, *others), "|---|" + "--:|" * len(others)]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
