@@ -9,7 +9,7 @@ JOBS ?= 2
 .PHONY: help setup demo docs test lint types format tutorials bench performance resources clean
 
 help:  ## Say what can be made
-	@perl -ne 'printf "  make %-10s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
+	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
 
 setup: $(VENV)/.made  ## Make .venv with everything; quick when there is nothing to do
 

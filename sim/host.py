@@ -106,6 +106,8 @@ class SimulatedDevice:
         """
         started = time.monotonic()
         words = self._words(insn_addr, insn_count)
+        if self._timeline is not None:
+            self.machine.take_moments()  # of a run that was stopped
         deadline = None if time_limit is None else started + time_limit
         self._write("INSN_ADDR", insn_addr)
         self._write("INSN_COUNT", insn_count)

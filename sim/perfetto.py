@@ -68,7 +68,9 @@ class Timeline:
         for thread, name in names.items():
             head.append(_about("thread_name", thread, {"name": name}))
             head.append(_about("thread_sort_index", thread, {"sort_index": thread}))
-        lines = ",\n".join(json.dumps(event) for event in (*head, *self._events))
+        # Of two that begin together, the longer one first: it holds the other.
+        events = sorted(self._events, key=lambda event: (event["ts"], -event["dur"]))
+        lines = ",\n".join(json.dumps(event) for event in (*head, *events))
         return f'{{"displayTimeUnit": "ns", "traceEvents": [\n{lines}\n]}}\n'.encode()
 
 

@@ -32,7 +32,8 @@ class Span:
 
     It executes it, or waits for a token of the module ``waits_for`` before it can. An instruction
     may be handed to its unit, at ``issued``, while the one before it is still being executed; its
-    span begins when that one ends, so that spans of a lane never overlap.
+    span begins when that one ends. So spans of a lane do not overlap, but for waits for two
+    neighbours, which begin together.
     """
 
     lane: str
