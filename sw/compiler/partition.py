@@ -100,7 +100,9 @@ def limits_of(value: Expr) -> list[Limit]:
             return [Limit(form.times(-1), 0) for form in _forms(condition)]
         case Cast():
             return limits_of(value.value)
-        case Select() if not isinstance(value.false, Const):
+        case Select(false=Const()):
+            return limits_of(value.true)
+        case Select():
             here = [Limit(form.times(-1), 0, decides=True) for form in _forms(value.condition)]
             return [*here, *limits_of(value.true), *limits_of(value.false)]
     return []

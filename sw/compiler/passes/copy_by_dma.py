@@ -155,7 +155,8 @@ class _Copies:
                 assign.label,
                 pad_value=pad_value,
             ),
-            self.joined(sorted(dimensions, key=lambda d: -d.sram)),
+            # What goes through the same elements again repeats all of the rest.
+            self.joined(sorted(dimensions, key=lambda d: (d.sram != 0, -d.sram))),
             guards,
         )
 

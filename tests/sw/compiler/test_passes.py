@@ -300,6 +300,19 @@ def parts_of_a_product() -> Scheduled:
     return s, [x, w, y]
 
 
+def rows_stored_twice() -> Scheduled:
+    x = te.placeholder((3, 4, *TAIL), "x", ENV.acc_dtype)
+    buf = te.compute(x.shape, lambda *i: x(*i), "buf")
+    y = te.compute(
+        (3, 2, 4, *TAIL), lambda h, time, w, b, k: buf[h, w, b, k].astype(ENV.out_dtype), "y"
+    )
+    s = te.create_schedule(y.op)
+    s[buf].set_scope(ENV.acc_scope)
+    s[buf].pragma(buf.op.axis[0], ENV.dma_copy)
+    s[y].pragma(y.op.axis[0], ENV.dma_copy)
+    return s, [x, y]
+
+
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
     ("infer_bounds", minor_loops_outside),
@@ -314,6 +327,7 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("copy_by_dma", padded_with_a_value),
     ("copy_by_dma", strided_rows),
     ("copy_by_dma", padding_that_depends_on_the_tile),
+    ("copy_by_dma", rows_stored_twice),
     ("tensorize_gemm", product),
     ("map_to_alu", arithmetic),
     ("map_to_alu", copies_of_accumulators),

@@ -1,0 +1,194 @@
+"""Concatenation along channels.
+
+Channels that fill their tiles are copied. Others have to change their places within tiles, which
+GEMM does by weights of 0 and 1: channels of source s are moved down by less than s tiles, so that
+a tile of results takes as many products as there are sources.
+
+Where there is one tile of images, and sources fill their tiles, whoever plans the memory needs
+nothing of this: the sources can be stored one after the other in the first place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr
+from amaranth_vta.sw.compiler.tensor import Tensor
+
+from .moves import Move, MoveKnobs, candidates, moved
+from .tiling import build_best, parts
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Concatenate:
+    """Of ``channels`` of each source, and ``pixels`` of each, in ``batch`` tiles of BATCH images.
+    All are of one scale: others are to be rescaled first."""
+
+    batch: int
+    channels: tuple[int, ...]
+    pixels: int
+
+    def fills_tiles(self, config: Config) -> bool:
+        """Whether all but the last source fill theirs, so that copies do."""
+        return all(channels % config.block_out == 0 for channels in self.channels[:-1])
+
+    def tiles(self, config: Config) -> list[int]:
+        """Of the channels of each source."""
+        return [parts(channels, config.block_out) for channels in self.channels]
+
+
+def concatenate(
+    workload: Concatenate,
+    env: Environment,
+    knobs: MoveKnobs | None = None,
+    name: str = "concatenate",
+) -> Function:
+    """A function of the sources, `concatenation_weights` unless they fill their tiles, and output.
+
+    All are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype; the knobs have the first
+    three axes of the output, with all channels at a time where GEMM moves them. Raises
+    `NoScheduleFits`, or `ValueError` for tiles that are not filled on a machine whose tiles of
+    inputs are not those of outputs.
+    """
+    if workload.fills_tiles(env.config):
+        return moved(lambda: move(workload, env), prod, env, knobs, name)
+    if (env.BLOCK_IN, env.inp_dtype) != (env.BLOCK_OUT, env.out_dtype):
+        raise ValueError(
+            f"{name}: channels move within tiles by GEMM, which takes tiles of {env.BLOCK_IN} "
+            f"{env.inp_dtype}; these are of {env.BLOCK_OUT} {env.out_dtype}"
+        )
+
+    def built(chosen: MoveKnobs) -> Function:
+        schedule, args = shifted(workload, env, chosen)
+        return build(schedule, args, name=name, env=env)
+
+    if knobs is not None:
+        return built(knobs)
+    config, sources = env.config, len(workload.channels)
+    outputs = parts(sum(workload.channels), env.BLOCK_OUT)
+
+    def taken(extents: Sequence[int]) -> int:
+        loaded = extents[0] * (outputs + sources - 1) * extents[1]
+        fits = loaded <= config.inp.depth // 2 and outputs * sources <= config.wgt.depth
+        return prod(extents) if fits and extents[2] == outputs else config.acc.depth + 1
+
+    # The axis of channels last, so that a part of the pixels can be all of theirs.
+    shape = (workload.batch, workload.pixels, outputs)
+    choices = (
+        (cycles, replace(found, extents=(found.extents[0], found.extents[2], found.extents[1])))
+        for cycles, found in candidates(shape, taken, config)
+    )
+    return build_best(name, choices, built)
+
+
+def concatenation_weights(workload: Concatenate, config: Config) -> Array:
+    """int8 (tiles of results, sources, BLOCK_OUT, BLOCK_IN): for each tile of results what it takes
+    of the tile of sources of the same number, counted through all of them, and of the next ones."""
+    block = config.block_out
+    outputs, sources = parts(sum(workload.channels), block), len(workload.channels)
+    weights = np.zeros((outputs, sources, block, block), np.int8)
+    result = 0
+    first_tile = 0
+    for channels in workload.channels:
+        for channel in range(channels):
+            tile, row = divmod(result, block)
+            weights[tile, first_tile + channel // block - tile, row, channel % block] = 1
+            result += 1
+        first_tile += parts(channels, block)
+    return weights
+
+
+def move(workload: Concatenate, env: Environment) -> Move:
+    """The copies of sources that fill their tiles."""
+    sources = _sources(workload, env)
+    buffers = [
+        te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
+        for x in sources
+    ]
+    total = sum(workload.tiles(env.config))
+    y = te.compute(
+        (workload.batch, total, workload.pixels, env.BATCH, env.BLOCK_OUT),
+        lambda n, c, *i: _joined(buffers, n, c, i).astype(env.out_dtype),
+        "y",
+    )
+    return Move(sources, buffers, y)
+
+
+def shifted(
+    workload: Concatenate, env: Environment, knobs: MoveKnobs
+) -> tuple[te.Schedule, list[Tensor]]:
+    """The schedule for sources that do not fill their tiles, and the arguments of the function."""
+    sources, acc = _sources(workload, env), env.acc_dtype
+    tail, count = (env.BATCH, env.BLOCK_IN), len(sources)
+    outputs, tiles = parts(sum(workload.channels), env.BLOCK_OUT), sum(workload.tiles(env.config))
+    w = te.placeholder((outputs, count, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
+    joined = te.compute(
+        (workload.batch, max(outputs + count - 1, tiles), workload.pixels, *tail),
+        lambda n, c, *i: te.if_then_else(c < tiles, _joined(sources, n, c, i), 0),
+        "joined",
+    )
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    d, ki = te.reduce_axis((0, count), "d"), te.reduce_axis((0, env.BLOCK_IN), "ki")
+    placed = te.compute(
+        (workload.batch, outputs, workload.pixels, env.BATCH, env.BLOCK_OUT),
+        lambda n, o, p, b, k: te.sum(
+            joined[n, o + d, p, b, ki].astype(acc) * w_buf[o, d, k, ki].astype(acc), axis=[d, ki]
+        ),
+        "placed",
+    )
+    y = te.compute(placed.shape, lambda *i: placed(*i).astype(env.out_dtype), "y")
+
+    s = te.create_schedule(y.op)
+    *axes, b, k = y.op.axis
+    split = [s[y].split(axis, size) for axis, size in zip(axes, knobs.extents, strict=True)]
+    (no, ni), (oo, oi), (po, pi) = split
+    s[y].reorder(oo, no, po, ni, oi, pi, b, k)
+    s[y].pragma(ni, env.dma_copy)
+    n, o, p, b, k = placed.op.axis
+    s[placed].reorder(d, n, o, p, b, k, ki)
+    s[placed].tensorize(b, env.gemm)
+    for tensor, scope, place in (
+        (placed, env.acc_scope, po),
+        (joined, env.inp_scope, po),
+        (w_buf, env.wgt_scope, oo),
+    ):
+        s[tensor].set_scope(scope)
+        s[tensor].compute_at(s[y], place)
+        if tensor is not placed:
+            s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+        if knobs.in_turn and tensor is not w_buf:
+            s[tensor].double_buffer()
+    return s, [*sources, w, y]
+
+
+def _sources(workload: Concatenate, env: Environment) -> list[Tensor]:
+    return [
+        te.placeholder(
+            (workload.batch, tiles, workload.pixels, env.BATCH, env.BLOCK_OUT),
+            f"x{number}",
+            env.out_dtype,
+        )
+        for number, tiles in enumerate(workload.tiles(env.config))
+    ]
+
+
+def _joined(sources: Sequence[Tensor], n: Expr, tile: Expr, i: Sequence[Expr]) -> Expr:
+    """The scalar in a ``tile`` of channels, counted through all ``sources``."""
+    first, *others = sources
+    here = first(n, tile, *i)
+    if not others:
+        return here
+    tiles = first.shape[1]
+    return te.if_then_else(tile < tiles, here, _joined(others, n, tile - tiles, i))

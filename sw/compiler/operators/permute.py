@@ -1,0 +1,48 @@
+"""Copies between layouts: the axes outside of tiles in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr
+
+from .moves import Move, MoveKnobs, moved
+
+
+@dataclass(frozen=True)
+class Permute:
+    """Axis d of the output is axis ``order[d]`` of the input, which has ``shape``, apart from what
+    is within a tile.
+
+    It makes tiles of BLOCK_IN of tiles of BLOCK_OUT, where BATCH is 1 and BLOCK_IN = r · BLOCK_OUT:
+    (channels / r, r, pixels) in the order 0, 2, 1. Scalars do not change their place in a tile.
+    """
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+def permute(
+    workload: Permute, env: Environment, knobs: MoveKnobs | None = None, name: str = "permute"
+) -> Function:
+    """A function of input (*shape, BATCH, BLOCK_OUT) and output, of the shape in the new order,
+    both out_dtype. The knobs have the axes of the output. Raises `NoScheduleFits`."""
+    return moved(lambda: move(workload, env), prod, env, knobs, name)
+
+
+def move(workload: Permute, env: Environment) -> Move:
+    tile = (env.BATCH, env.BLOCK_OUT)
+    x = te.placeholder((*workload.shape, *tile), "x", env.out_dtype)
+
+    def element(*i: Expr) -> Expr:
+        places = dict(zip(workload.order, i[:-2], strict=True))
+        return x(*(places[axis] for axis in range(len(places))), *i[-2:])
+
+    shape = (*(workload.shape[axis] for axis in workload.order), *tile)
+    x_buf = te.compute(shape, lambda *i: element(*i).astype(env.acc_dtype), "x_buf")
+    y = te.compute(shape, lambda *i: x_buf(*i).astype(env.out_dtype), "y")
+    return Move([x], [x_buf], y)

@@ -1,0 +1,72 @@
+"""Nearest upsampling of images by whole factors.
+
+A row of results is made once, by copies within the accumulators, and is stored as often as it is
+needed. To load every pixel several times instead, with stride 0, takes an instruction and a request
+of the memory for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+
+from .moves import Move, MoveKnobs, moved
+
+
+@dataclass(frozen=True)
+class Upsample2d:
+    """Sizes of an upsampling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
+    channels; ``height`` and ``width`` are those of the input, in pixels, each of which becomes
+    ``factors`` rows and columns."""
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    factors: tuple[int, int]
+
+
+def upsample2d(
+    workload: Upsample2d,
+    env: Environment,
+    knobs: MoveKnobs | None = None,
+    name: str = "upsample2d",
+) -> Function:
+    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output, with the
+    factors, both out_dtype. The axes of the knobs are batch, channels, height and width of the
+    input. Raises `NoScheduleFits`.
+    """
+
+    copies = workload.factors[1] if workload.factors[1] > 1 else 0
+
+    def taken(extents: Sequence[int]) -> int:
+        return prod(extents) * (1 + copies)
+
+    return moved(lambda: move(workload, env), taken, env, knobs, name)
+
+
+def move(workload: Upsample2d, env: Environment) -> Move:
+    p, (down, across) = workload, workload.factors
+    tile = (env.BATCH, env.BLOCK_OUT)
+    x = te.placeholder((p.batch, p.channels, p.height, p.width, *tile), "x", env.out_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i).astype(env.acc_dtype), "x_buf")
+    wide = te.compute(
+        (*x.shape[:4], across, *tile),
+        lambda n, c, h, w, _, b, k: x_buf(n, c, h, w, b, k),
+        "wide",
+    )
+    y = te.compute(
+        (p.batch, p.channels, p.height * down, p.width * across, *tile),
+        lambda n, c, h, w, b, k: (
+            wide(n, c, h // down, w // across, w % across, b, k)
+            if across > 1
+            else x_buf(n, c, h // down, w, b, k)
+        ).astype(env.out_dtype),
+        "y",
+    )
+    return Move([x], [x_buf], y, copied=[wide] if across > 1 else [], steps=(1, 1, down, across))

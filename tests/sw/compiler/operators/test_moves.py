@@ -1,0 +1,219 @@
+"""Operators that move tiles: padding, upsampling, concatenation, and copies between layouts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators import concatenate as concatenation
+from amaranth_vta.sw.compiler.operators import pad2d as padding
+from amaranth_vta.sw.compiler.operators import permute as permutation
+from amaranth_vta.sw.compiler.operators import upsample2d as upsampling
+from amaranth_vta.sw.compiler.operators.concatenate import (
+    Concatenate,
+    concatenate,
+    concatenation_weights,
+)
+from amaranth_vta.sw.compiler.operators.moves import MoveKnobs, scheduled
+from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
+from amaranth_vta.sw.compiler.operators.permute import Permute, permute
+from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
+from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
+
+Array = npt.NDArray[Any]
+CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
+
+
+def padded(workload: Pad2d, x: Array) -> Array:
+    top, left, bottom, right = workload.pads
+    around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
+    return np.pad(x, around, constant_values=workload.value)
+
+
+def upsampled(workload: Upsample2d, x: Array) -> Array:
+    return x.repeat(workload.factors[0], axis=2).repeat(workload.factors[1], axis=3)
+
+
+def permuted(workload: Permute, x: Array) -> Array:
+    rank = len(workload.order)
+    return x.transpose(*workload.order, rank, rank + 1)
+
+
+def random_pad(seed: int) -> Pad2d:
+    pick = random.Random(seed)
+    pads: Any = tuple(pick.choices([0, 1, 3, 17], k=4))
+    sizes = pick.randint(1, 2), pick.randint(1, 3), pick.randint(1, 9), pick.randint(1, 9)
+    return Pad2d(*sizes, pads)
+
+
+def random_upsampling(seed: int) -> Upsample2d:
+    pick = random.Random(seed)
+    sizes = pick.randint(1, 2), pick.randint(1, 3), pick.randint(1, 9), pick.randint(1, 9)
+    return Upsample2d(*sizes, (pick.randint(1, 3), pick.randint(1, 4)))
+
+
+def random_permutation(seed: int) -> Permute:
+    pick = random.Random(seed)
+    order = list(range(pick.randint(2, 4)))
+    pick.shuffle(order)
+    return Permute(tuple(pick.randint(1, 5) for _ in order), tuple(order))
+
+
+KINDS: dict[str, Any] = {
+    "pad": (random_pad, pad2d, padding.move, padded),
+    "upsample": (random_upsampling, upsample2d, upsampling.move, upsampled),
+    "permute": (random_permutation, permute, permutation.move, permuted),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_tiles_come_where_they_belong(
+    config: str, kind: str, seed: int, run: Any, some: Callable[..., Any]
+) -> None:
+    make, operator, _, meaning = KINDS[kind]
+    env = Environment(PRESETS[config])
+    workload = make(seed * 7 + CONFIGS.index(config))
+    function = operator(workload, env)
+    x = some(np.random.default_rng(seed), function.args[0])
+    got = run(function, [x], order=f"random:{seed}")
+    np.testing.assert_array_equal(got, meaning(workload, x))
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize(
+    ("kind", "workload", "knobs"),
+    [
+        ("pad", Pad2d(1, 2, 3, 2, (1, 2, 0, 1)), MoveKnobs((1, 1, 3, 5))),
+        ("upsample", Upsample2d(1, 2, 3, 2, (2, 2)), MoveKnobs((1, 1, 2, 1), in_turn=True)),
+        ("upsample", Upsample2d(1, 1, 3, 4, (2, 3)), MoveKnobs((1, 1, 2, 3))),
+        ("permute", Permute((2, 3, 4), (1, 2, 0)), MoveKnobs((2, 3, 2), in_turn=True)),
+    ],
+)
+def test_no_pass_changes_what_a_move_does(
+    config: str,
+    kind: str,
+    workload: Any,
+    knobs: MoveKnobs,
+    interpreted: Any,
+    run: Any,
+    some: Callable[..., Any],
+) -> None:
+    _, operator, move, meaning = KINDS[kind]
+    env = Environment(PRESETS[config])
+    schedule = scheduled(move(workload, env), knobs, env)
+    x = some(np.random.default_rng(0), schedule[1][0])
+    want = meaning(workload, x)
+    interpreted(schedule, [x], want, env)
+    np.testing.assert_array_equal(run(operator(workload, env, knobs), [x], device="rtl"), want)
+
+
+def test_rows_that_are_alike_are_made_once_and_stored_by_one_instruction_each(run: Any) -> None:
+    env = Environment(PRESETS["pynq"])
+    function = upsample2d(Upsample2d(1, 2, 4, 5, (2, 3)), env)
+    lines = [line for line in function.lowered.instructions().splitlines() if " STORE " in line]
+    assert len(lines) == 2
+    run(function, [np.zeros(function.args[0].shape, np.int8)])
+    assert run.counters["alu_uops"] == 2 * 4 * 15
+
+
+def test_padding_with_a_value_is_for_machines_that_can(run: Any, some: Any) -> None:
+    workload = Pad2d(1, 1, 2, 3, (1, 0, 2, 1), value=-5)
+    env = Environment(PRESETS["tiny-extended"])
+    function = pad2d(workload, env)
+    x = some(np.random.default_rng(0), function.args[0])
+    np.testing.assert_array_equal(run(function, [x]), padded(workload, x))
+    np.testing.assert_array_equal(run(function, [x], device="rtl"), padded(workload, x))
+    with pytest.raises(NoScheduleFits, match="PAD_VALUE"):
+        pad2d(workload, Environment(PRESETS["tiny"]))
+
+
+def test_tiles_of_outputs_become_tiles_of_inputs(run: Any, some: Any) -> None:
+    """Two of eight channels are one of sixteen, for every pixel."""
+    env = Environment(PRESETS["tiny"])
+    function = permute(Permute((2, 2, 6), (0, 2, 1)), env)
+    x = some(np.random.default_rng(0), function.args[0])
+    # (channels / 2, 2, pixels, 4) to (channels / 2, pixels, 8)
+    want = x.reshape(2, 2, 6, 4).transpose(0, 2, 1, 3).reshape(2, 6, 8)
+    np.testing.assert_array_equal(run(function, [x]).reshape(2, 6, 8), want)
+
+
+def joined(workload: Concatenate, sources: list[Array]) -> Array:
+    """From channels in tiles to channels, and back."""
+    batch, _, pixels, rows, block = sources[0].shape
+    channels = [
+        x.transpose(0, 3, 1, 4, 2).reshape(batch, rows, -1, pixels)[:, :, :count]
+        for x, count in zip(sources, workload.channels, strict=True)
+    ]
+    total = sum(workload.channels)
+    fill = np.zeros((batch, rows, -total % block, pixels), np.int8)
+    whole = np.concatenate([*channels, fill], axis=2)
+    return whole.reshape(batch, rows, -1, block, pixels).transpose(0, 2, 4, 1, 3)
+
+
+def sources_of(workload: Concatenate, function: Any, rng: Any, some: Any) -> list[Array]:
+    """With zeros where the last tile is not filled, as the machine and the host leave it."""
+    sources = [some(rng, arg) for arg in function.args[: len(workload.channels)]]
+    for x, channels in zip(sources, workload.channels, strict=True):
+        if rest := channels % x.shape[-1]:
+            x[:, -1, ..., rest:] = 0
+    return sources
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(6))
+def test_channels_are_concatenated(
+    config: str, seed: int, run: Any, some: Callable[..., Any]
+) -> None:
+    env, pick = Environment(PRESETS[config]), random.Random(seed * 7 + CONFIGS.index(config))
+    block, aligned = env.BLOCK_OUT, seed % 2 or config == "batch2"
+    channels = [
+        block * pick.randint(1, 3) if aligned else pick.randint(1, 3 * block)
+        for _ in range(pick.randint(2, 4))
+    ]
+    channels[-1] = pick.randint(1, 2 * block)
+    workload = Concatenate(pick.randint(1, 2), tuple(channels), pick.randint(1, 40))
+    function = concatenate(workload, env)
+    sources = sources_of(workload, function, np.random.default_rng(seed), some)
+    weights = (
+        [] if workload.fills_tiles(env.config) else [concatenation_weights(workload, env.config)]
+    )
+    got = run(function, [*sources, *weights], order=f"random:{seed}")
+    np.testing.assert_array_equal(got, joined(workload, sources))
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize("channels", [(4, 8, 3), (3, 6, 2)])
+@pytest.mark.parametrize("knobs", [MoveKnobs((1, 4, 3)), MoveKnobs((2, 4, 2), in_turn=True)])
+def test_no_pass_changes_what_a_concatenation_does(
+    config: str,
+    channels: tuple[int, ...],
+    knobs: MoveKnobs,
+    interpreted: Any,
+    run: Any,
+    some: Callable[..., Any],
+) -> None:
+    env, workload = Environment(PRESETS[config]), Concatenate(2, channels, 5)
+    function = concatenate(workload, env, knobs)
+    sources = sources_of(workload, function, np.random.default_rng(0), some)
+    want = joined(workload, sources)
+    if workload.fills_tiles(env.config):
+        inputs, schedule = sources, scheduled(concatenation.move(workload, env), knobs, env)
+    else:
+        inputs = [*sources, concatenation_weights(workload, env.config)]
+        schedule = concatenation.shifted(workload, env, knobs)
+    interpreted(schedule, inputs, want, env)
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_channels_that_cannot_move_within_tiles_are_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="takes tiles of 8 int8; these are of 4 int8"):
+        concatenate(Concatenate(1, (3, 4), 5), Environment(PRESETS["batch2"]))
