@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from .bench import bench
+from .compile import compile_model
 from .config import config
 from .disasm import disasm
 from .doctor import doctor
@@ -40,7 +41,18 @@ def vta(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (run, bench, lower, replay, disasm, verilog, header, config, doctor):
+for command in (
+    run,
+    compile_model,
+    bench,
+    lower,
+    replay,
+    disasm,
+    verilog,
+    header,
+    config,
+    doctor,
+):
     vta.add_command(command)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
-    from amaranth_vta.sw.compiler.graph.compiled import RunLayer
+    from amaranth_vta.sw.compiler.graph.layer import Layer
+    from amaranth_vta.sw.runtime.network.program import RunLayer
 
 
 def explanation(session: Session) -> Iterator[str]:
@@ -15,15 +16,18 @@ def explanation(session: Session) -> Iterator[str]:
 
     A loop nest is what the host's code for the runtime is printed from; indices count tiles.
     """
-    from amaranth_vta.sw.compiler.graph.compiled import RunHost, RunLayer, ToMachine
+    from amaranth_vta.sw.compiler.graph.layer import Layer
+    from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer, ToMachine
 
-    for step in session.compiled.steps:
+    items = session.compiled.placement.items
+    layers = {item.name: item for item in items if isinstance(item, Layer)}
+    for step in session.program.steps:
         match step:
             case RunHost():
-                for item in step.nodes:
-                    yield f"{item.node.name} ({item.node.operator}): on the host: {item.reason}"
+                for item in step.operators:
+                    yield f"{item.name} ({item.operator}): on the host: {item.reason}"
             case RunLayer():
-                yield _layer(step)
+                yield _layer(step, layers[step.name])
             case ToMachine():
                 packing = f"{step.operand.packing}, " if step.operand.packing else ""
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
@@ -31,8 +35,8 @@ def explanation(session: Session) -> Iterator[str]:
                 yield f"{step.tensor}: put together from tiles, to the host"
 
 
-def _layer(step: RunLayer) -> str:
-    layer, work = step.layer, step.work
+def _layer(step: RunLayer, layer: Layer) -> str:
+    work = step.work
     nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)
     sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
     return (

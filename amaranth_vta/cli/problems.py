@@ -14,15 +14,15 @@ INTERRUPTED = 128 + 2
 INPUT_ERRORS = frozenset(
     {
         "amaranth_vta.hw.config.ConfigError",
-        "amaranth_vta.session.InputError",
+        "amaranth_vta.network_session.InputError",
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.dram.DramError",
         "amaranth_vta.sim.image.ImageError",
         "amaranth_vta.sim.rtl.build.BuildError",
-        "amaranth_vta.sw.compiler.graph.network.ModelError",
+        "amaranth_vta.sw.runtime.network.model.ModelError",
         "amaranth_vta.sw.compiler.ir.LoweringError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",
-        "amaranth_vta.sw.runtime.program.ProgramError",
+        "amaranth_vta.sw.runtime.archive.ProgramError",
     }
 )
 FAULTS = frozenset({"amaranth_vta.sw.runtime.command.RuntimeFault"})

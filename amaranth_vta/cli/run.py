@@ -26,7 +26,8 @@ from .problems import DONE, WRONG_RESULT
 from .progress import building
 
 if TYPE_CHECKING:
-    from amaranth_vta.session import CheckReport, Session
+    from amaranth_vta.network_session import NetworkSession
+    from amaranth_vta.session import CheckReport
 
 Arrays = dict[str, Any]
 # Differences that a comparison lists.
@@ -34,7 +35,7 @@ _MOST_FREQUENT = 8
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), metavar="MODEL.onnx|FILE")
 @config_option
 @device_option
 @dram_option
@@ -86,7 +87,7 @@ def run(
     skip: str | None,
     json_path: str | None,
 ) -> int:
-    """Run the quantized network of MODEL.onnx.
+    """Run the quantized network of MODEL.onnx, or of a FILE that `vta compile` wrote.
 
     Prints a table of the network's layers: where each ran, its MACs, its cycles, and what share
     of the machine's MACs a cycle it used; on a device with a clock a second one says where the
@@ -94,11 +95,17 @@ def run(
     """
     import numpy as np
 
+    from amaranth_vta.network_session import NetworkSession
     from amaranth_vta.report import PAGE, TIMELINE, report_files
-    from amaranth_vta.session import Session
     from amaranth_vta.sim.perfetto import Timeline
+    from amaranth_vta.sw.runtime.archive import is_archive
     from amaranth_vta.sw.runtime.command import RuntimeFault
+    from amaranth_vta.sw.runtime.network.file import load_network
 
+    is_compiled = is_archive(model)
+    if is_compiled and (check or explain):
+        option = "--check" if check else "--explain"
+        raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
     if check and skip is not None:
         raise click.UsageError("--check compares results, which are wrong with --skip")
     reports_time = report_path is not None and device != "functional"
@@ -111,22 +118,27 @@ def run(
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         with building() as progress:
-            session = Session(
-                model,
-                config,
-                device=device,
-                dram=dram,
-                waves=waves_part,
-                timeline=timeline,
-                skip=skip,
-                progress=progress,
-            )
+            options: dict[str, Any] = {
+                "device": device,
+                "dram": dram,
+                "waves": waves_part,
+                "timeline": timeline,
+                "skip": skip,
+                "progress": progress,
+            }
+            session: NetworkSession
+            if is_compiled:
+                session = NetworkSession(load_network(model, _asked_for(config)), **options)
+            else:
+                from amaranth_vta.session import Session
+
+                session = from_model = Session(model, config, **options)
         checked: CheckReport | None = None
         with session:
             inputs = _random_inputs(session) if given is None else given
             try:
                 if check:
-                    checked = session.check(inputs)
+                    checked = from_model.check(inputs)
                     results = checked.outputs
                 else:
                     results = session.run(inputs)
@@ -148,7 +160,7 @@ def run(
                 files[TIMELINE] = timeline.text()
             outputs.save_folder("--report", files)
     if explain:
-        for paragraph in explanation(session):
+        for paragraph in explanation(from_model):
             click.echo(f"{paragraph}\n")
     click.echo(session.plan_table())
     show_cycles(session.spent)
@@ -174,7 +186,13 @@ def _comparison(checked: CheckReport) -> str:
     )
 
 
-def _random_inputs(session: Session) -> Arrays:
+def _asked_for(config: Config) -> Config | None:
+    """``config`` if the user named one."""
+    source = click.get_current_context().get_parameter_source("config")
+    return None if source is click.core.ParameterSource.DEFAULT else config
+
+
+def _random_inputs(session: NetworkSession) -> Arrays:
     """One image, the same at each call: all values of an integer type, 0 to 1 of a float."""
     import numpy as np
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 from .dtypes import dtype_interval
 from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
@@ -132,20 +133,3 @@ def build(
     if lowered.problem is not None:
         raise BuildError(f"{name}: {lowered.problem}") from lowered.problem
     return Function(schedule, lowered, args, name, open_device)
-
-
-def pack(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.uint8]:
-    """The bytes of ``array`` as the machine reads ``dtype``."""
-    data = np.ascontiguousarray(array).reshape(-1)
-    if dtype in ("int4", "uint4"):
-        low, high = (data[start::2].view(np.uint8) & 15 for start in (0, 1))
-        return (low | high << 4).astype(np.uint8)
-    return data.view(np.uint8)
-
-
-def unpack(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    """The scalars of ``dtype`` in ``data``."""
-    if dtype in ("int4", "uint4"):
-        nibbles = np.stack([data & 15, data >> 4], axis=-1).reshape(-1)
-        return nibbles if dtype == "uint4" else ((nibbles.astype(np.int8) + 8) & 15) - 8
-    return data.view(numpy_dtype(dtype))

@@ -7,12 +7,8 @@ it was made for.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import Config, ConfigError
+from amaranth_vta.hw.config import Config
 
+from .archive import ProgramError, check_config, load_archive, save_archive, save_arrays
 from .command import Runtime
 from .device import RunResult, total
 from .memory import Buffer, buffer_alignment
 from .stream import Stream
 
-_FORMAT = "amaranth-vta program"
-_VERSION = 1
+_KIND = "program"
 _ROLES = ("input", "output", "constant", "scratch")
-# What reading a damaged archive raises, by the part of the file that is damaged.
-_DAMAGE = (
-    ValueError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
-class ProgramError(ValueError):
-    """A program that is damaged, incomplete, or made for another machine."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +67,12 @@ class Program:
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
         """
-        _check_config("the program", self.config, runtime.config)
+        check_config("the program", self.config, runtime.config)
         return PlacedProgram(self, runtime)
 
     def save(self, path: str | Path) -> None:
         """Writes a file for `load`; raises `ProgramError` if it cannot be written."""
-        arrays = self._arrays()
-        header = self._header() | {"checksum": _checksum(self._header(), arrays)}
-        _write(Path(path), {"header": np.array(json.dumps(header))} | arrays)
+        save_archive(path, _KIND, *self.parts())
 
     @classmethod
     def load(cls, path: str | Path, config: Config | None = None) -> Program:
@@ -106,29 +81,44 @@ class Program:
         Raises `ProgramError` if it is none, damaged, of another format version, or made for
         another machine than ``config``.
         """
-        archive = _read(Path(path))
-        header = _parsed_header(Path(path), archive.pop("header"))
-        checksum = header.pop("checksum", None)
-        if checksum != _checksum(header, archive):
-            raise ProgramError(f"{path} is damaged: its checksum does not match its contents")
-        try:
-            made_for = Config.from_dict(header["config"])
-        except ConfigError as error:
-            raise ProgramError(f"{path}: {error}") from None
+        program = load_archive(path, _KIND, cls.from_parts)
         if config is not None:
-            _check_config(str(path), made_for, config)
+            check_config(str(path), program.config, config)
+        return program
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """What JSON can hold, and arrays by name: what `from_parts` makes a program of."""
+        header = {
+            "config": self.config.to_dict(),
+            "buffers": [asdict(item) for item in self.buffers],
+            "streams": len(self.streams),
+        }
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for index, stream in enumerate(self.streams):
+            arrays[f"words_{index}"] = stream.words
+            arrays[f"buffer_{index}"] = stream.buffer
+        for index, item in enumerate(self.buffers):
+            if item.name in self.contents:
+                arrays[f"contents_{index}"] = self.contents[item.name]
+        return header, arrays
+
+    @classmethod
+    def from_parts(
+        cls, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> Program:
+        """Raises `ConfigError`, or what Python raises of parts that are not those of a program."""
         buffers = tuple(BufferPlan(**item) for item in header["buffers"])
         return cls(
-            config=made_for,
+            config=Config.from_dict(header["config"]),
             buffers=buffers,
             streams=tuple(
-                StreamPlan(archive[f"words_{index}"], archive[f"buffer_{index}"])
+                StreamPlan(arrays[f"words_{index}"], arrays[f"buffer_{index}"])
                 for index in range(header["streams"])
             ),
             contents={
-                item.name: archive[f"contents_{index}"]
+                item.name: arrays[f"contents_{index}"]
                 for index, item in enumerate(buffers)
-                if f"contents_{index}" in archive
+                if f"contents_{index}" in arrays
             },
         )
 
@@ -142,7 +132,7 @@ class Program:
             raise ProgramError(
                 f"a program image has one stream, the program has {len(self.streams)}"
             )
-        tape = _Tape(self.config, self._placed_bytes())
+        tape = _Tape(self.config, self.placed_bytes)
         placed = self.place(Runtime(tape))
         for name, data in inputs.items():
             placed.buffer(name).write(data)
@@ -150,34 +140,17 @@ class Program:
         arrays = {
             "config": np.array(self.config.to_json()),
             "dram": tape.memory,
-            "insn_addr": np.int64(address),
-            "insn_count": np.int64(len(words)),
+            "insn_addr": np.array(address, np.int64),
+            "insn_count": np.array(len(words), np.int64),
         }
-        _write(Path(path), arrays)
+        save_arrays(path, arrays)
 
-    def _placed_bytes(self) -> int:
+    @property
+    def placed_bytes(self) -> int:
+        """What it takes of memory when it is placed."""
         alignment = buffer_alignment(self.config)
         sizes = [item.size for item in self.buffers] + [item.words.nbytes for item in self.streams]
         return sum(-(-size // alignment) * alignment for size in sizes)
-
-    def _header(self) -> dict[str, Any]:
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "config": self.config.to_dict(),
-            "buffers": [asdict(item) for item in self.buffers],
-            "streams": len(self.streams),
-        }
-
-    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for index, stream in enumerate(self.streams):
-            arrays[f"words_{index}"] = stream.words
-            arrays[f"buffer_{index}"] = stream.buffer
-        for index, item in enumerate(self.buffers):
-            if item.name in self.contents:
-                arrays[f"contents_{index}"] = self.contents[item.name]
-        return arrays
 
 
 class PlacedProgram:
@@ -351,68 +324,3 @@ def _moved(
     cleared = low & ~(mask << np.uint64(base.offset))
     words[where, 0] = cleared | elements.astype(np.uint64) << np.uint64(base.offset)
     return words
-
-
-def _check_config(what: str, made_for: Config, config: Config) -> None:
-    if made_for != config:
-        names = [
-            item.name
-            for item in fields(Config)
-            if getattr(made_for, item.name) != getattr(config, item.name)
-        ]
-        differences = ", ".join(
-            f"{name.upper()} = {getattr(made_for, name)} (here {getattr(config, name)})"
-            for name in names
-        )
-        raise ProgramError(f"{what} was made for a machine with {differences}")
-
-
-def _checksum(header: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    try:
-        # An open file, since savez would append .npz to a path without it.
-        with path.open("wb") as file:
-            np.savez(file, **arrays)
-    except OSError as error:
-        raise ProgramError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise ProgramError(f"{path} cannot be read: {error.strerror}") from None
-    with file:
-        if file.read(4) != b"PK\x03\x04":
-            raise ProgramError(f"{path} is not a compiled program")
-        file.seek(0)
-        try:
-            archive = np.load(file, allow_pickle=False)
-            if "header" not in archive.files:
-                raise ProgramError(f"{path} is not a compiled program: it has no header")
-            return {name: archive[name] for name in archive.files}
-        except ProgramError:
-            raise
-        except _DAMAGE:
-            raise ProgramError(f"{path} is truncated or damaged") from None
-
-
-def _parsed_header(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
-    try:
-        header = json.loads(str(array))
-    except ValueError:
-        raise ProgramError(f"{path} is damaged: its header cannot be read") from None
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise ProgramError(f"{path} is not a compiled program")
-    if header.get("version") != _VERSION:
-        raise ProgramError(
-            f"{path} has format version {header.get('version')}; this release reads {_VERSION}"
-        )
-    return header

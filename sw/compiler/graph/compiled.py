@@ -1,4 +1,4 @@
-"""A network compiled for one machine: a program, models for the host, and steps that use them."""
+"""A network compiled for one machine: its operators placed, ordered and recorded."""
 
 from __future__ import annotations
 
@@ -7,75 +7,55 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.program import (
+    NetworkProgram,
+    OnHost,
+    RunHost,
+    RunLayer,
+    Step,
+    ToHost,
+    ToMachine,
+)
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import Work, work
 
-from .layer import HostNode, Layer, Operand
+from .layer import HostNode, Layer
 from .memory_plan import share_buffers
 from .network import Network
 from .placement import Placement, place
 
 
 @dataclass(frozen=True)
-class RunHost:
-    """Runs ``model``, a part of the network, on the host's tensors of these names."""
-
-    model: onnx.ModelProto
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[HostNode, ...]
-
-
-@dataclass(frozen=True)
-class RunLayer:
-    """Runs streams of the program: those of one layer."""
-
-    layer: Layer
-    streams: range
-    work: Work
-
-
-@dataclass(frozen=True)
-class ToMachine:
-    """Cuts the host's tensor that ``operand`` names into tiles and writes them to ``buffer``."""
-
-    operand: Operand
-    buffer: str
-
-
-@dataclass(frozen=True)
-class ToHost:
-    """Reads ``operand``, tiles in ``buffer``, and makes the host's ``tensor`` of them."""
-
-    tensor: str
-    operand: Operand
-    buffer: str
-
-
-Step = RunHost | RunLayer | ToMachine | ToHost
-
-
-@dataclass(frozen=True)
 class CompiledNetwork:
-    """``steps`` in order, for the ``network`` in canonical form; ``program`` has their streams."""
+    """``network``, in canonical form, as a ``program``; ``placement`` says what is where."""
 
     network: Network
-    config: Config
     placement: Placement
-    steps: tuple[Step, ...]
-    program: Program
+    program: NetworkProgram
 
 
-def compile_network(network: Network, config: Config) -> CompiledNetwork:
-    """Places the operators of a canonical network and compiles those that are the machine's."""
+def compile_network(network: Network, config: Config, open_batch: bool = False) -> CompiledNetwork:
+    """Places the operators of a canonical network and compiles those that are the machine's.
+
+    ``open_batch`` is that of `NetworkProgram`.
+    """
     placement = place(network, config)
-    steps = _Planner(network, placement).steps()
-    recorded, program = _record(steps, config)
-    return CompiledNetwork(network, config, placement, recorded, program)
+    planned = _Planner(network, placement).steps()
+    steps, program = _record(planned, config)
+    outputs = {name: network.types[name] for name in network.outputs}
+    result = NetworkProgram(
+        program=program,
+        steps=steps,
+        inputs={name: network.types[name] for name in network.inputs},
+        outputs=outputs,
+        constants={name: network.constants[name] for name in outputs if name in network.constants},
+        open_batch=open_batch,
+    )
+    return CompiledNetwork(network, placement, result)
 
 
 class _Planner:
@@ -111,7 +91,9 @@ class _Planner:
         later = {name for node in self.network.nodes if id(node) not in own for name in node.reads}
         outputs = sorted(made & (later | set(self.network.outputs)))
         model = self.network.part([item.node for item in hosts], inputs, outputs)
-        self.done.append(RunHost(model, tuple(inputs), tuple(outputs), tuple(hosts)))
+        operators = (OnHost(item.node.name, item.node.operator, item.reason) for item in hosts)
+        data = model.SerializeToString(deterministic=True)
+        self.done.append(RunHost(data, tuple(inputs), tuple(outputs), tuple(operators)))
         self.on_host.update(outputs)
 
     def _run_layer(self, layer: Layer) -> None:
@@ -128,7 +110,7 @@ class _Planner:
         if name in self.on_host:
             return
         operand = self.held[self.placement.views.get(name, name)][0]
-        self.done.append(ToHost(name, operand, operand.buffer))
+        self.done.append(ToHost(name, self.network.types[name], operand, operand.buffer))
         self.on_host.add(name)
 
 
@@ -189,7 +171,8 @@ def _record(
                 step.function.run_on(recorder, *sources, *own, target)
                 recorder.synchronize()
                 streams = range(first, len(recorder.streams))
-                result.append(RunLayer(step, streams, _work(config, recorder, streams)))
+                needed = _work(config, recorder, streams)
+                result.append(RunLayer(step.name, step.operator, step.macs, streams, needed))
             case ToMachine():
                 result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
             case ToHost():

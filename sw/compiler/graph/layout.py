@@ -1,73 +1,13 @@
-"""Tensors as the machine holds them: cut into tiles, channels and images padded with zeros.
-
-Scalars are signed: where the graph has uint8, the machine holds int8 that are less by 128.
-
-Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). What GEMM reads has K = BLOCK_IN inputs to
-a tile, what store writes K = BLOCK_OUT outputs. Where the two are equal, in size and in type, so
-are the layouts, and a result is read as it was stored; where they differ, the host converts.
-"""
+"""In which tiles the layers of a network read and write, and what they take besides."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import Config, TileMemory
-from amaranth_vta.sw.compiler.build import pack, unpack
-
-Array = npt.NDArray[Any]
-# N, C, H, W.
-Image = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class TileLayout:
-    """``batch`` images and ``block`` channels of ``dtype`` (as int8 or int4) to a tile."""
-
-    batch: int
-    block: int
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"tiles of {self.batch}x{self.block} {self.dtype}"
-
-    @classmethod
-    def of(cls, memory: TileMemory) -> TileLayout:
-        return cls(memory.rows, memory.columns, f"int{memory.scalar_width}")
-
-    def shape(self, image: Image) -> tuple[int, ...]:
-        """The shape that activations (N, C, H, W) have in tiles."""
-        n, c, h, w = image
-        return (tiles(n, self.batch), tiles(c, self.block), h, w, self.batch, self.block)
-
-    def nbytes(self, image: Image) -> int:
-        return prod(self.shape(image)) * int(self.dtype.removeprefix("int")) // 8
-
-    def pack(self, images: Array) -> npt.NDArray[np.uint8]:
-        """The bytes of activations (N, C, H, W)."""
-        images = signed(images)
-        n, c, h, w = images.shape
-        shape = self.shape((n, c, h, w))
-        padded = np.zeros((shape[0] * self.batch, shape[1] * self.block, h, w), self._numpy)
-        padded[:n, :c] = images
-        tiled = padded.reshape(shape[0], self.batch, shape[1], self.block, h, w)
-        return pack(tiled.transpose(0, 2, 4, 5, 1, 3), self.dtype)
-
-    def unpack(self, data: npt.NDArray[np.uint8], image: Image, dtype: np.dtype[Any]) -> Array:
-        """The activations of shape ``image`` and ``dtype`` whose bytes are ``data``."""
-        n, c, h, w = image
-        shape = self.shape(image)
-        tiled = unpack(data, self.dtype).reshape(shape).transpose(0, 4, 1, 5, 2, 3)
-        held = tiled.reshape(shape[0] * self.batch, shape[1] * self.block, h, w)[:n, :c]
-        return (held.astype(np.int64) + offset(dtype)).astype(dtype)
-
-    @property
-    def _numpy(self) -> np.dtype[Any]:
-        return np.dtype("int8" if self.dtype == "int4" else self.dtype)
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.network.layout import Array, TileLayout, tiles
+from amaranth_vta.sw.runtime.scalars import pack
 
 
 def input_layout(config: Config) -> TileLayout:
@@ -98,17 +38,3 @@ def pack_bias(values: Array, config: Config) -> npt.NDArray[np.uint8]:
     if values.ndim > 1:
         rows = np.moveaxis(rows, -1, 1)
     return pack(rows.astype(f"int{config.acc_width}"), f"int{config.acc_width}")
-
-
-def offset(dtype: np.dtype[Any]) -> int:
-    """What the integers of a graph are more than those that the machine holds."""
-    return 128 if dtype == np.uint8 else 0
-
-
-def signed(values: Array) -> Array:
-    """What the machine holds of integers of a graph."""
-    return (values ^ np.uint8(128)).view(np.int8) if values.dtype == np.uint8 else values
-
-
-def tiles(extent: int, size: int) -> int:
-    return -(-extent // size)

@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from .network import ModelError, Network, Node, TensorType
-from .onnx_runtime import exact_session
+from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+from .network import Network, Node
 
 # QuantizeLinear has an axis since 13; the pinned ONNX Runtime knows opsets up to the second.
 OLDEST_OPSET, NEWEST_OPSET = 13, 26
@@ -142,7 +144,7 @@ def _fold_constants(network: Network) -> None:
         # All in one session: each reads true constants only, so the order does not matter.
         for name in wanted:
             network.types.setdefault(name, TensorType(np.dtype(np.float32), None))
-        values = exact_session(network.part(ready, [], wanted)).run(None, {})
+        values = exact_session(network.part(ready, [], wanted).SerializeToString()).run(None, {})
         for name, value in zip(wanted, values, strict=True):
             network.constants[name] = value
             network.types[name] = TensorType(value.dtype, value.shape)

@@ -11,22 +11,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
+
 Array = npt.NDArray[Any]
-
-
-class ModelError(ValueError):
-    """A model that is damaged or that cannot be run; the message says what is wrong and where."""
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """Element type and shape of a tensor; the shape is None where only the run will tell."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] | None
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape) if self.shape is not None else '[?]'}"
 
 
 @dataclass(frozen=True)

@@ -9,51 +9,11 @@ takes fewer cycles and, usually, more bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
-
 from amaranth_vta.hw.config import Config
-
-from .layout import Array, Image, TileLayout, signed, tiles
-from .window import Window
-
-
-@dataclass(frozen=True)
-class Packing:
-    """``window`` is what becomes channels, padded with ``value`` (as the machine holds it)."""
-
-    window: Window
-    value: int
-
-    def __str__(self) -> str:
-        height, width = self.window.kernel
-        return f"{height}x{width} pixels as channels of one"
-
-    def image(self, image: Image) -> Image:
-        """The shape of an image (N, C, H, W) after packing."""
-        height, width = self.window.size(image[2:])
-        return image[0], image[1] * self.window.taps, height, width
-
-    def pack(self, images: Array) -> Array:
-        """Images (N, C, H, W) as the machine is to hold them, int8."""
-        top, left, bottom, right = self.window.pads
-        rows, columns = ((0, 0), (0, 0), (top, bottom), (left, right)), (2, 3)
-        padded = np.pad(signed(images), rows, constant_values=self.value)
-        windows = sliding_window_view(padded, self.window.reach, axis=columns)
-        (down, right), (dy, dx) = self.window.strides, self.window.dilations
-        taken = windows[:, :, ::down, ::right, ::dy, ::dx].transpose(0, 1, 4, 5, 2, 3)
-        return taken.reshape(self.image((*images.shape[:2], *images.shape[2:])))
-
-    def weights(self, weights: Array) -> Array:
-        """Weights (outputs, C, kernel height, kernel width) for packed images."""
-        (outputs, channels, height, width), (dy, dx) = weights.shape, self.window.kernel
-        # An axis of the kernel is packed as a whole or not at all.
-        apart = weights.reshape(outputs, channels, dy, height // dy, dx, width // dx)
-        packed = apart.transpose(0, 1, 2, 4, 3, 5)
-        return packed.reshape(outputs, channels * dy * dx, height // dy, width // dx)
+from amaranth_vta.sw.runtime.network.layout import Image, TileLayout, tiles
+from amaranth_vta.sw.runtime.network.packing import Packing, Window
 
 
 def best_packing(

@@ -8,13 +8,13 @@ from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
+from amaranth_vta.sw.runtime.network.layout import Image
 
 from .layer import HostNode, Layer, NotHere
 from .layers.addition import addition
 from .layers.convolution import convolution
 from .layers.dense import matrix_product
 from .layers.pooling import max_pool
-from .layout import Image
 from .network import Network, Node
 from .tensors import Tensors
 

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
+from amaranth_vta.sw.runtime.network.operand import Bytes
 
-from .layer import Bytes, NotHere
+from .layer import NotHere
 from .layout import pack_bias
 from .network import Node
 from .tensors import Range, Tensors

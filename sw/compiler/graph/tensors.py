@@ -9,9 +9,10 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.runtime.network.layout import Image, offset
 
 from .layer import Layer, NotHere
-from .layout import Image, input_layout, offset, output_layout
+from .layout import input_layout, output_layout
 from .network import Network, Node
 
 # The least and the greatest of what scratchpads hold.

@@ -1,57 +1,11 @@
-"""How the window of a convolution or pooling moves over an image."""
+"""How the window of a convolution or pooling moves over an image, by the attributes of ONNX."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from amaranth_vta.sw.runtime.network.layout import Image
+from amaranth_vta.sw.runtime.network.packing import Window
 
-from .layout import Image
 from .network import Node
-
-
-@dataclass(frozen=True)
-class Window:
-    """``pads`` are rows and columns at the top, left, bottom and right."""
-
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    pads: tuple[int, int, int, int]
-
-    @property
-    def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def reach(self) -> tuple[int, int]:
-        """Rows and columns that it spans."""
-        down, right = (
-            (extent - 1) * gap + 1 for extent, gap in zip(self.kernel, self.dilations, strict=True)
-        )
-        return down, right
-
-    def size(self, image: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of results, of an image of so many."""
-        height, width = (
-            (extent + self.pads[axis] + self.pads[2 + axis] - self.reach[axis])
-            // self.strides[axis]
-            + 1
-            for axis, extent in enumerate(image)
-        )
-        return height, width
-
-    def only(self, rows: bool, columns: bool) -> Window:
-        """The part that moves down, the part that moves right, both, or nothing: one pixel."""
-
-        def part(values: tuple[int, int], otherwise: int) -> tuple[int, int]:
-            return (values[0] if rows else otherwise, values[1] if columns else otherwise)
-
-        top, left, bottom, right = self.pads
-        return Window(
-            part(self.kernel, 1),
-            part(self.strides, 1),
-            part(self.dilations, 1),
-            (*part((top, left), 0), *part((bottom, right), 0)),
-        )
 
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:

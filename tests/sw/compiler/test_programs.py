@@ -15,7 +15,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import Module
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import BuildError, Function, build, pack, unpack
+from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.expr import Expr
@@ -27,6 +27,7 @@ from amaranth_vta.sw.compiler.printer import to_text
 from amaranth_vta.sw.compiler.tensor import Tensor
 from amaranth_vta.sw.compiler.traverse import accesses
 from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "tiny-extended"]

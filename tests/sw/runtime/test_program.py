@@ -16,9 +16,10 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.command import CommandError, Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.memory import OutOfMemory
-from amaranth_vta.sw.runtime.program import Program, ProgramError, Recorder
+from amaranth_vta.sw.runtime.program import Program, Recorder
 
 MakeDevice = Callable[..., Any]
 TINY = PRESETS["tiny"]

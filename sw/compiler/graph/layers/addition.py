@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from amaranth_vta.sw.compiler.build import pack
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
-from amaranth_vta.sw.compiler.graph.layout import offset
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.network import Network, Node
 from amaranth_vta.sw.compiler.graph.quantization import (
     INT8,
@@ -22,6 +20,9 @@ from amaranth_vta.sw.compiler.operators.residual_add import (
     addition_constants,
     residual_add,
 )
+from amaranth_vta.sw.runtime.network.layout import offset
+from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.scalars import pack
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:

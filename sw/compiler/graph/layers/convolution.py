@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.build import pack
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
-from amaranth_vta.sw.compiler.graph.layout import Image, pack_weights, tiles
-from amaranth_vta.sw.compiler.graph.network import ModelError, Node
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layout import pack_weights
+from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.graph.packing import best_packing
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.window import Window, window
+from amaranth_vta.sw.compiler.graph.window import window
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
@@ -18,6 +17,11 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     grouping,
 )
+from amaranth_vta.sw.runtime.network.layout import Image, tiles
+from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.scalars import pack
 
 from .dense import product_layer
 from .pooling import average_pool, is_average

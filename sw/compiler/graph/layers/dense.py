@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
-from amaranth_vta.sw.compiler.graph.layout import Image, pack_weights, tiles
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layout import pack_weights
 from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
+from amaranth_vta.sw.runtime.network.layout import Image, tiles
+from amaranth_vta.sw.runtime.network.operand import Operand
 
 from .products import Product
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.build import pack
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, Operand, identifier
-from amaranth_vta.sw.compiler.graph.layout import Image, tiles
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.window import Window, window
+from amaranth_vta.sw.compiler.graph.window import window
 from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2d,
     average_pool2d,
@@ -17,6 +15,10 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
 )
 from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+from amaranth_vta.sw.runtime.network.layout import Image, tiles
+from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.scalars import pack
 
 from .products import Product
 

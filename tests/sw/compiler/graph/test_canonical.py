@@ -13,7 +13,7 @@ import pytest
 from amaranth_vta.sw.compiler.graph.canonical import canonical
 from amaranth_vta.sw.compiler.graph.load_model import load_network, read_model
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.onnx_runtime import exact_session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 
 Make = Callable[..., Any]
 
@@ -29,8 +29,8 @@ def operators(network: Network) -> list[str]:
 def assert_equal(graph: Any, network: Network) -> None:
     """Scales are powers of two, so that the floats of the model are exact, and so are equal."""
     x = graph.images()
-    (want,) = exact_session(graph.model()).run(None, {"x": x})
-    (got,) = exact_session(network.to_onnx()).run(None, {"x": x})
+    (want,) = exact_session(graph.model().SerializeToString()).run(None, {"x": x})
+    (got,) = exact_session(network.to_onnx().SerializeToString()).run(None, {"x": x})
     assert np.unique(got).size > 3
     np.testing.assert_array_equal(got, want)
 

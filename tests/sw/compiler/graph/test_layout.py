@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sw.compiler.build import unpack
 from amaranth_vta.sw.compiler.graph.layout import (
-    TileLayout,
     input_layout,
     output_layout,
     pack_bias,
     pack_weights,
 )
+from amaranth_vta.sw.runtime.network.layout import TileLayout
+from amaranth_vta.sw.runtime.scalars import unpack
 
 
 def test_an_element_is_where_the_order_of_the_axes_says() -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta.sw.compiler.graph.load_model import load_network, open_batch, read_model
-from amaranth_vta.sw.compiler.graph.network import ModelError
+from amaranth_vta.sw.runtime.network.model import ModelError
 
 Make = Callable[..., Any]
 DIGITS = Path(__file__).parents[4] / "examples/digits/digits.onnx"

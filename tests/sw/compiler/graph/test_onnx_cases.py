@@ -10,7 +10,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.network import ModelError
+from amaranth_vta.sw.runtime.network.model import ModelError
 
 OPERATORS = {
     *("Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),

@@ -13,8 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.layout import input_layout
-from amaranth_vta.sw.compiler.graph.packing import Packing, best_packing
-from amaranth_vta.sw.compiler.graph.window import Window
+from amaranth_vta.sw.compiler.graph.packing import best_packing
+from amaranth_vta.sw.runtime.network.packing import Packing, Window
 
 Array = npt.NDArray[Any]
 PYNQ = PRESETS["pynq"]

@@ -15,8 +15,8 @@ from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.canonical import canonical
 from amaranth_vta.sw.compiler.graph.layer import HostNode, Layer
 from amaranth_vta.sw.compiler.graph.load_model import load_network
-from amaranth_vta.sw.compiler.graph.network import ModelError
 from amaranth_vta.sw.compiler.graph.placement import place
+from amaranth_vta.sw.runtime.network.model import ModelError
 
 Make = Callable[..., Any]
 EXTENDED = PRESETS["pynq-extended"]

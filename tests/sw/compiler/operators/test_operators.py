@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import BuildError, Function, build, pack, unpack
+from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators import conv2d as conv
 from amaranth_vta.sw.compiler.operators import dense as matmul
@@ -26,6 +26,7 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKn
 from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits, even_tiles
 from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import onnx
 import onnxruntime
 
-from .network import Array, ModelError
+from .layout import Array
+from .model import ModelError
 
 
-def exact_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session that computes the model as it stands, operator by operator.
+def exact_session(model: bytes) -> onnxruntime.InferenceSession:
+    """A session that computes the model, a file of ONNX, as it stands, operator by operator.
 
     Raises `ModelError` if ONNX Runtime cannot run it.
     """
@@ -20,7 +20,7 @@ def exact_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return _session(model, options)
 
 
-def default_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+def default_session(model: bytes) -> onnxruntime.InferenceSession:
     """A session as users of ONNX Runtime have it, with all its optimizations."""
     return _session(model, onnxruntime.SessionOptions())
 
@@ -36,15 +36,11 @@ def run_session(
         raise ModelError(f"ONNX Runtime failed: {error}") from None
 
 
-def _session(
-    model: onnx.ModelProto, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession:
+def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     # Networks are small and images many: threads cost more than they give.
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no common base but this one
         raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None

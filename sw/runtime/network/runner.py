@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import RunResult, total
 
-from .compiled import CompiledNetwork, RunHost, RunLayer, ToHost, ToMachine
+from .layout import Array
 from .onnx_runtime import exact_session, run_session
-
-Array = npt.NDArray[Any]
+from .program import NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
 
 
 @dataclass
@@ -37,24 +34,24 @@ class Runner:
 
     def __init__(
         self,
-        compiled: CompiledNetwork,
+        network: NetworkProgram,
         runtime: Runtime,
         begins: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._compiled = compiled
+        self._network = network
         self._begins = begins
-        self._placed = compiled.program.place(runtime)
+        self._placed = network.program.place(runtime)
         self._sessions = {
             index: exact_session(step.model)
-            for index, step in enumerate(compiled.steps)
+            for index, step in enumerate(network.steps)
             if isinstance(step, RunHost)
         }
-        self.measured = [Measured() for _ in compiled.steps]
+        self.measured = [Measured() for _ in network.steps]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The network's outputs for one batch. Raises `RuntimeFault`."""
-        values = dict(self._compiled.network.constants) | dict(inputs)
-        for index, step in enumerate(self._compiled.steps):
+        values = dict(self._network.constants) | dict(inputs)
+        for index, step in enumerate(self._network.steps):
             measured, start = self.measured[index], perf_counter()
             match step:
                 case RunHost():
@@ -62,16 +59,16 @@ class Runner:
                     values |= run_session(self._sessions[index], step.outputs, feeds)
                 case ToMachine(operand, buffer):
                     self._placed.buffer(buffer).write(operand.pack(values[operand.tensor]))
-                case ToHost(tensor, operand, buffer):
+                case ToHost(tensor, info, operand, buffer):
                     data = self._placed.buffer(buffer).read(np.uint8, operand.nbytes)
-                    info = self._compiled.network.types[tensor]
                     images = operand.layout.unpack(data, operand.image, info.dtype)
+                    assert info.shape is not None
                     values[tensor] = images.reshape(info.shape)
                 case RunLayer():
-                    self._begins(step.layer.name)
+                    self._begins(step.name)
                     result = self._placed.run(step.streams)
                     before = [measured.result] if measured.result else []
                     measured.result = total([*before, result])
             measured.runs += 1
             measured.seconds += perf_counter() - start
-        return {name: values[name] for name in self._compiled.network.outputs}
+        return {name: values[name] for name in self._network.outputs}

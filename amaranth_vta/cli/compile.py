@@ -1,0 +1,35 @@
+"""``vta compile``: a quantized network as a file that runs without the compiler."""
+
+from __future__ import annotations
+
+import click
+
+from amaranth_vta.hw.config import Config
+
+from .options import config_option
+from .outputs import Outputs
+
+
+@click.command(name="compile")
+@click.argument("model", type=click.Path(), metavar="MODEL.onnx")
+@click.option(
+    "-o", "--output", type=click.Path(), metavar="FILE", required=True, help="The file to write."
+)
+@config_option
+def compile_model(model: str, output: str, config: Config) -> None:
+    """Compile the quantized network of MODEL.onnx for the machine of --config.
+
+    The file holds instructions, micro-ops, weights, the host's part as ONNX, and the machine that
+    it is for. `vta run FILE` runs it.
+    """
+    from amaranth_vta.session import compiled
+    from amaranth_vta.sw.runtime.network.file import write_network
+    from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer
+
+    with Outputs() as outputs:
+        outputs.reserve("--output", output)
+        network = compiled(model, config).program
+        outputs.save("--output", lambda file: write_network(network, file))
+    layers = sum(isinstance(step, RunLayer) for step in network.steps)
+    hosts = sum(len(step.operators) for step in network.steps if isinstance(step, RunHost))
+    click.echo(f"{output}: {layers} layers on the machine, {hosts} operators on the host")

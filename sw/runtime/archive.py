@@ -1,0 +1,167 @@
+"""Files of compiled things: a header in JSON and arrays in one .npz, with a checksum over all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config, ConfigError
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+Made = TypeVar("Made")
+_VERSION = 1
+_FORMAT = "amaranth-vta"
+_MAGIC = b"PK\x03\x04"
+# What reading a damaged archive raises, by the part of the file that is damaged.
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class ProgramError(ValueError):
+    """A program that is damaged, incomplete, or made for another machine."""
+
+
+def write_archive(file: IO[bytes], kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
+    """Writes an archive of ``kind`` into an open file."""
+    header = {**header, "format": f"{_FORMAT} {kind}", "version": _VERSION}
+    header["checksum"] = _checksum(header, arrays)
+    np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+
+
+def save_archive(path: str | Path, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
+    """The same as a file, which is there whole or not at all; raises `ProgramError`."""
+    _save(Path(path), lambda file: write_archive(file, kind, header, arrays))
+
+
+def save_arrays(path: str | Path, arrays: Arrays) -> None:
+    """Arrays alone as a file, likewise."""
+    # Into an open file, since savez would append .npz to a path without it.
+    _save(Path(path), lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def is_archive(path: str | Path) -> bool:
+    """Whether a file may be one of these, by its first bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4) == _MAGIC
+    except OSError:
+        return False
+
+
+def load_archive(
+    path: str | Path, kind: str, make: Callable[[dict[str, Any], Arrays], Made]
+) -> Made:
+    """What ``make`` makes of the header and the arrays that `save_archive` was given.
+
+    Raises `ProgramError` if the file cannot be read, is none of that ``kind``, damaged or of
+    another version, or if ``make`` fails over what is in it.
+    """
+    arrays = _read(Path(path), kind)
+    header = _parsed_header(path, kind, arrays.pop("header"))
+    checksum = header.pop("checksum", None)
+    if checksum != _checksum(header, arrays):
+        raise ProgramError(f"{path} is damaged: its checksum does not match its contents")
+    try:
+        return make(header, arrays)
+    except ConfigError as error:
+        raise ProgramError(f"{path}: {error}") from None
+    except _DAMAGE as error:
+        raise ProgramError(f"{path} is damaged: {error}") from None
+
+
+def check_config(what: str, made_for: Config, config: Config) -> None:
+    """Raises `ProgramError` that names the parameters in which configurations differ."""
+    if made_for != config:
+        names = [
+            item.name
+            for item in fields(Config)
+            if getattr(made_for, item.name) != getattr(config, item.name)
+        ]
+        differences = ", ".join(
+            f"{name.upper()} = {getattr(made_for, name)} (here {getattr(config, name)})"
+            for name in names
+        )
+        raise ProgramError(f"{what} was made for a machine with {differences}")
+
+
+def _checksum(header: Mapping[str, Any], arrays: Arrays) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _save(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    part = path.with_name(f".{secrets.token_hex(6)}.part")
+    try:
+        with part.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise ProgramError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _read(path: Path, kind: str) -> dict[str, npt.NDArray[Any]]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ProgramError(f"{path} cannot be read: {error.strerror}") from None
+    with file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ProgramError(f"{path} is not a compiled {kind}")
+        file.seek(0)
+        try:
+            archive = np.load(file, allow_pickle=False)
+            if "header" not in archive.files:
+                raise ProgramError(f"{path} is not a compiled {kind}: it has no header")
+            return {name: archive[name] for name in archive.files}
+        except ProgramError:
+            raise
+        except _DAMAGE:
+            raise ProgramError(f"{path} is truncated or damaged") from None
+
+
+def _parsed_header(path: str | Path, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
+    try:
+        header = json.loads(str(array))
+    except ValueError:
+        raise ProgramError(f"{path} is damaged: its header cannot be read") from None
+    if not isinstance(header, dict) or header.get("format") != f"{_FORMAT} {kind}":
+        raise ProgramError(f"{path} is not a compiled {kind}")
+    if header.get("version") != _VERSION:
+        raise ProgramError(
+            f"{path} has format version {header.get('version')}; this release reads {_VERSION}"
+        )
+    return header

@@ -1,0 +1,150 @@
+"""Compiled networks in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.archive import check_config, load_archive, save_archive, write_archive
+from amaranth_vta.sw.runtime.program import Program
+from amaranth_vta.sw.runtime.work import Work
+
+from .layout import Array, TileLayout
+from .model import TensorType
+from .operand import Operand
+from .packing import Packing, Window
+from .program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
+
+KIND = "network"
+# Behind the names of the arrays of the program, so that no two names are one.
+_MODEL, _CONSTANT = "model_{}", "constant_{}"
+
+
+def save_network(network: NetworkProgram, path: str | Path) -> None:
+    """Writes a file for `load_network`, whole or not at all; raises `ProgramError`."""
+    save_archive(path, KIND, *_parts(network))
+
+
+def write_network(network: NetworkProgram, file: IO[bytes]) -> None:
+    """The same into an open file."""
+    write_archive(file, KIND, *_parts(network))
+
+
+def load_network(path: str | Path, config: Config | None = None) -> NetworkProgram:
+    """The network in a file.
+
+    Raises `ProgramError` if it is none, damaged, of another format version, or made for another
+    machine than ``config``.
+    """
+    network = load_archive(path, KIND, _from_parts)
+    if config is not None:
+        check_config(str(path), network.config, config)
+    return network
+
+
+def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
+    header, arrays = network.program.parts()
+    models = [step.model for step in network.steps if isinstance(step, RunHost)]
+    for index, model in enumerate(models):
+        arrays[_MODEL.format(index)] = np.frombuffer(model, np.uint8)
+    for index, value in enumerate(network.constants.values()):
+        arrays[_CONSTANT.format(index)] = value
+    header |= {
+        "steps": [_step_to_json(step) for step in network.steps],
+        "inputs": {name: _type_to_json(info) for name, info in network.inputs.items()},
+        "outputs": {name: _type_to_json(info) for name, info in network.outputs.items()},
+        "constants": list(network.constants),
+        "open_batch": network.open_batch,
+    }
+    return header, arrays
+
+
+def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkProgram:
+    program = Program.from_parts(header, arrays)
+    models = iter(
+        [
+            arrays[_MODEL.format(index)].tobytes()
+            for index in range(sum(item["kind"] == "host" for item in header["steps"]))
+        ]
+    )
+    return NetworkProgram(
+        program=program,
+        steps=tuple(_step(item, program.config, models) for item in header["steps"]),
+        inputs={name: _type(item) for name, item in header["inputs"].items()},
+        outputs={name: _type(item) for name, item in header["outputs"].items()},
+        constants={
+            name: arrays[_CONSTANT.format(index)] for index, name in enumerate(header["constants"])
+        },
+        open_batch=header["open_batch"],
+    )
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    match step:
+        case RunHost():
+            operators = [asdict(item) for item in step.operators]
+            inputs, outputs = list(step.inputs), list(step.outputs)
+            return {"kind": "host", "inputs": inputs, "outputs": outputs, "operators": operators}
+        case RunLayer():
+            work = {name: n for name, n in vars(step.work).items() if name != "config"}
+            streams = [step.streams.start, step.streams.stop]
+            names = {"name": step.name, "operator": step.operator}
+            return {"kind": "layer", **names, "macs": step.macs, "streams": streams, "work": work}
+        case ToMachine():
+            return {"kind": "to_machine", "operand": asdict(step.operand), "buffer": step.buffer}
+        case ToHost():
+            return {
+                "kind": "to_host",
+                "tensor": step.tensor,
+                "type": _type_to_json(step.type),
+                "operand": asdict(step.operand),
+                "buffer": step.buffer,
+            }
+
+
+def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> Step:
+    match item["kind"]:
+        case "host":
+            return RunHost(
+                model=next(models),
+                inputs=tuple(item["inputs"]),
+                outputs=tuple(item["outputs"]),
+                operators=tuple(OnHost(**operator) for operator in item["operators"]),
+            )
+        case "layer":
+            return RunLayer(
+                name=item["name"],
+                operator=item["operator"],
+                macs=item["macs"],
+                streams=range(*item["streams"]),
+                work=Work(config, **item["work"]),
+            )
+        case "to_machine":
+            return ToMachine(_operand(item["operand"]), item["buffer"])
+        case "to_host":
+            operand = _operand(item["operand"])
+            return ToHost(item["tensor"], _type(item["type"]), operand, item["buffer"])
+    raise ValueError(f"{item['kind']} is no kind of step")
+
+
+def _operand(item: Mapping[str, Any]) -> Operand:
+    packing = None
+    if item["packing"] is not None:
+        window = {name: tuple(values) for name, values in item["packing"]["window"].items()}
+        packing = Packing(Window(**window), item["packing"]["value"])
+    n, c, h, w = item["image"]
+    return Operand(item["tensor"], (n, c, h, w), TileLayout(**item["layout"]), packing)
+
+
+def _type_to_json(info: TensorType) -> dict[str, Any]:
+    return {"dtype": info.dtype.name, "shape": info.shape}
+
+
+def _type(item: Mapping[str, Any]) -> TensorType:
+    shape = item["shape"]
+    return TensorType(np.dtype(item["dtype"]), None if shape is None else tuple(shape))

@@ -1,0 +1,40 @@
+"""A tensor as a layer of the machine has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .layout import Array, Image, TileLayout
+from .packing import Packing
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as a layer reads or writes it: of shape ``image`` (N, C, H, W), in ``layout``.
+
+    With a ``packing`` the host has packed it before, which only the network's layer knows of.
+    """
+
+    tensor: str
+    image: Image
+    layout: TileLayout
+    packing: Packing | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes(self.packing.image(self.image) if self.packing else self.image)
+
+    @property
+    def buffer(self) -> str:
+        """A name for where it is."""
+        return f"{self.tensor} in {self.layout}" + (f", {self.packing}" if self.packing else "")
+
+    def pack(self, data: Array) -> Bytes:
+        """The bytes of the host's ``data``, whose elements are those of the image."""
+        images = data.reshape(self.image)
+        return self.layout.pack(self.packing.pack(images) if self.packing else images)

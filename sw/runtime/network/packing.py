@@ -1,0 +1,91 @@
+"""Pixels that the host writes as channels of one, for layers with few channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from .layout import Array, Image, signed
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves; ``pads`` are rows and columns at the top, left, bottom and right."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Rows and columns that it spans."""
+        down, right = (
+            (extent - 1) * gap + 1 for extent, gap in zip(self.kernel, self.dilations, strict=True)
+        )
+        return down, right
+
+    def size(self, image: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of results, of an image of so many."""
+        height, width = (
+            (extent + self.pads[axis] + self.pads[2 + axis] - self.reach[axis])
+            // self.strides[axis]
+            + 1
+            for axis, extent in enumerate(image)
+        )
+        return height, width
+
+    def only(self, rows: bool, columns: bool) -> Window:
+        """The part that moves down, the part that moves right, both, or nothing: one pixel."""
+
+        def part(values: tuple[int, int], otherwise: int) -> tuple[int, int]:
+            return (values[0] if rows else otherwise, values[1] if columns else otherwise)
+
+        top, left, bottom, right = self.pads
+        return Window(
+            part(self.kernel, 1),
+            part(self.strides, 1),
+            part(self.dilations, 1),
+            (*part((top, left), 0), *part((bottom, right), 0)),
+        )
+
+
+@dataclass(frozen=True)
+class Packing:
+    """``window`` is what becomes channels, padded with ``value`` (as the machine holds it)."""
+
+    window: Window
+    value: int
+
+    def __str__(self) -> str:
+        height, width = self.window.kernel
+        return f"{height}x{width} pixels as channels of one"
+
+    def image(self, image: Image) -> Image:
+        """The shape of an image (N, C, H, W) after packing."""
+        height, width = self.window.size(image[2:])
+        return image[0], image[1] * self.window.taps, height, width
+
+    def pack(self, images: Array) -> Array:
+        """Images (N, C, H, W) as the machine is to hold them, int8."""
+        top, left, bottom, right = self.window.pads
+        rows, columns = ((0, 0), (0, 0), (top, bottom), (left, right)), (2, 3)
+        padded = np.pad(signed(images), rows, constant_values=self.value)
+        windows = sliding_window_view(padded, self.window.reach, axis=columns)
+        (down, right), (dy, dx) = self.window.strides, self.window.dilations
+        taken = windows[:, :, ::down, ::right, ::dy, ::dx].transpose(0, 1, 4, 5, 2, 3)
+        return taken.reshape(self.image((*images.shape[:2], *images.shape[2:])))
+
+    def weights(self, weights: Array) -> Array:
+        """Weights (outputs, C, kernel height, kernel width) for packed images."""
+        (outputs, channels, height, width), (dy, dx) = weights.shape, self.window.kernel
+        # An axis of the kernel is packed as a whole or not at all.
+        apart = weights.reshape(outputs, channels, dy, height // dy, dx, width // dx)
+        packed = apart.transpose(0, 1, 2, 4, 3, 5)
+        return packed.reshape(outputs, channels * dy * dx, height // dy, width // dx)

@@ -1,0 +1,86 @@
+"""A compiled network: a program for the machine, models for the host, and steps that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.program import Program
+from amaranth_vta.sw.runtime.work import Work
+
+from .layout import Array
+from .model import TensorType
+from .operand import Operand
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """An operator on the host, and why it is there."""
+
+    name: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunHost:
+    """Runs ``model``, a part of the network as ONNX, on the host's tensors of these names."""
+
+    model: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operators: tuple[OnHost, ...]
+
+
+@dataclass(frozen=True)
+class RunLayer:
+    """Runs ``streams`` of the program, those of one layer. ``macs`` are those of the network,
+    without what padding to tiles adds."""
+
+    name: str
+    operator: str
+    macs: int
+    streams: range
+    work: Work
+
+
+@dataclass(frozen=True)
+class ToMachine:
+    """Cuts the host's tensor that ``operand`` names into tiles and writes them to ``buffer``."""
+
+    operand: Operand
+    buffer: str
+
+
+@dataclass(frozen=True)
+class ToHost:
+    """Reads ``operand``, tiles in ``buffer``, and makes the host's ``tensor`` of them."""
+
+    tensor: str
+    type: TensorType
+    operand: Operand
+    buffer: str
+
+
+Step = RunHost | RunLayer | ToMachine | ToHost
+
+
+@dataclass(frozen=True)
+class NetworkProgram:
+    """``steps`` in order; ``program`` has the streams and buffers that they use.
+
+    ``constants`` are outputs that depend on no input. With ``open_batch`` the first dimension of
+    inputs is the number of images, and that of a run is the machine's.
+    """
+
+    program: Program
+    steps: tuple[Step, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    open_batch: bool
+
+    @property
+    def config(self) -> Config:
+        return self.program.config
