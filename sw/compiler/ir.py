@@ -22,6 +22,7 @@ from .expr import (
     Var,
 )
 from .origin import Origin
+from .traverse import accesses
 from .traverse import rebuild as rebuild_expression
 
 Stmt = Union[
@@ -121,13 +122,17 @@ class Region:
 
 @dataclass(eq=False)
 class Assign:
-    """``buffer[indices] = value``. ``reduces`` tells an update of a reduction."""
+    """``buffer[indices] = value``."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr
     label: Label
-    reduces: bool = False
+
+    @property
+    def updates(self) -> bool:
+        """Whether the value is made of what the buffer holds, as in a reduction."""
+        return any(access.source is self.buffer for access in accesses(self.value))
 
 
 @dataclass(eq=False)

@@ -194,8 +194,7 @@ class _Parser:
         target = self.expr(node.targets[0])
         assert isinstance(target, Access)
         value = _as_const(self.expr(node.value, target.dtype))
-        reduces = isinstance(value, Binary) and str(value.left) == str(target)
-        return Assign(target.source, target.indices, value, Label(target.source.name), reduces)
+        return Assign(target.source, target.indices, value, Label(target.source.name))
 
     def call(self, node: ast.Call) -> Stmt:
         name = _called(node)

@@ -411,9 +411,8 @@ class _Builder:
         if initialize:
             return Assign(loops.buffer, indices, Const(identity(body), body.dtype), label)
         value = simplify(substitute(body.value, values), self.ranges)
-        return Assign(
-            loops.buffer, indices, body.combine(Access(loops.buffer, indices), value), label, True
-        )
+        update = body.combine(Access(loops.buffer, indices), value)
+        return Assign(loops.buffer, indices, update, label)
 
 
 def _kind(stage: Stage) -> str:

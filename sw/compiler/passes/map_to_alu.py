@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, AluOp
-from amaranth_vta.sw.compiler.alu_chain import OPERATIONS, Step, chain, constant, plain
-from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Var
+from amaranth_vta.sw.compiler.alu_chain import Step, chain, constant
+from amaranth_vta.sw.compiler.expr import Access, Affine, Var
 from amaranth_vta.sw.compiler.ir import (
     Assign,
     For,
@@ -78,19 +78,26 @@ class _Arithmetic:
         self.loops = [loop for loop in loops if loop.var not in tile]
 
     def nests(self) -> Stmt:
+        first, steps = chain(self.assign.value, self.is_in_place, self.stage)
+        label = self.assign.label
         uops: list[Uop] = []
-        if self.assign.reduces:
-            uops.append(self.uop(self.update()))
-        else:
-            first, steps = chain(self.assign.value, self.is_in_place, self.stage)
-            if isinstance(first, int):
-                uops.append(Uop(self.dst, self.assign.label, reset=True))
-                uops += map(self.uop, constant(first))
-            elif not self.is_in_place(first):
-                uops.append(Uop(self.dst, self.assign.label, reset=True))
-                uops.append(self.uop(Step(AluOp.ADD, first)))
-            uops += map(self.uop, steps)
-        return seq(*map(self.nest, uops))
+        if isinstance(first, int):
+            uops.append(Uop(self.dst, label, reset=True))
+            steps = [*constant(first), *steps]
+        elif not self.is_in_place(first):
+            uops.append(Uop(self.dst, label, reset=True))
+            steps = [Step(AluOp.ADD, first), *steps]
+        # By the second operation, what the buffer held is gone.
+        if any(self.reads_own(step) for step in steps[0 if uops else 1 :]):
+            raise LoweringError(
+                f"{self.stage}: {self.assign.value} is more than one operation on what "
+                f"{self.dst.buffer.name} holds; compute the others in a stage of their own"
+            )
+        return seq(*map(self.nest, [*uops, *map(self.uop, steps)]))
+
+    def reads_own(self, step: Step) -> bool:
+        accesses = [part for part in (step.operand, *step.following) if isinstance(part, Access)]
+        return any(access.source is self.assign.buffer for access in accesses)
 
     def nest(self, uop: Uop) -> Stmt:
         """The loops around one operation, as loops of its own."""
@@ -106,18 +113,6 @@ class _Arithmetic:
             (var,) = fresh[loop.var].terms
             result = replace(loop, var=var, body=result)
         return result
-
-    def update(self) -> Step:
-        """The operation of a reduction, of the accumulator and one value."""
-        value = self.assign.value
-        assert isinstance(value, Binary)
-        operand = plain(value.right)
-        if not isinstance(operand, Access):
-            raise LoweringError(
-                f"{self.stage}: the ALU reduces accumulators as they are, not {value.right}; "
-                "compute that in a stage of its own"
-            )
-        return Step(OPERATIONS[value.op], operand)
 
     def is_in_place(self, access: Access) -> bool:
         return access.source is self.assign.buffer and self.operand(access).index.same(

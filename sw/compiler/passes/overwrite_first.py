@@ -54,7 +54,7 @@ def _reset_buffer(stmt: Stmt) -> Buffer | None:
     assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
     first = assigns[0]
     is_reset = len(assigns) == 1 and isinstance(first.value, Const) and first.value.value == 0
-    return first.buffer if is_reset and not first.reduces else None
+    return first.buffer if is_reset and not first.updates else None
 
 
 def _overwriting(stmt: Stmt, reset: Stmt) -> Stmt | None:
@@ -109,7 +109,7 @@ def _beginning_at_zero(region: Region, summed: For) -> Region:
     def cleared(stmt: Stmt) -> Stmt:
         match stmt:
             case Assign():
-                return replace(stmt, value=Const(0, stmt.buffer.dtype), reduces=False)
+                return replace(stmt, value=Const(0, stmt.buffer.dtype))
             case For() if stmt.var is summed.var:
                 return cleared(stmt.body)
         return rebuild(stmt, cleared)

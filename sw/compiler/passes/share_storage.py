@@ -72,7 +72,7 @@ def _takes_over(old: Buffer, new: Buffer, stmt: Allocate, inner: Allocate) -> bo
         found = [access for access in accesses(part.value) if access.source is old]
         if not found:
             continue
-        if part.buffer is not new or part.reduces or not _replaces_head(part, old):
+        if part.buffer is not new or part.updates or not _replaces_head(part, old):
             return False
         target, source = new.flat(part.indices), old.flat(found[0].indices)
         if target is None or source is None or not target.same(source):

@@ -52,7 +52,7 @@ def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
     if len(parts) != 2:
         return False
     (_, reset), (loops, update) = parts
-    if reset.reduces or not update.reduces or reset.buffer is not update.buffer:
+    if reset.updates or not update.updates or reset.buffer is not update.buffer:
         return False
     index = flat_index(update.buffer, update.indices, update.label.stage)
     summed = [loop for loop in loops if loop.var not in index.terms]
@@ -77,7 +77,7 @@ def _tensorize(
             f"{stage}: the loops within gemm do not walk through a tile of {config.batch} x "
             f"{config.block_out} accumulators ({assign.buffer.name}: {index})"
         )
-    if not assign.reduces:
+    if not assign.updates:
         if not isinstance(assign.value, Const) or assign.value.value:
             raise LoweringError(
                 f"{stage}: {assign.value} is not a te.sum of products, which gemm begins at 0"

@@ -272,11 +272,26 @@ def stage_within_one_that_is_inlined() -> Scheduled:
 
 
 def product_that_is_none() -> Scheduled:
-    s, args = computed(lambda a, b: a + b)
+    s, args = computed(lambda a, b: a * a + b)
     result = next(stage for stage in s.stages if stage.name == "result")
     result.pragmas.clear()
     result.tensorize(result.op.axis[0], ENV.gemm)
     return s, args
+
+
+def sum_of_squares() -> Scheduled:
+    x = te.placeholder((8, *TAIL), "x", ENV.acc_dtype)
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    k = te.reduce_axis((0, 8), "k")
+    total = te.compute(TAIL, lambda b, c: te.sum(x_buf(k, b, c) * x_buf(k, b, c), axis=k), "total")
+    y = te.compute(TAIL, lambda *i: total(*i).astype(ENV.out_dtype), "y")
+    s = te.create_schedule(y.op)
+    for tensor in (x_buf, total):
+        s[tensor].set_scope(ENV.acc_scope)
+    s[x_buf].pragma(x_buf.op.axis[0], ENV.dma_copy)
+    s[total].pragma(total.op.axis[0], ENV.alu)
+    s[y].pragma(y.op.axis[0], ENV.dma_copy)
+    return s, [x, y]
 
 
 def input_that_is_no_argument() -> Scheduled:
@@ -331,7 +346,8 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
         stage_within_one_that_is_inlined,
         r"b is computed at c\.i, but c is inlined and has no loops",
     ),
-    (product_that_is_none, r"result: a_buf.* \+ b_buf.* is not a te\.sum of products"),
+    (product_that_is_none, r"result: .* is not a te\.sum of products, which gemm begins at 0"),
+    (sum_of_squares, r"total: total.* \+ \(x_buf.* \* x_buf.*\) is more than one operation on"),
     (
         lambda: multiplied(axis=5),
         r"total: the loops within gemm do not walk through a tile of 1 x 4 accumulators",
