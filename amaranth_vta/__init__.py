@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.environment import Environment, get_env
     from amaranth_vta.sw.compiler.graph.placement import register_operator
     from amaranth_vta.sw.compiler.lower import lower
+    from amaranth_vta.sw.compiler.operators.explain import explain
 
 __all__ = [
     "PRESETS",
@@ -27,6 +28,7 @@ __all__ = [
     "Environment",
     "Session",
     "build",
+    "explain",
     "get_env",
     "lower",
     "open_device",
@@ -40,6 +42,7 @@ _HOMES = {
     "Environment": "sw.compiler.environment",
     "Session": "session",
     "build": "default_device",
+    "explain": "sw.compiler.operators.explain",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",
     "open_device": "sim.devices",

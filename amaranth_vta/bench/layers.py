@@ -1,7 +1,8 @@
 """The convolutions of ResNet-18, with bias, requantization and clipping, one layer at a time.
 
-Each runs on random data with scales that leave results of all sizes, and what it stores is
-compared with NumPy and with the functional model.
+Each is scheduled as the compiler chooses, or by hand to compare with that. It runs on random data
+with scales that leave results of all sizes, and what it stores is compared with NumPy and with the
+functional model.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.perfetto import Timeline
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.by_hand import Row, rows
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, choose, conv2d
 from amaranth_vta.sw.compiler.operators.requantize import Rescale
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
 
 from .measurement import Measurement
+from .resnet18 import Row, rows
 from .watched import WatchedDevice
 
 Array = npt.NDArray[Any]
@@ -42,10 +43,23 @@ def measure_layers(
     progress: Callable[[str], None] | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
+    by_hand: bool = False,
 ) -> Iterator[Measurement]:
-    """A measurement a layer, in the order of the network; none for a ``config`` without knobs."""
+    """A measurement a layer, in the order of the network, scheduled by the compiler or
+    ``by_hand``; none for a ``config`` without rows."""
     for row in rows(config):
-        yield _measure(row, config, device_name, dram, progress, timeline, skip)
+        knobs = Conv2dKnobs(**row.knobs) if by_hand else None
+        yield _measure(row, knobs, config, device_name, dram, progress, timeline, skip)
+
+
+def explanations(config: Config) -> Iterator[tuple[str, str]]:
+    """The name of each layer, and what the compiler considers for it, as a table."""
+    for row in rows(config):
+        yield row.name, str(choose(_workload(row), config))
+
+
+def _workload(row: Row) -> Conv2d:
+    return Conv2d(**row.workload, requantize=Rescale())
 
 
 def bound_cycles(layer: Conv2d, config: Config, dram: str) -> float:
@@ -71,6 +85,7 @@ def memory_share(dram: str) -> float:
 
 def _measure(
     row: Row,
+    knobs: Conv2dKnobs | None,
     config: Config,
     device_name: str,
     dram: str,
@@ -78,8 +93,8 @@ def _measure(
     timeline: Timeline | None,
     skip: str | None,
 ) -> Measurement:
-    layer = Conv2d(**row.workload, requantize=Rescale())
-    function = conv2d(layer, Environment(config))
+    layer = _workload(row)
+    function = conv2d(layer, Environment(config), knobs)
     arrays = random_data(layer, config)
     expected = convolved(layer, *arrays)
     size = _SPARE_BYTES + sum(array.nbytes for array in arrays) + expected.nbytes

@@ -47,6 +47,18 @@ _LAYERS = "resnet18-layers"
     show_default=True,
     help="How the memory answers; what a rate is measured against depends on it.",
 )
+@click.option(
+    "--schedules",
+    type=click.Choice(("default", "by-hand")),
+    default="default",
+    show_default=True,
+    help="Of resnet18-layers: those that the compiler chooses, or those found by hand.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print which schedules the compiler considers for resnet18-layers, and run nothing.",
+)
 @trace_option
 @skip_option
 @json_option
@@ -55,6 +67,8 @@ def bench(
     config: Config,
     device: str,
     dram: str,
+    schedules: str,
+    explain: bool,
     trace_path: str | None,
     skip: str | None,
     json_path: str | None,
@@ -62,18 +76,23 @@ def bench(
     """Measure NAME and print it beside what no machine of the configuration can beat.
 
     gemm, alu, load and store are rates in the steady state; resnet18-layers are the convolutions
-    of ResNet-18 by the schedules that were found by hand, from launch to done. All results are
-    compared with the functional model; a difference is exit code 1.
+    of ResNet-18, from launch to done. All results are compared with the functional model; a
+    difference is exit code 1.
     """
-    from amaranth_vta.bench.layers import measure_layers
+    from amaranth_vta.bench.layers import explanations, measure_layers
     from amaranth_vta.bench.rates import measure_rates
+    from amaranth_vta.bench.resnet18 import rows
     from amaranth_vta.sim.perfetto import Timeline
-    from amaranth_vta.sw.compiler.operators.by_hand import rows
 
+    by_hand = schedules == "by-hand"
     if name == _LAYERS and not rows(config):
-        raise click.UsageError(
-            "there are no schedules by hand for this configuration; pynq-extended has them"
-        )
+        raise click.UsageError("the layers are in tiles of 16 channels, for pynq-extended")
+    if name != _LAYERS and (explain or by_hand):
+        raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
+    if explain:
+        for layer, table in explanations(config):
+            click.echo(f"{layer}\n{table}\n")
+        return DONE
     started = time.perf_counter()
     found: list[Measurement] = []
     timeline = None if trace_path is None else Timeline()
@@ -83,7 +102,9 @@ def bench(
         click.echo(_line("", "MACs", "cycles", "bound", "of bound", "target"))
         with building() as progress:
             if name == _LAYERS:
-                measurements = measure_layers(config, device, dram, progress, timeline, skip)
+                measurements = measure_layers(
+                    config, device, dram, progress, timeline, skip, by_hand
+                )
             else:
                 measurements = measure_rates(name, config, device, dram, progress, timeline, skip)
             for item in measurements:

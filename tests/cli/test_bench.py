@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from amaranth_vta.bench import layers, rates
+from amaranth_vta.bench.resnet18 import rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sw.compiler.operators.by_hand import rows
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.requantize import Rescale
 
@@ -32,11 +32,11 @@ def test_rates_are_measured_on_any_configuration(
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(report["layers"])
 
 
-def test_layers_need_a_configuration_that_has_schedules(
+def test_layers_need_a_configuration_that_they_are_written_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert invoke(["bench", "resnet18-layers", "--config", "tiny"]) == 2
-    assert "no schedules by hand for this configuration" in capsys.readouterr().err
+    assert "in tiles of 16 channels" in capsys.readouterr().err
 
 
 def test_a_layer_is_compared_with_numpy_and_with_the_model(

@@ -16,12 +16,9 @@ from amaranth_vta.bench import layers
 from amaranth_vta.bench.measurement import Measurement
 from amaranth_vta.bench.rates import KINDS, measure_rates
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sw.compiler.operators.by_hand import rows
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cycles.json"
 EXTENDED = PRESETS["pynq-extended"]
-# One of each kind: bound by the bus, by rows of 14 pixels, by the array.
-LAYERS = ("1x1 s2 64-128", "1x1 s2 128-256", "1x1 s2 256-512", "3x3 s2 256-512")
 
 
 def check(group: str, measured: list[Measurement]) -> None:
@@ -51,7 +48,9 @@ def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str) -> No
         assert [item.name for item in measured if not item.is_reached] == []
 
 
-def test_layers_are_as_fast_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = [row for row in rows(EXTENDED) if row.name in LAYERS]
-    monkeypatch.setattr(layers, "rows", lambda _: chosen)
-    check("resnet18-layers, ddr", list(layers.measure_layers(EXTENDED, "rtl", "ddr")))
+@pytest.mark.parametrize("schedules", ["default", "by-hand"])
+def test_layers_are_as_fast_as_they_were(schedules: str) -> None:
+    by_hand = schedules == "by-hand"
+    measured = list(layers.measure_layers(EXTENDED, "rtl", "ddr", by_hand=by_hand))
+    check(f"resnet18-layers, {schedules}, ddr", measured)
+    assert [item.name for item in measured if not item.is_reached] == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from amaranth_vta.hw.config import Config
@@ -13,9 +14,14 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
-from .by_hand import knobs_by_hand
+from .conv2d_cost import estimated, rough_cycles
 from .requantize import Requantize, Rescale, requantized, rescaled
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
+from .tiling import Choice, best_of, build_best, divisors, even_tiles, parts
+
+# Of the image, with `Conv2dKnobs.ahead`.
+_MOST_COPIES = 8
+# The share of all cycles in which GEMM waits that lets more copies be tried.
+_WAITS_WORTH_COPIES = 0.007
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Conv2d:
     def output_width(self) -> int:
         reach = (self.kernel[1] - 1) * self.dilations[1] + 1
         return (self.width + self.pads[1] + self.pads[3] - reach) // self.strides[1] + 1
+
+    @property
+    def constants(self) -> int:
+        """Elements of bias or parameters for each tile of outputs."""
+        return REQUANTIZE_PARAMETERS if isinstance(self.requantize, Rescale) else 1
 
     @property
     def row_step(self) -> int:
@@ -104,6 +115,42 @@ class Conv2dKnobs:
         """Whether all that accumulates in a tile is loaded at a time."""
         return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
 
+    def copies_of_image(self, c: Conv2d) -> int:
+        """Tiles of the image that are held at a time."""
+        return self.image_copies if self.ahead and not self.image_loaded_once(c) else 1
+
+    def copies_of_weights(self, c: Conv2d) -> int:
+        return 2 if self.ahead and not self.weights_loaded_once(c) else 1
+
+    def fits(self, c: Conv2d, config: Config) -> bool:
+        weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
+        accumulators = self.outputs * self.rows * self.columns
+        if isinstance(c.requantize, Requantize) and c.requantize.shift:
+            accumulators *= 2
+        constants = c.constants * (c.outputs if self.in_turn else self.outputs)
+        return (
+            self.copies_of_weights(c) * weights <= config.wgt.depth
+            and self.copies_of_image(c) * self.image_elements(c) <= config.inp.depth
+            and accumulators + constants <= config.acc.depth // (2 if self.in_turn else 1)
+        )
+
+    def image_elements(self, c: Conv2d) -> int:
+        """Elements of a tile of the image."""
+        region = c.input_rows(self.rows, self.kernel_rows) * c.input_columns(self.columns)
+        return self.inputs * region
+
+    def with_more_copies(self, c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
+        """The same with more copies of the image, an even number, as long as there is room."""
+        if self.copies_of_image(c) > 1:
+            for copies in range(self.image_copies + 2, _MOST_COPIES + 1, 2):
+                more = replace(self, image_copies=copies)
+                if more.fits(c, config):
+                    yield more
+
+    def resets(self, c: Conv2d, config: Config) -> bool:
+        """Whether accumulators are reset: else the first products overwrite them."""
+        return not (config.overwrite and self.is_whole(c))
+
     def images(self, c: Conv2d) -> int:
         """Tiles of the image, over all images."""
         rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
@@ -119,21 +166,30 @@ def conv2d(
     inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
     BLOCK_OUT) acc_dtype and has `Requantize.half` added, output is (batch, outputs, output
     height, output width, BATCH, BLOCK_OUT) out_dtype. For `Rescale` there are parameters instead
-    of bias, (outputs, 3, BATCH, BLOCK_OUT) acc_dtype. Without knobs those found by hand
-    are taken, else the cheapest ones.
-    Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    of bias, (outputs, number of them, BATCH, BLOCK_OUT) acc_dtype. Without knobs those of `choose`
+    are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
     """
 
     def built(chosen: Conv2dKnobs) -> Function:
         schedule, args = scheduled(workload, env, chosen)
         return build(schedule, args, name=name, env=env)
 
-    if knobs is None and isinstance(workload.requantize, Rescale):
-        by_hand = knobs_by_hand(workload, env.config)
-        knobs = None if by_hand is None else Conv2dKnobs(**by_hand)
     if knobs is not None:
         return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    return build_best(name, choose(workload, env.config).ranked, built)
+
+
+def choose(workload: Conv2d, config: Config) -> Choice[Conv2dKnobs]:
+    """The knobs that are estimated to take the fewest cycles, and what else was considered."""
+    return best_of(
+        candidates(workload, config),
+        partial(estimated, workload, config),
+        lambda knobs, estimate: (
+            knobs.with_more_copies(workload, config)
+            if estimate.waits > _WAITS_WORTH_COPIES * estimate.cycles
+            else ()
+        ),
+    )
 
 
 def scheduled(
@@ -221,8 +277,8 @@ def scheduled(
     s[conv].reorder(co, do, n, o, ci_, di, dx, h, w_, b, k, ki)
     s[conv].tensorize(b, env.gemm)
     for tensor, scope, place, copies in (
-        (x_buf, env.inp_scope, wo, 1 if knobs.image_loaded_once(c) else knobs.image_copies),
-        (w_buf, env.wgt_scope, oo, 1 if knobs.weights_loaded_once(c) else 2),
+        (x_buf, env.inp_scope, wo, knobs.copies_of_image(c)),
+        (w_buf, env.wgt_scope, oo, knobs.copies_of_weights(c)),
     ):
         s[tensor].set_scope(scope)
         if knobs.is_whole(c):
@@ -230,70 +286,38 @@ def scheduled(
         else:
             s[tensor].compute_at(s[conv], do)
         s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-        if knobs.ahead:
+        if copies > 1:
             s[tensor].double_buffer(copies)
     return s, [x, w, bias, y]
 
 
 def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with a rough estimate of their cycles."""
     c = workload
-    accumulators = 2 if isinstance(c.requantize, Requantize) and c.requantize.shift else 1
-    parameters = REQUANTIZE_PARAMETERS if isinstance(c.requantize, Rescale) else 1
     for outputs, rows, inputs, kernel, ahead in product(
         even_tiles(c.outputs),
         even_tiles(c.output_height),
-        even_tiles(c.inputs),
-        even_tiles(c.kernel[0]),
+        divisors(c.inputs),
+        divisors(c.kernel[0]),
         (True, False),
     ):
         whole = inputs == c.inputs and kernel == c.kernel[0]
-        weights = outputs * inputs * kernel * c.kernel[1]
+        if outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
+            continue
         for weights_outside, in_turn in product(
             (True, False) if whole else (True,), (True, False) if config.overlap else (False,)
         ):
-            for columns in even_tiles(c.output_width):
-                knobs = Conv2dKnobs(
-                    outputs, rows, columns, inputs, kernel, weights_outside, ahead, in_turn
+            found = set()
+            # Narrower tiles load more, but those that leave no rest may take less.
+            for widths in (even_tiles(c.output_width), divisors(c.output_width)):
+                cut = (
+                    Conv2dKnobs(
+                        outputs, rows, columns, inputs, kernel, weights_outside, ahead, in_turn
+                    )
+                    for columns in widths
                 )
-                region = inputs * c.input_rows(rows, kernel) * c.input_columns(columns)
-                results = outputs * accumulators * rows * columns
-                constants = parameters * (c.outputs if in_turn else outputs)
-                inputs_in_turn = 2 if ahead and not knobs.image_loaded_once(c) else 1
-                weights_in_turn = 2 if ahead and not knobs.weights_loaded_once(c) else 1
-                bank = config.acc.depth // 2 if in_turn else config.acc.depth
-                if (
-                    weights_in_turn * weights <= config.wgt.depth
-                    and inputs_in_turn * region <= config.inp.depth
-                    and results + constants <= bank
-                ):
-                    yield _cycles(c, config, knobs), knobs
-                    # Narrower tiles load more.
-                    break
-
-
-def _cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
-    """An estimate, with the rows of a load one after the other."""
-    output_tiles = parts(c.outputs, knobs.outputs)
-    images = c.batch * parts(c.output_height, knobs.rows) * parts(c.output_width, knobs.columns)
-    steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
-    tiles = images * output_tiles
-    columns = c.input_columns(knobs.columns)
-    rows = c.input_rows(knobs.rows, knobs.kernel_rows) * knobs.inputs
-    region = rows * (columns * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES)
-    weights = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
-    weights = weights * config.wgt.element_bytes // config.bus_bytes
-    region_loads = weight_loads = tiles * steps
-    if steps == 1 and knobs.weights_outside:
-        weight_loads = output_tiles
-    elif steps == 1:
-        region_loads = images
-    vectors = c.batch * c.outputs * c.output_height * c.output_width
-    operations = 0 if knobs.in_turn else c.requantize.operations
-    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + operations)
-    return estimate(
-        compute + tiles * (steps + 4) * TILE_CYCLES,
-        region_loads * region + weight_loads * weights,
-        region + weights,
-        knobs.ahead,
-    )
+                widest = next((knobs for knobs in cut if knobs.fits(c, config)), None)
+                if widest is not None:
+                    found.add(widest)
+            for knobs in found:
+                yield rough_cycles(c, config, knobs), knobs

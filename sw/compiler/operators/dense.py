@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from amaranth_vta.hw import isa
@@ -13,8 +14,9 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
+from .cost_model import ROUND_TRIP_CYCLES, Estimate, Pipeline, TakingTurns, Task, bus_cycles
 from .requantize import Requantize, Rescale, requantized, rescaled
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
+from .tiling import Choice, best_of, build_best, cut, divisors, even_tiles, parts
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Dense:
     inputs: int
     outputs: int
     requantize: Requantize | Rescale
+
+    @property
+    def constants(self) -> int:
+        """Elements of bias or parameters for each tile of outputs."""
+        return isa.REQUANTIZE_PARAMETERS if isinstance(self.requantize, Rescale) else 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ def dense(
 
     if knobs is not None:
         return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    return build_best(name, choose(workload, env.config).ranked, built)
 
 
 def scheduled(
@@ -100,7 +107,10 @@ def scheduled(
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], no)
     for tensor in stages:
-        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+        # The rows of a tile of outputs one after the other: they have parameters in common.
+        n, o, b, k = s[tensor].op.axis
+        s[tensor].reorder(o, n, b, k)
+        s[tensor].pragma(o, env.alu)
     s[bias_buf].pragma(s[bias_buf].op.axis[0], env.dma_copy)
 
     n, o, b, k = s[matmul].op.axis
@@ -116,28 +126,59 @@ def scheduled(
     return s, [x, w, bias, y]
 
 
+def choose(workload: Dense, config: Config) -> Choice[DenseKnobs]:
+    """The knobs that are estimated to take the fewest cycles, and what else was considered."""
+    return best_of(candidates(workload, config), partial(estimated, workload, config))
+
+
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
+    """Knobs whose tiles fit the scratchpads, with a rough estimate of their cycles."""
     d = workload
     accumulators = 2 if isinstance(d.requantize, Requantize) and d.requantize.shift else 1
-    parameters = isa.REQUANTIZE_PARAMETERS if isinstance(d.requantize, Rescale) else 1
-    compute = d.rows * d.outputs * (d.inputs + d.requantize.operations)
     for rows, outputs, inputs, ahead in product(
-        even_tiles(d.rows), even_tiles(d.outputs), even_tiles(d.inputs), (True, False)
+        even_tiles(d.rows), even_tiles(d.outputs), divisors(d.inputs), (True, False)
     ):
         copies = 2 if ahead else 1
         if copies * rows * inputs > config.inp.depth:
             continue
         if copies * outputs * inputs > config.wgt.depth:
             continue
-        if outputs * (accumulators * rows + parameters) > config.acc.depth:
+        if outputs * (accumulators * rows + d.constants) > config.acc.depth:
             continue
-        tiles = parts(d.rows, rows) * parts(d.outputs, outputs)
-        steps = parts(d.inputs, inputs)
-        load = rows * inputs * config.inp.element_bytes
-        load += outputs * inputs * config.wgt.element_bytes
-        load = load // config.bus_bytes + 2 * ROW_CYCLES
-        cycles = estimate(
-            compute + tiles * (steps + 4) * TILE_CYCLES, tiles * steps * load, load, ahead
-        )
-        yield cycles, DenseKnobs(rows, outputs, inputs, ahead)
+        knobs = DenseKnobs(rows, outputs, inputs, ahead)
+        yield rough_cycles(d, config, knobs), knobs
+
+
+def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
+    """An estimate without a walk, as if all tiles were alike."""
+    tiles = parts(d.rows, knobs.rows) * parts(d.outputs, knobs.outputs)
+    steps = parts(d.inputs, knobs.inputs)
+    vectors = d.rows * d.outputs / tiles
+    gemm, alu = vectors * d.inputs / steps, vectors * d.requantize.operations
+    load = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
+    load += bus_cycles(config, knobs.outputs, knobs.inputs * config.wgt.element_bytes)
+    copies = 2 if knobs.ahead else 1
+    step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / copies)
+    return load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES)
+
+
+def estimated(d: Dense, config: Config, knobs: DenseKnobs) -> Estimate:
+    """All tiles of a schedule through the model of the machine."""
+    pipeline, copies = Pipeline(config), 2 if knobs.ahead else 1
+    x, w = TakingTurns(pipeline, copies), TakingTurns(pipeline, copies)
+    steps = cut(d.inputs, knobs.inputs)
+    stored: Task | None = None
+    for outputs, rows in product(cut(d.outputs, knobs.outputs), cut(d.rows, knobs.rows)):
+        if len(steps) > 1 or not config.overwrite:
+            pipeline.reset(rows * outputs, [stored])
+        gemm: Task | None = None
+        for inputs in steps:
+            x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
+            w.load(outputs, inputs * config.wgt.element_bytes, (rows, outputs))
+            gemm = pipeline.gemm(rows * outputs * inputs, [x.loaded, w.loaded, stored])
+            x.use(gemm)
+            w.use(gemm)
+        pipeline.load_for_compute(outputs * d.constants * config.acc.element_bytes)
+        alu = pipeline.alu(rows * outputs, [gemm], d.requantize.operations)
+        stored = pipeline.store(rows, outputs * config.out.element_bytes, [alu])
+    return pipeline.estimate()

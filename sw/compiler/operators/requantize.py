@@ -33,8 +33,8 @@ class Requantize:
 
     @property
     def operations(self) -> int:
-        """Micro-ops that an accumulator takes: resetting it and those of `requantized`."""
-        return 10 if self.shift else 4
+        """Micro-ops that an accumulator takes in the ALU."""
+        return 9 if self.shift else 3
 
     def evaluate(self, total: Array) -> Array:
         """The meaning, for an array of integers that have no ``half`` in them."""
@@ -48,7 +48,7 @@ class Rescale:
     """Scales, zero points and bounds of any value, a channel at a time, as
     `te.requantization_parameters` has them; for machines with REQUANTIZE."""
 
-    # Micro-ops that an accumulator takes, none of them a reset if GEMM can overwrite.
+    # Micro-ops that an accumulator takes in the ALU.
     operations = 1
 
 

@@ -1,0 +1,262 @@
+"""How many cycles a schedule takes: its tiles, walked through a model of the machine.
+
+A schedule is told to a `Pipeline` in the order of its program, a tile at a time: what is loaded,
+multiplied, post-processed and stored, and what each of these waits for. `Pipeline.estimate` lets
+load, compute and store run beside each other, each in its own order, on one bus. Left out are
+single cycles between instructions, and where in a schedule a refresh of the memory falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from amaranth_vta.hw.config import Config
+
+# The memory that schedules are chosen for, which is `ddr` of the simulators: cycles from a request
+# to its first word, reads under way at a time, and the share of cycles in which it moves a word.
+READ_LATENCY = 48
+READS_OUTSTANDING = 8
+BUS_SHARE = 1 - 30 / 780
+# Before the first request for data, for the first instructions; and after the last response.
+_LAUNCH_CYCLES = 60
+_FINISH_CYCLES = 30
+# From the end of what an instruction waits for to its first micro-op or request: of compute, if it
+# waits for another unit there, and of a module that waits for a token of another.
+_RESULT_CYCLES = 8
+_TOKEN_CYCLES = 20
+# From the end of what uses data to the first word that may take their place, and to who uses that.
+ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
+# Loads and stores take turns on the bus after so many words.
+_PIECE_WORDS = 128
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Cycles of a schedule, and those of its parts.
+
+    ``gemm``, ``alu`` and ``bus`` are how long each is busy. ``fill`` is before the first
+    multiplication and ``drain`` after the last one.
+    """
+
+    cycles: float
+    gemm: float
+    alu: float
+    bus: float
+    fill: float
+    drain: float
+
+    @property
+    def waits(self) -> float:
+        """Those of GEMM in between: for data, for accumulators, or for the ALU."""
+        return self.cycles - self.fill - self.gemm - self.drain
+
+    @property
+    def limit(self) -> str:
+        """What is busy for the longest."""
+        return max(("gemm", "alu", "bus"), key=lambda part: float(getattr(self, part)))
+
+
+class Task:
+    """Something that takes ``amount`` cycles of a unit, or as many words of the bus, once all of
+    ``after`` have ended. ``end`` is in cycles from the launch, None until it is known."""
+
+    __slots__ = ("after", "amount", "end", "multiplies", "rate", "unit")
+
+    def __init__(
+        self,
+        unit: str,
+        amount: float,
+        after: Iterable[Task | None],
+        rate: float = 1.0,
+        multiplies: bool = True,
+    ) -> None:
+        self.unit = unit
+        self.amount = amount
+        self.after = [task for task in after if task is not None]
+        self.rate = rate
+        self.multiplies = multiplies
+        self.end: float | None = None
+
+
+class Pipeline:
+    """The tasks of a schedule, in the order of its program."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._queues: dict[str, list[Task]] = {"load": [], "compute": [], "store": []}
+
+    def load(self, rows: int, row_bytes: int, after: Iterable[Task | None] = ()) -> Task:
+        """Inputs or weights, in rows of so many bytes, once what they overwrite is used."""
+        return self._transfer("load", rows, row_bytes, after)
+
+    def load_for_compute(self, size: int) -> Task:
+        """``size`` bytes of micro-ops or accumulators, with nothing else in compute beside it."""
+        return self._transfer("compute", 1, size, ())
+
+    def reset(self, cycles: float, after: Iterable[Task | None]) -> Task:
+        """GEMM that multiplies nothing."""
+        return self._add("compute", Task("gemm", cycles, after, multiplies=False))
+
+    def gemm(self, cycles: float, after: Iterable[Task | None]) -> Task:
+        return self._add("compute", Task("gemm", cycles, after))
+
+    def alu(self, cycles: float, after: Iterable[Task | None], passes: int = 1) -> Task:
+        """``passes`` instructions of so many cycles. What follows in compute is issued, at the
+        earliest, with the last of them."""
+        for _ in range(passes - 1):
+            self._add("compute", Task("alu", cycles, after))
+        return self._add("compute", Task("alu", cycles, after))
+
+    def store(self, rows: int, row_bytes: int, after: Iterable[Task | None]) -> Task:
+        return self._transfer("store", rows, row_bytes, after)
+
+    def estimate(self) -> Estimate:
+        """What all of it takes; to be called once."""
+        return _Walk(self._config, self._queues).estimate()
+
+    def _add(self, module: str, task: Task) -> Task:
+        self._queues[module].append(task)
+        return task
+
+    def _transfer(
+        self, module: str, rows: int, row_bytes: int, after: Iterable[Task | None]
+    ) -> Task:
+        words = rows * -(-row_bytes // self._config.bus_bytes)
+        cycles = bus_cycles(self._config, rows, row_bytes, reads=module != "store")
+        return self._add(module, Task("bus", words, after, words / cycles if words else 1.0))
+
+
+def bus_cycles(config: Config, rows: int, row_bytes: float, reads: bool = True) -> float:
+    """Those of a transfer from its first word to its last."""
+    row = -(-row_bytes // config.bus_bytes)
+    cycles = rows * row / BUS_SHARE
+    if reads:
+        # Of short rows only so many are under way while the first of them are waited for.
+        rounds, rest = divmod(rows - 1, READS_OUTSTANDING)
+        cycles = max(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
+    return cycles
+
+
+class TakingTurns:
+    """Copies of a scratchpad buffer that are loaded in turn, each once it is used. ``loaded`` is
+    the load of the latest."""
+
+    def __init__(self, pipeline: Pipeline, copies: int) -> None:
+        self._pipeline = pipeline
+        self._copies = copies
+        self._nest: object = None
+        self._used_by: list[Task | None] = []
+        self.loaded: Task | None = None
+
+    def load(self, rows: int, row_bytes: int, nest: object) -> None:
+        """The next copy; each loop nest has copies of its own, in the same place."""
+        back = self._copies if nest == self._nest else 1
+        used_by = self._used_by[-back] if len(self._used_by) >= back else None
+        self._nest = nest
+        self._used_by.append(None)
+        self.loaded = self._pipeline.load(rows, row_bytes, [used_by])
+
+    def use(self, task: Task) -> None:
+        """``task`` reads the copy that was loaded last."""
+        self._used_by[-1] = task
+
+
+class _Module:
+    """Load, compute or store, on its way through its tasks."""
+
+    def __init__(self, name: str, tasks: list[Task]) -> None:
+        self.reads = name != "store"
+        self.in_compute = name == "compute"
+        self._tasks = iter(tasks)
+        # From when on it can begin its next task.
+        self.free = float(_LAUNCH_CYCLES)
+        self.proceed()
+
+    def proceed(self) -> None:
+        """To the next task; ``left`` is what of it is still to be moved."""
+        self.task = next(self._tasks, None)
+        self.left = 0.0 if self.task is None else self.task.amount
+
+    def ready(self) -> float | None:
+        """When its task can begin or go on; None if there is none, or if that is not known yet."""
+        if self.task is None:
+            return None
+        at = self.free
+        for other in self.task.after:
+            if other.end is None:
+                return None
+            handed = other.end + (
+                _RESULT_CYCLES if other.unit == "gemm" and self.in_compute else _TOKEN_CYCLES
+            )
+            if handed > at:
+                at = handed
+        return at
+
+
+class _Walk:
+    """The walk over tasks in the order of time."""
+
+    def __init__(self, config: Config, queues: dict[str, list[Task]]) -> None:
+        self.overlap = bool(config.overlap)
+        self.modules = [_Module(name, tasks) for name, tasks in queues.items()]
+        # From when on each unit is free, and how long it has been busy.
+        self.free = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
+        self.busy = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
+        self.fill: float | None = None
+
+    def estimate(self) -> Estimate:
+        end = 0.0
+        ready = [module.ready() for module in self.modules]
+        while known := sorted((at, number) for number, at in enumerate(ready) if at is not None):
+            at, number = known[0]
+            module = self.modules[number]
+            task = module.task
+            assert task is not None
+            if task.unit == "bus":
+                # Nobody else does anything before the next one is ready.
+                self.move(module, task, at, known[1][0] if len(known) > 1 else inf)
+            else:
+                self.compute(module, task, at)
+            if task.end is None:
+                ready[number] = module.free
+                continue
+            end = max(end, task.end)
+            module.proceed()
+            for other, of_module in enumerate(self.modules):
+                if other == number or ready[other] is None:
+                    ready[other] = of_module.ready()
+        assert all(module.task is None for module in self.modules)
+        cycles = end + _FINISH_CYCLES
+        return Estimate(
+            cycles, **self.busy, fill=self.fill or 0.0, drain=cycles - self.free["gemm"]
+        )
+
+    def move(self, module: _Module, task: Task, request: float, until: float) -> None:
+        """The next piece of a transfer. Reads are asked for ahead of their data."""
+        ahead = READ_LATENCY if module.reads else 0
+        if module.in_compute:
+            request = max(request, self.free["gemm"], self.free["alu"])
+        begin = max(request + ahead, self.free["bus"])
+        words = min(module.left, max(_PIECE_WORDS, (until - begin) * task.rate))
+        cycles = words / task.rate
+        ended = begin + cycles
+        self.free["bus"] = ended
+        self.busy["bus"] += cycles
+        module.left -= words
+        module.free = max(request, ended - ahead)
+        if module.left <= 0:
+            # A store is over with its response.
+            task.end = ended if module.reads else ended + READ_LATENCY
+            if module.in_compute:
+                module.free = ended
+
+    def compute(self, module: _Module, task: Task, ready: float) -> None:
+        units = (task.unit,) if self.overlap else ("gemm", "alu")
+        begin = max(ready, *(self.free[unit] for unit in units))
+        module.free = begin
+        task.end = self.free[task.unit] = begin + task.amount
+        self.busy[task.unit] += task.amount
+        if task.unit == "gemm" and task.multiplies and self.fill is None:
+            self.fill = begin

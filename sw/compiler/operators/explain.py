@@ -1,0 +1,23 @@
+"""Why an operator is scheduled as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth_vta.sw.compiler.environment import Environment, get_env
+
+from . import conv2d, dense
+from .conv2d import Conv2d
+from .dense import Dense
+from .tiling import Choice
+
+
+def explain(workload: Conv2d | Dense, env: Environment | None = None) -> Choice[Any]:
+    """What is considered for ``workload`` on the machine of ``env``, the best first, which is
+    what it is built with: knobs, with estimates of their cycles and of the parts of them."""
+    config = (env or get_env()).config
+    match workload:
+        case Conv2d():
+            return conv2d.choose(workload, config)
+        case Dense():
+            return dense.choose(workload, config)
