@@ -72,6 +72,9 @@ class Elementwise:
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return [env.acc_dtype if wide else env.out_dtype for wide in self.wide[: self._operands]]
 
+    def by_gemm(self, env: Environment) -> bool:
+        return False
+
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:

@@ -1,10 +1,17 @@
-"""The schedule of operators that make each vector of results of vectors at the same place."""
+"""The schedule of operators that make each vector of results of vectors at the same place.
+
+Operands come into the accumulators by loads, for which compute waits; or, where GEMM reads the
+tiles that are stored, as inputs that are loaded ahead and multiplied by one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -13,6 +20,8 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,9 @@ class Pointwise(Protocol):
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         """For each operand out_dtype or acc_dtype."""
 
+    def by_gemm(self, env: Environment) -> bool:
+        """Whether operands, all out_dtype, are inputs of GEMM."""
+
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
@@ -53,7 +65,7 @@ class Pointwise(Protocol):
 def pointwise(
     workload: Pointwise, env: Environment, knobs: PointwiseKnobs | None, name: str
 ) -> Function:
-    """A function of operands, parameters if there are any, and output.
+    """A function of operands, `ones` if they come by GEMM, parameters if there are any, and output.
 
     Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype; parameters are
     (parameters, BATCH, BLOCK_OUT) acc_dtype. Without knobs the cheapest ones are taken. Raises
@@ -78,10 +90,18 @@ def scheduled(
         te.placeholder((workload.vectors, *tile), f"x{number}", dtype)
         for number, dtype in enumerate(workload.operand_dtypes(env))
     ]
-    buffers = [
-        te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
-        for x in operands
-    ]
+    w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "ones", env.wgt_dtype)
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "ones_buf")
+    by_gemm = workload.by_gemm(env)
+    inputs: list[Tensor] = []
+    if by_gemm:
+        inputs = [te.compute(x.shape, lambda *i, x=x: x(*i), f"{x.name}_inp") for x in operands]
+        buffers = [_multiplied(x, w_buf, f"{x.name}_buf", env) for x in inputs]
+    else:
+        buffers = [
+            te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
+            for x in operands
+        ]
     constants = te.placeholder((workload.parameter_count or 1, *tile), "parameters", env.acc_dtype)
     constants_buf = te.compute(constants.shape, lambda *i: constants(*i), "parameters_buf")
     stages = workload.stages(buffers, constants_buf, env)
@@ -94,13 +114,42 @@ def scheduled(
     for tensor in (*buffers, *stages):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], outer)
-        s[tensor].pragma(s[tensor].op.axis[0], env.alu if tensor in stages else env.dma_copy)
+        axis, row, _ = tensor.op.axis
+        if tensor in buffers and by_gemm:
+            s[tensor].tensorize(row, env.gemm)
+        else:
+            s[tensor].pragma(axis, env.alu if tensor in stages else env.dma_copy)
+    for tensor in inputs:
+        s[tensor].set_scope(env.inp_scope)
+        s[tensor].compute_at(s[y], outer)
+        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+        s[tensor].double_buffer()
+    if by_gemm:
+        s[w_buf].set_scope(env.wgt_scope)
+        s[w_buf].pragma(w_buf.op.axis[0], env.dma_copy)
     if workload.parameter_count:
         s[constants_buf].set_scope(env.acc_scope)
         s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
     if knobs.in_turn:
         s[result].double_buffer()
-    return s, [*operands, *([constants] if workload.parameter_count else []), y]
+    ones_and_constants = ((w, by_gemm), (constants, workload.parameter_count))
+    return s, [*operands, *(tensor for tensor, needed in ones_and_constants if needed), y]
+
+
+def _multiplied(x: Tensor, w: Tensor, name: str, env: Environment) -> Tensor:
+    k = te.reduce_axis((0, env.BLOCK_IN), "k")
+    return te.compute(
+        x.shape,
+        lambda v, b, o: te.sum(
+            x[v, b, k].astype(env.acc_dtype) * w[0, o, k].astype(env.acc_dtype), axis=k
+        ),
+        name,
+    )
+
+
+def ones(env: Environment) -> Array:
+    """int8 (1, BLOCK_OUT, BLOCK_IN): the weights by which operands come by GEMM."""
+    return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
 
 
 def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, PointwiseKnobs]]:
@@ -109,13 +158,20 @@ def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, Poi
     wide = sum(dtype != env.out_dtype for dtype in workload.operand_dtypes(env))
     narrow = len(workload.operand_dtypes(env)) - wide
     loaded = wide * config.acc.element_bytes + narrow * config.out.element_bytes
+    by_gemm = workload.by_gemm(env)
     for vectors in even_tiles(workload.vectors):
         load = vectors * loaded / config.bus_bytes + (wide + narrow) * ROW_CYCLES
         work = vectors * workload.operations(config)
         store = vectors * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
+        if by_gemm and 2 * narrow * vectors > config.inp.depth:
+            continue
         for in_turn in (True, False):
             taken = workload.buffers(config) + in_turn
             if taken * vectors + workload.parameter_count <= config.acc.depth:
-                tile = load + max(work, store) if in_turn else load + work + store
-                cycles = parts(workload.vectors, vectors) * (tile + TILE_CYCLES) + store
+                if by_gemm:
+                    copied = narrow * vectors * (1 if config.overwrite else 2)
+                    tile = max(load + store, work + copied) if in_turn else store + work + copied
+                else:
+                    tile = load + max(work, store) if in_turn else load + work + store
+                cycles = parts(workload.vectors, vectors) * (tile + TILE_CYCLES) + load + store
                 yield cycles, PointwiseKnobs(vectors, in_turn)

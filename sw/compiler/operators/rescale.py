@@ -39,6 +39,9 @@ class RescaleTensor:
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return (env.acc_dtype if self.wide else env.out_dtype,)
 
+    def by_gemm(self, env: Environment) -> bool:
+        return False
+
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:

@@ -38,6 +38,9 @@ class ResidualAdd:
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return (env.out_dtype, env.out_dtype)
 
+    def by_gemm(self, env: Environment) -> bool:
+        return (env.BLOCK_IN, env.inp_dtype) == (env.BLOCK_OUT, env.out_dtype)
+
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
@@ -50,7 +53,8 @@ def residual_add(
     knobs: PointwiseKnobs | None = None,
     name: str = "residual_add",
 ) -> Function:
-    """A function of two operands, parameters and output, as `pointwise` has them.
+    """A function of two operands, `ones` where tiles of inputs are those of outputs, parameters if
+    the constants have any, and output, as `pointwise` has them.
 
     The parameters are those of the workload's constants, `FixedPoint.parameters`.
     """

@@ -15,6 +15,7 @@ from amaranth_vta.sw.compiler.graph.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.pointwise import ones
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     addition_constants,
@@ -49,7 +50,11 @@ def addition(node: Node, tensors: Tensors) -> Layer:
     except NotExact as problem:
         raise NotHere(str(problem)) from None
     workload = ResidualAdd(prod(layout.shape(images[0])[:4]), constants)
-    parameters = constants.parameters(tensors.env)
+    given = {}
+    if workload.by_gemm(tensors.env):
+        given["ones"] = pack(ones(tensors.env), tensors.env.wgt_dtype)
+    if constants.parameter_count:
+        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
     tensors.set_range(result, low, high)
     return Layer(
         name=node.name,
@@ -58,7 +63,7 @@ def addition(node: Node, tensors: Tensors) -> Layer:
         sources=tuple(Operand(tensors.root(name), images[0], layout) for name in sources),
         result=Operand(result, images[0], layout),
         function=residual_add(workload, tensors.env, name=identifier(node.name)),
-        constants={"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
+        constants=given,
         macs=0,
     )
 

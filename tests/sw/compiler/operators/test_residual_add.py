@@ -12,8 +12,8 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, scheduled
+from amaranth_vta.sw.compiler.operators.fixed_point import FixedPoint, NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, ones, scheduled
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     added,
@@ -28,6 +28,15 @@ CASES = [
     (Quantized(0.031137, -128), Quantized(0.019171, -128), Quantized(0.040213, -128)),
     (Quantized(0.25), Quantized(0.5), Quantized(1.0, 5)),
 ]
+
+
+def weights(constants: FixedPoint, env: Environment) -> list[Any]:
+    """The arguments between operands and output."""
+    by_gemm = ResidualAdd(1, constants).by_gemm(env)
+    return [
+        *([ones(env)] if by_gemm else []),
+        *([constants.parameters(env)] if constants.parameter_count else []),
+    ]
 
 
 def test_the_addition_is_that_of_float32() -> None:
@@ -96,8 +105,7 @@ def test_residual_additions_are_exact_for_all_pairs(config: str, case: int, run:
     shape = (vectors, machine.batch, machine.block_out)
     first, second = ((part - 128).astype(np.int8).reshape(shape) for part in divmod(pairs, 256))
     assert (constants.parameter_count == 0) == (case == 2 and "extended" not in config)
-    parameters = [constants.parameters(env)] if constants.parameter_count else []
-    got = run(function, [first, second, *parameters], order=f"random:{case}")
+    got = run(function, [first, second, *weights(constants, env)], order=f"random:{case}")
     want = added(a, b, y)[first.astype(int) + 128, second.astype(int) + 128]
     np.testing.assert_array_equal(got, want)
 
@@ -115,7 +123,7 @@ def test_no_pass_changes_what_a_residual_addition_does(
     rng = np.random.default_rng(0)
     first, second = (some(rng, arg) for arg in schedule[1][:2])
     want = added(a, b, y)[first.astype(int) + 128, second.astype(int) + 128].astype(np.int8)
-    inputs = [first, second, constants.parameters(env)]
+    inputs = [first, second, *weights(constants, env)]
     interpreted(schedule, inputs, want, env)
     function = residual_add(workload, env, knobs)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
