@@ -115,6 +115,8 @@ def simplify(value: Expr, ranges: Mapping[Var, Interval]) -> Expr:
             return AllOf(left) if len(left) > 1 else left[0] if left else Const(1, "bool")
         case Select() if isinstance(value.condition, Const):
             return value.true if value.condition.value else value.false
+        case Select(true=Const() as true, false=Const() as false) if true.value == false.value:
+            return true
         case Binary() if value.op in ("//", "%"):
             return _simplify_division(value, ranges)
         case Binary() if value.op in ("min", "max"):
