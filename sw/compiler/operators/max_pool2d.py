@@ -112,7 +112,9 @@ def scheduled(
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], wo)
     s[x_buf].pragma(s[x_buf].op.axis[0], env.dma_copy)
-    s[pool].pragma(s[pool].op.axis[0], env.alu)
+    # Pixels innermost: one comparison then does not wait for the one before it.
+    s[pool].reorder(dy, dx, *s[pool].op.axis)
+    s[pool].pragma(dy, env.alu)
     return s, [x, y]
 
 

@@ -100,6 +100,11 @@ class _Folder:
         chosen = sorted(able, key=lambda item: -item.extent)[:2]
         inner = [item for item in loops if all(item is not other for other in chosen)]
         repeated: list[_Loop] = []
+        if nest.uop.alu is not None:
+            # The ALU waits for its last result: one micro-op after the other is not to change the
+            # same accumulator. An instruction changes each once then.
+            repeated = [item for item in inner if item.factors[0] == 0]
+            inner = [item for item in inner if item.factors[0] != 0]
         while prod(item.extent for item in inner) > self.config.uop.depth:
             repeated.append(inner.pop(0))
         kernel = Kernel(

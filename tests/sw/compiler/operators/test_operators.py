@@ -272,6 +272,13 @@ def random_pool(seed: int) -> MaxPool2d:
     )
 
 
+def test_no_comparison_waits_for_the_one_before_it() -> None:
+    function = max_pool2d(MaxPool2d(1, 1, 9, 9, (3, 3), (2, 2)), Environment(PRESETS["pynq"]))
+    kernels = [line for line in function.lowered.instructions().splitlines() if " MAX" in line]
+    # An instruction for each of nine pixels of the window: all results, then all of them again.
+    assert len(kernels) == 9
+
+
 @pytest.mark.parametrize("config", [*CONFIGS, "tiny-extended"])
 @pytest.mark.parametrize("seed", range(5))
 def test_max_pooling_is_exact(config: str, seed: int) -> None:
