@@ -5,18 +5,19 @@ Copy this file to start a bench of a single module; test_top.py is one of the wh
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import cocotb
 import numpy as np
-from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.structures import QueueEntry
+from amaranth_vta.sim.cocotb_bench import high, packed, put, serve_reads, start
 from amaranth_vta.sim.cocotb_runner import simulate
+from amaranth_vta.sim.testbench import pauses
 
 CONFIG = PRESETS["tiny"]
 BUS_BYTES = CONFIG.bus_bytes
@@ -36,7 +37,6 @@ LOAD = isa.Load(
     x_pad_1=1,
     push_next=1,
 )
-TIME_LIMIT = 1000  # cycles
 
 
 def expected() -> np.ndarray:
@@ -51,19 +51,13 @@ def expected() -> np.ndarray:
 @cocotb.test()
 @cocotb.parametrize(gaps=[0.0, 0.8])
 async def load_pads_all_four_sides(dut: Any, gaps: float) -> None:
-    for name in ("insn_valid", "read_beat_valid", "bases", "from_compute_available"):
-        getattr(dut, name).value = 0
-    dut.to_compute_full.value = 0
-    Clock(dut.clk, 10, unit="ns").start()
-    await reset(dut)
+    zero = ("insn_valid", "read_request_ready", "read_beat_valid", "bases")
+    await start(dut, *zero, "from_compute_available", "to_compute_full")
     scratchpad = np.full((CONFIG.inp.depth, ELEMENT), 0xEE, np.uint8)
-    cocotb.start_soon(answer_reads(dut, gaps))
+    cocotb.start_soon(serve_reads(dut, MEMORY, pauses(gaps)))
     writes = cocotb.start_soon(watch_writes(dut, scratchpad))
-
-    dut.insn_payload.value = isa.instruction_set(CONFIG).encode(LOAD)
-    dut.insn_valid.value = 1
-    await high(dut, dut.insn_ready)
-    dut.insn_valid.value = 0
+    bits = isa.instruction_set(CONFIG).encode(LOAD)
+    await put(dut, "insn", [packed(QueueEntry, {"bits": bits})])
     await high(dut, dut.to_compute_give)
     writes.cancel()
 
@@ -71,26 +65,6 @@ async def load_pads_all_four_sides(dut: Any, gaps: float) -> None:
     np.testing.assert_array_equal(scratchpad[LOAD.sram_base : end], expected())
     assert (scratchpad[: LOAD.sram_base] == 0xEE).all()
     assert (scratchpad[end:] == 0xEE).all()
-
-
-async def answer_reads(dut: Any, gaps: float) -> None:
-    """Answers one burst after the other, waiting in this part of the cycles."""
-    generator = random.Random(1)
-    while True:
-        dut.read_request_ready.value = 1
-        await high(dut, dut.read_request_valid)
-        dut.read_request_ready.value = 0
-        request = int(dut.read_request_payload.value)
-        address, beats = request & (1 << 48) - 1, (request >> 48) + 1
-        for number in range(beats):
-            while generator.random() < gaps:
-                await RisingEdge(dut.clk)
-            word = MEMORY[address + number * BUS_BYTES :][:BUS_BYTES].tobytes()
-            last = number == beats - 1
-            dut.read_beat_payload.value = int.from_bytes(word, "little") | last << 8 * BUS_BYTES + 1
-            dut.read_beat_valid.value = 1
-            await high(dut, dut.read_beat_ready)
-            dut.read_beat_valid.value = 0
 
 
 async def watch_writes(dut: Any, scratchpad: np.ndarray) -> None:
@@ -103,22 +77,6 @@ async def watch_writes(dut: Any, scratchpad: np.ndarray) -> None:
             if int(dut.inp_enable.value) >> lane & 1:
                 element = data[lane * ELEMENT : (lane + 1) * ELEMENT]
                 scratchpad[index + lane] = np.frombuffer(element, np.uint8)
-
-
-async def high(dut: Any, signal: Any) -> None:
-    """Waits for a rising edge of the clock at which ``signal`` is high."""
-    for _ in range(TIME_LIMIT):
-        await RisingEdge(dut.clk)
-        if signal.value == 1:
-            return
-    raise AssertionError(f"{signal._name} was not high within {TIME_LIMIT} cycles")
-
-
-async def reset(dut: Any) -> None:
-    dut.rst.value = 1
-    for _ in range(4):
-        await RisingEdge(dut.clk)
-    dut.rst.value = 0
 
 
 def test_load_runs_under_cocotb(tmp_path: Path) -> None:
