@@ -23,7 +23,7 @@ VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 CONFIGS = {
     path.stem.split("-")[0]: ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))
-} | {"tiny-extended": PRESETS["tiny-extended"]}
+} | {name: PRESETS[name] for name in ("tiny-extended", "pynq-extended")}
 DRAMS = ("ideal", "ddr", "random:1", "random:2")
 # Of simulation, for each configuration and memory; the simulator is built before the clock starts.
 SECONDS = 1.0
