@@ -72,8 +72,8 @@ class Scratchpad(wiring.Component):
     in a cycle; so consecutive elements are always in different banks. Each read port has its own
     copy of the memory, so that a block RAM needs one port to read and one to write.
 
-    A read in the cycle in which the element is written gives the old value, of a ``transparent``
-    port the new one::
+    Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
+    in which the element is written gives the old value, of a ``transparent`` port the new one::
 
         cycle          0     1     2
         write.enable   1

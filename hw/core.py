@@ -54,7 +54,9 @@ class InstructionQueue(wiring.Component):
     """Instructions on their way to one module, counted until the module retires them.
 
     It takes no more while `isa.QUEUE_DEPTH` of them have not retired; ``empty`` says that all
-    have. The count changes in the cycle after an instruction comes or retires.
+    have.
+
+    Timing: that of `Queue`; the count changes in the cycle after an instruction comes or retires.
     """
 
     i: In(stream.Signature(QueueEntry))

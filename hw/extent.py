@@ -31,9 +31,11 @@ class CheckedEntry(data.Struct):
 class ExtentChecker(wiring.Component):
     """Counts the elements of the LOADs and STOREs that pass; other instructions just pass.
 
-    Three stages, an instruction a cycle: sums, product, comparison. The multiplier is as wide as
-    the deepest memory asks for (one DSP slice), since a side that is longer is out of range
-    whatever the other one is.
+    The multiplier is as wide as the deepest memory asks for (one DSP slice), since a side that is
+    longer is out of range whatever the other one is.
+
+    Timing: an instruction a cycle, in three stages: sums, product, comparison. What is taken in one
+    cycle shows three cycles later; a stage whose result is not taken keeps it.
 
     Parameters
     ----------

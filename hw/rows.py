@@ -149,10 +149,13 @@ class Rows:
 
 
 class BurstWalker(wiring.Component):
-    """Cuts rows into bursts.
+    """Cuts rows into bursts. Addresses are found by adding alone.
 
-    One burst a cycle, also from one row to the next and from one command to the next. Addresses
-    are found by adding alone.
+    Timing: one burst a cycle, also from one row to the next and from one command to the next; the
+    first one of a command two cycles after it is taken::
+
+        command  a       b
+        request          a0  a1  b0
 
     Ports
     -----
@@ -238,8 +241,13 @@ class BurstWalker(wiring.Component):
 class BeatWalker(wiring.Component):
     """Says of each beat, in order, which elements are in it.
 
-    A command that is taken shows its first beat in the next cycle, and can be taken in the cycle
-    of the last ``step`` of the one before.
+    Timing: a command that is taken shows its first beat in the next cycle, and can be taken in the
+    cycle of the last ``step`` of the one before::
+
+        command  a       b
+        valid        a0  a1  b0
+        step         1   1   1
+        last             1
 
     Ports
     -----
@@ -370,6 +378,9 @@ class _Part(enum.Enum, shape=2):
 
 class PaddingWalker(wiring.Component):
     """Finds the elements of a transfer that are padding, a beat of narrow ones or one a cycle.
+
+    Timing: a command that is taken shows its first padding in the next cycle, and can be taken in
+    the cycle of ``over``. At a side of the rows that has no padding a cycle passes without any.
 
     Ports
     -----

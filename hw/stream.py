@@ -13,9 +13,13 @@ from . import isa
 class Queue(wiring.Component):
     """A first-in first-out queue of payloads that keep their shape.
 
-    An item offered in one cycle can be taken in the next; while the queue is neither empty nor
-    full, one goes in and one comes out in every cycle. The output is registered: ``o.payload``
-    comes straight from flip-flops.
+    The output is registered: ``o.payload`` comes straight from flip-flops.
+
+    Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
+    nor full, one goes in and one comes out in every cycle::
+
+        i    a   b   c
+        o        a   b   c
 
     Parameters
     ----------
@@ -73,8 +77,15 @@ def _next(pointer: Signal, depth: int) -> Value:
 class TokenCounter(wiring.Component):
     """The tokens that one module has given to its neighbour and that are not taken yet.
 
-    ``give`` counts up and ``take`` counts down, both in the same cycle too; the new count shows
-    in the next cycle. Whoever gives looks at ``full`` first, whoever takes at ``available``.
+    ``give`` counts up and ``take`` counts down, both in the same cycle too. Whoever gives looks at
+    ``full`` first, whoever takes at ``available``.
+
+    Timing: the new count shows in the next cycle::
+
+        give       1
+        available      1
+        take           1
+        count      0   1   0
     """
 
     give: In(1)
