@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,47 @@ def test_a_pass_of_ones_own_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]
 def test_the_table_of_passes_has_them_all_in_order() -> None:
     text = (DOCS / "lowering.md").read_text()
     assert re.findall(r"^\| `(\w+)`", text, re.MULTILINE) == list(PASS_NAMES)
+
+
+def changed(before: str, after: str) -> str:
+    """The lines of ``after``, with ``...`` for those that stand in ``before`` alike, but for the
+    last in front of a change."""
+    old, new = before.splitlines(), after.splitlines()
+    lines: list[str] = []
+    for kind, _, _, begin, end in SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind == "equal" and end - begin > 2:
+            indent = len(new[begin]) - len(new[begin].lstrip())
+            lines.append(" " * indent + "...")
+            begin = end - (end < len(new))
+        lines += new[begin:end]
+    return "\n".join(lines)
+
+
+def test_the_walk_through_the_passes_is_what_the_compiler_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``REWRITE_GOLDEN=1`` writes the page anew."""
+    page = DOCS / "pass-by-pass.md"
+    text = page.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "pass-by-pass.md", "exec"), names)
+    steps = dict(re.findall(r"^# (\w+)\n(.*?)(?=\n\n#|\Z)", capsys.readouterr().out, re.M | re.S))
+    before, shown = "", {}
+    for name in PASS_NAMES:
+        shown[name] = changed(before, steps[name])
+        before = steps[name]
+    shown["instructions"] = steps["instructions"].rstrip()
+
+    def filled(match: re.Match[str]) -> str:
+        return f"```{match[1]} {match[2]}\n{shown[match[2]]}\n```"
+
+    current = re.sub(r"```(\w+) (\w+)\n.*?```", filled, text, flags=re.DOTALL)
+    if os.environ.get("REWRITE_GOLDEN"):
+        page.write_text(current, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == current
+    left = {name for name in PASS_NAMES if f"```text {name}" not in text}
+    assert all(shown[name] == "..." for name in left)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
