@@ -8,8 +8,6 @@ iterations that are all alike, so that tails are nests of their own and no guard
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
 
 from amaranth_vta.sw.compiler.dtypes import Interval
 from amaranth_vta.sw.compiler.expr import Access, Affine, Const, Expr, IterVar, Reduce, Var
@@ -27,9 +25,10 @@ from amaranth_vta.sw.compiler.ir import (
     map_expressions,
     seq,
 )
-from amaranth_vta.sw.compiler.partition import Limit, cut, limits_of
-from amaranth_vta.sw.compiler.schedule import Fuse, Schedule, Split, Stage
+from amaranth_vta.sw.compiler.partition import Limit, cut
+from amaranth_vta.sw.compiler.schedule import Schedule, Stage
 from amaranth_vta.sw.compiler.simplify import identity, simplify, value_interval
+from amaranth_vta.sw.compiler.stage_loops import Bounds, StageLoops, stage_loops
 from amaranth_vta.sw.compiler.tensor import Tensor
 from amaranth_vta.sw.compiler.traverse import accesses, rebuild, substitute
 
@@ -70,34 +69,6 @@ def _check_attachments(schedule: Schedule) -> None:
                 names = " within ".join(part.name for part in [*around, consumer])
                 raise LoweringError(f"{place}: that is a circle, {names}")
             around.append(consumer)
-
-
-# The first element that is needed of each dimension, and how many.
-_Bounds = list[tuple[Affine, int]]
-
-
-@dataclass
-class _Atom:
-    """A loop. A fused axis has several; what they stand for stays affine in this way."""
-
-    var: Var
-    extent: int
-    axis: IterVar
-
-
-@dataclass
-class _Loops:
-    """The loops of one stage over one region, and what the axes are in terms of them."""
-
-    stage: Stage
-    order: list[_Atom]
-    first: set[Var]
-    last: set[Var]
-    values: dict[Var, Affine]
-    limits: list[Limit]
-    buffer: Buffer
-    # The indices within `buffer` in terms of the loops.
-    indices: list[Affine] = field(default_factory=list)
 
 
 class _Builder:
@@ -215,7 +186,7 @@ class _Builder:
 
     def _bounds(
         self, tensor: Tensor, reads: Sequence[tuple[Access, Mapping[Var, Interval]]]
-    ) -> _Bounds:
+    ) -> Bounds:
         bounds = []
         for dimension, extent in enumerate(tensor.shape):
             whole = (Affine({}), extent)
@@ -250,64 +221,13 @@ class _Builder:
 
     # The loops of one stage.
 
-    def _stage(self, stage: Stage, bounds: _Bounds, buffer: Buffer) -> Stmt:
-        loops = self._loops(stage, bounds, buffer)
+    def _stage(self, stage: Stage, bounds: Bounds, buffer: Buffer) -> Stmt:
+        loops = stage_loops(stage, self.bodies[stage], bounds, buffer)
         return self._nest(loops, 0, {}, loops.limits)
-
-    def _loops(self, stage: Stage, bounds: _Bounds, buffer: Buffer) -> _Loops:
-        atoms: dict[IterVar, list[_Atom]] = {}
-        parts: dict[Var, Affine] = {}
-        limits: list[Limit] = []
-        extents = [extent for _, extent in bounds]
-        for axis, extent in zip(stage.op.axis, extents, strict=True):
-            atoms[axis] = [_Atom(Var(axis.name), extent, axis)]
-        for axis in stage.reduce_axis:
-            assert axis.extent is not None
-            atoms[axis] = [_Atom(Var(axis.name), axis.extent, axis)]
-        roots = {axis: atoms[axis][0].var for axis in atoms}
-        for relation in stage.relations:
-            if isinstance(relation, Fuse):
-                atoms[relation.fused] = atoms.pop(relation.outer) + atoms.pop(relation.inner)
-            else:
-                outer, inner = _split(stage, relation, atoms.pop(relation.parent), parts, limits)
-                atoms[relation.outer], atoms[relation.inner] = outer, inner
-        order: list[_Atom] = []
-        first, last = set(), set()
-        for leaf in stage.leaves:
-            group = [_Atom(atom.var, atom.extent, leaf) for atom in atoms[leaf]]
-            if leaf in stage.threads and sum(atom.extent > 1 for atom in group) > 1:
-                raise LoweringError(
-                    f"{stage.name}.{leaf} is fused from several axes and cannot be a thread"
-                )
-            first.add(group[0].var)
-            last.add(group[-1].var)
-            order += group
-        relative = {axis: _expand(Affine({var: 1}), parts) for axis, var in roots.items()}
-        values: dict[Var, Affine] = {}
-        for axis, (begin, _) in zip(stage.op.axis, bounds, strict=True):
-            values[axis] = relative[axis].plus(begin)
-        for axis in stage.reduce_axis:
-            values[axis] = relative[axis].plus(Affine({}, axis.begin))
-        limits = [replace(limit, form=_expand(limit.form, parts)) for limit in limits]
-        for limit in limits_of(self.bodies[stage]):
-            form = limit.form.replace(values)
-            # What depends on loops around all of these is left to be asked.
-            if form.terms.keys() <= {atom.var for atom in order}:
-                limits.append(replace(limit, form=form))
-        return _Loops(
-            stage,
-            order,
-            first,
-            last,
-            values,
-            limits,
-            buffer,
-            [relative[axis] for axis in stage.op.axis],
-        )
 
     def _nest(
         self,
-        loops: _Loops,
+        loops: StageLoops,
         depth: int,
         fixed: dict[Var, Affine],
         limits: list[Limit],
@@ -332,13 +252,13 @@ class _Builder:
             return seq(start, self._axis(loops, depth, fixed, limits, initialize))
         return self._axis(loops, depth, fixed, limits, initialize)
 
-    def _within_region(self, loops: _Loops, depth: int) -> bool:
+    def _within_region(self, loops: StageLoops, depth: int) -> bool:
         marks = {**loops.stage.pragmas, **loops.stage.intrinsics}
         return any(atom.axis in marks for atom in loops.order[:depth])
 
     def _axis(
         self,
-        loops: _Loops,
+        loops: StageLoops,
         depth: int,
         fixed: dict[Var, Affine],
         limits: list[Limit],
@@ -375,7 +295,7 @@ class _Builder:
 
     def _inside(
         self,
-        loops: _Loops,
+        loops: StageLoops,
         depth: int,
         fixed: dict[Var, Affine],
         limits: list[Limit],
@@ -395,7 +315,7 @@ class _Builder:
                 inner = self._place(stage, inner)
         return inner
 
-    def _assign(self, loops: _Loops, fixed: dict[Var, Affine], initialize: bool) -> Stmt:
+    def _assign(self, loops: StageLoops, fixed: dict[Var, Affine], initialize: bool) -> Stmt:
         stage = loops.stage
         values = {axis: value.replace(fixed) for axis, value in loops.values.items()}
         indices = tuple(index.replace(fixed) for index in loops.indices)
@@ -426,47 +346,3 @@ def _mark(stage: Stage, axis: IterVar) -> str:
     if axis in stage.intrinsics:
         return str(stage.intrinsics[axis])
     return stage.pragmas.get(axis, "")
-
-
-def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:
-    while any(var in parts for var in form.terms):
-        form = form.replace(parts)
-    return form
-
-
-def _split(
-    stage: Stage,
-    relation: Split,
-    atoms: list[_Atom],
-    parts: dict[Var, Affine],
-    limits: list[Limit],
-) -> tuple[list[_Atom], list[_Atom]]:
-    """The loops of the outer and of the inner axis of a split."""
-    total = prod(atom.extent for atom in atoms)
-    factor = relation.factor
-    if factor is None:
-        assert relation.nparts is not None
-        factor = -(-total // relation.nparts)
-    factor = min(factor, total)
-    within = 1
-    for position in reversed(range(len(atoms))):
-        atom = atoms[position]
-        if factor % within or (
-            factor < within * atom.extent and position and atom.extent % (factor // within)
-        ):
-            break
-        if factor > within * atom.extent:
-            within *= atom.extent
-            continue
-        size = factor // within
-        outer = _Atom(Var(relation.outer.name), -(-atom.extent // size), relation.outer)
-        inner = _Atom(Var(relation.inner.name), size, relation.inner)
-        parts[atom.var] = Affine({outer.var: size, inner.var: 1})
-        if atom.extent % size:
-            limits.append(Limit(Affine({atom.var: 1}), atom.extent - 1))
-        return [*atoms[:position], outer], [inner, *atoms[position + 1 :]]
-    extents = " x ".join(str(atom.extent) for atom in atoms)
-    raise LoweringError(
-        f"{stage.name}.{relation.parent} is fused from loops of {extents} and cannot be split by "
-        f"{factor}: the parts would not be whole loops"
-    )
