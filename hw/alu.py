@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -64,8 +64,8 @@ class AluUnit(wiring.Component):
     `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
     ports are transparent. A micro-op that reads what one before it has yet to write is taken
     when that is written. A REQUANTIZE with parameters other than those of the micro-op before it
-    in its instruction is taken when everything before it is written and four cycles have passed
-    in which its parameters are read.
+    in its instruction is taken when everything before it is written and its parameters have been
+    read, one a cycle.
 
     Ports
     -----
@@ -156,11 +156,17 @@ class AluUnit(wiring.Component):
         for before, after in pairwise([entering, *stages, finished]):
             m.d.sync += after.eq(before)
 
-        lanes = {}
+        requantizing: list[RequantizingLane] = []
         for b in range(config.batch):
             for j in range(config.block_out):
-                lane = RequantizingLane() if config.requantize else AluLane(config.acc_width)
-                m.submodules[f"lane_{b}_{j}"] = lanes[b, j] = lane
+                lane: Any
+                if config.requantize:
+                    lane = RequantizingLane()
+                    requantizing.append(lane)
+                    m.d.comb += lane.enable.eq(computing.write)
+                else:
+                    lane = AluLane(config.acc_width)
+                m.submodules[f"lane_{b}_{j}"] = lane
                 m.d.comb += [
                     lane.operation.eq(computing.context.operation),
                     lane.a.eq(self.dst_read_data[b][j]),
@@ -183,20 +189,20 @@ class AluUnit(wiring.Component):
         if config.requantize:
             busy = Signal()
             m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
-            self._read_parameters(m, lanes, ready, failed, works, busy, taken)
+            self._read_parameters(m, requantizing, ready, failed, works, busy, taken)
         return m
 
     def _read_parameters(
         self,
         m: Module,
-        lanes: dict[tuple[int, int], Any],
+        lanes: list[RequantizingLane],
         ready: Signal,
         failed: Signal,
         works: Signal,
         busy: Signal,
         taken: Signal,
     ) -> None:
-        """Keeps the parameters of REQUANTIZE, which are read when the item asks for others.
+        """Gives ``lanes`` the parameters of REQUANTIZE, when the item asks for others.
 
         ``ready`` is low while the item has to wait for them; ``failed`` is high if they are past
         the depth.
@@ -225,12 +231,8 @@ class AluUnit(wiring.Component):
         # Accumulators may change between instructions.
         with m.If(taken & item.last):
             m.d.sync += known.eq(0)
-        for (b, j), lane in lanes.items():
-            words = Signal(data.ArrayLayout(self._config.acc_width, count), name=f"words_{b}_{j}")
-            for number in range(count):
-                with m.If(step == number + 1):
-                    m.d.sync += words[number].eq(self.src_read_data[b][j])
-            m.d.comb += Value.cast(lane.parameters).eq(Value.cast(words))
+        for lane in lanes:
+            m.d.comb += lane.parameter.eq(Cat(step == number + 1 for number in range(count)))
 
 
 def alu_operands(config: Config) -> dict[str, int]:

@@ -82,8 +82,16 @@ class AluOp(IntEnum):
 
 
 BASE_ALU_OPS = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR, AluOp.MUL)
-# Accumulator elements that hold the parameters of a requantization: bias, scale, bounds.
-REQUANTIZE_PARAMETERS = 3
+# Accumulator elements that hold the parameters of a requantization, one after the other: the
+# bias; bits 31..0 of the scale, an unsigned number of SCALE_WIDTH bits of which SCALE_FRACTION are
+# a fraction; its upper bits; zero point, low and high bound, int8 from bit 0 up, and at bit
+# WIDE_BIT whether accumulators of more than MULTIPLIED_WIDTH bits are divided by a power of two
+# first so that they have as many. Other bits are ignored.
+REQUANTIZE_PARAMETERS = 4
+SCALE_WIDTH = 49
+SCALE_FRACTION = 43
+MULTIPLIED_WIDTH = 25
+WIDE_BIT = 24
 
 
 class Module(IntEnum):

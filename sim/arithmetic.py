@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp
+from amaranth_vta.hw.isa import (
+    MULTIPLIED_WIDTH,
+    REQUANTIZE_PARAMETERS,
+    SCALE_FRACTION,
+    SCALE_WIDTH,
+    WIDE_BIT,
+    AluOp,
+)
 
 Indices = npt.NDArray[np.int64]
 Tiles = npt.NDArray[Any]
@@ -79,22 +86,38 @@ def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:
         acc[dst[part]] = requantized(acc[dst[part]], *parameters)
 
 
-def requantized(acc: Tiles, bias: Tiles, scale: Tiles, bounds: Tiles) -> Tiles:
-    """clip(rint(float32(float32(acc + bias) · scale)) + zero_point, low, high), int32.
+def requantized(
+    acc: Tiles, bias: Tiles, scale_low: Tiles, scale_high: Tiles, bounds: Tiles
+) -> Tiles:
+    """clip(rint(float32((acc + bias) · scale)) + zero_point, low, high), int32.
 
-    All are int32 arrays that broadcast. acc + bias wraps; each float32(…) rounds to 24 bits, half
-    to even, as does rint to a whole number. ``scale`` holds the bits of a float32, whose sign is
-    ignored and whose exponent 0 means 0; ``bounds`` holds zero_point, low and high, from bit 0 up,
-    int8 each. So do onnxruntime's QLinearConv and QLinearMatMul, for scales s_x · s_w / s_y.
+    All are int32 arrays that broadcast, the parameters as `isa.REQUANTIZE_PARAMETERS` says. The sum
+    wraps; the product is exact; rounding to float32 and to a whole number are half to even. A sum
+    of more than 25 bits gives the bound on its side; or, if it is said to be wide, it is divided by
+    2^7 first, the last bit of the quotient being set if anything is lost.
     """
-    exponent, fraction = scale >> 23 & 0xFF, scale & 0x7FFFFF
-    factor = np.where(exponent == 0, 0.0, np.ldexp(fraction + float(1 << 23), exponent - 150))
-    # Two factors of 24 bits: their product is exact in float64, so it is rounded but once.
-    product = (acc + bias).astype(np.float32).astype(np.float64) * factor
-    with np.errstate(over="ignore"):  # to infinity, which is clipped
-        rounded = np.rint(product.astype(np.float32)).astype(np.float64)
-    zero_point, low, high = ((bounds << 24 - 8 * at >> 24).astype(np.float64) for at in range(3))
-    return np.minimum(np.maximum(rounded + zero_point, low), high).astype(np.int32)
+    total = (acc + bias).astype(np.int64)
+    rest = 32 - MULTIPLIED_WIDTH
+    halved = total >> rest | (total & (1 << rest) - 1 != 0)
+    wide = bounds >> WIDE_BIT & 1 != 0
+    factor = np.where(wide, halved, total)
+    limit = 1 << MULTIPLIED_WIDTH - 1
+    outside = (factor < -limit) | (factor >= limit)
+    factor = np.clip(factor, -limit, limit - 1)
+    # The product in units of 2^-28 without its 15 lowest bits, but for one that says whether any
+    # of them is set: that is rounded as the product is, and fits a float64.
+    cut = (1 << 15) - 1
+    upper = (scale_low >> 15).astype(np.int64) & (1 << 17) - 1
+    upper |= (scale_high.astype(np.int64) & (1 << SCALE_WIDTH - 32) - 1) << 17
+    lowest = factor * (scale_low & cut)
+    product = factor * upper + (lowest >> 15) << 1 | (lowest & cut != 0)
+    # Far out of bounds, where more bits would be needed.
+    product = np.where(outside, np.where(factor < 0, -1 << 40, 1 << 40), product)
+    product = np.clip(product, -1 << 40, 1 << 40)
+    value = product.astype(np.float64) * 2.0 ** (15 - 1 - SCALE_FRACTION)
+    whole = np.rint(value.astype(np.float32)).astype(np.int32)
+    zero_point, low, high = (bounds << 24 - 8 * at >> 24 for at in range(3))
+    return np.minimum(np.maximum(whole + zero_point, low), high)
 
 
 def _products(acc: Tiles, inp: Tiles, wgt: Tiles) -> Tiles:

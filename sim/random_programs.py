@@ -154,19 +154,21 @@ class _Generator:
             data[: table.nbytes] = np.ascontiguousarray(table).view(np.uint8).reshape(-1)
         return data
 
-    def _parameters(self) -> tuple[int, int, int]:
-        """Bias, scale and bounds of one lane's requantization, as bits."""
+    def _parameters(self) -> tuple[int, ...]:
+        """Bias, scale in two parts, and bounds of one lane's requantization, as bits."""
         chance = self.chance
         bias = chance.choice((0, chance.randint(-3000, 3000), chance.randrange(1 << 32)))
-        fraction = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
-        # From 2^-32 to 2^0 mostly, which leaves something of most accumulators.
-        exponent = chance.choice((0, chance.randrange(256), *[chance.randint(95, 127)] * 8))
-        scale = chance.randrange(2) << 31 | exponent << 23 | fraction
+        # From 2^-24 to 2^0 mostly, which leaves something of most accumulators.
+        mantissa = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
+        mantissa |= 1 << 23
+        scale = chance.choice((0, mantissa << 25, *[mantissa << 20 >> chance.randrange(24)] * 8))
         low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
         zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
-        unused = chance.randrange(256)
-        bounds = (zero_point, low, high, unused)
-        return bias % (1 << 32), scale, sum(b % 256 << 8 * at for at, b in enumerate(bounds))
+        # With the flag of wide sums, and bits that say nothing.
+        bounds = sum(byte % 256 << 8 * at for at, byte in enumerate((zero_point, low, high)))
+        bounds |= chance.randrange(256) << isa.WIDE_BIT
+        upper = scale >> 32 | chance.randrange(1 << 15) << 17
+        return bias % (1 << 32), scale % (1 << 32), upper, bounds
 
     def _image(self) -> ProgramImage:
         words = np.array(self.uop_words, "<u4").view(np.uint8)

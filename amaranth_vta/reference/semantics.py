@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from amaranth_vta.hw.isa import (
+    MULTIPLIED_WIDTH,
     QUEUE_DEPTH,
     REQUANTIZE_PARAMETERS,
+    SCALE_FRACTION,
+    SCALE_WIDTH,
     TOKEN_LIMIT,
+    WIDE_BIT,
     AluOp,
     Cause,
     Memory,
@@ -156,10 +160,18 @@ EXTENSIONS: dict[str, str] = {
         "one bank take turns."
     ),
     "requantize": (
-        "The ALU operation REQUANTIZE: bias, scale, zero point and bounds of each lane are in "
-        f"{REQUANTIZE_PARAMETERS} consecutive accumulators from acc[src], and "
-        "`use_immediate` must be 0. The result is that of ONNX Runtime: clip(rint(float32(float32("
-        "acc[dst] + bias) · scale)) + zero_point, low, high), every rounding half to even."
+        f"The ALU operation REQUANTIZE; {REQUANTIZE_PARAMETERS} consecutive accumulators from "
+        "acc[src] hold the parameters of each lane, and `use_immediate` must be 0. The first is a "
+        "bias. The second has the lower bits, the third above them the rest of an unsigned "
+        f"number of {SCALE_WIDTH} bits, the scale times 2^{SCALE_FRACTION}. The fourth has, from "
+        "bit 0 up, the bytes zero_point, low and high, signed, and at bit "
+        f"{WIDE_BIT} the flag `wide`. Other bits are ignored. With t = acc[dst] + bias, wrapping, "
+        "the result is clip(rint(float32(t · scale)) + zero_point, low, high): the product is "
+        "exact, the two roundings are half to even. Without `wide`, a t that does not fit "
+        f"{MULTIPLIED_WIDTH} bits gives low or high by its sign. With it, t is divided by "
+        f"2^{32 - MULTIPLIED_WIDTH} first, rounded down, and the last bit of the quotient is set "
+        "if there is a remainder. The result is that of ONNX Runtime, clip(rint(float32(float32(t)"
+        " · scale)) + zero_point, low, high), if t and the scale have 24 significant bits."
     ),
     "pad_value": (
         f"A LOAD of memory {Padding.LOAD.value} sets the value with which load pads INP and WGT, "

@@ -1,4 +1,5 @@
-"""What requantization means, in NumPy, and how its parameters are laid out for the machine."""
+"""What requantization means, in NumPy, how its parameters are laid out for the machine, and whether
+it gives what float32 arithmetic gives."""
 
 from __future__ import annotations
 
@@ -7,45 +8,143 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw.isa import MULTIPLIED_WIDTH, SCALE_FRACTION, SCALE_WIDTH, WIDE_BIT
+
 Array = npt.NDArray[Any]
+# From which on accumulators are too wide to be multiplied.
+_LIMIT = 1 << MULTIPLIED_WIDTH - 1
+_REST = 32 - MULTIPLIED_WIDTH
+# The least scale of which fixed point holds 24 bits, and the least that is too large for it.
+_LEAST_EXACT = 2.0 ** (24 - 1 - SCALE_FRACTION)
+SCALE_END = 2.0 ** (SCALE_WIDTH - SCALE_FRACTION)
 
 
-def requantized(value: Array, bias: Array, scale: Array, bounds: Array) -> Array:
-    """clip(rint(float32(float32(value + bias) · scale)) + zero_point, low, high), int32.
+def requantized(
+    value: Array, bias: Array, scale_low: Array, scale_high: Array, bounds: Array
+) -> Array:
+    """clip(rint(float32((value + bias) · scale)) + zero_point, low, high), int32.
 
-    All are int32 and broadcast. The sum wraps; both roundings to float32 and that to a whole
-    number are half to even. ``scale`` and ``bounds`` are as `requantization_parameters` has them.
-    Equal to onnxruntime's QLinearConv and QLinearMatMul for scale = s_x · s_w / s_y in float32.
+    All are int32 and broadcast; the parameters are as `requantization_parameters` has them. The sum
+    wraps, the product is exact, and rounding to float32 and to a whole number are half to even. A
+    sum of more than 25 bits gives the bound on its side if it is not said to be wide. Otherwise it
+    is divided by 2^7 first; the last bit of the quotient is set if there is a remainder.
     """
-    total = (value + bias).astype(np.int32).astype(np.float32)
-    factor = (scale & 0x7FFFFFFF).astype(np.int32).view(np.float32)
-    with np.errstate(over="ignore", under="ignore"):  # to infinity, which is clipped; and to 0
-        whole = np.rint(total * factor).astype(np.float64)
+    total = (value + bias).astype(np.int32).astype(np.int64)
+    divided = total >> _REST | (total % (1 << _REST) > 0)
+    total = np.where(bounds >> WIDE_BIT & 1 > 0, divided, total)
+    scale = scale_low.astype(np.int64) % (1 << 32) | (
+        scale_high.astype(np.int64) % (1 << SCALE_WIDTH - 32) << 32
+    )
+    rounded = _rounded(np.clip(total, -_LIMIT, _LIMIT - 1), scale)
+    rounded = np.where(total >= _LIMIT, 1 << 20, np.where(total < -_LIMIT, -1 << 20, rounded))
     zero_point, low, high = (_signed_byte(bounds, number) for number in range(3))
-    return np.clip(whole + zero_point, low, high).astype(np.int32)
+    return np.clip(rounded + zero_point, low, high).astype(np.int32)
+
+
+def _rounded(factor: Array, scale: Array) -> Array:
+    """rint(float32(factor · scale / 2^43)), or anything beyond ±511 where that is."""
+    # The product in two parts, the lower one below 2^24.
+    lower = factor * (scale & (1 << 24) - 1)
+    upper = factor * (scale >> 24) + (lower >> 24)
+    lower &= (1 << 24) - 1
+    whole = upper >> SCALE_FRACTION - 24
+    # The fraction less one half, and by how much that may deviate from 0 and yet be rounded to it.
+    less_half = (upper - (whole << SCALE_FRACTION - 24) << 24) + lower - (1 << SCALE_FRACTION - 1)
+    magnitude = np.abs(2 * whole + 1)
+    binade = np.frexp(magnitude.astype(np.float64))[1] - 2
+    binade -= (magnitude == 1) & (np.sign(less_half) == np.where(whole < 0, 1, -1))
+    reach = np.int64(1) << np.clip(SCALE_FRACTION - 24 + binade, 0, 40)
+    up = np.where(np.abs(less_half) <= reach, whole & 1, less_half > 0)
+    return whole + up
 
 
 def requantization_parameters(
     bias: npt.ArrayLike, scale: npt.ArrayLike, zero_point: int, low: int, high: int
 ) -> Array:
-    """int32 (channels, 3): for each channel bias, the bits of its scale, and the bounds.
+    """int32 (channels, 4): for each channel bias, the scale in two parts, and the bounds.
 
-    ``bias`` is int32 (channels,); ``scale`` float32 (channels,) or one for all, positive and not
-    subnormal; ``zero_point``, ``low`` and ``high`` are int8, put into the bounds from bit 0 up.
-    Raises `ValueError` for others.
+    ``bias`` is int32 (channels,); ``scale`` float32 (channels,) or one for all, positive and less
+    than 64, rounded to the nearest multiple of 2^-43; ``zero_point``, ``low`` and ``high`` are
+    int8. The bits are those of `amaranth_vta.hw.isa.REQUANTIZE_PARAMETERS`. A power of two so small
+    that its sums need more than 25 bits takes wide ones, and divides them exactly. Raises
+    `ValueError` for others.
     """
     biases = np.asarray(bias)
-    scales = np.broadcast_to(np.asarray(scale, np.float32), biases.shape)
-    if not (np.isfinite(scales) & (scales >= np.finfo(np.float32).tiny)).all():
-        raise ValueError("a scale is not a positive normal float32")
+    scales = np.broadcast_to(np.asarray(scale, np.float32), biases.shape).astype(np.float64)
+    if not ((scales > 0) & (scales < SCALE_END)).all():
+        raise ValueError(f"a scale is not positive and less than {SCALE_END:.0f}")
     if not -128 <= low <= high <= 127 or not -128 <= zero_point <= 127:
         raise ValueError(
             f"zero point {zero_point} and bounds {low} to {high} are not int8, in this order"
         )
+    wide = (np.frexp(scales)[0] == 0.5) & (scales * _LIMIT < 256)
+    fixed = np.rint(np.ldexp(scales, SCALE_FRACTION + np.where(wide, _REST, 0))).astype(np.int64)
     bounds = zero_point % 256 | low % 256 << 8 | high % 256 << 16
-    bits = np.ascontiguousarray(scales).view(np.int32)
-    return np.stack((biases.astype(np.int32), bits, np.full_like(bits, bounds)), axis=-1)
+    words = (biases, fixed, fixed >> 32, bounds | wide.astype(np.int64) << WIDE_BIT)
+    return np.stack([word.astype(np.int32) for word in words], axis=-1)
+
+
+def requantizes_as_float32(
+    scale: npt.ArrayLike,
+    zero_point: int,
+    low: int,
+    high: int,
+    least: npt.ArrayLike,
+    most: npt.ArrayLike,
+) -> npt.NDArray[np.bool_]:
+    """Whether each channel's results are those of float32 arithmetic: bool (channels,).
+
+    That is clip(rint(float32(float32(sum) · scale)) + zero_point, low, high), as onnxruntime's
+    QLinearConv and QLinearMatMul have it for scale = s_x · s_w / s_y in float32, for every sum,
+    its bias included, from ``least`` to ``most``, both int64 (channels,) or one for all and within
+    32 bits; the other arguments are those of `requantization_parameters`.
+
+    A scale and a sum of 24 bits give the same product here as there, before it is rounded; and
+    results of either grow with the sum, so that beyond such sums all is well if float32 arithmetic
+    is out of bounds there. Of other channels each step is looked at: if the least sum with a result
+    is the same for either, for all results, then no sum tells them apart.
+    """
+    shape = np.broadcast_shapes((1,), *(np.shape(item) for item in (scale, least, most)))
+    scales = np.broadcast_to(np.asarray(scale, np.float32), shape)
+    begin, end = (np.broadcast_to(np.asarray(item, np.int64), shape) for item in (least, most))
+    possible = (scales > 0) & (scales < SCALE_END)
+    farthest = np.rint(np.minimum(scales, SCALE_END) * np.float32(_LIMIT))
+    result = possible & (scales >= _LEAST_EXACT)
+    result &= (end < _LIMIT) | (farthest + zero_point >= high)
+    result &= (begin >= -_LIMIT) | (zero_point - farthest <= low)
+    for channel in np.flatnonzero(possible & ~result):
+        result[channel] = _steps_agree(
+            scales[channel], zero_point, low, high, int(begin[channel]), int(end[channel])
+        )
+    return result
+
+
+def _steps_agree(
+    scale: np.float32, zero_point: int, low: int, high: int, least: int, most: int
+) -> bool:
+    """Of one channel."""
+    parameters = requantization_parameters([0], scale, zero_point, low, high)[0]
+
+    def wanted(total: Array) -> Array:
+        whole = np.rint(total.astype(np.float32) * scale).astype(np.float64)
+        return np.clip(whole + zero_point, low, high)
+
+    def got(total: Array) -> Array:
+        return requantized(total.astype(np.int32), *parameters)
+
+    # The least sum with each of the results that occur, between these; all in this range.
+    ends = wanted(np.array([least, most]))
+    if not np.array_equal(got(np.array([least, most])), ends):
+        return False
+    results = np.arange(ends[0] + 1, ends[1] + 1)
+    below = np.full(results.shape, least, np.int64)
+    above = np.full(results.shape, most, np.int64)
+    while (above - below > 1).any():
+        middle = below + above >> 1
+        reached = wanted(middle) >= results
+        below, above = np.where(reached, below, middle), np.where(reached, middle, above)
+    return bool((got(above) >= results).all() and (got(above - 1) < results).all())
 
 
 def _signed_byte(bits: Array, number: int) -> Array:
-    return (((bits >> 8 * number) & 255 ^ 128) - 128).astype(np.float64)
+    return ((bits >> 8 * number) & 255 ^ 128) - 128

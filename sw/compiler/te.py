@@ -10,11 +10,17 @@ from .functions import if_then_else, requantize
 from .functions import maximum as max
 from .functions import minimum as min
 from .functions import sum_over as sum
-from .requantization import requantization_parameters, requantized
+from .requantization import (
+    SCALE_END,
+    requantization_parameters,
+    requantized,
+    requantizes_as_float32,
+)
 from .schedule import Schedule, ScheduleError, create_schedule, thread_axis
 from .tensor import Tensor, compute, pad, placeholder, reduce_axis
 
 __all__ = [
+    "SCALE_END",
     "ExpressionError",
     "IterVar",
     "Schedule",
@@ -34,6 +40,7 @@ __all__ = [
     "requantization_parameters",
     "requantize",
     "requantized",
+    "requantizes_as_float32",
     "sum",
     "thread_axis",
 ]

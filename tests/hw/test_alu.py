@@ -54,6 +54,8 @@ def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane:
 
     async def check(ctx: Any) -> None:
         ctx.set(dut.operation, operation)
+        if lane == "extended":
+            ctx.set(dut.enable, 1)
         for a in interesting(width):
             for b in interesting(width):
                 ctx.set(dut.a, a)

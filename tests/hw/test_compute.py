@@ -29,6 +29,7 @@ from amaranth_vta.hw.isa import (
     set_padding,
 )
 from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
+from amaranth_vta.sw.compiler import te
 
 TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 UOPS, ACCUMULATORS = 0x1000, 0x2000
@@ -326,17 +327,16 @@ def test_only_the_padding_value_of_compute_is_legal_here() -> None:
 
 def test_requantization_reads_its_parameters_when_they_change() -> None:
     """Two channels with scales 1/2 and 1/4, two accumulators each; parameters behind them."""
-    bits = [int(np.float32(scale).view(np.int32)) for scale in (0.5, 0.25)]
-    bounds = 5 | 0x80 << 8 | 0x7F << 16
+    halves, quarters = te.requantization_parameters([0, 2], [0.5, 0.25], 5, -128, 127).tolist()
     outcome = run(
         [
             load_uops(2),
-            load_accumulators(10),
+            load_accumulators(12),
             Alu(uop_end=2, iter_in=2, dst_factor_in=1, alu_opcode=AluOp.REQUANTIZE),
             Finish(),
         ],
-        [Uop(dst=0, src=4), Uop(dst=2, src=7)],
-        accumulators=[10, -11, 10, 400, 0, bits[0], bounds, 2, bits[1], bounds],
+        [Uop(dst=0, src=4), Uop(dst=2, src=8)],
+        accumulators=[10, -11, 10, 400, *halves, *quarters],
         config=EXTENDED,
     )
     assert outcome.fault is None

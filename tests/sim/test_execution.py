@@ -196,12 +196,15 @@ class Interpreter:
                 raise AssertionError("requantized_scalar does it")
 
 
-def requantized_scalar(acc: int, bias: int, scale: int, bounds: int) -> int:
+def requantized_scalar(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:
     total = (acc + bias + (1 << 31)) % (1 << 32) - (1 << 31)
-    exponent, fraction = scale >> 23 & 255, scale & (1 << 23) - 1
-    factor = Fraction(1 << 23 | fraction) * Fraction(2) ** (exponent - 150) if exponent else 0
+    if bounds >> 24 & 1:
+        total = total >> 7 | (total % 128 > 0)
+    scale = low_scale % (1 << 32) | high_scale % (1 << 17) << 32
     # Python rounds half to even, too.
-    quotient = round(to_24_bits(to_24_bits(Fraction(total)) * factor))
+    quotient = round(to_24_bits(Fraction(total * scale, 1 << 43)))
+    if not -1 << 24 <= total < 1 << 24:
+        quotient = 1000 if total > 0 else -1000
     zero_point, low, high = ((bounds >> shift & 255 ^ 128) - 128 for shift in (0, 8, 16))
     return min(max(quotient + zero_point, low), high)
 

@@ -96,12 +96,15 @@ def requantization(sums: Sums, config: Config) -> tuple[Requantize | Rescale, By
     that: parameters of REQUANTIZE, else the bias. Raises `NotHere`."""
     if config.requantize:
         _require_no_overflow(sums.least, sums.most, config)
-        try:
-            parameters = te.requantization_parameters(
-                sums.bias, sums.scale, sums.zero_point, sums.low, sums.high
+        bounds = (sums.zero_point, sums.low, sums.high)
+        proved = te.requantizes_as_float32(sums.scale, *bounds, sums.least, sums.most)
+        if not proved.all():
+            channel = int(np.argmin(proved))
+            raise NotHere(
+                f"REQUANTIZE by the scale {sums.scale[channel]:.6g} of channel {channel} differs "
+                f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
             )
-        except ValueError as error:
-            raise NotHere(str(error)) from None
+        parameters = te.requantization_parameters(sums.bias, sums.scale, *bounds)
         return Rescale(), pack_bias(parameters, config)
     shift = _shift(sums)
     how = Requantize(shift, sums.low, sums.high)

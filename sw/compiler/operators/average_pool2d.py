@@ -116,7 +116,7 @@ def sum_constants(
     sums = np.arange(-128 * count, 127 * count + 1)
     offset, bounds = -count * x_zero_point, (y_zero_point, low, high)
     wanted = _scaled(sums + offset, scale, *bounds)
-    if config.requantize:
+    if config.requantize and 0 < scale < te.SCALE_END:
         direct = FixedPoint((1,), offset, 0, *bounds, scale=float(scale))
         if np.array_equal(direct.evaluate([sums]), wanted):
             return direct

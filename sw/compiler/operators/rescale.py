@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
@@ -92,9 +93,12 @@ def wide_constants(
     """Constants of a requantization of int32, clip(rint(f32(f32(x) · scale)) + z, low, high).
 
     Raises `NotExact` if the machine has no REQUANTIZE and ``scale`` is not 2^-n with n from 0 to
-    16, when no rounding to float32 is left to be seen.
+    16, when no rounding to float32 is left to be seen; or if REQUANTIZE gives something else.
     """
     if config.requantize:
+        least, most = -1 << 31, (1 << 31) - 1
+        if not te.requantizes_as_float32(scale, zero_point, low, high, least, most).all():
+            raise NotExact(f"REQUANTIZE by {scale:.6g} differs from float32 for some of all int32")
         return FixedPoint((1,), 0, 0, zero_point, low, high, scale=float(np.float32(scale)))
     shift = round(-float(np.log2(scale)))
     if scale != 2.0**-shift or not 0 <= shift <= 16:

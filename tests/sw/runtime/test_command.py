@@ -584,11 +584,11 @@ def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice
     requantize = AluOp.REQUANTIZE
     runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, overwrite=1))
     runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, independent=1))
-    runtime.push_alu(lambda: runtime.uop_push(1, 0, 9, 125, 0, requantize, independent=1))
+    runtime.push_alu(lambda: runtime.uop_push(1, 0, 9, 124, 0, requantize, independent=1))
     for arguments, message in (
         ((0, 1, 0, 0, 0, 0, 0, 0, 1), "overwrite is for GEMM micro-ops without reset"),
         ((1, 0, 0, 0, 0, requantize, 1, 5), "REQUANTIZE has no immediate"),
-        ((1, 0, 0, 126, 0, requantize), "reaches ACC 126 to 128"),
+        ((1, 0, 0, 125, 0, requantize), "reaches ACC 125 to 128"),
     ):
         with pytest.raises(CommandError, match=message):
             (runtime.push_alu if arguments[0] else runtime.push_gemm)(_push(runtime, *arguments))
