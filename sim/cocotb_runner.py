@@ -23,15 +23,17 @@ def simulate(
     environment: Mapping[str, str] | None = None,
     internals: bool = False,
     waves: bool = False,
+    log: str | Path | None = None,
 ) -> None:
     """Builds module ``top`` of ``verilog`` in ``folder`` and runs the cocotb tests of ``bench``.
 
     Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
     ``os.environ``; it sees the ports of ``top`` alone, with ``internals`` all signals. With
-    ``waves`` the signals are in ``folder/dump.vcd``. Raises `AssertionError` if a test fails or
-    none is found, `BuildError` if there is no C++ compiler.
+    ``waves`` the signals are in ``folder/dump.vcd``. What the tools print goes to the terminal,
+    or to the file ``log``. Raises `AssertionError` if a test fails or none is found, `BuildError`
+    if there is no C++ compiler.
     """
-    bench, folder = Path(bench), Path(folder)
+    bench, folder = Path(bench).resolve(), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / f"{top}.v"
     if not source.exists() or source.read_text(encoding="utf-8") != verilog:
@@ -47,6 +49,7 @@ def simulate(
             build_args=[*flags, "-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20"],
             timescale=("1ns", "1ns"),
             waves=waves,
+            log_file=log,
         )
         results = runner.test(
             hdl_toplevel=top,
@@ -55,6 +58,7 @@ def simulate(
             test_dir=folder,
             extra_env=environment or {},
             waves=waves,
+            log_file=log,
         )
     tests, failures = get_results(results)
     assert tests, f"{bench} has no cocotb test"
@@ -69,7 +73,8 @@ def _tools() -> dict[str, str]:
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
         # The package remembers the tools with which it was itself built; these are ours.
         "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
-        "PYTHON3=python3 PERL=perl",
+        # Python takes most of the time of a run, so what is around the design need not be fast.
+        "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_GLOBAL=-O0",
     }
 
 
@@ -77,6 +82,8 @@ def _tools() -> dict[str, str]:
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     before = os.environ.copy()
     os.environ.update(changes)
+    # Where it finds this, cocotb ends the process when a test fails.
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
     try:
         yield
     finally:

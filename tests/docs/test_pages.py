@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
+import amaranth_vta as vta
+from amaranth_vta import te
+from amaranth_vta.sim.devices import DEVICES
 from amaranth_vta.sw.compiler.lower import PASS_NAMES
+from amaranth_vta.sw.compiler.schedule import SCOPES, Stage
+from amaranth_vta.sw.runtime.command import Runtime
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -65,6 +70,18 @@ def test_the_walk_through_the_passes_is_what_the_compiler_prints(
     assert page.read_text(encoding="utf-8") == current
     left = {name for name in PASS_NAMES if f"```text {name}" not in text}
     assert all(shown[name] == "..." for name in left)
+
+
+def test_the_names_that_are_said_to_exist_do() -> None:
+    text = (DOCS / "names.md").read_text(encoding="utf-8")
+    plain, table = text.split("What differs:")
+    here = plain + "".join(line.split("|")[2] for line in table.splitlines() if "|" in line)
+    homes = {"te": te, "vta": vta, "env": vta.get_env()}
+    for home, name in re.findall(r"\b(te|vta|env)\.(\w+)", here):
+        assert hasattr(homes[home], name), f"{home}.{name}"
+    for name in re.findall(r"`([a-z]\w+)`", here):
+        known = any(hasattr(home, name) for home in (te, te.Schedule, Stage, Runtime))
+        assert known or name in (*SCOPES, *DEVICES), name
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)

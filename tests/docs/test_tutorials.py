@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from find_libpython import find_libpython
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
@@ -22,11 +23,17 @@ SECONDS_A_CELL = 300  # the first use of a device builds its simulator
 STREAMS = """
 from amaranth_vta.sw.compiler.build import Function as _Function
 
-for _name, _function in sorted(globals().items()):
-    if isinstance(_function, _Function):
-        print(f"# {_name}")
-        for _line in _function.lowered.instructions().splitlines():
-            print(_line.partition("  # ")[0].rstrip())
+_homes = [dict(globals())] + [_home for _home in globals().values() if isinstance(_home, dict)]
+_named = {
+    str(_name): _value
+    for _home in reversed(_homes)
+    for _name, _value in _home.items()
+    if isinstance(_value, _Function)
+}
+for _name in sorted(_named):
+    print(f"# {_name}")
+    for _line in _named[_name].lowered.instructions().splitlines():
+        print(_line.partition("  # ")[0].rstrip())
 """
 
 
@@ -60,19 +67,24 @@ NAMES = sorted(path.stem for path in TUTORIALS.glob("*.ipynb"))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_links_lead_somewhere(name: str) -> None:
-    text = (TUTORIALS / f"{name}.ipynb").read_text(encoding="utf-8")
+    cells = nbformat.read(TUTORIALS / f"{name}.ipynb", as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     links = re.findall(r"\]\(([^)#:]+)[)#]", text)
     assert [link for link in links if not (TUTORIALS / link).exists()] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tutorial_prints_what_it_is_committed_with(name: str) -> None:
+    if "cocotb" in name and find_libpython() is None:
+        pytest.skip("this Python has no shared library (Debian: apt install libpython3.11)")
     path, golden = TUTORIALS / f"{name}.ipynb", GOLDEN / f"{name}.txt"
     notebook, streams = executed(path)
     if REWRITE:
         nbformat.write(notebook, path)
-        golden.write_text(streams, encoding="utf-8")
+        golden.unlink(missing_ok=True)
+        if streams:
+            golden.write_text(streams, encoding="utf-8")
     committed = nbformat.read(path, as_version=4)
     for number, (now, then) in enumerate(zip(notebook.cells, committed.cells, strict=True), 1):
         assert printed(now) == printed(then), f"cell {number}: {now.source}"
-    assert streams == golden.read_text(encoding="utf-8")
+    assert streams == (golden.read_text(encoding="utf-8") if golden.exists() else "")
