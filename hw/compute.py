@@ -12,14 +12,15 @@ from .alu import AluContext, AluUnit, alu_operands
 from .axi import ReadSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
-from .dma import Bases, Loader, moved_elements, sets_padding_wrongly, transfer
 from .gemm import GemmContext, GemmUnit, gemm_operands
 from .issue import InOrder, ModuleSignature
+from .loader import Loader
 from .operation import AluOp
 from .sequencer import Sequencer
 from .structures import (
     instruction_layout,
 )
+from .transfer import Bases, moved_elements, sets_padding_wrongly, transfer
 
 
 class Unit(enum.Enum, shape=2):

@@ -13,13 +13,13 @@ from .buffer import geometry
 from .compute import Compute, Unit
 from .config import Config
 from .counters import CounterBank, events
-from .dma import Bases
 from .fetch import Fetch
 from .load import Load
 from .registers import COUNTER_WIDTH, COUNTERS
 from .store import Store
 from .stream import Queue, TokenCounter
 from .structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
+from .transfer import Bases
 
 TIMEOUT_WIDTH = 32
 

@@ -10,11 +10,12 @@ from . import isa
 from .axi import ReadSignature
 from .buffer import geometry
 from .config import Config
-from .dma import Bases, Loader, moved_elements, sets_padding_wrongly, transfer
 from .issue import InOrder, ModuleSignature
+from .loader import Loader
 from .structures import (
     instruction_layout,
 )
+from .transfer import Bases, moved_elements, sets_padding_wrongly, transfer
 
 _MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
 

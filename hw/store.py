@@ -10,12 +10,13 @@ from . import isa
 from .axi import WriteSignature
 from .buffer import ReadPortSignature, geometry
 from .config import Config
-from .dma import Storer, moved_elements, transfer
 from .issue import InOrder, ModuleSignature
+from .storer import Storer
 from .structures import (
     ADDRESS_WIDTH,
     instruction_layout,
 )
+from .transfer import moved_elements, transfer
 
 
 class Store(wiring.Component):

@@ -14,6 +14,8 @@ from typing import Any
 
 from amaranth.sim import Simulator
 
+from amaranth_vta.hw import isa
+
 Pauses = Callable[[], bool]
 """Says, once a cycle, whether to wait for that cycle."""
 
@@ -58,6 +60,17 @@ async def get_all(
     if len(payloads) == count:
         return payloads
     raise TimeoutError(f"{len(payloads)} of {count} items came within {within} cycles")
+
+
+def transfer_command(instruction: isa.Load | isa.Store | isa.SetPadding) -> dict[str, int]:
+    """The payload with which a `Loader` or `Storer` is given what the instruction moves."""
+    names = "memory sram_base dram_base y_size x_size x_stride y_pad_0 y_pad_1 x_pad_0 x_pad_1"
+    pads_before = instruction.y_pad_0 * instruction.row_elements + instruction.x_pad_0
+    return {
+        **{name: int(getattr(instruction, name)) for name in names.split()},
+        "elements": instruction.elements,
+        "first": instruction.sram_base + pads_before,
+    }
 
 
 class BurstMemory:

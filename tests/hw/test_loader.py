@@ -1,3 +1,5 @@
+"""The loader: what it writes of data and padding, how busy it keeps the bus, and bus errors."""
+
 from __future__ import annotations
 
 import random
@@ -10,18 +12,25 @@ import pytest
 
 from amaranth_vta.hw.buffer import geometry
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.dma import Loader, Storer
 from amaranth_vta.hw.isa import (
     Load,
     Memory,
     Padding,
     SetPadding,
-    Store,
     padding_of,
     set_padding,
 )
+from amaranth_vta.hw.loader import Loader
 from amaranth_vta.sim.corners import CORNERS
-from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
+from amaranth_vta.sim.testbench import (
+    BurstMemory,
+    Pauses,
+    never,
+    pauses,
+    put_all,
+    simulate,
+    transfer_command,
+)
 
 CONFIGS = {
     "tiny": PRESETS["tiny"],
@@ -41,18 +50,6 @@ def bases_of(config: Config) -> dict[str, int]:
     return {
         name: 4096 + number * max(64, getattr(config, name).element_bytes)
         for number, name in enumerate(("uop", "inp", "wgt", "acc", "out"))
-    }
-
-
-def command_of(instruction: Load | Store | SetPadding) -> dict[str, int]:
-    names = "memory sram_base dram_base y_size x_size x_stride y_pad_0 y_pad_1 x_pad_0 x_pad_1"
-    first = (
-        instruction.sram_base + instruction.y_pad_0 * instruction.row_elements + instruction.x_pad_0
-    )
-    return {
-        **{name: int(getattr(instruction, name)) for name in names.split()},
-        "elements": instruction.elements,
-        "first": first,
     }
 
 
@@ -197,7 +194,7 @@ def run_loader(
         await memory.serve_reads(ctx, dut.read)
 
     async def put(ctx: Any) -> None:
-        await put_all(ctx, dut.command, [command_of(load) for load in loads], pause)
+        await put_all(ctx, dut.command, [transfer_command(load) for load in loads], pause)
 
     simulate(dut, run, background=(serve, put))
     return recorder, cycles[0], idle
@@ -246,7 +243,7 @@ def test_loader_fills_scratchpads_as_the_instruction_set_says(
 
 
 def test_loader_pads_all_four_sides() -> None:
-    config = CONFIGS["tiny"]
+    config = PRESETS["tiny"]
     dram = np.full(DRAM_BYTES, 0xFF, dtype=np.uint8)
     load = Load(
         memory=Memory.INP,
@@ -302,7 +299,7 @@ def test_loads_keep_the_bus_busy(latency: int) -> None:
 
 @pytest.mark.parametrize("probability", [0, 0.3])
 def test_loader_stops_at_a_bus_error_and_drains(probability: float) -> None:
-    config = CONFIGS["tiny"]
+    config = PRESETS["tiny"]
     dram = np.random.default_rng(1).integers(0, 256, DRAM_BYTES, dtype=np.uint8)
     loads = [
         Load(memory=Memory.INP, sram_base=8 * n, dram_base=100 * n, y_size=2, x_size=3, x_stride=9)
@@ -317,117 +314,4 @@ def test_loader_stops_at_a_bus_error_and_drains(probability: float) -> None:
         apply_load(config, dram, expected, load)
     assert recorder.contents[Memory.INP][:24] == expected[:24]
     assert recorder.contents[Memory.INP][32:] == expected[32:]
-    assert idle[-1] == 1
-
-
-def random_store(generator: random.Random, config: Config) -> Store:
-    while True:
-        x_size = generator.choice([0, 1, 1, 2, 3, 5, 9, 17])
-        store = Store(
-            sram_base=generator.randrange(config.acc.depth),
-            dram_base=generator.randrange(400),
-            y_size=generator.choice([0, 1, 1, 2, 3, 4]),
-            x_size=x_size,
-            x_stride=generator.choice([0, 1, x_size, x_size, x_size + 1, 23]),
-        )
-        if store.sram_base + store.elements <= config.acc.depth:
-            return store
-
-
-def run_storer(
-    config: Config,
-    stores: Sequence[Store],
-    memory: BurstMemory,
-    contents: list[int],
-    *,
-    done: int | None = None,
-    pause: Pauses = never,
-) -> tuple[list[int], int, list[int]]:
-    """The errors flagged, the cycle of the last transfer, and `idle` after it."""
-    dut = Storer(config)
-    errors: list[int] = []
-    idle: list[int] = []
-    cycles = []
-
-    async def run(ctx: Any) -> None:
-        ctx.set(dut.base, bases_of(config)["out"])
-        for cycle in range(40_000):
-            _, _, done_now, error = await ctx.tick().sample(dut.done, dut.error)
-            if done_now:
-                errors.append(error)
-                if len(errors) == (len(stores) if done is None else done):
-                    cycles.append(cycle)
-                    break
-        for _ in range(1000):
-            await ctx.tick()
-            idle.append(ctx.get(dut.idle))
-
-    async def scratchpad(ctx: Any) -> None:
-        port = dut.scratchpad
-        while True:
-            _, _, enable, index = await ctx.tick().sample(port.enable, port.index)
-            if enable:
-                places = range(index, index + len(port.data))
-                ctx.set(port.data, [contents[p] if 0 <= p < len(contents) else 7 for p in places])
-
-    async def serve(ctx: Any) -> None:
-        await memory.serve_writes(ctx, dut.write)
-
-    async def put(ctx: Any) -> None:
-        await put_all(ctx, dut.command, [command_of(store) for store in stores], pause)
-
-    simulate(dut, run, background=(serve, put, scratchpad))
-    return errors, cycles[0], idle
-
-
-def apply_store(config: Config, dram: np.ndarray, contents: list[int], store: Store) -> None:
-    size = config.out.element_bytes
-    place = store.sram_base
-    for row in range(store.y_size):
-        for column in range(store.x_size):
-            at = address_of(config, Memory.OUT, store.dram_base + row * store.x_stride + column)
-            dram[at : at + size] = list(contents[place].to_bytes(size, "little"))
-            place += 1
-
-
-@pytest.mark.parametrize("probability", [0, 0.4])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_storer_writes_rows_in_order(name: str, probability: float) -> None:
-    config = CONFIGS[name]
-    generator = random.Random(name)
-    dram = np.random.default_rng(1).integers(0, 256, DRAM_BYTES, dtype=np.uint8)
-    expected = dram.copy()
-    contents = [generator.getrandbits(config.out.element_bits) for _ in range(config.acc.depth)]
-    stores = [random_store(generator, config) for _ in range(60)]
-    for store in stores:
-        apply_store(config, expected, contents, store)
-    memory = BurstMemory(dram, pause=pauses(probability, 1))
-    errors, _, idle = run_storer(config, stores, memory, contents, pause=pauses(probability, 2))
-    assert errors == [0] * len(stores)
-    assert np.array_equal(dram, expected)
-    assert idle[-1] == 1
-
-
-@pytest.mark.parametrize("latency", [4, 48])
-def test_stores_keep_the_bus_busy(latency: int) -> None:
-    config = PRESETS["pynq"]
-    memory = BurstMemory(np.zeros(1 << 20, dtype=np.uint8), latency=latency)
-    stores = [
-        Store(sram_base=100 * n, dram_base=500 * n, y_size=7, x_size=14, x_stride=56)
-        for n in range(10)
-    ]
-    _, cycles, _ = run_storer(config, stores, memory, [0] * config.acc.depth)
-    assert memory.beats == 10 * 7 * 14 * 2
-    assert memory.beats / (cycles - latency) > 0.95
-
-
-def test_storer_stops_at_a_bus_error_and_drains() -> None:
-    config = CONFIGS["tiny"]
-    dram = np.zeros(DRAM_BYTES, dtype=np.uint8)
-    stores = [
-        Store(sram_base=8 * n, dram_base=100 * n, y_size=2, x_size=3, x_stride=9) for n in range(6)
-    ]
-    memory = BurstMemory(dram, bad=[address_of(config, Memory.OUT, 310)])
-    errors, _, idle = run_storer(config, stores, memory, [1] * config.acc.depth, done=4)
-    assert errors == [0, 0, 0, 1]
     assert idle[-1] == 1
