@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from amaranth_vta.hw.config import Config, TileMemory
 
-from .expr import Affine, Expr, Var
+from .expr import Affine, Binary, Const, Expr, Var
 from .ir import Assign, Buffer, For, LoweringError, Region, Seq, Stmt
 
 
@@ -47,9 +47,18 @@ def flat_index(buffer: Buffer, indices: Sequence[Expr], stage: str) -> Affine:
             if Affine.of(index) is None:
                 raise LoweringError(
                     f"{stage}: index {index} of dimension {position} of {buffer.name} is not affine"
+                    + _how_to_split(index)
                 )
     assert form is not None
     return form
+
+
+def _how_to_split(index: Expr) -> str:
+    match index:
+        case Binary(op="//" | "%", left=Affine() as left, right=Const() as right):
+            if len(left.terms) == 1:
+                return f"; it would be, were {next(iter(left.terms))} split by {right}"
+    return ""
 
 
 def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, int] | None:

@@ -91,6 +91,14 @@ def square_index() -> Scheduled:
     return loaded((2, *TAIL), lambda x, i, b, k: x(i * i, b, k))
 
 
+def folded_index() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, i, b, k: x(i // 2 + i % 2, b, k))
+
+
+def reshaped_index() -> Scheduled:
+    return loaded((8, *TAIL), lambda x, i, b, k: x(i // 2, b, k))
+
+
 def part_of_a_tile() -> Scheduled:
     return loaded((8, ENV.BATCH, 2), lambda x, i, b, k: x(i, b, k))
 
@@ -301,6 +309,8 @@ def input_that_is_no_argument() -> Scheduled:
 
 CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (square_index, r"buf: index i0 \* i0 of dimension 0 of x is not affine"),
+    (folded_index, r"buf: index \(i0 // 2\) \+ \(i0 % 2\) of dimension 0 of x is not affine$"),
+    (reshaped_index, "buf: index i0 // 2 of .* is not affine; it would be, were i0 split by 2$"),
     (part_of_a_tile, r"buf: the copy x\[i0, 0, i2\] does not move whole tiles of 4 consecutive"),
     (tile_in_reverse, r"buf: the copy x\[i0, 0, -i2 \+ 3\] does not move whole tiles"),
     (
