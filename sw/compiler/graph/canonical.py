@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from .integer_averages import fuse_average
 from .integer_products import fuse_product
 from .load_model import infer
@@ -38,6 +40,8 @@ def canonical(network: Network) -> Network:
     rules: list[Callable[[Network, Node], bool]] = [
         _sink_dequantize,
         _hoist_quantize,
+        _hoist_over_concatenation,
+        _hoist_over_padding,
         _cancel,
         fuse_product,
         fuse_average,
@@ -56,7 +60,7 @@ def _applied(rule: Callable[[Network, Node], bool], network: Network) -> bool:
 
 def _sink_dequantize(network: Network, node: Node) -> bool:
     """DequantizeLinear → move becomes move → DequantizeLinear."""
-    if node.operator not in _MOVES or node.domain or len(node.outputs) != 1:
+    if not _is_move(node) or len(node.outputs) != 1:
         return False
     dequantize = network.producers().get(node.inputs[0])
     parameters = parameters_of(network, dequantize, "DequantizeLinear")
@@ -83,7 +87,7 @@ def _hoist_quantize(network: Network, node: Node) -> bool:
     """Move → QuantizeLinear becomes QuantizeLinear → move."""
     parameters = parameters_of(network, node, "QuantizeLinear")
     move = network.producers().get(node.inputs[0]) if parameters else None
-    if parameters is None or move is None or move.operator not in _MOVES or move.domain:
+    if parameters is None or move is None or not _is_move(move):
         return False
     if not parameters.per_tensor or parameters.zero.dtype not in INT8:
         return False
@@ -98,6 +102,68 @@ def _hoist_quantize(network: Network, node: Node) -> bool:
         node, inputs=(move.inputs[0], *node.inputs[1:]), outputs=(quantized,)
     )
     return True
+
+
+def _hoist_over_concatenation(network: Network, node: Node) -> bool:
+    """Concat → QuantizeLinear becomes QuantizeLinear of each operand → Concat."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    concat = network.producers().get(node.inputs[0]) if parameters else None
+    if parameters is None or concat is None or concat.operator != "Concat" or concat.domain:
+        return False
+    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+        return False
+    if not only_reader(network, concat.outputs[0]):
+        return False
+    operands = []
+    for number, name in enumerate(concat.inputs):
+        operands.append(network.unused_name(f"{node.name}_{number}_integer"))
+        network.types[operands[-1]] = replace(network.types[name], dtype=parameters.zero.dtype)
+    network.nodes[network.nodes.index(node)] = replace(
+        concat, inputs=tuple(operands), outputs=node.outputs
+    )
+    position = network.nodes.index(concat)
+    network.nodes[position : position + 1] = [
+        replace(node, name=operand, inputs=(name, *node.inputs[1:]), outputs=(operand,))
+        for name, operand in zip(concat.inputs, operands, strict=True)
+    ]
+    return True
+
+
+def _hoist_over_padding(network: Network, node: Node) -> bool:
+    """Pad with a constant → QuantizeLinear becomes QuantizeLinear → Pad."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    pad = network.producers().get(node.inputs[0]) if parameters else None
+    if parameters is None or pad is None or pad.operator != "Pad" or pad.domain:
+        return False
+    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+        return False
+    if pad.attributes.get("mode", "constant") != "constant" or pad.input(3):
+        return False
+    if not only_reader(network, pad.outputs[0]):
+        return False
+    value = 0.0
+    if pad.input(2):
+        if pad.input(2) not in network.constants:
+            return False
+        value = network.constants[pad.input(2)].item()
+    held = np.array(parameters.quantize(value), parameters.zero.dtype)
+    quantized = network.unused_name(f"{pad.inputs[0]}_integer")
+    network.types[quantized] = replace(network.types[pad.inputs[0]], dtype=parameters.zero.dtype)
+    constant = network.add_constant(f"{pad.name}_value", held)
+    network.nodes[network.nodes.index(node)] = replace(
+        pad, inputs=(quantized, pad.inputs[1], constant), outputs=node.outputs
+    )
+    network.nodes[network.nodes.index(pad)] = replace(
+        node, inputs=(pad.inputs[0], *node.inputs[1:]), outputs=(quantized,)
+    )
+    return True
+
+
+def _is_move(node: Node) -> bool:
+    if node.operator == "Resize" and not node.domain:
+        crop = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        return node.attributes.get("mode", "nearest") == "nearest" and not crop
+    return node.operator in _MOVES and not node.domain
 
 
 def _cancel(network: Network, node: Node) -> bool:

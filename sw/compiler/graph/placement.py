@@ -14,7 +14,9 @@ from .layer import HostNode, Layer, NotHere
 from .layers.addition import addition
 from .layers.convolution import convolution
 from .layers.dense import matrix_product
+from .layers.moving import concatenation, padding, upsampling
 from .layers.pooling import max_pool
+from .layers.rescaling import clip, quantization
 from .network import Network, Node
 from .tensors import Tensors
 
@@ -24,9 +26,14 @@ MakeLayer = Callable[[Node, Tensors], Layer]
 # What makes layers, by domain and operator of ONNX.
 _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Add"): addition,
+    ("", "Clip"): clip,
+    ("", "Concat"): concatenation,
     ("", "MaxPool"): max_pool,
+    ("", "Pad"): padding,
     ("", "QLinearConv"): convolution,
     ("", "QLinearMatMul"): matrix_product,
+    ("", "QuantizeLinear"): quantization,
+    ("", "Resize"): upsampling,
 }
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -82,14 +89,14 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
     match node.domain, node.operator:
         case kind if kind in _LAYERS:
             return _LAYERS[kind](node, tensors)
-        case "", "QuantizeLinear" | "DequantizeLinear":
+        case "", "DequantizeLinear":
             raise NotHere("float tensors are the host's")
         case "", "Conv" | "Gemm" | "MatMul":
             raise NotHere(
                 f"{node.operator} is in float: it is not between DequantizeLinear and "
                 "QuantizeLinear of one integer type, with a bias of their scale"
             )
-        case "", "Clip" | "Relu" if node.inputs[0] not in tensors.results:
+        case "", "Relu" if node.inputs[0] not in tensors.results:
             raise NotHere("it follows an operator on the host")
     raise NotHere(f"the machine has no {node.operator}")
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.graph.quantization import (
-    INT8,
-    Parameters,
     integer_limits,
-    parameters_of,
     quantized_after,
 )
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.pointwise import ones
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
@@ -25,12 +22,14 @@ from amaranth_vta.sw.runtime.network.layout import offset
 from amaranth_vta.sw.runtime.network.operand import Operand
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .scales import dequantized, quantized
+
 
 def addition(node: Node, tensors: Tensors) -> Layer:
     """An Add in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
     Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `NotHere`."""
     network, layout = tensors.network, tensors.output_layout
-    sources, scales = zip(*(_dequantized(network, name) for name in node.inputs), strict=True)
+    sources, scales = zip(*(dequantized(network, name) for name in node.inputs), strict=True)
     after = quantized_after(network, node.outputs[0])
     if after is None:
         raise NotHere("its result is not quantized to 8 bits at one scale")
@@ -44,9 +43,10 @@ def addition(node: Node, tensors: Tensors) -> Layer:
     if images[0] != images[1]:
         raise NotHere(f"its operands are held as images of {images[0]} and of {images[1]}")
     low, high = (limit - offset(out.zero.dtype) for limit in integer_limits(network, clamps, out))
-    a, b = (_quantized(item) for item in scales)
     try:
-        constants = addition_constants(a, b, _quantized(out), tensors.config, low, high)
+        constants = addition_constants(
+            scales[0], scales[1], quantized(out), tensors.config, low, high
+        )
     except NotExact as problem:
         raise NotHere(str(problem)) from None
     workload = ResidualAdd(prod(layout.shape(images[0])[:4]), constants)
@@ -66,19 +66,3 @@ def addition(node: Node, tensors: Tensors) -> Layer:
         constants=given,
         macs=0,
     )
-
-
-def _dequantized(network: Network, name: str) -> tuple[str, Parameters]:
-    """What a float tensor is dequantized from."""
-    producer = network.producers().get(name)
-    parameters = parameters_of(network, producer, "DequantizeLinear")
-    if producer is None or parameters is None or not parameters.per_tensor:
-        raise NotHere(f"its operand {name} is in float")
-    if parameters.zero.dtype not in INT8:
-        raise NotHere(f"its operand {name} is of {parameters.zero.dtype}")
-    return producer.inputs[0], parameters
-
-
-def _quantized(parameters: Parameters) -> Quantized:
-    zero = int(parameters.zero.item()) - offset(parameters.zero.dtype)
-    return Quantized(float(parameters.scale.item()), zero)

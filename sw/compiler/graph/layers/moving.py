@@ -1,0 +1,146 @@
+"""Operators that move integers on the machine: Concat, Pad and Resize to the nearest pixel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.tensors import Range, Tensors
+from amaranth_vta.sw.compiler.operators.concatenate import (
+    Concatenate,
+    concatenate,
+    concatenation_weights,
+)
+from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
+from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
+from amaranth_vta.sw.runtime.network.layout import Image, offset, tiles
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
+from amaranth_vta.sw.runtime.scalars import pack
+
+
+def concatenation(node: Node, tensors: Tensors) -> Layer:
+    """A Concat of the channels of images. Raises `NotHere`."""
+    tensors.require_bytes(*node.inputs, node.outputs[0])
+    images = [_image(tensors, name) for name in node.inputs]
+    if node.attributes["axis"] not in (1, -3):
+        raise NotHere("it does not concatenate channels")
+    if len(set(node.inputs)) < len(node.inputs):
+        raise NotHere("it takes a tensor more than once")
+    (n, _, h, w), config, env = images[0], tensors.config, tensors.env
+    channels = tuple(image[1] for image in images)
+    workload = Concatenate(tiles(n, config.batch), channels, h * w)
+    try:
+        function = concatenate(workload, env, name=identifier(node.name))
+    except ValueError as problem:
+        raise NotHere(str(problem)) from None
+    constants = {}
+    if not workload.fills_tiles(config):
+        constants["places"] = pack(concatenation_weights(workload, config), env.wgt_dtype)
+    lows, highs = zip(*(tensors.range(name) for name in node.inputs), strict=True)
+    out = n, sum(channels), h, w
+    return _layer(node, tensors, images, out, (min(lows), max(highs)), function, constants)
+
+
+def padding(node: Node, tensors: Tensors) -> Layer:
+    """A Pad of images with a constant. Raises `NotHere`."""
+    tensors.require_bytes(node.inputs[0], node.outputs[0])
+    n, c, h, w = image = _image(tensors, node.inputs[0])
+    if node.attributes.get("mode", "constant") != "constant" or node.input(3):
+        raise NotHere("it does not pad all axes with a constant")
+    pads = tensors.constant(node, 1).tolist()
+    if any(pads[axis] for axis in (0, 1, 4, 5)) or min(pads) < 0:
+        raise NotHere("it pads other axes than rows and columns, or cuts them")
+    value = int(tensors.constant(node, 2).item()) if node.input(2) else 0
+    value -= offset(tensors.network.types[node.inputs[0]].dtype)
+    if value and not tensors.config.pad_value:
+        raise NotHere(f"it pads with what is held as {value}, and the machine with zeros")
+    top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
+    config = tensors.config
+    workload = Pad2d(
+        tiles(n, config.batch),
+        tiles(c, config.block_out),
+        h,
+        w,
+        (top, left, bottom, right),
+        value,
+    )
+    function = pad2d(workload, tensors.env, name=identifier(node.name))
+    low, high = tensors.range(node.inputs[0])
+    out = n, c, top + h + bottom, left + w + right
+    limits = min(low, value), max(high, value)
+    return _layer(node, tensors, [image], out, limits, function, {})
+
+
+def upsampling(node: Node, tensors: Tensors) -> Layer:
+    """A Resize that repeats pixels. Raises `NotHere`."""
+    tensors.require_bytes(node.inputs[0], node.outputs[0])
+    image, out = _image(tensors, node.inputs[0]), tensors.image(node.outputs[0])
+    down, across = (after // before for after, before in zip(out[2:], image[2:], strict=True))
+    n, c, h, w = image
+    if node.attributes.get("mode", "nearest") != "nearest" or out != (n, c, h * down, w * across):
+        raise NotHere("it does not repeat pixels")
+    if not np.array_equal(_taken(node, tensors), _repeated(h, w, down, across)):
+        raise NotHere("it does not take each pixel equally often")
+    config = tensors.config
+    workload = Upsample2d(tiles(n, config.batch), tiles(c, config.block_out), h, w, (down, across))
+    function = upsample2d(workload, tensors.env, name=identifier(node.name))
+    limits = tensors.range(node.inputs[0])
+    return _layer(node, tensors, [image], out, limits, function, {})
+
+
+def _taken(node: Node, tensors: Tensors) -> Any:
+    """The number of the pixel that each of a Resize is, as ONNX Runtime has it."""
+    network, (_, _, h, w) = tensors.network, tensors.image(node.inputs[0])
+    shape, out = network.types[node.inputs[0]].shape, network.types[node.outputs[0]].shape
+    part = network.part([node], [], [])
+    graph = part.graph
+    for name, size in ((node.inputs[0], shape), (node.outputs[0], out)):
+        where = graph.input if name == node.inputs[0] else graph.output
+        where.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, size))
+    numbers = np.arange(h * w, dtype=np.float32).reshape(1, 1, h, w)
+    assert shape is not None
+    feeds = {node.inputs[0]: np.ascontiguousarray(np.broadcast_to(numbers, shape))}
+    return exact_session(part.SerializeToString()).run(None, feeds)[0][0, 0]
+
+
+def _repeated(h: int, w: int, down: int, across: int) -> Any:
+    return np.arange(h * w).reshape(h, w).repeat(down, axis=0).repeat(across, axis=1)
+
+
+def _image(tensors: Tensors, name: str) -> Image:
+    image = tensors.image(name)
+    if (held := tensors.held(name, image)) != image:
+        raise NotHere(f"its input is held as an image of {list(held)}")
+    return image
+
+
+def _layer(
+    node: Node,
+    tensors: Tensors,
+    images: list[Image],
+    out: Image,
+    limits: Range,
+    function: Function,
+    constants: dict[str, Bytes],
+) -> Layer:
+    layout = tensors.output_layout
+    tensors.set_range(node.outputs[0], *limits)
+    return Layer(
+        name=node.name,
+        operator=node.operator,
+        nodes=(node,),
+        sources=tuple(
+            Operand(tensors.root(name), image, layout)
+            for name, image in zip(node.inputs, images, strict=False)
+        ),
+        result=Operand(node.outputs[0], out, layout),
+        function=function,
+        constants=constants,
+        macs=0,
+    )

@@ -1,0 +1,92 @@
+"""Operators on each element of one tensor on the machine: Clip, and a change of scale."""
+
+from __future__ import annotations
+
+from math import prod
+
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.quantization import integer_limits, is_clamp, parameters_of
+from amaranth_vta.sw.compiler.graph.tensors import Range, Tensors
+from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
+from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.rescale import RescaleTensor, byte_constants, rescale
+from amaranth_vta.sw.runtime.network.layout import offset
+from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
+from amaranth_vta.sw.runtime.scalars import pack
+
+from .scales import dequantized, quantized
+
+
+def clip(node: Node, tensors: Tensors) -> Layer:
+    """A Clip of integers with constant bounds. Raises `NotHere`."""
+    source = node.inputs[0]
+    if tensors.root(source) not in tensors.results:
+        raise NotHere("it follows an operator on the host")
+    tensors.require_bytes(source, node.outputs[0])
+    limits = tensors.clip_limits(node)
+    if limits is None:
+        raise NotHere("its bounds are not two constants, in their order")
+    workload = Elementwise(_vectors(tensors, source), None, low=limits[0], high=limits[1])
+    function = elementwise(workload, tensors.env, name=identifier(node.name))
+    return _layer(node, tensors, (node,), source, limits, function, {})
+
+
+def quantization(node: Node, tensors: Tensors) -> Layer:
+    """A QuantizeLinear of what is dequantized on the machine, perhaps with Relu or Clip between:
+    a change of scale. Raises `NotHere`."""
+    network, name = tensors.network, node.inputs[0]
+    out = parameters_of(network, node, "QuantizeLinear")
+    clamps: list[Node] = []
+    producers = network.producers()
+    while name in producers and is_clamp(network, producers[name]):
+        clamps.insert(0, producers[name])
+        name = clamps[0].inputs[0]
+    if out is None or not out.per_tensor or producers.get(name) is None:
+        raise NotHere("float tensors are the host's")
+    try:
+        source, scale = dequantized(network, name)
+    except NotHere:
+        raise NotHere("float tensors are the host's") from None
+    if tensors.root(source) not in tensors.results:
+        raise NotHere("float tensors are the host's")
+    tensors.require_bytes(source, node.outputs[0])
+    low, high = (limit - offset(out.zero.dtype) for limit in integer_limits(network, clamps, out))
+    try:
+        constants = byte_constants(scale, quantized(out), tensors.config, low, high)
+    except NotExact as problem:
+        raise NotHere(str(problem)) from None
+    workload = RescaleTensor(_vectors(tensors, source), constants)
+    function = rescale(workload, tensors.env, name=identifier(node.name))
+    given = {}
+    if constants.parameter_count:
+        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
+    return _layer(node, tensors, (*clamps, node), source, (low, high), function, given)
+
+
+def _vectors(tensors: Tensors, source: str) -> int:
+    return prod(tensors.output_layout.shape(tensors.images[tensors.root(source)])[:4])
+
+
+def _layer(
+    node: Node,
+    tensors: Tensors,
+    nodes: tuple[Node, ...],
+    source: str,
+    limits: Range,
+    function: Function,
+    constants: dict[str, Bytes],
+) -> Layer:
+    root, result, layout = tensors.root(source), node.outputs[0], tensors.output_layout
+    tensors.set_range(result, *limits)
+    return Layer(
+        name=node.name,
+        operator=node.operator,
+        nodes=nodes,
+        sources=(Operand(root, tensors.images[root], layout),),
+        result=Operand(result, tensors.images[root], layout),
+        function=function,
+        constants=constants,
+        macs=0,
+    )

@@ -1,0 +1,26 @@
+"""Float tensors between integers, as operators of the machine see them."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler.graph.layer import NotHere
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.quantization import INT8, Parameters, parameters_of
+from amaranth_vta.sw.compiler.operators.fixed_point import Quantized
+from amaranth_vta.sw.runtime.network.layout import offset
+
+
+def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
+    """What a float tensor is dequantized from, and how. Raises `NotHere` if it is not."""
+    producer = network.producers().get(name)
+    parameters = parameters_of(network, producer, "DequantizeLinear")
+    if producer is None or parameters is None or not parameters.per_tensor:
+        raise NotHere(f"its operand {name} is in float")
+    if parameters.zero.dtype not in INT8:
+        raise NotHere(f"its operand {name} is of {parameters.zero.dtype}")
+    return producer.inputs[0], quantized(parameters)
+
+
+def quantized(parameters: Parameters) -> Quantized:
+    """What the machine's integers stand for."""
+    zero = int(parameters.zero.item()) - offset(parameters.zero.dtype)
+    return Quantized(float(parameters.scale.item()), zero)

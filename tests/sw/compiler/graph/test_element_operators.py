@@ -1,0 +1,120 @@
+"""Operators that move integers, clip them, or change their scale, on the machine: exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import Session
+
+Make = Callable[..., Any]
+BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+
+
+def convolved(qdq: Make, dtype: Any) -> Any:
+    low = np.iinfo(dtype).min
+    return qdq((1, 3, 8, 8), dtype).qdq(0.031, low + 120).conv(3, 6).qdq(0.3, low + 130)
+
+
+def assert_placed(graph: Any, operators: list[str], config: str = "tiny-extended") -> Any:
+    """All but the conversions of floats is on the machine, and no element differs."""
+    with Session(graph.model(), config) as session:
+        report = session.check({"x": graph.images(2)})
+        layers = [layer for layer in session.layers if layer.operator != "layout"]
+    host = [layer for layer in layers if layer.placed_on == "host"]
+    assert {layer.reason for layer in host} == {"float tensors are the host's"}
+    assert report.histogram == {}
+    assert np.unique(report.outputs["y"]).size > 3
+    assert [layer.operator for layer in layers if layer.placed_on == "machine"] == operators
+
+
+@BOTH
+def test_a_change_of_scale(qdq: Make, dtype: Any) -> None:
+    graph = convolved(qdq, dtype).qdq(0.41, 77)
+    assert_placed(graph, ["QLinearConv", "QuantizeLinear"])
+
+
+@BOTH
+def test_a_change_of_scale_with_bounds(qdq: Make, dtype: Any) -> None:
+    graph = convolved(qdq, dtype).node("Relu").qdq(0.41, 77)
+    assert_placed(graph, ["QLinearConv", "QuantizeLinear"])
+
+
+@BOTH
+def test_bounds_of_what_others_read_too(qdq: Make, dtype: Any) -> None:
+    graph = convolved(qdq, dtype)
+    branch = graph.value
+    graph.node("Relu").qdq(0.3, np.iinfo(dtype).min + 130)
+    graph.node("Add", branch).qdq(0.5, 9)
+    assert_placed(graph, ["QLinearConv", "Clip", "Add"])
+
+
+@BOTH
+@pytest.mark.parametrize("channels", [(4, 4, 4), (3, 5, 6), (8, 1, 2)])
+def test_a_concatenation_of_scales(qdq: Make, dtype: Any, channels: tuple[int, ...]) -> None:
+    graph = convolved(qdq, dtype)
+    begin, scale = graph.value, graph.scale
+    zero, parts = np.iinfo(dtype).min + 130, []
+    for number, outputs in enumerate(channels):
+        graph.value, graph.scale = begin, scale
+        graph.node("Conv", graph.weights(outputs, 6, 1, 1))
+        # The first two are of the scale of the result.
+        parts.append(graph.qdq(0.9 if number < 2 else 1.1, zero).value)
+    graph.value = parts[0]
+    graph.node("Concat", *parts[1:], axis=1).qdq(0.9, zero)
+    assert_placed(graph, ["QLinearConv"] * 4 + ["QuantizeLinear", "Concat"])
+
+
+def test_a_concatenation_of_other_axes_is_the_hosts(qdq: Make) -> None:
+    graph = convolved(qdq, np.int8)
+    branch = graph.value
+    graph.conv(6, 6, 1).qdq(0.3, 2).node("Concat", branch, axis=2).qdq(0.3, 2)
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images(1)}).ok
+        (layer,) = [item for item in session.layers if item.operator == "Concat"]
+    assert layer.reason == "it does not concatenate channels"
+
+
+@BOTH
+@pytest.mark.parametrize("value", [None, -1.3])
+def test_padding(qdq: Make, dtype: Any, value: float | None) -> None:
+    graph = convolved(qdq, dtype)
+    pads = [graph.constant([0, 0, 1, 0, 0, 0, 2, 3], np.int64)]
+    if value is not None:
+        pads.append(graph.constant(value, np.float32))
+    zero = np.iinfo(dtype).min + 130
+    graph.node("Pad", *pads).qdq(0.3, zero)
+    graph.node("Conv", graph.weights(5, 6, 2, 2)).qdq(1.1, zero)
+    assert_placed(graph, ["QLinearConv", "Pad", "QLinearConv"])
+
+
+RESIZES: list[tuple[list[float], dict[str, Any]]] = [
+    ([1, 1, 2, 2], {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    ([1, 1, 3, 1], {}),
+    ([1, 1, 1, 4], {"coordinate_transformation_mode": "half_pixel"}),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("scales", "attributes"), RESIZES)
+def test_resizing_to_the_nearest_pixel(
+    qdq: Make, dtype: Any, scales: list[float], attributes: Any
+) -> None:
+    graph = convolved(qdq, dtype)
+    graph.node("Resize", "", graph.constant(scales, np.float32), mode="nearest", **attributes)
+    graph.qdq(0.3, np.iinfo(dtype).min + 130)
+    assert_placed(graph, ["QLinearConv", "Resize"])
+
+
+def test_resizing_that_shifts_pixels_is_the_hosts(qdq: Make) -> None:
+    graph = convolved(qdq, np.int8)
+    scales = graph.constant([1, 1, 2, 2], np.float32)
+    attributes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
+    graph.node("Resize", "", scales, mode="nearest", **attributes).qdq(0.3, 2)
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images(1)}).ok
+        (layer,) = [item for item in session.layers if item.operator == "Resize"]
+    assert layer.reason == "it does not take each pixel equally often"
