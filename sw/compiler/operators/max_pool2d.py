@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,8 +10,10 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.expr import Expr
 from amaranth_vta.sw.compiler.tensor import Tensor
 
+from .ones import multiplied, ones_argument, reads_what_it_stores
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
 
 
@@ -49,11 +51,13 @@ class MaxPool2d:
 
 @dataclass(frozen=True)
 class MaxPool2dKnobs:
-    """The tile of the output that is computed at a time."""
+    """The tile of the output that is computed at a time; with ``in_turn`` the next one while one
+    is stored."""
 
     channels: int
     rows: int
     columns: int
+    in_turn: bool = False
 
 
 def max_pool2d(
@@ -62,8 +66,9 @@ def max_pool2d(
     knobs: MaxPool2dKnobs | None = None,
     name: str = "max_pool2d",
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output (batch,
-    channels, output height, output width, BATCH, BLOCK_OUT), both out_dtype.
+    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT), `ones` where tiles of
+    inputs are those of outputs, and output (batch, channels, output height, output width, BATCH,
+    BLOCK_OUT), input and output out_dtype.
 
     Without knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if
     ``knobs`` do not fit.
@@ -88,44 +93,81 @@ def scheduled(
     padded = te.pad(
         x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), p.pad_value, name="padded"
     )
-    x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
-    dy, dx = te.reduce_axis((0, p.kernel[0]), "dy"), te.reduce_axis((0, p.kernel[1]), "dx")
-    pool = te.compute(
-        (p.batch, p.channels, p.output_height, p.output_width, *tail),
-        lambda n, c, h, w, b, k: te.max(
-            x_buf[n, c, h * p.strides[0] + dy, w * p.strides[1] + dx, b, k], axis=[dy, dx]
-        ),
-        "pool",
-    )
+    w, w_buf = ones_argument(env)
+    by_gemm = reads_what_it_stores(env)
+    shape = (p.batch, p.channels, p.output_height, p.output_width, *tail)
+
+    def at(x: Tensor, dy: int, dx: int, i: Sequence[Expr]) -> Expr:
+        n, c, h, w, b, k = i
+        return x(n, c, h * p.strides[0] + dy, w * p.strides[1] + dx, b, k)
+
+    if by_gemm:
+        # A product makes what is compared with all others, which then needs no least value.
+        x_buf = multiplied(padded.shape, padded, w_buf, "x_buf", env)
+        first = multiplied(shape, lambda *i: at(padded, 0, 0, i), w_buf, "first", env)
+    else:
+        x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
+        first = te.compute(shape, lambda *i: at(x_buf, 0, 0, i), "first")
+    others = list(product(range(p.kernel[0]), range(p.kernel[1])))[1:]
+
+    def greatest(*i: Expr) -> Expr:
+        value = first(*i)
+        for dy, dx in others:
+            value = te.max(value, at(x_buf, dy, dx, i))
+        return value
+
+    pool = te.compute(shape, greatest, "pool") if others else first
     y = te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
 
     s = te.create_schedule(y.op)
-    s[padded].compute_inline()
-    n, c, h, w, b, k = s[y].op.axis
+    n, c, h, w_, b, k = s[y].op.axis
     (co, ci), (ho, hi), (wo, wi) = (
         s[y].split(axis, factor)
-        for axis, factor in ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
+        for axis, factor in ((c, knobs.channels), (h, knobs.rows), (w_, knobs.columns))
     )
     s[y].reorder(n, co, ho, wo, ci, hi, wi, b, k)
     s[y].pragma(ci, env.dma_copy)
-    for tensor in (pool, x_buf):
+    accumulators = [first, pool] if others else [first]
+    if others or not by_gemm:
+        accumulators.append(x_buf)
+    for tensor in accumulators:
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], wo)
-    s[x_buf].pragma(s[x_buf].op.axis[0], env.dma_copy)
-    # Pixels innermost: one comparison then does not wait for the one before it.
-    s[pool].reorder(dy, dx, *s[pool].op.axis)
-    s[pool].pragma(dy, env.alu)
-    return s, [x, y]
+    for tensor in accumulators:
+        rows = tensor.op.axis
+        if by_gemm and (tensor is not pool or not others):
+            s[tensor].tensorize(rows[4], env.gemm)
+        else:
+            s[tensor].pragma(rows[0], env.dma_copy if tensor is x_buf else env.alu)
+    if knobs.in_turn:
+        s[pool].double_buffer()
+    if not by_gemm:
+        s[padded].compute_inline()
+        return s, [x, y]
+    s[padded].set_scope(env.inp_scope)
+    s[padded].compute_at(s[y], wo)
+    s[padded].double_buffer()
+    s[w_buf].set_scope(env.wgt_scope)
+    for tensor in (padded, w_buf):
+        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+    return s, [x, w, y]
 
 
 def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, MaxPool2dKnobs]]:
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
-    p = workload
-    for channels, rows, columns in product(
-        even_tiles(p.channels), even_tiles(p.output_height), even_tiles(p.output_width)
+    p, by_gemm = workload, reads_what_it_stores(Environment(config))
+    resets = 1 if config.overwrite else 2
+    for channels, rows, columns, in_turn in product(
+        even_tiles(p.channels),
+        even_tiles(p.output_height),
+        even_tiles(p.output_width),
+        (True, False),
     ):
-        loaded = p.input_rows(rows) * p.input_columns(columns)
-        if channels * (loaded + rows * columns) > config.acc.depth:
+        pixels = channels * p.input_rows(rows) * p.input_columns(columns)
+        results = channels * rows * columns
+        if pixels + (2 if in_turn else 1) * results > config.acc.depth:
+            continue
+        if by_gemm and 2 * pixels > config.inp.depth:
             continue
         tiles = (
             p.batch
@@ -134,5 +176,13 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
             * parts(p.output_width, columns)
         )
         row = p.input_columns(columns) * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
-        cycles = tiles * (channels * p.input_rows(rows) * row + TILE_CYCLES)
-        yield cycles, MaxPool2dKnobs(channels, rows, columns)
+        load = channels * p.input_rows(rows) * row
+        store = results * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
+        compute = results * (p.kernel[0] * p.kernel[1] + 1)
+        if by_gemm:
+            compute = results * (p.kernel[0] * p.kernel[1] - 1) + resets * (pixels + results)
+        # Loads of inputs run ahead, and stores beside what comes next if that has its own place.
+        tile = max(load + store, compute) if by_gemm else load + max(compute, store)
+        if not in_turn:
+            tile = max(load, compute) + store if by_gemm else load + compute + store
+        yield tiles * (tile + TILE_CYCLES) + load, MaxPool2dKnobs(channels, rows, columns, in_turn)

@@ -1,17 +1,10 @@
-"""The schedule of operators that make each vector of results of vectors at the same place.
-
-Operands come into the accumulators by loads, for which compute waits; or, where GEMM reads the
-tiles that are stored, as inputs that are loaded ahead and multiplied by one.
-"""
+"""The schedule of operators that make each vector of results of vectors at the same place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -19,9 +12,8 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
+from .ones import multiplied, ones_argument
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -90,13 +82,12 @@ def scheduled(
         te.placeholder((workload.vectors, *tile), f"x{number}", dtype)
         for number, dtype in enumerate(workload.operand_dtypes(env))
     ]
-    w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "ones", env.wgt_dtype)
-    w_buf = te.compute(w.shape, lambda *i: w(*i), "ones_buf")
+    w, w_buf = ones_argument(env)
     by_gemm = workload.by_gemm(env)
     inputs: list[Tensor] = []
     if by_gemm:
         inputs = [te.compute(x.shape, lambda *i, x=x: x(*i), f"{x.name}_inp") for x in operands]
-        buffers = [_multiplied(x, w_buf, f"{x.name}_buf", env) for x in inputs]
+        buffers = [multiplied(x.shape, x, w_buf, f"{x.name}_buf", env) for x in inputs]
     else:
         buffers = [
             te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
@@ -134,22 +125,6 @@ def scheduled(
         s[result].double_buffer()
     ones_and_constants = ((w, by_gemm), (constants, workload.parameter_count))
     return s, [*operands, *(tensor for tensor, needed in ones_and_constants if needed), y]
-
-
-def _multiplied(x: Tensor, w: Tensor, name: str, env: Environment) -> Tensor:
-    k = te.reduce_axis((0, env.BLOCK_IN), "k")
-    return te.compute(
-        x.shape,
-        lambda v, b, o: te.sum(
-            x[v, b, k].astype(env.acc_dtype) * w[0, o, k].astype(env.acc_dtype), axis=k
-        ),
-        name,
-    )
-
-
-def ones(env: Environment) -> Array:
-    """int8 (1, BLOCK_OUT, BLOCK_IN): the weights by which operands come by GEMM."""
-    return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
 
 
 def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, PointwiseKnobs]]:

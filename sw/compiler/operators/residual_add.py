@@ -13,6 +13,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
 from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
+from .ones import reads_what_it_stores
 from .pointwise import PointwiseKnobs, pointwise
 
 BYTE = np.arange(-128, 128)
@@ -39,7 +40,7 @@ class ResidualAdd:
         return (env.out_dtype, env.out_dtype)
 
     def by_gemm(self, env: Environment) -> bool:
-        return (env.BLOCK_IN, env.inp_dtype) == (env.BLOCK_OUT, env.out_dtype)
+        return reads_what_it_stores(env)
 
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment

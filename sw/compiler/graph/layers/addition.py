@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.graph.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
-from amaranth_vta.sw.compiler.operators.pointwise import ones
+from amaranth_vta.sw.compiler.operators.ones import ones
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     addition_constants,

@@ -15,6 +15,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
 )
 from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+from amaranth_vta.sw.compiler.operators.ones import ones, reads_what_it_stores
 from amaranth_vta.sw.runtime.network.layout import Image, tiles
 from amaranth_vta.sw.runtime.network.operand import Operand
 from amaranth_vta.sw.runtime.network.packing import Window
@@ -60,7 +61,11 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         sources=(Operand(tensors.root(source), image, tensors.output_layout),),
         result=Operand(result, out, tensors.output_layout),
         function=max_pool2d(workload, tensors.env, name=identifier(node.name)),
-        constants={},
+        constants=(
+            {"ones": pack(ones(tensors.env), tensors.env.wgt_dtype)}
+            if reads_what_it_stores(tensors.env)
+            else {}
+        ),
         macs=0,
     )
 

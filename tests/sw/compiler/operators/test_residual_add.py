@@ -13,7 +13,8 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.fixed_point import FixedPoint, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, ones, scheduled
+from amaranth_vta.sw.compiler.operators.ones import ones
+from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     added,

@@ -1,0 +1,58 @@
+"""Max pooling, with inputs from GEMM and with those that are loaded into accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.max_pool2d import (
+    MaxPool2d,
+    MaxPool2dKnobs,
+    max_pool2d,
+    scheduled,
+)
+from amaranth_vta.sw.compiler.operators.ones import ones, reads_what_it_stores
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_no_pass_changes_what_a_max_pooling_does(
+    config: str,
+    kernel: tuple[int, int],
+    in_turn: bool,
+    interpreted: Any,
+    run: Any,
+    some: Callable[..., Any],
+) -> None:
+    env = Environment(PRESETS[config])
+    workload = MaxPool2d(1, 2, 5, 4, kernel, (2, 1), (0, kernel[1] - 1, kernel[0] - 1, 0))
+    knobs = MaxPool2dKnobs(1, 2, 3, in_turn)
+    schedule = scheduled(workload, env, knobs)
+    x = some(np.random.default_rng(0), schedule[1][0])
+    top, left, bottom, right = workload.pads
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0)))
+    windows = sliding_window_view(padded, kernel, axis=(2, 3))[:, :, ::2]
+    want = windows.max(axis=(6, 7))
+    inputs = [x, ones(env)] if reads_what_it_stores(env) else [x]
+    interpreted(schedule, inputs, want, env)
+    function = max_pool2d(workload, env, knobs)
+    device = "functional" if config == "batch2" else "rtl"
+    np.testing.assert_array_equal(run(function, inputs, device=device), want)
+
+
+def test_a_pooling_takes_one_comparison_less_than_it_has_pixels(
+    run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS["pynq-extended"])
+    function = max_pool2d(MaxPool2d(1, 1, 16, 16, (2, 2), (2, 2)), env)
+    x = some(np.random.default_rng(0), function.args[0])
+    run(function, [x, ones(env)])
+    assert run.counters["alu_uops"] == 64 * 3
+    assert run.counters["gemm_uops"] == 256 + 64
