@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 
+from .foreign_types import with_foreign_types
 from .network import Network, Node
 
 # QuantizeLinear has an axis since 13; the pinned ONNX Runtime knows opsets up to the second.
@@ -130,9 +131,10 @@ def _fix_shapes(model: onnx.ModelProto, batch: int) -> None:
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise ModelError(f"the model contradicts itself: {_first_line(error)}") from None
+    return with_foreign_types(inferred)
 
 
 def _fold_constants(network: Network) -> None:

@@ -15,6 +15,9 @@ from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
 
 Array = npt.NDArray[Any]
 
+# Of a tensor that an operator makes which neither ONNX nor ONNX Runtime defines.
+_UNKNOWN = TensorType(np.dtype(np.void), None)
+
 
 @dataclass(frozen=True)
 class Node:
@@ -105,6 +108,8 @@ class Network:
             if item.type.HasField("tensor_type")
         }
         types |= {name: _type_of(value) for name, value in constants.items()}
+        for node in graph.node:
+            types |= {name: _UNKNOWN for name in node.output if name not in types}
         names = _unique_names(graph.node)
         return cls(
             name=graph.name,
@@ -147,7 +152,7 @@ class Network:
 
     def _value_info(self, name: str) -> onnx.ValueInfoProto:
         info = self.types.get(name)
-        if info is None:
+        if info is None or info == _UNKNOWN:
             return helper.make_empty_tensor_value_info(name)
         return helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(info.dtype), info.shape

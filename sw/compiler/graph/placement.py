@@ -11,6 +11,7 @@ from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
 from amaranth_vta.sw.runtime.network.layout import Image
 
 from .layer import HostNode, Layer, NotHere
+from .layers import contributed
 from .layers.addition import addition
 from .layers.convolution import convolution
 from .layers.dense import matrix_product
@@ -34,6 +35,9 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "QLinearMatMul"): matrix_product,
     ("", "QuantizeLinear"): quantization,
     ("", "Resize"): upsampling,
+    (contributed.DOMAIN, "QGemm"): contributed.gemm,
+    (contributed.DOMAIN, "QLinearAdd"): contributed.quantized_addition,
+    (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,
 }
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 

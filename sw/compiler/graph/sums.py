@@ -29,6 +29,8 @@ from .network import Node
 from .tensors import Range, Tensors
 
 Integers = npt.NDArray[np.int64]
+# Where operators have bias, scale and zero point of their result among their inputs.
+_PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
 # Up to here a sum that ONNX Runtime would round on its way to float32 is clipped anyway.
 _LARGEST_SHIFT = 16
 
@@ -55,24 +57,26 @@ class Sums:
 
 
 def sums(tensors: Tensors, node: Node) -> Sums:
-    """Of a QLinearConv or QLinearMatMul. Raises `NotHere`."""
+    """Of a QLinearConv, QLinearMatMul or QGemm. Raises `NotHere`."""
+    bias_at, scale_at, zero_at = _PLACES[node.operator]
     weights = tensors.constant(node, 3)
     zero = tensors.constant(node, 5).astype(np.int64)
-    x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, 6))
+    x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, scale_at))
     if x_scale.size != 1 or y_scale.size != 1:
         raise NotHere("a scale differs within a tensor")
-    if node.operator == "QLinearMatMul":
+    if node.operator != "QLinearConv":
         if weights.ndim != 2:
             raise NotHere("its second factor is not one matrix")
-        weights = weights.T
+        if not node.attributes.get("transB", 0):
+            weights = weights.T
     zero_free = weights.astype(np.int64) - _of_channels(zero, weights)
     if zero_free.min() < -128 or zero_free.max() > 127:
         raise NotHere("its weights, their zero point taken off, are not int8")
     channels = len(weights)
     flat = zero_free.reshape(channels, -1)
     bias = np.zeros(channels, np.int64)
-    if node.input(8):
-        bias += tensors.constant(node, 8)
+    if node.input(bias_at):
+        bias += tensors.constant(node, bias_at).reshape(-1)
     x_zero = tensors.zero_point(node, 2)
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
     # Padding counts as 0, wherever the range is.
@@ -83,7 +87,7 @@ def sums(tensors: Tensors, node: Node) -> Sums:
         weights=zero_free.astype(np.int8),
         bias=bias - x_zero * flat.sum(axis=1),
         scale=np.broadcast_to(scale.reshape(-1), channels),
-        zero_point=tensors.zero_point(node, 7),
+        zero_point=tensors.zero_point(node, zero_at),
         low=-128,
         high=127,
         least=ups * low + downs * high + bias,

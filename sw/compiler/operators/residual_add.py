@@ -78,10 +78,9 @@ def addition_constants(
     b: Quantized,
     y: Quantized,
     config: Config,
-    low: int = -128,
-    high: int = 127,
+    wanted: Array,
 ) -> FixedPoint:
-    """Constants that give `added` for all 65,536 pairs.
+    """Constants that give ``wanted``, `added` or much the same, for all 65,536 pairs.
 
     Raises `NotExact` if none do; the addition is then for the host.
     """
@@ -94,8 +93,8 @@ def addition_constants(
             [np.repeat(BYTE, 256), np.tile(BYTE, 256)],
             ratios,
             y.zero_point - moved,
-            added(a, b, y, low, high).reshape(-1),
-            (y.zero_point, low, high),
+            wanted.reshape(-1),
+            (y.zero_point, int(wanted.min()), int(wanted.max())),
             config,
         )
     except NotExact as problem:

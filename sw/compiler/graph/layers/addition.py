@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
@@ -11,10 +12,11 @@ from amaranth_vta.sw.compiler.graph.quantization import (
     quantized_after,
 )
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.ones import ones
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
+    added,
     addition_constants,
     residual_add,
 )
@@ -28,13 +30,31 @@ from .scales import dequantized, quantized
 def addition(node: Node, tensors: Tensors) -> Layer:
     """An Add in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
     Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `NotHere`."""
-    network, layout = tensors.network, tensors.output_layout
+    network = tensors.network
     sources, scales = zip(*(dequantized(network, name) for name in node.inputs), strict=True)
     after = quantized_after(network, node.outputs[0])
     if after is None:
         raise NotHere("its result is not quantized to 8 bits at one scale")
     clamps, quantize, out = after
-    result = quantize.outputs[0]
+    low, high = (limit - offset(out.zero.dtype) for limit in integer_limits(network, clamps, out))
+    (a, b), y = scales, quantized(out)
+    wanted = added(a, b, y, low, high)
+    return addition_layer((node, *clamps, quantize), sources, (a, b, y), wanted, tensors)
+
+
+def addition_layer(
+    nodes: tuple[Node, ...],
+    sources: Sequence[str],
+    scales: tuple[Quantized, Quantized, Quantized],
+    wanted: Array,
+    tensors: Tensors,
+) -> Layer:
+    """The sum of two tensors, with results ``wanted``, as `added` has them.
+
+    ``scales`` are those of both and of the result. Raises `NotHere` if no constants do it.
+    """
+    network, layout = tensors.network, tensors.output_layout
+    node, result = nodes[0], nodes[-1].outputs[0]
     shapes = [network.types[name].shape for name in (*sources, result)]
     if shapes[0] != shapes[1]:
         raise NotHere(f"its operands have different shapes: {shapes[0]} and {shapes[1]}")
@@ -42,11 +62,8 @@ def addition(node: Node, tensors: Tensors) -> Layer:
     images = [tensors.held(name, tensors.any_image(name)) for name in sources]
     if images[0] != images[1]:
         raise NotHere(f"its operands are held as images of {images[0]} and of {images[1]}")
-    low, high = (limit - offset(out.zero.dtype) for limit in integer_limits(network, clamps, out))
     try:
-        constants = addition_constants(
-            scales[0], scales[1], quantized(out), tensors.config, low, high
-        )
+        constants = addition_constants(*scales, tensors.config, wanted)
     except NotExact as problem:
         raise NotHere(str(problem)) from None
     workload = ResidualAdd(prod(layout.shape(images[0])[:4]), constants)
@@ -55,11 +72,11 @@ def addition(node: Node, tensors: Tensors) -> Layer:
         given["ones"] = pack(ones(tensors.env), tensors.env.wgt_dtype)
     if constants.parameter_count:
         given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
-    tensors.set_range(result, low, high)
+    tensors.set_range(result, int(wanted.min()), int(wanted.max()))
     return Layer(
         name=node.name,
         operator=node.operator,
-        nodes=(node, *clamps, quantize),
+        nodes=nodes,
         sources=tuple(Operand(tensors.root(name), images[0], layout) for name in sources),
         result=Operand(result, images[0], layout),
         function=residual_add(workload, tensors.env, name=identifier(node.name)),

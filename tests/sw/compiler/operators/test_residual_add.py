@@ -61,7 +61,7 @@ def test_most_additions_have_constants_that_are_exact(config: str) -> None:
             for size in (*rng.uniform(0.2, 1.2, 2), 1.0)
         )
         try:
-            constants = addition_constants(a, b, y, PRESETS[config], -128, 100)
+            constants = addition_constants(a, b, y, PRESETS[config], added(a, b, y, -128, 100))
         except NotExact:
             continue
         found += 1
@@ -73,7 +73,7 @@ def test_most_additions_have_constants_that_are_exact(config: str) -> None:
 
 def test_constants_that_are_not_exact_are_found_out() -> None:
     a, b, y = CASES[0]
-    constants = addition_constants(a, b, y, PRESETS["pynq"])
+    constants = addition_constants(a, b, y, PRESETS["pynq"], added(a, b, y))
     wrong = replace(constants, factors=(constants.factors[0] + (1 << 12), constants.factors[1]))
     pairs = np.meshgrid(np.arange(-128, 128), np.arange(-128, 128), indexing="ij")
     assert (wrong.evaluate(pairs) != added(a, b, y)).any()
@@ -81,13 +81,14 @@ def test_constants_that_are_not_exact_are_found_out() -> None:
 
 def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
     # Halves of float32 products are rounded this way and that.
+    huge = Quantized(1e8), Quantized(1.0), Quantized(1.0)
     thirds = Quantized(0.3), Quantized(0.3), Quantized(0.6, 7)
     with pytest.raises(NotExact, match=r"0\.3 and 0\.3 of the steps of 0\.6: no factors"):
-        addition_constants(*thirds, PRESETS["pynq"])
+        addition_constants(*thirds, PRESETS["pynq"], added(*thirds))
     with pytest.raises(NotExact, match="stores 4 bits, not 8"):
-        addition_constants(*CASES[0], PRESETS["int4"])
+        addition_constants(*CASES[0], PRESETS["int4"], added(*CASES[0]))
     with pytest.raises(NotExact, match="do not fit 32 bits"):
-        addition_constants(Quantized(1e8), Quantized(1.0), Quantized(1.0), PRESETS["pynq"])
+        addition_constants(*huge, PRESETS["pynq"], added(*huge))
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -96,7 +97,7 @@ def test_residual_additions_are_exact_for_all_pairs(config: str, case: int, run:
     machine = PRESETS[config]
     env = Environment(machine)
     a, b, y = CASES[case]
-    constants = addition_constants(a, b, y, machine)
+    constants = addition_constants(a, b, y, machine, added(a, b, y))
     vectors = 65536 // (machine.batch * machine.block_out)
     if config.startswith("tiny"):
         vectors = 1000  # chosen pairs, in many tiles
@@ -118,7 +119,7 @@ def test_no_pass_changes_what_a_residual_addition_does(
 ) -> None:
     env = Environment(PRESETS[config])
     a, b, y = CASES[knobs.in_turn]
-    constants = addition_constants(a, b, y, env.config)
+    constants = addition_constants(a, b, y, env.config, added(a, b, y))
     workload = ResidualAdd(7, constants)
     schedule = scheduled(workload, env, knobs)
     rng = np.random.default_rng(0)
