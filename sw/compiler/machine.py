@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations
 
 from amaranth_vta.hw.config import Config, TileMemory
 
-from .expr import Affine, Binary, Const, Expr, Var
+from .expr import Affine, Binary, Compare, Const, Expr, Var
 from .ir import Assign, Buffer, For, LoweringError, Region, Seq, Stmt
+from .traverse import children, substitute
 
 
 def scratchpad(config: Config, scope: str) -> TileMemory:
@@ -36,6 +39,39 @@ def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
         case Region():
             return assignments(region.body)
     raise LoweringError(f"{type(region).__name__} within what is to be one instruction")
+
+
+def rejoined(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
+    """Loops that walk on in one another, in a condition too, as one: a split made them."""
+    forms = [
+        form for value in (*assign.indices, assign.value) for form in _sums(value) if form.terms
+    ]
+    for outer, inner in permutations(loops, 2):
+        steps = [(f.terms.get(outer.var, 0), f.terms.get(inner.var, 0)) for f in forms]
+        if all(far == inner.extent * near for far, near in steps) and _are_compared(
+            assign.value, outer.var
+        ):
+            fewer = [loop for loop in loops if loop is not outer and loop is not inner]
+            joint = replace(inner, extent=outer.extent * inner.extent)
+            gone: dict[Var, Affine] = {outer.var: Affine({})}
+            indices = tuple(substitute(index, gone) for index in assign.indices)
+            value = substitute(assign.value, gone)
+            return rejoined([*fewer, joint], replace(assign, indices=indices, value=value))
+    return list(loops), assign
+
+
+def _sums(value: Expr) -> Iterator[Affine]:
+    form = Affine.of(value)
+    if form is not None:
+        yield form
+    for child in children(value):
+        yield from _sums(child)
+
+
+def _are_compared(value: Expr, var: Var) -> bool:
+    if isinstance(value, Compare):
+        return any(var in form.terms for form in _sums(value))
+    return any(_are_compared(child, var) for child in children(value))
 
 
 def flat_index(buffer: Buffer, indices: Sequence[Expr], stage: str) -> Affine:

@@ -43,6 +43,7 @@ from amaranth_vta.sw.compiler.machine import (
     assignments,
     element_index,
     flat_index,
+    rejoined,
     scope_dtype,
     tile_loops,
     tile_scalars,
@@ -100,6 +101,7 @@ class _Copies:
         return rebuild(stmt, self.visit)
 
     def copy(self, loops: Sequence[For], assign: Assign) -> Stmt:
+        loops, assign = rejoined(loops, assign)
         stage = assign.label.stage
         copied = _copied(assign)
         source, conditions, pad_value = copied.source, copied.conditions, copied.pad_value

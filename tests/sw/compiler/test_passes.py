@@ -181,10 +181,25 @@ def padding_that_depends_on_the_tile() -> Scheduled:
     return s, args
 
 
+def padding_of_a_split_loop() -> Scheduled:
+    s, args = padding_that_depends_on_the_tile()
+    buf = next(stage for stage in s.stages if stage.name == "buf")
+    buf.compute_root()
+    buf.pragmas.clear()
+    outer, _ = buf.split(buf.op.axis[0], 4)
+    buf.pragma(outer, ENV.dma_copy)
+    return s, args
+
+
 def arithmetic() -> Scheduled:
     """The first operand dies, the second is used again: one is overwritten, the other is not."""
     s, args = element_wise((2, *TAIL), lambda a, b: te.max((a + b) >> 3, b) * 2 - 5, inputs=2)
     return s, args
+
+
+def differences() -> Scheduled:
+    """The first operand is overwritten, so it is what is negated."""
+    return element_wise((2, *TAIL), lambda a, b: 3 - (a - b), inputs=2)
 
 
 def copies_of_accumulators() -> Scheduled:
@@ -327,10 +342,12 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("copy_by_dma", padded_with_a_value),
     ("copy_by_dma", strided_rows),
     ("copy_by_dma", padding_that_depends_on_the_tile),
+    ("copy_by_dma", padding_of_a_split_loop),
     ("copy_by_dma", rows_stored_twice),
     ("tensorize_gemm", product),
     ("map_to_alu", arithmetic),
     ("map_to_alu", copies_of_accumulators),
+    ("map_to_alu", differences),
     ("fold_loops", product),
     ("fold_loops", arithmetic),
     ("allocate_scratchpads", doubled),
