@@ -7,17 +7,13 @@ stores go on in both halves of every scratchpad at once; tokens pile up; and the
 instruction set are visited: empty ranges and rows, indices and addresses that are not read, row
 overlaps, padding of every memory, shifts by any amount, micro-ops that need the one before. What
 extensions the configuration has is used; what is claimed to be independent is.
-
-`random_faulty_program` puts one fault of a given kind into such a program.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,21 +28,17 @@ from amaranth_vta.hw.isa import (
     Instruction,
     Load,
     Memory,
-    Module,
     Multiply,
-    SetPadding,
     Store,
 )
-from amaranth_vta.sw.runtime.device import Fault
 
 from .functional import FunctionalDevice
 from .image import ProgramImage
-from .observers import Accesses, Claims, Clocks, Elements, TokenQueue, unit_of
+from .observers import Elements
+from .ordered_stream import TOKENS, Access, OrderedStream
 
 # Elements at each end of a scratchpad that a program uses.
 _WINDOW = 24
-# Tokens that may be under way: short of the limit by what a module may be ahead of another.
-_TOKENS = 900
 # The furthest that a transfer within a window reaches, in elements, with room to spare.
 _REACH = 64
 # Sets of requantization parameters at the beginning of memory.
@@ -69,26 +61,6 @@ def random_program(
     return replace(image, expected=device.read(0, image.dram.size))
 
 
-def random_faulty_program(config: Config, kind: str, seed: int) -> tuple[ProgramImage, Fault]:
-    """A program with a fault of one of `FAULT_KINDS`, and the report that every device must make.
-
-    What memory holds after a fault depends on the order, so the image expects nothing.
-    """
-    chance = random.Random(f"{seed}:{kind}:{config}")
-    image = _Generator(config, chance).program(length=20, deep_tokens=False)
-    stream: list[Instruction | int] = list(image.instruction_bits())
-    _FAULTS[kind](_Fault(config, chance, stream, chance.randrange(len(stream))))
-    room = np.zeros(len(stream) * isa.INSTRUCTION_BYTES, np.uint8)
-    image = ProgramImage.assemble(
-        config, np.concatenate((image.dram[: image.insn_addr], room)), image.insn_addr, stream
-    )
-    device = FunctionalDevice(config, image.dram.size)
-    device.write(0, image.dram)
-    fault = device.run(image.insn_addr, image.insn_count).fault
-    assert fault is not None
-    return image, fault
-
-
 class _Generator:
     """Makes one program. Its memory holds, in this order: random data; what stores write; what the
     end of the program stores; micro-ops; the instructions."""
@@ -102,7 +74,7 @@ class _Generator:
         self.final = self.results.stop
         self.uops_at = -(-(self.final + 2 * _WINDOW * out_bytes) // 64) * 64
         self.uop_words: list[int] = []
-        self.stream = _Stream(config, chance)
+        self.stream = OrderedStream(config, chance)
         # Instructions whose micro-ops are still where they were loaded.
         self.kernels: list[_Kernel] = []
         # Where each set of a table of requantization parameters begins.
@@ -264,7 +236,7 @@ class _Generator:
         memory = Memory(load.memory)
         target = "ACC" if memory is Memory.ACC_8BIT else self.config.memory(memory).name
         written = np.arange(load.sram_base, load.sram_base + load.elements)
-        accesses = [_Access(target, written, writes=True)]
+        accesses = [Access(target, written, writes=True)]
         if load.elements and load.y_size:
             accesses.append(self._bytes(load, self.config.memory(memory), writes=False))
         self._emit(load, accesses)
@@ -272,13 +244,13 @@ class _Generator:
     def _emit_store(self, store: Store) -> None:
         read = np.arange(store.sram_base, store.sram_base + store.elements)
         written = self._bytes(store, self.config.out, writes=True)
-        self._emit(store, [_Access("ACC", read, writes=False), written])
+        self._emit(store, [Access("ACC", read, writes=False), written])
 
-    def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> _Access:
+    def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> Access:
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
         touched = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
-        return _Access("DRAM", touched.reshape(-1), writes)
+        return Access("DRAM", touched.reshape(-1), writes)
 
     # GEMM and ALU.
 
@@ -497,7 +469,7 @@ class _Generator:
             for first in kernel.accesses[1].elements
         )
 
-    def _emit(self, instruction: Instruction, accesses: Sequence[_Access]) -> None:
+    def _emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:
         for access in accesses:
             if access.memory == "ACC" and access.writes:
                 self.tables = [
@@ -547,7 +519,7 @@ class _Generator:
 
     def _pile_up_tokens(self) -> None:
         queue = self.chance.choice(list(self.stream.clocks.tokens))
-        room = _TOKENS - len(self.stream.clocks.tokens[queue])
+        room = TOKENS - len(self.stream.clocks.tokens[queue])
         for _ in range(min(self.chance.randint(200, 700), room)):
             self.stream.pass_on(queue[0], pushes={queue})
 
@@ -555,7 +527,7 @@ class _Generator:
 _X_PADS = ("x_pad_0", "x_pad_1")
 
 
-def _kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[_Access]:
+def _kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[Access]:
     def touched(name: str) -> Elements:
         outer, inner = np.divmod(
             np.arange(instruction.iter_out * instruction.iter_in), instruction.iter_in
@@ -565,23 +537,16 @@ def _kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list
         )
         return (offset[:, np.newaxis] + uops[name]).reshape(-1)
 
-    accesses = [_Access("ACC", touched("dst"), writes=True)]
+    accesses = [Access("ACC", touched("dst"), writes=True)]
     if isinstance(instruction, Alu) and not instruction.use_immediate:
-        accesses.append(_Access("ACC", touched("src"), writes=False))
+        accesses.append(Access("ACC", touched("src"), writes=False))
         if instruction.alu_opcode == AluOp.REQUANTIZE:
             for at in range(1, isa.REQUANTIZE_PARAMETERS):
-                accesses.append(_Access("ACC", touched("src") + at, writes=False))
+                accesses.append(Access("ACC", touched("src") + at, writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
-        accesses.append(_Access("INP", touched("src"), writes=False))
-        accesses.append(_Access("WGT", touched("wgt"), writes=False))
+        accesses.append(Access("INP", touched("src"), writes=False))
+        accesses.append(Access("WGT", touched("wgt"), writes=False))
     return accesses
-
-
-@dataclass(frozen=True)
-class _Access:
-    memory: str
-    elements: Elements
-    writes: bool
 
 
 @dataclass(frozen=True)
@@ -591,324 +556,4 @@ class _Kernel:
 
     place: range
     instruction: Gemm | Alu
-    accesses: list[_Access]
-
-
-@dataclass
-class _Entry:
-    instruction: Instruction
-    pops: set[TokenQueue]
-    pushes: set[TokenQueue] = field(default_factory=set)
-
-
-class _Stream:
-    """Instructions in program order, with the tokens that what they share needs."""
-
-    def __init__(self, config: Config, chance: random.Random) -> None:
-        self.clocks = Clocks()
-        self._chance = chance
-        self._entries: list[_Entry] = []
-        self._accesses = Accesses(config, 1 << 22)
-        self._claims = Claims(config)
-        self._may_overlap = bool(config.overlap)
-        self._latest: dict[Module, int] = {}
-
-    def emit(self, instruction: Instruction, accesses: Sequence[_Access]) -> None:
-        """Adds an instruction after all that it must follow, and some tokens that nobody needs."""
-        module = isa.module_of(instruction)
-        after: dict[Module, int] = {}
-        for access in accesses:
-            for other, last in self._accesses.met(
-                module, access.memory, access.elements, access.writes
-            ):
-                after[other] = max(after.get(other, -1), int(last.max(initial=-1)))
-        pops: set[TokenQueue] = set()
-        for other, index in after.items():
-            self._follow(module, other, index, pops)
-        for queue, tokens in self.clocks.tokens.items():
-            if (
-                queue[1] is module
-                and queue not in pops
-                and tokens
-                and (self._chance.random() < (0.5 if len(tokens) > 4 else 0.1))
-            ):
-                self.clocks.take(queue)
-                pops.add(queue)
-        pushes = {
-            queue
-            for queue, tokens in self.clocks.tokens.items()
-            if queue[0] is module and len(tokens) < _TOKENS and self._chance.random() < 0.4
-        }
-        unit = unit_of(instruction)
-        claimed = [access for access in accesses if access.memory == "ACC"]
-        if self._may_overlap and isinstance(instruction, Gemm | Alu):
-            assert unit is not None
-            independent = not any(
-                (self._claims.met(unit, access.elements, access.writes) >= 0).any()
-                for access in claimed
-            )
-            if independent and self._chance.random() < 0.7:
-                instruction = replace(instruction, independent=1)
-        self._append(instruction, pops, pushes)
-        if unit is not None:
-            for access in claimed:
-                self._claims.note(len(self._entries) - 1, unit, access.elements, access.writes)
-        for access in accesses:
-            self._accesses.note(
-                len(self._entries) - 1, module, access.memory, access.elements, access.writes
-            )
-
-    def pass_on(
-        self,
-        module: Module,
-        pops: AbstractSet[TokenQueue] = frozenset(),
-        pushes: AbstractSet[TokenQueue] = frozenset(),
-    ) -> None:
-        """Adds an instruction of ``module`` that only takes and gives tokens."""
-        nothing: dict[Module, Instruction] = {
-            Module.LOAD: Load(memory=self._chance.choice((Memory.INP, Memory.WGT)), x_size=0),
-            Module.COMPUTE: Gemm(uop_end=0),
-            Module.STORE: Store(x_size=0),
-        }
-        self._append(nothing[module], pops, pushes)
-
-    def instructions(self) -> list[Instruction]:
-        result = []
-        for entry in self._entries:
-            module = isa.module_of(entry.instruction)
-            flags: dict[str, Any] = {
-                "pop_prev": int((Module(max(module - 1, 0)), module) in entry.pops),
-                "pop_next": int((Module(module + 1), module) in entry.pops),
-                "push_prev": int((module, Module(max(module - 1, 0))) in entry.pushes),
-                "push_next": int((module, Module(module + 1)) in entry.pushes),
-            }
-            result.append(replace(entry.instruction, **flags))
-        return result
-
-    def _append(
-        self,
-        instruction: Instruction,
-        pops: AbstractSet[TokenQueue],
-        pushes: AbstractSet[TokenQueue],
-    ) -> None:
-        """Adds an instruction whose pops were already taken from the clocks."""
-        module = isa.module_of(instruction)
-        self._entries.append(_Entry(instruction, set(pops), set(pushes)))
-        self._latest[module] = len(self._entries) - 1
-        self._claims.start(instruction)
-        self.clocks.advance(module, len(self._entries) - 1)
-        for queue in pushes:
-            self.clocks.give(queue)
-
-    def _follow(self, module: Module, other: Module, index: int, pops: set[TokenQueue]) -> None:
-        """Has the next instruction of ``module`` start after instruction ``index`` of ``other``.
-
-        ``pops`` are those that it takes; more than one of a queue need more instructions.
-        """
-        if self.clocks.known[module][other] >= index:
-            return
-        # Load and store meet through compute.
-        via = other if Module.COMPUTE in (module, other) else Module.COMPUTE
-        queue = (via, module)
-        if not any(known[other] >= index for known in self.clocks.tokens[queue]):
-            if via is not other:
-                passed: set[TokenQueue] = set()
-                self._follow(via, other, index, passed)
-                if passed:
-                    self.pass_on(via, pops=passed)
-            self._push(queue)
-        while self.clocks.known[module][other] < index:
-            if queue in pops:
-                self.pass_on(module, pops=pops)
-                pops.clear()
-            self.clocks.take(queue)
-            pops.add(queue)
-
-    def _push(self, queue: TokenQueue) -> None:
-        """Gives a token after all that the giver has done so far."""
-        latest = self._entries[self._latest[queue[0]]]
-        if queue in latest.pushes:
-            self.pass_on(queue[0], pushes={queue})
-        else:
-            latest.pushes.add(queue)
-            self.clocks.give(queue)
-
-
-@dataclass
-class _Fault:
-    """Where a fault is put: before instruction ``at`` of ``stream``, which is not the first."""
-
-    config: Config
-    chance: random.Random
-    stream: list[Instruction | int]
-    at: int
-
-    def insert(self, *instructions: Instruction | int) -> None:
-        self.stream[self.at : self.at] = instructions
-
-
-def _insert_illegal(fault: _Fault) -> None:
-    chance, config = fault.chance, fault.config
-    instructions = isa.instruction_set(config)
-    unknown = [opcode for opcode in (5, 6, 7) if opcode not in instructions.layouts]
-    requantize = Alu(alu_opcode=AluOp.REQUANTIZE, use_immediate=1, uop_end=0)
-    padding = SetPadding(memory=chance.choice((6, 7)), dram_base=chance.randrange(1 << 32))
-    paddings = [
-        replace(padding, **{name: 1})
-        for name in (chance.choice(isa.UNUSED_BY_SET_PADDING), "reserved")
-    ]
-    paddings.append(replace(padding, memory=6, **{chance.choice(("pop_prev", "push_prev")): 1}))
-    spare = [
-        bits
-        for loop in (Gemm(uop_end=0), Alu(alu_opcode=0, uop_end=0))
-        for bits in (
-            instructions.encode(loop) | 1 << bit for bit in range(3, isa.INSTRUCTION_WIDTH)
-        )
-        if instructions.unused_bits(bits)
-    ]
-    fault.insert(
-        chance.choice(
-            (
-                *([chance.choice(spare)] * 2 if spare else ()),
-                chance.randrange(1 << 125) << 3 | chance.choice(unknown),
-                Load(memory=chance.choice((Memory.OUT, 6, 7))),
-                *(paddings if config.pad_value else ()),
-                Load(memory=Memory.INP, reserved=1 << chance.randrange(6)),
-                Load(memory=Memory.ACC, reserved=1 << chance.randrange(6)),
-                Load(memory=Memory.WGT, pop_prev=1),
-                Load(memory=Memory.INP, push_prev=1),
-                Store(pop_next=1),
-                Store(push_next=1),
-                Store(memory=chance.choice((0, 1, 2, 3, 5, 6, 7))),
-                Store(reserved=1 << chance.randrange(6)),
-                Store(x_size=0, **{chance.choice(_X_PADS): 1}),
-                Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
-                Alu(
-                    alu_opcode=chance.choice((6, 7) if config.requantize else (5, 6, 7)), uop_end=0
-                ),
-                *([Multiply(reset=1, uop_end=0)] if config.overwrite else ()),
-                *([requantize] if config.requantize else ()),
-            )
-        )
-    )
-
-
-def _insert_transfer_out_of_range(fault: _Fault) -> None:
-    chance = fault.chance
-    memory = chance.choice((*_LOADED, Memory.OUT))
-    depth = fault.config.memory(memory).depth
-    if memory is Memory.ACC_8BIT:
-        depth = fault.config.acc.depth
-    beyond = chance.choice(
-        (
-            {"sram_base": depth - 1, "x_size": 2},
-            {"sram_base": depth, "x_size": 1},
-            {"sram_base": 0xFFFF, "x_size": 0xFFFF, "y_size": 0xFFFF},
-            {"sram_base": depth - 1, "x_size": 1, "y_size": 2},
-        )
-    )
-    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
-
-
-def _insert_uop_out_of_range(fault: _Fault) -> None:
-    depth, chance = fault.config.uop.depth, fault.chance
-    begin = chance.choice((0, depth - 1))
-    end = chance.choice((depth + 1, 2 * depth - 1))
-    loops = {"uop_begin": begin, "uop_end": end, "iter_out": 2}
-    fault.insert(chance.choice((Gemm(reset=1, **loops), Gemm(**loops), Alu(alu_opcode=0, **loops))))
-
-
-def _insert_operand_out_of_range(fault: _Fault) -> None:
-    """Micro-ops of all zeros, and a factor that takes an operand past the depth."""
-    config, chance = fault.config, fault.chance
-    zero = Load(memory=Memory.UOP, x_size=1, y_size=0, y_pad_0=1)
-    make: Callable[..., Instruction]
-    name, depth, make = chance.choice(
-        (
-            ("dst", config.acc.depth, Gemm),
-            ("src", config.inp.depth, Gemm),
-            ("wgt", config.wgt.depth, Gemm),
-            ("dst", config.acc.depth, Alu),
-            ("src", config.acc.depth, Alu),
-        )
-    )
-    loop, other = chance.choice((("out", "in"), ("in", "out")))
-    fields: dict[str, int] = {
-        f"iter_{loop}": 2,
-        f"{name}_factor_{loop}": depth - 1,
-        f"iter_{other}": 2,
-        f"{name}_factor_{other}": 1,
-    }
-    if make is Alu:
-        fields["alu_opcode"] = AluOp.ADD
-    elif name == "dst":
-        fields["reset"] = 1
-    out_of_range = make(uop_end=1, **fields)
-    if config.requantize and chance.random() < 0.2:
-        # The last of the parameters is the first element that there is not.
-        beyond = {"iter_out": 2, "src_factor_out": config.acc.depth - 2, "dst_factor_out": 9}
-        out_of_range = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, **beyond)
-    fault.insert(zero, out_of_range)
-
-
-def _insert_bus_error(fault: _Fault) -> None:
-    chance = fault.chance
-    memory = chance.choice((*_LOADED, Memory.OUT))
-    beyond = chance.choice(
-        (
-            {"dram_base": (1 << 32) - 1, "x_size": 1},
-            {"dram_base": (1 << 32) - 1, "x_size": 2, "y_size": 1},
-            {"dram_base": 1 << 31, "x_size": 1, "y_size": 2, "x_stride": 0xFFFF},
-        )
-    )
-    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
-
-
-def _insert_token_overflow(fault: _Fault) -> None:
-    # Nobody takes this many: the program itself takes a few hundred tokens at the most.
-    nothing: Instruction = fault.chance.choice(
-        (
-            Load(memory=Memory.INP, x_size=0, push_next=1),
-            Gemm(uop_end=0, push_next=1),
-            Gemm(uop_end=0, push_prev=1),
-            Store(x_size=0, push_prev=1),
-        )
-    )
-    fault.insert(*[nothing] * (isa.TOKEN_LIMIT + 500))
-
-
-def _insert_finish(fault: _Fault) -> None:
-    fault.insert(Finish())
-
-
-def _drop_finish(fault: _Fault) -> None:
-    del fault.stream[-1]
-
-
-def _insert_deadlock(fault: _Fault) -> None:
-    """Pops that nobody pushes for, of more tokens than there can be left."""
-    nothing: Instruction = fault.chance.choice(
-        (
-            Load(memory=Memory.INP, x_size=0, pop_next=1),
-            Gemm(uop_end=0, pop_next=1),
-            Gemm(uop_end=0, pop_prev=1),
-            Store(x_size=0, pop_prev=1),
-        )
-    )
-    fault.insert(*[nothing] * 500)
-
-
-_LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
-
-_FAULTS: dict[str, Callable[[_Fault], None]] = {
-    "illegal_instruction": _insert_illegal,
-    "transfer_out_of_range": _insert_transfer_out_of_range,
-    "uop_out_of_range": _insert_uop_out_of_range,
-    "operand_out_of_range": _insert_operand_out_of_range,
-    "bus_error": _insert_bus_error,
-    "token_overflow": _insert_token_overflow,
-    "finish_before_the_end": _insert_finish,
-    "no_finish_at_the_end": _drop_finish,
-    "deadlock": _insert_deadlock,
-}
-FAULT_KINDS = tuple(_FAULTS)
+    accesses: list[Access]

@@ -14,7 +14,8 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
+from amaranth_vta.sim.random_faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.random_programs import random_program
 from amaranth_vta.sw.runtime.device import RunResult
 
 # The configurations of the conformance vectors, whose simulators other tests build as well, and the

@@ -23,7 +23,8 @@ from amaranth_vta.hw.isa import (
 )
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
+from amaranth_vta.sim.random_faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.random_programs import random_program
 from amaranth_vta.sim.testbench import BurstMemory, pauses, simulate
 
 TINY = PRESETS["tiny"]

@@ -13,7 +13,8 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.corners import CORNERS
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.random_programs import FAULT_KINDS, random_faulty_program, random_program
+from amaranth_vta.sim.random_faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.random_programs import random_program
 from amaranth_vta.sim.tokens import tokens_of, without_token
 from amaranth_vta.sw.runtime.device import Fault
 

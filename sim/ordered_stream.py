@@ -1,0 +1,165 @@
+"""Instruction streams whose modules share nothing that a token does not order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Alu, Gemm, Instruction, Load, Memory, Module, Store
+
+from .observers import Accesses, Claims, Clocks, Elements, TokenQueue, unit_of
+
+# Tokens that may be under way: short of the limit by what a module may be ahead of another.
+TOKENS = 900
+
+
+@dataclass(frozen=True)
+class Access:
+    memory: str
+    elements: Elements
+    writes: bool
+
+
+@dataclass
+class _Entry:
+    instruction: Instruction
+    pops: set[TokenQueue]
+    pushes: set[TokenQueue] = field(default_factory=set)
+
+
+class OrderedStream:
+    """Instructions in program order, with the tokens that what they share needs."""
+
+    def __init__(self, config: Config, chance: random.Random) -> None:
+        self.clocks = Clocks()
+        self._chance = chance
+        self._entries: list[_Entry] = []
+        self._accesses = Accesses(config, 1 << 22)
+        self._claims = Claims(config)
+        self._may_overlap = bool(config.overlap)
+        self._latest: dict[Module, int] = {}
+
+    def emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:
+        """Adds an instruction after all that it must follow, and some tokens that nobody needs."""
+        module = isa.module_of(instruction)
+        after: dict[Module, int] = {}
+        for access in accesses:
+            for other, last in self._accesses.met(
+                module, access.memory, access.elements, access.writes
+            ):
+                after[other] = max(after.get(other, -1), int(last.max(initial=-1)))
+        pops: set[TokenQueue] = set()
+        for other, index in after.items():
+            self._follow(module, other, index, pops)
+        for queue, tokens in self.clocks.tokens.items():
+            if (
+                queue[1] is module
+                and queue not in pops
+                and tokens
+                and (self._chance.random() < (0.5 if len(tokens) > 4 else 0.1))
+            ):
+                self.clocks.take(queue)
+                pops.add(queue)
+        pushes = {
+            queue
+            for queue, tokens in self.clocks.tokens.items()
+            if queue[0] is module and len(tokens) < TOKENS and self._chance.random() < 0.4
+        }
+        unit = unit_of(instruction)
+        claimed = [access for access in accesses if access.memory == "ACC"]
+        if self._may_overlap and isinstance(instruction, Gemm | Alu):
+            assert unit is not None
+            independent = not any(
+                (self._claims.met(unit, access.elements, access.writes) >= 0).any()
+                for access in claimed
+            )
+            if independent and self._chance.random() < 0.7:
+                instruction = replace(instruction, independent=1)
+        self._append(instruction, pops, pushes)
+        if unit is not None:
+            for access in claimed:
+                self._claims.note(len(self._entries) - 1, unit, access.elements, access.writes)
+        for access in accesses:
+            self._accesses.note(
+                len(self._entries) - 1, module, access.memory, access.elements, access.writes
+            )
+
+    def pass_on(
+        self,
+        module: Module,
+        pops: AbstractSet[TokenQueue] = frozenset(),
+        pushes: AbstractSet[TokenQueue] = frozenset(),
+    ) -> None:
+        """Adds an instruction of ``module`` that only takes and gives tokens."""
+        nothing: dict[Module, Instruction] = {
+            Module.LOAD: Load(memory=self._chance.choice((Memory.INP, Memory.WGT)), x_size=0),
+            Module.COMPUTE: Gemm(uop_end=0),
+            Module.STORE: Store(x_size=0),
+        }
+        self._append(nothing[module], pops, pushes)
+
+    def instructions(self) -> list[Instruction]:
+        result = []
+        for entry in self._entries:
+            module = isa.module_of(entry.instruction)
+            flags: dict[str, Any] = {
+                "pop_prev": int((Module(max(module - 1, 0)), module) in entry.pops),
+                "pop_next": int((Module(module + 1), module) in entry.pops),
+                "push_prev": int((module, Module(max(module - 1, 0))) in entry.pushes),
+                "push_next": int((module, Module(module + 1)) in entry.pushes),
+            }
+            result.append(replace(entry.instruction, **flags))
+        return result
+
+    def _append(
+        self,
+        instruction: Instruction,
+        pops: AbstractSet[TokenQueue],
+        pushes: AbstractSet[TokenQueue],
+    ) -> None:
+        """Adds an instruction whose pops were already taken from the clocks."""
+        module = isa.module_of(instruction)
+        self._entries.append(_Entry(instruction, set(pops), set(pushes)))
+        self._latest[module] = len(self._entries) - 1
+        self._claims.start(instruction)
+        self.clocks.advance(module, len(self._entries) - 1)
+        for queue in pushes:
+            self.clocks.give(queue)
+
+    def _follow(self, module: Module, other: Module, index: int, pops: set[TokenQueue]) -> None:
+        """Has the next instruction of ``module`` start after instruction ``index`` of ``other``.
+
+        ``pops`` are those that it takes; more than one of a queue need more instructions.
+        """
+        if self.clocks.known[module][other] >= index:
+            return
+        # Load and store meet through compute.
+        via = other if Module.COMPUTE in (module, other) else Module.COMPUTE
+        queue = (via, module)
+        if not any(known[other] >= index for known in self.clocks.tokens[queue]):
+            if via is not other:
+                passed: set[TokenQueue] = set()
+                self._follow(via, other, index, passed)
+                if passed:
+                    self.pass_on(via, pops=passed)
+            self._push(queue)
+        while self.clocks.known[module][other] < index:
+            if queue in pops:
+                self.pass_on(module, pops=pops)
+                pops.clear()
+            self.clocks.take(queue)
+            pops.add(queue)
+
+    def _push(self, queue: TokenQueue) -> None:
+        """Gives a token after all that the giver has done so far."""
+        latest = self._entries[self._latest[queue[0]]]
+        if queue in latest.pushes:
+            self.pass_on(queue[0], pushes={queue})
+        else:
+            latest.pushes.add(queue)
+            self.clocks.give(queue)
