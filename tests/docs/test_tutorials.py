@@ -74,7 +74,10 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tutorial_prints_what_it_is_committed_with(name: str) -> None:
+def test_a_tutorial_prints_what_it_is_committed_with(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where tutorials write
     if "cocotb" in name and find_libpython() is None:
         pytest.skip("this Python has no shared library (Debian: apt install libpython3.11)")
     path, golden = TUTORIALS / f"{name}.ipynb", GOLDEN / f"{name}.txt"
