@@ -1,10 +1,11 @@
 """The accumulator scratchpad: in two banks if GEMM and ALU work beside each other."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In
+from amaranth.lib.wiring import In, Out
 
 from . import isa
 from .buffer import ReadPortSignature, Scratchpad, WritePortSignature, geometry
@@ -20,13 +21,14 @@ class Accumulators(wiring.Component):
     cycle. Store never waits for a port: it reads a memory of the low bits, which are written
     wherever the accumulators are.
 
-    Timing: data one cycle after an enabled read, which sees a write of the same cycle, except
-    through ``out_read``.
+    Timing: data one cycle after an enabled read. A read by a unit sees what that unit itself writes
+    in the same cycle, and of others what they have written before: a unit is never to read what
+    another one is just writing.
 
     Ports
     -----
     gemm_read, alu_dst, alu_src : read ports, of one element
-    gemm_write, alu_write : write ports, of one element
+    gemm_write, alu_write : write ports, of one element, all of it
     load_write : write port of the loader
     out_read : what store reads, elements of OUT
     """
@@ -56,44 +58,29 @@ class Accumulators(wiring.Component):
         banks = 2 if self._config.overlap else 1
         size = self._shape.depth // banks
         ports = [self._add_bank(m, bank, size) for bank in range(banks)]
-        if banks == 1:
-            for port, name in zip(
-                (self.gemm_read, self.alu_dst, self.alu_src), (0, 0, 1), strict=True
-            ):
-                m.d.comb += Value.cast(port.data).eq(Value.cast(ports[0][name].data))
-            m.d.comb += Value.cast(self.out_read.data).eq(Value.cast(ports[0][2].data))
-            return m
-        for number, port, name in (
-            (0, self.gemm_read, 0),
-            (1, self.alu_dst, 0),
-            (2, self.alu_src, 1),
-        ):
-            bank = Signal(name=f"read_bank_{number}")
-            with m.If(port.enable):
-                m.d.sync += bank.eq(_bank(port.index, size))
-            m.d.comb += Value.cast(port.data).eq(
-                Mux(bank, Value.cast(ports[1][name].data), Value.cast(ports[0][name].data))
-            )
+        destinations, sources, shadows = zip(*ports, strict=True)
+        _connect_read(m, "gemm_read", self.gemm_read, destinations, self.gemm_write)
+        _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
+        _connect_read(m, "alu_src", self.alu_src, sources, self.alu_write)
         for element in range(self._out_elements):
             bank = Signal(name=f"out_bank_{element}")
             with m.If(self.out_read.enable):
-                m.d.sync += bank.eq(_bank(self.out_read.index + element, size))
+                m.d.sync += bank.eq(_bank(self.out_read.index + element, size, banks))
             m.d.comb += self.out_read.data[element].eq(
-                Mux(bank, ports[1][2].data[element], ports[0][2].data[element])
+                Mux(bank, shadows[-1].data[element], shadows[0].data[element])
             )
         return m
 
     def _add_bank(self, m: Module, bank: int, size: int) -> tuple[Any, Any, Any]:
         """One bank of ``size`` elements; its read ports for destinations, sources and store."""
         config, shape = self._config, self._shape
-        whole = size == shape.depth
+        banks = shape.depth // size
         accumulators = Scratchpad(
             element_bits=shape.element_bits,
             depth=size,
             write_elements=shape.elements,
             lanes=shape.lanes,
             read_elements=(1, 1),
-            transparent=(0, 1),
         )
         shadow = Scratchpad(
             element_bits=config.out.element_bits,
@@ -105,12 +92,9 @@ class Accumulators(wiring.Component):
         m.submodules[f"bank{bank}"] = accumulators
         m.submodules[f"shadow{bank}"] = shadow
 
-        def mine(index: Value) -> Value | int:
-            return 1 if whole else _bank(index, size) == bank
-
         def use(name: str, port: Any) -> Signal:
             signal = Signal(name=f"{name}_bank{bank}")
-            m.d.comb += signal.eq(port.enable[0] & mine(port.index))
+            m.d.comb += signal.eq(port.enable[0] & (_bank(port.index, size, banks) == bank))
             return signal
 
         gemm_reads = use("gemm_read", self.gemm_read)
@@ -126,25 +110,38 @@ class Accumulators(wiring.Component):
             shadow.read0.index.eq(self.out_read.index - bank * size),
         ]
 
-        write = accumulators.write
+        write, load = accumulators.write, self.load_write
         gemm_writes = use("gemm_write", self.gemm_write)
         alu_writes = use("alu_write", self.alu_write)
-        with m.If(gemm_writes):
-            _connect_write(m, write, self.gemm_write, size)
-        with m.Elif(alu_writes):
-            _connect_write(m, write, self.alu_write, size)
+        m.submodules[f"written{bank}"] = written = _Written(shape.element_bits)
+        m.d.comb += [
+            written.gemm_writes.eq(gemm_writes),
+            written.alu_writes.eq(alu_writes),
+            written.gemm.eq(self.gemm_write.data[0]),
+            written.alu.eq(self.alu_write.data[0]),
+            written.load.eq(load.data[0]),
+        ]
+        # Units write one element, the loader up to a beat of them.
+        m.d.comb += write.data[0].eq(written.data)
+        for element in range(1, shape.elements):
+            m.d.comb += write.data[element].eq(load.data[element])
+        with m.If(gemm_writes | alu_writes):
+            index = Mux(gemm_writes, self.gemm_write.index, self.alu_write.index)
+            m.d.comb += [
+                write.enable.eq(1),
+                write.lanes.eq(~0),
+                write.index.eq(_within(index, size)),
+            ]
         with m.Else():
-            port = self.load_write
             m.d.comb += [
                 write.enable.eq(
                     Cat(
-                        port.enable[element] & mine(port.index + element)
+                        load.enable[element] & (_bank(load.index + element, size, banks) == bank)
                         for element in range(shape.elements)
                     )
                 ),
-                write.lanes.eq(port.lanes),
-                write.index.eq(port.index - bank * size),
-                write.data.eq(port.data),
+                write.lanes.eq(load.lanes),
+                write.index.eq(load.index - bank * size),
             ]
         m.d.comb += [
             shadow.write.enable.eq(write.enable),
@@ -162,19 +159,53 @@ class Accumulators(wiring.Component):
         return destination, source, shadow.read0
 
 
-def _bank(index: Value, size: int) -> Value:
-    return index[(size - 1).bit_length()]
+class _Written(wiring.Component):
+    """What is written into a bank: the data of the unit that writes, else of the loader.
+
+    A module of its own, so that a bit takes one LUT: a synthesizer that sees how it is found out
+    who writes does that again for each bit, to be quicker.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            {
+                "gemm_writes": In(1),
+                "alu_writes": In(1),
+                "gemm": In(width),
+                "alu": In(width),
+                "load": In(width),
+                "data": Out(width),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        unit = Mux(self.gemm_writes, self.gemm, self.alu)
+        m.d.comb += self.data.eq(Mux(self.gemm_writes | self.alu_writes, unit, self.load))
+        return m
+
+
+def _connect_read(m: Module, name: str, port: Any, banks: Sequence[Any], write: Any) -> None:
+    """``port`` gives what one of the read ports of ``banks`` does, or what ``write`` has just
+    written there: of three a choice by two bits of which a LUT makes one bit of data."""
+    size = 1 << len(banks[0].index) - 1
+    bank, hit = Signal(name=f"{name}_bank"), Signal(name=f"{name}_hit")
+    forwarded = Signal.like(port.data[0], name=f"{name}_forwarded")
+    with m.If(port.enable):
+        m.d.sync += [
+            bank.eq(_bank(port.index, size, len(banks))),
+            hit.eq(write.enable[0] & (write.index == port.index)),
+            forwarded.eq(write.data[0]),
+        ]
+    stored = Mux(bank, banks[-1].data[0], banks[0].data[0])
+    m.d.comb += port.data[0].eq(Mux(hit, forwarded, stored))
+
+
+def _bank(index: Value, size: int, banks: int) -> Value:
+    """The number of the bank, of so many of ``size`` elements, that has the element."""
+    return index[(size - 1).bit_length()] if banks > 1 else Const(0, 1)
 
 
 def _within(index: Value, size: int) -> Value:
     """The index of an element within its bank."""
     return index[: (size - 1).bit_length()]
-
-
-def _connect_write(m: Module, bank: Any, port: Any, size: int) -> None:
-    m.d.comb += [
-        bank.enable.eq(1),
-        bank.lanes.eq(port.lanes),
-        bank.index.eq(_within(port.index, size)),
-        bank.data[0].eq(port.data[0]),
-    ]

@@ -62,9 +62,9 @@ class AluUnit(wiring.Component):
 
     Timing: one micro-op a cycle. An item taken in cycle t reads its operands in t and writes
     `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
-    ports are transparent. A micro-op that reads what one before it has yet to write is taken
-    when that is written. A REQUANTIZE with parameters other than those of the micro-op before it
-    in its instruction is taken when everything before it is written and its parameters have been
+    ports give what is being written. A micro-op that reads what one before it has yet to write is
+    taken when that is written. A REQUANTIZE with parameters other than those of the micro-op before
+    it in its instruction is taken when everything before it is written and its parameters have been
     read, one a cycle.
 
     Ports

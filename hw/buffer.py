@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value, signed, unsigned
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory, ReadPort, WritePort
 from amaranth.lib.wiring import In, Out
@@ -73,19 +73,18 @@ class Scratchpad(wiring.Component):
     copy of the memory, so that a block RAM needs one port to read and one to write.
 
     Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
-    in which the element is written gives the old value, of a ``transparent`` port the new one::
+    in which the element is written gives the old value::
 
         cycle          0     1     2
         write.enable   1
         read.index     i     i
-        read.data            old   new       (transparent: new, new)
+        read.data            old   new
 
     Parameters
     ----------
     element_bits, depth : geometry, depth a power of two
     write_elements, lanes : of the write port; ``lanes`` divides ``element_bits``
     read_elements : elements that each read port gives; the ports are ``read0``, ``read1``, …
-    transparent : the numbers of the read ports that are transparent
     """
 
     def __init__(
@@ -96,7 +95,6 @@ class Scratchpad(wiring.Component):
         write_elements: int = 1,
         lanes: int = 1,
         read_elements: Sequence[int] = (1,),
-        transparent: Sequence[int] = (),
     ) -> None:
         if element_bits % lanes:
             raise ValueError(f"{lanes} lanes do not divide an element of {element_bits} bits")
@@ -104,7 +102,6 @@ class Scratchpad(wiring.Component):
         self._depth = depth
         self._lanes = lanes
         self._read_elements = tuple(read_elements)
-        self._transparent = frozenset(transparent)
         self._log_banks = _log2(max(write_elements, *read_elements))
         super().__init__(
             {
@@ -165,30 +162,13 @@ class Scratchpad(wiring.Component):
                     ),
                     reader.en.eq(port.enable),
                 ]
-                output = Value.cast(reader.data)
-                if number in self._transparent:
-                    output = self._forward(m, f"{number}_{bank}", writer, reader)
-                outputs.append(output)
+                outputs.append(Value.cast(reader.data))
             read_first = Signal(self._log_banks, name=f"read_first_{number}")
             with m.If(port.enable):
                 m.d.sync += read_first.eq(first)
             ordered = _rotate(outputs, -read_first, banks)
             m.d.comb += [port.data[j].eq(ordered[j]) for j in range(elements)]
         return m
-
-    def _forward(self, m: Module, name: str, writer: WritePort, reader: ReadPort) -> Value:
-        """The word that ``reader`` gives, with the lanes written in the same cycle replaced."""
-        hit = Signal(self._lanes, name=f"forward_{name}")
-        word = Signal.like(Value.cast(writer.data), name=f"forwarded_{name}")
-        lane_bits = self._element_bits // self._lanes
-        with m.If(reader.en):
-            m.d.sync += hit.eq(Mux(writer.addr == reader.addr, writer.en, 0))
-            m.d.sync += word.eq(Value.cast(writer.data))
-        old = Value.cast(reader.data)
-        return Cat(
-            Mux(hit[lane], word.word_select(lane, lane_bits), old.word_select(lane, lane_bits))
-            for lane in range(self._lanes)
-        )
 
 
 def _padded(values: list[Value], count: int) -> list[Value]:
@@ -234,16 +214,13 @@ class Geometry:
         """A port that gives a beat of elements, or one element that is wider, in a cycle."""
         return ReadPortSignature(self.element_bits, self.depth, self.elements)
 
-    def scratchpad(
-        self, read_elements: Sequence[int] = (1,), transparent: Sequence[int] = ()
-    ) -> Scratchpad:
+    def scratchpad(self, read_elements: Sequence[int] = (1,)) -> Scratchpad:
         return Scratchpad(
             element_bits=self.element_bits,
             depth=self.depth,
             write_elements=self.elements,
             lanes=self.lanes,
             read_elements=read_elements,
-            transparent=transparent,
         )
 
 

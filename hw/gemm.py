@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -17,28 +17,31 @@ def tile_layout(memory: TileMemory) -> data.ArrayLayout:
     )
 
 
-def adder_tree(m: Module, terms: list[Any], name: str) -> Any:
-    """The sum of ``terms``, added pairwise so that each level is only one bit wider."""
+def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
+    """The sum of ``terms``, unsigned, and 1 for each addition of two that makes it: the carry into
+    an adder costs nothing, where adding a constant takes an adder more.
+
+    Each level is one bit wider than the one before it.
+    """
     level = 0
     while len(terms) > 1:
         sums = []
-        for position in range(0, len(terms) - 1, 2):
-            total = terms[position] + terms[position + 1]
-            node = Signal(Shape.cast(total.shape()), name=f"{name}_{level}_{position // 2}")
+        for position in range(0, len(terms), 2):
+            total = (Cat(1, terms[position]) + Cat(1, terms[position + 1]))[1:]
+            node = Signal(len(total), name=f"{name}_{level}_{position // 2}")
             m.d.comb += node.eq(total)
             sums.append(node)
-        if len(terms) % 2:
-            sums.append(terms[-1])
         terms = sums
         level += 1
     return terms[0]
 
 
 class DotProducts(wiring.Component):
-    """``sums[b][j] = sum over k of inp[b][k] * wgt[j][k]``, exactly, for a pair of tiles a cycle.
+    """``less_one[b][j] = -1 + sum over k of inp[b][k] * wgt[j][k]``, a pair of tiles a cycle.
 
     Timing: tiles presented in one cycle give their sums `LATENCY` cycles later: products are
-    registered, then the sums of two of them, then the sums themselves.
+    registered, then the sums of two of them, then the sums themselves. In the cycle after
+    ``clear`` all sums are as if they were 0.
 
     One multiplication makes the products of one input x with the weights v and w of two outputs,
     where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
@@ -47,22 +50,26 @@ class DotProducts(wiring.Component):
         (v * 2^n + w + h) * x  =  (v * x) * 2^n + w * x + h * x
 
     Two such are added, and the h * x of both, which all outputs share, taken off again. Then each
-    half is the sum of two products, of which there are fewer than 2^n values: with an offset that
-    makes the least of them 0, no half borrows from the other or overflows. A DSP slice of an FPGA
-    holds the multiplier, its register, and an adder, so that only sums of four products and more
-    are made of logic; and the numbers are of 32 bits at the most, which simulate quickly.
+    half is the sum of two products, at most 2^(n - 1) and more than its negative: with an offset of
+    2^(n - 1) - 1, no half borrows from the other or overflows. A DSP slice of an FPGA holds the
+    multiplier, its register, and an adder, so that only sums of four products and more are made of
+    logic; and the numbers are of 32 bits at the most, which simulate quickly.
+
+    With the carries of their adders, p such halves make p * 2^(n - 1) - 1 more than the sum of
+    products: a power of two, which is one bit, and the one that the sum is less by.
     """
 
     LATENCY = 3
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        width = config.inp_width + config.wgt_width + config.log_block_in
+        width = config.inp_width + config.wgt_width + config.log_block_in - 1
         super().__init__(
             {
                 "inp": In(tile_layout(config.inp)),
                 "wgt": In(tile_layout(config.wgt)),
-                "sums": Out(
+                "clear": In(1),
+                "less_one": Out(
                     data.ArrayLayout(
                         data.ArrayLayout(signed(width), config.block_out), config.batch
                     )
@@ -74,8 +81,7 @@ class DotProducts(wiring.Component):
         m = Module()
         config = self._config
         half = config.inp_width + config.wgt_width
-        # The least sum of two products, but for its sign.
-        offset = (1 << half - 1) - (1 << min(config.inp_width, config.wgt_width))
+        offset = (1 << half - 1) - 1
         pairs = range(0, config.block_in, 2)
         for b in range(config.batch):
             shared = []
@@ -94,8 +100,11 @@ class DotProducts(wiring.Component):
                     lower.append(both[:half])
                     upper.append(both[half:])
                 for place, terms in enumerate((lower, upper)):
-                    total = adder_tree(m, terms, f"tree_b{b}_o{j + place}")
-                    m.d.sync += self.sums[b][j + place].eq(total - len(pairs) * offset)
+                    total = sum_and_carries(m, terms, f"tree_b{b}_o{j + place}")
+                    with m.If(self.clear):
+                        m.d.sync += self.less_one[b][j + place].eq(-1)
+                    with m.Else():
+                        m.d.sync += self.less_one[b][j + place].eq(Cat(total[:-1], ~total[-1]))
         return m
 
     def _product(self, m: Module, b: int, j: int, k: int) -> Signal:
@@ -123,7 +132,8 @@ class GemmUnit(wiring.Component):
 
     Timing: one micro-op a cycle, whatever accumulators they name. An item taken in cycle t reads
     its tiles in t, reads its accumulator in t + 3 and writes it in t + 4; the accumulators' read
-    port is transparent, so the next micro-op sees that value though it reads in the same cycle.
+    port gives what is being written, so the next micro-op sees that value though it reads in the
+    same cycle.
 
     Ports
     -----
@@ -190,7 +200,7 @@ class GemmUnit(wiring.Component):
         m.d.comb += [
             entering.write.eq(works),
             entering.reset.eq(item.context.reset),
-            entering.overwrite.eq(item.context.overwrite),
+            entering.adds.eq(~item.context.reset & ~item.context.overwrite),
             entering.dst.eq(item.indices.dst),
             entering.done.eq(taken & (item.last | item.error) & ~stopped),
             entering.error.eq(item.error),
@@ -204,7 +214,8 @@ class GemmUnit(wiring.Component):
         reading, writing = stages[DotProducts.LATENCY], stages[DotProducts.LATENCY + 1]
 
         m.d.comb += [
-            self.acc_read_enable.eq(reading.write & ~reading.reset & ~reading.overwrite),
+            dot_products.clear.eq(reading.reset),
+            self.acc_read_enable.eq(reading.write & reading.adds),
             self.acc_read_index.eq(reading.dst),
             self.acc_write_enable.eq(writing.write),
             self.acc_write_index.eq(writing.dst),
@@ -214,9 +225,9 @@ class GemmUnit(wiring.Component):
         m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                kept = Mux(writing.overwrite, 0, self.acc_read_data[b][j])
-                total = kept + dot_products.sums[b][j]
-                m.d.comb += self.acc_write_data[b][j].eq(Mux(writing.reset, 0, total))
+                kept = Mux(writing.adds, self.acc_read_data[b][j], 0)
+                total = Cat(1, dot_products.less_one[b][j]).as_signed() + Cat(1, kept).as_signed()
+                m.d.comb += self.acc_write_data[b][j].eq(total[1:])
         return m
 
 
@@ -225,7 +236,7 @@ class Stage(data.StructLayout):
 
     def __init__(self, index_width: int) -> None:
         super().__init__(
-            {"write": 1, "reset": 1, "overwrite": 1, "dst": index_width, "done": 1, "error": 1}
+            {"write": 1, "reset": 1, "adds": 1, "dst": index_width, "done": 1, "error": 1}
         )
 
 

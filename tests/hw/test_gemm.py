@@ -39,11 +39,11 @@ def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
                 ctx.set(dut.inp, inputs[cycle].tolist())
                 ctx.set(dut.wgt, weights[cycle].tolist())
             if cycle >= DotProducts.LATENCY:
-                got.append([list(row) for row in ctx.get(dut.sums)])
+                got.append([list(row) for row in ctx.get(dut.less_one)])
             await ctx.tick()
 
     simulate(dut, check)
-    assert np.array_equal(got, inputs @ weights.transpose(0, 2, 1))
+    assert np.array_equal(np.array(got) + 1, inputs @ weights.transpose(0, 2, 1))
 
 
 def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
