@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -132,16 +132,23 @@ class CounterBank(wiring.Component):
             self.value.eq(show.data),
             self.settled.eq((unsettled == 0) & ~self.counting),
         ]
-        for number, (name, width) in enumerate(self._events.items()):
-            count = Signal(self._recent_width(width), name=f"recent_{name}")
-            mine = Signal(name=f"turn_of_{name}")
-            m.d.comb += mine.eq(turn == number)
-            with m.If(mine):
-                m.d.comb += recent.eq(count)
+        # What has come since its counter's last turn, for all counters at once: a bit of each in
+        # every plane, added up plane by plane.
+        added = [getattr(self, name) for name in self._events]
+        mine = Signal(len(added))
+        m.d.comb += mine.eq(1 << turn)
+        carry: Any = 0
+        for number in range(len(recent)):
+            plane = Signal(len(added), name=f"plane_{number}")
+            bits = Cat(event[number] if number < len(event) else 0 for event in added)
+            wide = Cat(self._recent_width(len(event)) > number for event in added)
+            kept = plane & ~mine
             with m.If(self.clear):
-                m.d.sync += count.eq(0)
+                m.d.sync += plane.eq(0)
             with m.Else():
-                m.d.sync += count.eq(Mux(mine, 0, count) + getattr(self, name))
+                m.d.sync += plane.eq((kept ^ bits ^ carry) & wide)
+            carry = (kept & bits) | (kept & carry) | (bits & carry)
+            m.d.comb += recent[number].eq(plane.bit_select(turn, 1))
         return m
 
     def _recent_width(self, width: int) -> int:

@@ -103,7 +103,7 @@ class InOrder(wiring.Component):
     unit_ready : that unit can take it
     may_start : nothing before it, or elsewhere, keeps it from starting
     start : it is handed to its unit in this cycle
-    pending : whether something is issued and not retired; for each unit and, bit 0, for nobody
+    pending : for each unit and, bit 0, for nobody: whether it has what is not retired
     done, error : from each unit, a pulse for an instruction that is done; with an error no more
         of that unit's are
     drained : the units have nothing under way on the bus
@@ -204,7 +204,7 @@ class InOrder(wiring.Component):
 
         # Retire.
         oldest = in_flight.o.payload
-        done, failure = self._completion(m, in_flight)
+        done, failure, finished = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
             full.eq(Cat(oldest[f"push_{side}"] & give.full for side, give in gives.items()).any()),
@@ -221,7 +221,7 @@ class InOrder(wiring.Component):
                 refused.eq(1),
             ]
 
-        # Status: what is held, what of that is issued (pending), what of that is being executed.
+        # Status: what is held, what of that is issued, and what of that its unit is at.
         held = Signal(range(2 * _IN_FLIGHT))
         issued = Signal(range(_IN_FLIGHT + 1))
         activity = self.activity
@@ -234,14 +234,12 @@ class InOrder(wiring.Component):
             activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
         ]
         for unit in range(len(self._causes) + 1):
-            executing = Signal(range(_IN_FLIGHT + 1), name=f"executing_{unit}")
-            m.d.sync += executing.eq(executing + activity.starts[unit] - activity.ends[unit])
-            m.d.comb += activity.busy[unit].eq(executing != 0)
             count = Signal(range(_IN_FLIGHT + 1), name=f"pending_{unit}")
-            m.d.sync += count.eq(
-                count + (issue & (self.unit == unit)) - (retire & (oldest.unit == unit))
-            )
-            m.d.comb += self.pending[unit].eq(count != 0)
+            m.d.sync += count.eq(count + activity.starts[unit] - (retire & (oldest.unit == unit)))
+            m.d.comb += [
+                self.pending[unit].eq(count != 0),
+                activity.busy[unit].eq(count != (finished[unit - 1] if unit else 0)),
+            ]
         nothing_more, starved, overflowing = Signal(), Signal(), Signal()
         m.d.comb += [
             nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
@@ -269,20 +267,22 @@ class InOrder(wiring.Component):
             m.d.comb += lacks.eq(waits & flags[f"pop_{side}"] & ~take.available)
         return m
 
-    def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal]:
-        """Whether the oldest instruction in flight is done, and the cause if it has failed.
+    def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, list[Signal]]:
+        """Whether the oldest instruction in flight is done, the cause if it has failed, and for
+        each unit how many are done that have not retired.
 
         Instructions of several units may be done before the oldest one is, so that what is done
         is counted until its instruction is the oldest.
         """
         oldest = in_flight.o.payload
-        done, failure = Signal(), Signal(3)
+        done, failure, finished = Signal(), Signal(3), []
         with m.If(oldest.cause != 0):
             m.d.comb += failure.eq(oldest.cause)
         with m.Elif(oldest.unit == 0):
             m.d.comb += done.eq(1)
         for number, cause in enumerate(self._causes):
             count = Signal(range(_IN_FLIGHT + 1), name=f"done_{number}")
+            finished.append(count)
             error = Signal(name=f"error_{number}")
             mine = Signal(name=f"oldest_is_{number}")
             m.d.comb += mine.eq((oldest.unit == number + 1) & (oldest.cause == 0))
@@ -297,4 +297,4 @@ class InOrder(wiring.Component):
                 m.d.comb += done.eq(count != 0)
                 with m.If(error & (count == 0)):
                     m.d.comb += failure.eq(cause)
-        return done, failure
+        return done, failure, finished
