@@ -197,6 +197,7 @@ class UopLoop:
     dst: int
     src: int
     wgt: int
+    label: Label | None = None
 
 
 @dataclass(eq=False)
@@ -219,6 +220,8 @@ class Kernel:
 class WaitForAlu:
     """What GEMM does later, independent or not, begins after what the ALU has to do by now."""
 
+    label: Label | None = None
+
 
 @dataclass(eq=False)
 class Token:
@@ -229,6 +232,7 @@ class Token:
     source: Module
     target: Module
     when: Expr | None = None
+    label: Label | None = None
 
 
 @dataclass(eq=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-_FOLDER = str(Path(__file__).parent)
+_FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ def _cell(file: str) -> str | None:
 def caller() -> Origin:
     """The line being executed that called into this folder; those of operators/ are callers."""
     frame = sys._getframe(1)
-    while str(Path(frame.f_code.co_filename).parent) == _FOLDER and frame.f_back is not None:
+    while _is_own(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
     return Origin(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _is_own(file: str) -> bool:
+    return Path(file).parent == _FOLDER

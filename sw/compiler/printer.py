@@ -31,6 +31,7 @@ from .ir import (
     Token,
     Uop,
     WaitForAlu,
+    walk,
 )
 from .names import Names
 
@@ -98,7 +99,8 @@ class _Printer:
                 )
                 self.write(stmt.body, depth)
             case Region():
-                self.line(depth, f"with {stmt.kind}():")
+                labels = (part.label for part in walk(stmt) if isinstance(part, Assign))
+                self.line(depth, f"with {stmt.kind}():", next(labels, None))
                 self.write(stmt.body, depth + 1)
             case Assign():
                 target = self.expr(Access(stmt.buffer, stmt.indices))
@@ -110,14 +112,14 @@ class _Printer:
             case Kernel():
                 self.kernel(stmt, depth)
             case WaitForAlu():
-                self.line(depth, "wait_for_alu()")
+                self.line(depth, "wait_for_alu()", stmt.label)
             case Token():
                 call = f"dep_{stmt.action}({stmt.source.name}, {stmt.target.name})"
                 if stmt.when is None:
-                    self.line(depth, call)
+                    self.line(depth, call, stmt.label)
                 else:
-                    self.line(depth, f"if {self.expr(stmt.when)}:")
-                    self.line(depth + 1, call)
+                    self.line(depth, f"if {self.expr(stmt.when)}:", stmt.label)
+                    self.line(depth + 1, call, stmt.label)
 
     def line(self, depth: int, text: str, label: Label | None = None) -> None:
         self.lines.append(("    " * depth + text, str(label) if label else ""))
@@ -170,12 +172,12 @@ class _Printer:
         for loop in stmt.loops:
             depth += 1
             factors = f"dst={loop.dst}, src={loop.src}, wgt={loop.wgt}"
-            self.line(depth, f"with uop_loop({loop.extent}, {factors}):")
+            self.line(depth, f"with uop_loop({loop.extent}, {factors}):", loop.label)
         for unrolled in stmt.unrolled:
             depth += 1
             var = self.name(unrolled.var, unrolled.var.name)
             self.line(depth, f"for {var} in range({unrolled.extent}):", unrolled.label)
-        self.line(depth + 1, self.uop(stmt.uop))
+        self.line(depth + 1, self.uop(stmt.uop), stmt.uop.label)
 
     def expr(self, value: Expr) -> str:
         match value:

@@ -108,7 +108,11 @@ class _Folder:
         while prod(item.extent for item in inner) > self.config.uop.depth:
             repeated.append(inner.pop(0))
         kernel = Kernel(
-            tuple(UopLoop(i.extent, *i.factors) for i in loops if any(i is c for c in chosen)),
+            tuple(
+                UopLoop(item.extent, *item.factors, item.loop.label)
+                for item in loops
+                if any(item is other for other in chosen)
+            ),
             tuple(item.loop for item in inner),
             nest.uop,
         )
@@ -140,7 +144,9 @@ class _Folder:
                         and outer.extent * inner.extent <= _MOST_ITERATIONS
                     ):
                         extent = outer.extent * inner.extent
-                        loop = replace(inner.loop, extent=extent)
+                        axes = f"{outer.loop.label.axis} and {inner.loop.label.axis}"
+                        label = replace(inner.loop.label, axis=axes)
+                        loop = replace(inner.loop, extent=extent, label=label)
                         place = loops.index(inner)
                         loops[place] = _Loop(loop, extent, inner.factors)
                         nest.uop = _renamed(nest.uop, outer.loop.var)

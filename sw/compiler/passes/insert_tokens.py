@@ -184,5 +184,6 @@ class _Tokens:
             if flags is not None:
                 when = condition(flags, [loop.var for loop in self.loops[stmt]])
                 always = isinstance(when, Const)
-                tokens.append(Token(action, *queue, None if always else when))
+                label = stmt.uop.label if isinstance(stmt, Kernel) else stmt.label
+                tokens.append(Token(action, *queue, None if always else when, label))
         return tokens

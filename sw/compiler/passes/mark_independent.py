@@ -43,7 +43,7 @@ def mark_independent(function: Function, config: Config) -> Function:
 
     def visit(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Kernel):
-            return seq(WaitForAlu(), marked[stmt]) if stmt in waits else marked[stmt]
+            return seq(WaitForAlu(stmt.uop.label), marked[stmt]) if stmt in waits else marked[stmt]
         return rebuild(stmt, visit)
 
     return replace(function, body=visit(function.body))

@@ -444,11 +444,12 @@ def test_lower_prints_what_build_refuses() -> None:
 
 def test_every_line_can_name_its_stage_axis_and_source() -> None:
     s, args = multiplied()
-    text = lower(s, args, env=ENV).labelled()
-    assert "# total, test_lowering_errors.py:" in text
-    allocations = [line for line in text.splitlines() if "allocate" in line]
-    assert allocations
-    assert all("test_lowering_errors.py:" in line for line in allocations)
+    lowered = lower(s, args, env=ENV, trace=True, labels=True)
+    label = re.compile(r"  # (x_buf|w_buf|total|y)(\.[a-z0-9 ]+)?, test_lowering_errors\.py:\d+$")
+    for _, text in lowered.steps:
+        for line in text.splitlines()[1:]:
+            assert label.search(line) or line.strip() == "with lifetime():", line
+    assert re.search(r"uop_loop.*# total\.ko, test_lowering_errors", lowered.labelled())
 
 
 def test_every_instruction_can_name_its_stage_and_source() -> None:
