@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from amaranth_vta.sw.compiler import te
 
 COMPILER = Path(__file__).parents[3] / "sw" / "compiler"
 FILES = sorted([*COMPILER.glob("*.py"), *COMPILER.glob("passes/*.py")])
@@ -24,7 +27,7 @@ sys.meta_path.insert(0, Refuse())
 sys.path.insert(0, sys.argv[1])
 import test_programs as programs
 env = programs.Environment(programs.PRESETS["tiny"])
-shape = programs.Convolution(1, 2, 2, (5, 7), (3, 3), 2, (1, 1, 1, 1), (1, 2, 2, 1))
+shape = programs.Convolution(1, 2, 2, (5, 7), (3, 3), 2, (1, 1, 1, 1), (1, 2, 2, 1), order=3)
 programs.check(programs.convolution(env, shape))
 """
 
@@ -36,6 +39,15 @@ def test_nothing_below_imports_operators(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         assert not any("operators" in name for name in names), names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_below_knows_the_name_of_an_operator(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for file in COMPILER.glob("operators/*.py"):
+        # Some operators are called like a part of an expression.
+        if f"def {file.stem}(" in file.read_text(encoding="utf-8") and not hasattr(te, file.stem):
+            assert not re.search(rf"(?<!np\.)\b{file.stem}\b", text), file.stem
 
 
 def test_a_convolution_of_ones_own_compiles_without_the_operators() -> None:
