@@ -173,7 +173,8 @@ class _Tiles:
             self._load_weights(tile, inputs, kernel_rows)
 
     def _load_image(self, tile: _Tile, inputs: int, kernel_rows: int) -> None:
-        c, rows = self.c, self.c.input_rows(tile.rows, kernel_rows)
+        c = self.c
+        rows = min(c.input_rows(tile.rows, kernel_rows), c.height)
         columns = min(c.input_columns(tile.columns), c.width)
         if columns == c.width and c.row_step == 1 and not any(c.pads):
             rows, columns = 1, rows * columns

@@ -256,7 +256,8 @@ class _Walk:
         units = (task.unit,) if self.overlap else ("gemm", "alu")
         begin = max(ready, *(self.free[unit] for unit in units))
         module.free = begin
+        if task.unit == "gemm" and task.multiplies and self.fill is None:
+            # Less the resets before it.
+            self.fill = begin - self.busy["gemm"]
         task.end = self.free[task.unit] = begin + task.amount
         self.busy[task.unit] += task.amount
-        if task.unit == "gemm" and task.multiplies and self.fill is None:
-            self.fill = begin

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.sw.compiler import te
-
 COMPILER = Path(__file__).parents[3] / "sw" / "compiler"
 FILES = sorted([*COMPILER.glob("*.py"), *COMPILER.glob("passes/*.py")])
 SCRIPT = """
@@ -44,10 +42,7 @@ def test_nothing_below_imports_operators(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_nothing_below_knows_the_name_of_an_operator(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for file in COMPILER.glob("operators/*.py"):
-        # Some operators are called like a part of an expression.
-        if f"def {file.stem}(" in file.read_text(encoding="utf-8") and not hasattr(te, file.stem):
-            assert not re.search(rf"(?<!np\.)\b{file.stem}\b", text), file.stem
+    assert not re.search("conv2d|pool2d|dense|depthwise|pointwise|residual|upsample", text)
 
 
 def test_a_convolution_of_ones_own_compiles_without_the_operators() -> None:
