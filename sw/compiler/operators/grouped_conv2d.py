@@ -272,7 +272,8 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     weight_loads = weight_tiles if steps == 1 else tiles * steps
     vectors = c.batch * workload.groups * c.outputs * c.output_height * c.output_width
     operations = 0 if knobs.in_turn else c.requantize.operations
-    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + operations)
+    resets = 0 if config.overwrite and knobs.is_whole(c) else 1
+    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + operations + resets)
     stored = vectors * config.out.element_bytes / config.bus_bytes
     return estimate(
         compute + tiles * (steps + 4) * TILE_CYCLES,

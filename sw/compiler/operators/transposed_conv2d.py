@@ -276,7 +276,8 @@ def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -
     steps = c.batch * c.outputs * v.steps * u.steps
     vectors = steps * v.stride * u.stride
     operations = 0 if knobs.in_turn else c.requantize.operations
-    compute = steps * c.inputs * v.kernel * u.kernel + vectors * operations
+    resets = 0 if config.overwrite and knobs.is_whole(c) else 1
+    compute = steps * c.inputs * v.kernel * u.kernel + vectors * (operations + resets)
     return estimate(
         compute + tiles * (loads * v.stride * u.stride + 4) * TILE_CYCLES,
         tiles * loads * region + weight_loads * weights,

@@ -7,8 +7,11 @@ is moved within the loops, which would be written twice, the reset stays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from itertools import takewhile
+
+import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.expr import Affine, Const, Var
@@ -38,12 +41,15 @@ def _visit(stmt: Stmt) -> Stmt:
     if not isinstance(stmt, Seq):
         return stmt
     parts: list[Stmt] = []
-    for part in stmt.body:
-        changed = _overwriting(part, parts[-1]) if parts else None
+    rest = list(stmt.body)
+    while rest:
+        updates = _updates_of(_reset_buffer(rest[0]), rest[1:])
+        changed = _overwriting(rest[0], updates)
         if changed is None:
-            parts.append(part)
+            parts.append(rest.pop(0))
         else:
-            parts[-1] = changed
+            parts += changed
+            del rest[: len(updates) + 1]
     return seq(*parts)
 
 
@@ -57,19 +63,48 @@ def _reset_buffer(stmt: Stmt) -> Buffer | None:
     return first.buffer if is_reset and not first.updates else None
 
 
-def _overwriting(stmt: Stmt, reset: Stmt) -> Stmt | None:
-    """``stmt`` with its first update of each element that ``reset`` sets to 0 setting it; None if
+def _updates_of(buffer: Buffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
+    """The first ones of ``parts``, as far as they do nothing but to update ``buffer``."""
+
+    def updates(stmt: Stmt) -> bool:
+        assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
+        moves_data = any(isinstance(part, Allocate) for part in walk(stmt))
+        return len(assigns) == 1 and assigns[0].buffer is buffer and not moves_data
+
+    return list(takewhile(updates, parts))
+
+
+def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
+    """``updates`` with the first one of each element that ``reset`` sets to 0 setting it; None if
     that cannot be told from the others, or takes more than one instruction."""
-    assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
-    moves_data = any(isinstance(part, Allocate) for part in walk(stmt))
-    if len(assigns) != 1 or assigns[0].buffer is not _reset_buffer(reset) or moves_data:
+    to_come = _elements(reset) if updates else None
+    if to_come is None:
         return None
-    # Where the loops have been cut, this may be but one of several that update parts of it.
-    updated, cleared = (
-        prod(part.extent for part in walk(nest) if isinstance(part, For) and part.var in variables)
-        for nest, variables in ((stmt, _outputs(stmt)), (reset, _outputs(reset)))
-    )
-    return _first(stmt) if updated == cleared else None
+    changed: list[Stmt] = []
+    for stmt in updates:
+        updated = _elements(stmt)
+        if updated is None or not (updated <= to_come or updated.isdisjoint(to_come)):
+            return None
+        first = _first(stmt) if updated <= to_come else stmt
+        if first is None:
+            return None
+        changed.append(first)
+        to_come -= updated
+    return None if to_come else changed
+
+
+def _elements(stmt: Stmt) -> set[int] | None:
+    """Of its buffer, which the one assignment of ``stmt`` assigns; None if that depends on loops
+    around it."""
+    (assign,) = (part for part in walk(stmt) if isinstance(part, Assign))
+    form = assign.buffer.flat(assign.indices)
+    extents = {part.var: part.extent for part in walk(stmt) if isinstance(part, For)}
+    if form is None or not form.terms.keys() <= extents.keys():
+        return None
+    found = np.array([form.const])
+    for var, factor in form.terms.items():
+        found = np.add.outer(found, factor * np.arange(extents[var])).reshape(-1)
+    return set(found.tolist())
 
 
 def _first(stmt: Stmt) -> Stmt | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,21 @@ def test_nothing_is_multiplied_by_inserted_zeros(run: Any, some: Callable[..., A
     run(function, inputs)
     # Of two by two phases one has four taps, two have two, and one has one.
     assert run.counters["gemm_uops"] == 6 * 5 * 2 * 9
+
+
+def test_each_phase_begins_by_overwriting(run: Any, some: Callable[..., Any]) -> None:
+    env = Environment(PRESETS["pynq-extended"])
+    workload = TransposedConv2d(1, 2, 1, 6, 5, (3, 3), Rescale(), (2, 2), (1, 1, 1, 1), (1, 1))
+    knobs = TransposedConv2dKnobs(1, 6, 5, 2, 2)
+    text = transposed_conv2d(workload, env, knobs).lowered.instructions()
+    assert "GEMM reset" not in text
+    assert " MULTIPLY " in text
+    # Where the stride is more than the kernel, some phases have no taps: these are reset.
+    function = transposed_conv2d(replace(workload, strides=(4, 2)), env)
+    assert "GEMM reset" in function.lowered.instructions()
+    inputs = arguments(workload, function.args, some, 0)
+    want = wanted(replace(workload, strides=(4, 2)), inputs, "int8")
+    np.testing.assert_array_equal(run(function, inputs), want)
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
