@@ -1,0 +1,220 @@
+"""Quantized networks with numbers at random, which cost what trained ones would."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array = npt.NDArray[Any]
+
+
+class QuantizedNetwork:
+    """A network that grows at its end, ``value``, with numbers at random.
+
+    ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations.
+    """
+
+    def __init__(self, seed: int, form: str, dtype: Any, shape: tuple[int, int, int]) -> None:
+        self.choose = random.Random(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.form, self.dtype = form, np.dtype(dtype)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {}
+        self.shape: tuple[int, ...] = (1, *shape)
+        self.input_shape = self.shape
+        # Standard deviation of the values, and their quantization.
+        self.deviation = 1.0
+        self.scale, self.zero = self.quantization(relu=False)
+        self.value = self.node("QuantizeLinear", "x", *self.parameters("x", self.scale, self.zero))
+
+    def node(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        output = output or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        return output
+
+    def constant(self, what: str, value: Any, dtype: Any = None) -> str:
+        name = f"{what}_{len(self.constants)}"
+        self.constants[name] = np.asarray(value, dtype)
+        return name
+
+    def parameters(self, what: str, scale: Any, zero: Any, dtype: Any = None) -> tuple[str, str]:
+        self.last = (
+            self.constant(f"{what}_scale", scale, np.float32),
+            self.constant(f"{what}_zero_point", zero, dtype or self.dtype),
+        )
+        return self.last
+
+    def quantization(self, relu: bool) -> tuple[float, int]:
+        limits = np.iinfo(self.dtype)
+        scale = self.deviation * (3 if relu else 6) / 255 * self.choose.uniform(0.5, 1.3)
+        middle = limits.min if relu else (limits.min + limits.max + 1) // 2
+        zero = self.choose.choice([middle, middle, middle + self.choose.randint(-40, 40)])
+        return scale, int(np.clip(zero, limits.min, limits.max))
+
+    def weights(self, outputs: int, *shape: int) -> tuple[Array, Array, Array, Array]:
+        """Weights, their scales, their zero points, and a bias in integers."""
+        # ONNX Runtime has no QLinearConv of int8 with uint8 weights.
+        known = self.form == "qdq" or self.dtype == np.uint8
+        unsigned = known and self.choose.random() < 0.3
+        signed = self.numbers.integers(-127, 128, (outputs, *shape))
+        scale = self.numbers.uniform(0.002, 0.02, outputs if self.choose.random() < 0.6 else ())
+        dtype = np.uint8 if unsigned else np.int8
+        zero = np.full(scale.shape, 128 if unsigned else 0, dtype)
+        bias = self.numbers.integers(-4000, 4000, outputs).astype(np.int32)
+        weights = (signed + 128 if unsigned else signed).astype(dtype)
+        self.deviation *= 73 * scale.mean() * np.prod(shape) ** 0.5
+        return weights, scale.astype(np.float32), zero, bias
+
+    def anchor(self, operator: str, data: tuple[Array, ...], relu: bool, **attributes: Any) -> None:
+        """A Conv or Gemm with what is around it, of ``data`` as `weights` gives it."""
+        weights, w_scale, w_zero, bias = data
+        source, x_scale, x_zero = self.value, self.scale, self.zero
+        self.scale, self.zero = self.quantization(relu)
+        x = self.parameters("x", x_scale, x_zero)
+        w_name = self.constant("weight", weights)
+        w = self.parameters("weight", w_scale, w_zero, w_zero.dtype)
+        b_name = self.constant("bias", bias)
+        if self.form == "qoperator" and operator == "Conv":
+            y = self.parameters("y", self.scale, self.zero)
+            inputs = (source, *x, w_name, *w, *y, b_name)
+            self.value = self.node("QLinearConv", *inputs, **attributes)
+            return
+        b_scale = self.constant("bias_scale", np.float32(x_scale) * w_scale)
+        axis: dict[str, Any] = {"axis": 0} if w_scale.ndim else {}
+        value = self.node(
+            operator,
+            self.node("DequantizeLinear", source, *x),
+            self.node("DequantizeLinear", w_name, *w, **axis),
+            self.node("DequantizeLinear", b_name, b_scale, **axis),
+            **attributes,
+        )
+        if relu:
+            value = self.node("Relu", value)
+        elif self.choose.random() < 0.3:
+            bounds = (-2 * self.deviation, self.deviation)
+            value = self.node("Clip", value, *(self.constant("c", b, np.float32) for b in bounds))
+        y = self.parameters("y", self.scale, self.zero)
+        self.value = self.node("QuantizeLinear", value, *y)
+
+    def in_float(self, operator: str, *inputs: str, relu: bool) -> None:
+        """An operator in float, quantized."""
+        value = self.node(operator, *inputs)
+        if relu:
+            value = self.node("Relu", value)
+        self.scale, self.zero = self.quantization(relu)
+        y = self.parameters("y", self.scale, self.zero)
+        self.value = self.node("QuantizeLinear", value, *y)
+
+    def dequantized(self) -> str:
+        x = self.parameters("x", self.scale, self.zero)
+        return self.node("DequantizeLinear", self.value, *x)
+
+    def convolution(
+        self,
+        outputs: int,
+        kernel: tuple[int, int],
+        strides: tuple[int, int],
+        pads: tuple[int, int, int, int],
+        relu: bool,
+        groups: int = 1,
+    ) -> None:
+        data = self.weights(outputs, self.shape[1] // groups, *kernel)
+        attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads, "group": groups}
+        self.anchor("Conv", data, relu, **attributes)
+        self.shape = (1, outputs, *self.size(kernel, strides, pads))
+
+    def size(
+        self, kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int]
+    ) -> list[int]:
+        return [
+            (extent + pads[axis] + pads[2 + axis] - kernel[axis]) // strides[axis] + 1
+            for axis, extent in enumerate(self.shape[2:])
+        ]
+
+    def add(self, branch: str, deviation: float, relu: bool) -> None:
+        """Adds ``branch``, in float."""
+        # The operands are of about the same size, or one is lost.
+        self.deviation = max(self.deviation, deviation)
+        self.in_float("Add", branch, self.dequantized(), relu=relu)
+
+    def average(self) -> None:
+        self.in_float("GlobalAveragePool", self.dequantized(), relu=False)
+        self.shape = (*self.shape[:2], 1, 1)
+
+    def pooling(self, size: int, stride: int, pads: tuple[int, int, int, int]) -> None:
+        kernel, strides = (size, size), (stride, stride)
+        attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
+        self.value = self.node("MaxPool", self.value, **attributes)  # type: ignore[arg-type]
+        self.shape = (1, self.shape[1], *self.size(kernel, strides, pads))
+
+    def matrix_product(self, outputs: int, relu: bool) -> None:
+        features = int(np.prod(self.shape[1:]))
+        self.value = self.node("Flatten", self.value)
+        data = self.weights(outputs, features)
+        if self.form == "qdq":
+            self.anchor("Gemm", data, relu, transB=1)
+            return
+        x = self.parameters("x", self.scale, self.zero)
+        weights, w_scale, w_zero, _ = data
+        w = self.parameters("weight", w_scale, w_zero, w_zero.dtype)
+        self.scale, self.zero = self.quantization(relu=False)
+        y = self.parameters("y", self.scale, self.zero)
+        w_name = self.constant("weight", np.ascontiguousarray(weights.T))
+        self.value = self.node("QLinearMatMul", self.value, *x, w_name, *w, *y)
+
+    def model(self) -> onnx.ModelProto:
+        """Ends the network."""
+        self.node("DequantizeLinear", self.value, *self.last, output="y")
+        graph = helper.make_graph(
+            self.nodes,
+            "random",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", *self.input_shape[1:]])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(data, name) for name, data in self.constants.items()],
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        output = onnx.shape_inference.infer_shapes(model).graph.output[0].type.tensor_type
+        model.graph.output[0].type.tensor_type.shape.CopyFrom(output.shape)
+        return model
+
+    def images(self, count: int) -> Array:
+        return self.numbers.normal(0, 1, (count, *self.input_shape[1:])).astype(np.float32)
+
+
+def residual_network(
+    dtype: Any, shape: tuple[int, int, int], blocks: list[tuple[int, int]], classes: int
+) -> QuantizedNetwork:
+    """A ResNet: a 7×7 first layer, pooling, basic blocks, an average and a product.
+
+    ``shape`` is that of an image (channels, height, width); ``blocks`` are the channels and
+    strides of each. A block with a stride has a 1×1 convolution beside it.
+    """
+    network = QuantizedNetwork(1, "qdq", dtype, shape)
+    network.convolution(blocks[0][0], (7, 7), (2, 2), (3, 3, 3, 3), relu=True)
+    network.pooling(3, 2, (1, 1, 1, 1))
+    for channels, stride in blocks:
+        begin = network.value, network.scale, network.zero, network.deviation, network.shape
+        branch = network.dequantized()
+        if stride > 1:
+            network.convolution(channels, (1, 1), (stride, stride), (0, 0, 0, 0), relu=False)
+            branch = network.dequantized()
+        deviation = network.deviation
+        network.value, network.scale, network.zero, network.deviation, network.shape = begin
+        network.convolution(channels, (3, 3), (stride, stride), (1, 1, 1, 1), relu=True)
+        network.convolution(channels, (3, 3), (1, 1), (1, 1, 1, 1), relu=False)
+        network.add(branch, deviation, relu=True)
+    network.average()
+    network.matrix_product(classes, relu=False)
+    return network
+
+
+def resnet18() -> QuantizedNetwork:
+    """ResNet-18 on images of 224×224 pixels, activations uint8, weights int8 and uint8."""
+    sizes = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
+    return residual_network(np.uint8, (3, 224, 224), sizes, 1000)
