@@ -1,10 +1,11 @@
 """Measures what the README says of performance, and writes it there: ``make performance``.
 
-    python benchmarks/performance.py [--seconds 10]
+    python benchmarks/performance.py [--seconds 10] [--area]
 
 Rates and convolutions on the RTL of `pynq-extended` with the memory ``ddr``, how fast the machine
 simulates, and its area from ``bitstreams/resources.md`` (``make resources``). What stands between
-the two markers of the README is replaced. Ends with 1 if a result is wrong.
+the markers of the README is replaced; with ``--area`` only its area, which measures nothing. Ends
+with 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from amaranth_vta.sw.runtime.counters import Spent
 
 REPOSITORY = Path(__file__).parent.parent
 README, RESOURCES = REPOSITORY / "README.md", REPOSITORY / "bitstreams" / "resources.md"
-BEGIN, END = "<!-- made by `make performance` -->\n", "<!-- end -->\n"
+MEASURED, AREA = "<!-- made by `make performance` -->\n", "<!-- made from resources.md -->\n"
+END = "<!-- end -->\n"
 CONFIG, DRAM = "pynq-extended", "ddr"
 # Of the whole machine of pynq, before registers were put before its inputs in the simulator.
 SPEED_BEFORE = 366
@@ -33,7 +35,11 @@ SPEED_BEFORE = 366
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each speed measured (10)")
+    parser.add_argument("--area", action="store_true", help="renew the area alone")
     arguments = parser.parse_args()
+    replace(AREA, area())
+    if arguments.area:
+        return 0
     config = PRESETS[CONFIG]
     layers = list(measure_layers(config, "rtl", DRAM))
     rates = [item for kind in KINDS for item in measure_rates(kind, config, "rtl", DRAM)]
@@ -41,20 +47,27 @@ def main() -> int:
         name: simulated_cycles_per_second(PRESETS[name], "ideal", arguments.seconds)
         for name in ("pynq", CONFIG)
     }
-    text = "\n".join([*_layers(layers), "", *_rates(rates), "", *_speeds(speeds), "", *_area(), ""])
-    readme = README.read_text(encoding="utf-8")
-    before, rest = readme.split(BEGIN)
-    README.write_text(before + BEGIN + text + END + rest.split(END)[1], encoding="utf-8")
-    print(text)
+    lines = [*_layers(layers), "", *_rates(rates), "", *_speeds(speeds)]
+    replace(MEASURED, lines)
+    print("\n".join(lines))
     return 1 if any(item.mismatches for item in (*layers, *rates)) else 0
+
+
+def replace(marker: str, lines: Sequence[str]) -> None:
+    """Puts ``lines`` into the README, between ``marker`` and the end that follows it."""
+    before, rest = README.read_text(encoding="utf-8").split(marker)
+    after = rest.partition(END)[2]
+    text = "\n".join(lines)
+    README.write_text(f"{before}{marker}{text}\n{END}{after}", encoding="utf-8")
 
 
 def _layers(layers: Sequence[Measurement]) -> list[str]:
     lines = [
-        f"Convolutions of ResNet-18 with bias, requantization and clipping, from launch to done, "
-        f"everything in DRAM at the start (`vta bench resnet18-layers`: `{CONFIG}`, RTL, memory "
-        f"`{DRAM}`). The bound is the larger of a multiplication a cycle and of the bus time of "
-        "each tensor once. The last two columns are from the machine's counters.",
+        "Convolutions of ResNet-18 with bias, requantization and clipping, by the schedules that "
+        "the compiler chooses, from launch to done, everything in DRAM at the start (`vta bench "
+        f"resnet18-layers`: `{CONFIG}`, RTL, memory `{DRAM}`). The bound is the larger of a "
+        "multiplication a cycle and of the bus time of each tensor once. The last two columns are "
+        "from the machine's counters.",
         "",
         *_head("layer", "cycles", "bound", "of bound", "target", "GEMM busy", "GEMM beside load"),
     ]
@@ -97,7 +110,8 @@ def _speeds(speeds: dict[str, float]) -> list[str]:
     ]
 
 
-def _area() -> list[str]:
+def area() -> list[str]:
+    """The lines about area: the first table of the report on resources."""
     lines = RESOURCES.read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| machine"))
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))

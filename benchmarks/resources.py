@@ -2,8 +2,9 @@
 
     python benchmarks/resources.py [--config pynq --config pynq-extended] [-o FILE]
 
-Writes ``bitstreams/resources.md``. Nothing is placed or routed: these are the cells that synthesis
-makes, each module by itself. Needs the extra ``synthesis``; takes minutes for each configuration.
+Writes ``bitstreams/resources.md``, and its first table into the README. Nothing is placed or
+routed: these are the cells that synthesis makes, each module by itself. Needs the extra
+``synthesis``; takes minutes for each configuration.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from performance import AREA, area, replace
+
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.elaborate import verilog
 
 REPOSITORY = Path(__file__).parent.parent
 BUILD = REPOSITORY / "build"
+REPORT = REPOSITORY / "bitstreams" / "resources.md"
 COLUMNS = ("LUT", "FF", "DSP", "BRAM36")
 # What a machine of the default configuration may take, what the device has, and what others take.
 LIMITS = (26_600, None, 192, 140)
@@ -174,7 +178,7 @@ def tables(results: dict[str, tuple[Config, dict[str, Usage]]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", action="append", help="may be given several times")
-    parser.add_argument("-o", type=Path, default=REPOSITORY / "bitstreams" / "resources.md")
+    parser.add_argument("-o", type=Path, default=REPORT)
     arguments = parser.parse_args()
     results = {}
     for name in arguments.config or ["pynq", "pynq-extended"]:
@@ -197,6 +201,8 @@ def main() -> None:
     ]
     arguments.o.write_text("\n".join(lines) + "\n")
     print("\n".join(lines[6:]))
+    if arguments.o == REPORT:
+        replace(AREA, area())
 
 
 if __name__ == "__main__":

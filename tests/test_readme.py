@@ -45,3 +45,9 @@ def test_the_index_lists_every_record_and_page() -> None:
         if path.suffix in (".md", ".ipynb")
     ]
     assert [page for page in pages if page.name != "index.md" and f"({page})" not in index] == []
+
+
+def test_the_area_in_the_readme_is_that_of_the_report() -> None:
+    report = (ROOT / "bitstreams" / "resources.md").read_text(encoding="utf-8")
+    table = report[report.index("| machine") :].partition("\n\n")[0]
+    assert table in README, "run `python benchmarks/performance.py --area`"
