@@ -79,6 +79,13 @@ def test_constants_that_are_not_exact_are_found_out() -> None:
     assert (wrong.evaluate(pairs) != added(a, b, y)).any()
 
 
+def test_what_the_search_finds_is_checked_on_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = FixedPoint.first_sums
+    monkeypatch.setattr(FixedPoint, "first_sums", lambda *args: right(*args) + (1 << 16))
+    with pytest.raises(NotExact):
+        addition_constants(*CASES[0], PRESETS["pynq"], added(*CASES[0]))
+
+
 def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
     # Halves of float32 products are rounded this way and that.
     huge = Quantized(1e8), Quantized(1.0), Quantized(1.0)

@@ -1,0 +1,55 @@
+"""Convolutions and matrix products of the library after every pass, and on the RTL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators import conv2d, dense
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
+from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize("kind", ["strides", "dilations", "dense"])
+def test_no_pass_changes_what_a_product_does(
+    config: str, kind: str, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS[config])
+    requantize = Rescale() if env.config.requantize else Requantize(3, -100, 90)
+    module: Any = dense if kind == "dense" else conv2d
+    workload: Any = Dense(3, 2, 3, requantize)
+    knobs: Any = DenseKnobs(2, 2, 1, ahead=True)
+    if kind == "strides":
+        workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
+        knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
+    if kind == "dilations":
+        workload = Conv2d(1, 1, 2, 4, 5, (2, 2), requantize, dilations=(2, 3), pads=(0, 1, 1, 0))
+        knobs = Conv2dKnobs(2, 2, 3, 1, 1, weights_outside=False)
+    schedule = module.scheduled(workload, env, knobs)
+    args, rng = schedule[1], np.random.default_rng(0)
+    x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
+    shape = args[2].shape
+    if isinstance(requantize, Rescale):
+        channels = shape[0] * shape[-1]
+        scale = rng.uniform(0.005, 0.1, channels)
+        parameters = te.requantization_parameters(
+            rng.integers(-90, 90, channels), scale, 3, -99, 99
+        )
+        tiles = np.moveaxis(parameters.reshape(shape[0], 1, shape[-1], -1), -1, 1)
+        constants = np.repeat(tiles, shape[-2], axis=2)
+    else:
+        constants = rng.integers(-90, 90, shape).astype(np.int32)
+    inputs = [x, w, constants]
+    want = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
+    assert len(np.unique(want)) > 8
+    interpreted(schedule, inputs, want, env)
+    function = getattr(module, kind if kind == "dense" else "conv2d")(workload, env, knobs)
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
