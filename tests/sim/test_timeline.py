@@ -127,3 +127,20 @@ def test_instructions_beyond_the_memory_do_not_stop_the_timeline() -> None:
     result = device.run(0xFF0, 3)
     assert result.fault is not None
     assert result.fault.cause == "bus_error"
+
+
+def test_what_a_stopped_run_was_at_is_not_in_the_next_one() -> None:
+    endless = Gemm(uop_end=1, iter_out=16383, iter_in=16383)
+    stopped: list[Instruction] = [Load(memory=Memory.UOP, x_size=1), endless, Finish()]
+    encode = isa.instruction_set(TINY).encode
+    found = []
+    for first in (stopped, None):
+        timeline = Timeline()
+        device = open_device("pysim", TINY, 0x4000, timeline=timeline)
+        for program in (first, PROGRAM):
+            if program is not None:
+                words = b"".join(encode(item).to_bytes(16, "little") for item in program)
+                device.write(0x1000, words)
+                device.run(0x1000, len(program), 0.05 if program is stopped else None)
+        found.append(timeline.text())
+    assert found[0] == found[1]
