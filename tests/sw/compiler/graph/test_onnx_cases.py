@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 
@@ -24,7 +27,7 @@ REFUSED = {
 }
 
 
-def cases() -> list[TestCase]:
+def cases(opsets: range) -> list[TestCase]:
     # They divide by zero on purpose, and speak of what will be removed.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -34,11 +37,11 @@ def cases() -> list[TestCase]:
         for case in found
         if case.model is not None
         and all(node.op_type in OPERATORS for node in case.model.graph.node)
-        and case.model.opset_import[0].version in range(13, 27)
+        and case.model.opset_import[0].version in opsets
     ]
 
 
-CASES = cases()
+CASES = cases(range(13, 27))
 
 
 def test_the_cases_are_there() -> None:
@@ -56,3 +59,34 @@ def test_a_case_is_as_onnx_runtime_has_it(case: TestCase) -> None:
     assert case.data_sets
     for inputs, _ in case.data_sets:
         assert session.check(dict(zip(session.inputs, inputs, strict=True))).ok
+
+
+# QLinearConv has not changed since its first version, which is the one that its case has.
+PRODUCTS = [case for case in cases(range(10, 27)) if case.name.startswith("test_qlinear")]
+# Why they are the host's: weights less their zero point are of nine bits, or matrices are many.
+REASONS = {
+    "qlinearconv": "its weights, their zero point taken off, are not int8",
+    "qlinearmatmul_2D": "its weights, their zero point taken off, are not int8",
+    "qlinearmatmul_3D": "its second factor is not one matrix",
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=[case.name for case in PRODUCTS])
+def test_a_product_with_constant_weights_is_as_onnx_has_it(case: TestCase) -> None:
+    """The cases have weights and scales as inputs; here they are constants, as in networks."""
+    assert case.model is not None
+    assert case.data_sets
+    for inputs, (expected,) in case.data_sets:
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        model.opset_import[0].version = max(13, model.opset_import[0].version)
+        names = [item.name for item in model.graph.input]
+        for name, value in list(zip(names, inputs, strict=True))[1:]:
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        del model.graph.input[1:]
+        with Session(model, "tiny-extended") as session:
+            report = session.check({names[0]: inputs[0]})
+            (layer,) = [item for item in session.layers if item.operator != "layout"]
+        assert report.ok
+        np.testing.assert_array_equal(next(iter(report.outputs.values())), expected)
+        assert layer.reason == next(why for what, why in REASONS.items() if what in case.name)
