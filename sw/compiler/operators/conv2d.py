@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 from amaranth_vta.hw.config import Config
@@ -179,6 +179,7 @@ def conv2d(
     return build_best(name, choose(workload, env.config).ranked, built)
 
 
+@cache
 def choose(workload: Conv2d, config: Config) -> Choice[Conv2dKnobs]:
     """The knobs that are estimated to take the fewest cycles, and what else was considered."""
     return best_of(

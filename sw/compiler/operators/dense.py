@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 from amaranth_vta.hw import isa
@@ -126,6 +126,7 @@ def scheduled(
     return s, [x, w, bias, y]
 
 
+@cache
 def choose(workload: Dense, config: Config) -> Choice[DenseKnobs]:
     """The knobs that are estimated to take the fewest cycles, and what else was considered."""
     return best_of(candidates(workload, config), partial(estimated, workload, config))
