@@ -174,6 +174,13 @@ def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
     assert result["Sin"] == "the machine has no Sin"
 
 
+def test_transposed_convolutions_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq)
+    model = graph.node("ConvTranspose", graph.weights(5, 3, 2, 2)).qdq(2**-3).model()
+    reason = "it sums in float: ONNX has no form of it on integers"
+    assert placed(model)["ConvTranspose"] == reason
+
+
 def test_sums_that_could_wrap_are_the_hosts(qdq: Make) -> None:
     narrow = replace(PRESETS["tiny"], log_acc_width=4, log_acc_buff_size=10)
     assert placed(convolution(qdq).model(), narrow)["QLinearConv"] == (
