@@ -5,6 +5,7 @@ integers does. Here
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- QLinearConv and QLinearMatMul of uint8 have weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
   becomes QLinearConv with weights of one, then Clip,
 - operators that only move or choose elements move or choose integers instead,
@@ -22,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from .integer_averages import fuse_average
-from .integer_products import fuse_product
+from .integer_products import fuse_product, match_weights
 from .load_model import infer
 from .network import Network, Node
 from .quantization import INT8, clip_node, integer_limits, is_clamp, only_reader, parameters_of
@@ -44,6 +45,7 @@ def canonical(network: Network) -> Network:
         _hoist_over_padding,
         _cancel,
         fuse_product,
+        match_weights,
         fuse_average,
         _clamp_integers,
     ]

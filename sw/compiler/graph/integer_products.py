@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -211,6 +211,24 @@ def _integer_bias(
     if values.size != channels or max(values.shape, default=1) != values.size:
         return None
     return values.reshape(channels)
+
+
+def match_weights(network: Network, node: Node) -> bool:
+    """A QLinearConv or QLinearMatMul of uint8 by constant int8 becomes one by uint8: on processors
+    without an instruction for it ONNX Runtime saturates the former's sums of two products."""
+    if node.domain or node.operator not in ("QLinearConv", "QLinearMatMul"):
+        return False
+    weight, zero = (network.constants.get(node.inputs[index]) for index in (3, 5))
+    data = network.types.get(node.inputs[0])
+    if weight is None or zero is None or data is None:
+        return False
+    if data.dtype != np.uint8 or weight.dtype != np.int8:
+        return False
+    inputs = list(node.inputs)
+    for index, moved in zip((3, 5), _like_data(weight, zero, data.dtype), strict=True):
+        inputs[index] = network.add_constant(f"{inputs[index]}_uint8", moved)
+    network.nodes[network.nodes.index(node)] = replace(node, inputs=tuple(inputs))
+    return True
 
 
 def _like_data(weight: Array, zero: Array, dtype: np.dtype) -> tuple[Array, Array]:

@@ -172,3 +172,19 @@ def test_a_result_that_is_also_read_in_float_is_left_in_float(qdq: Make) -> None
 def test_a_change_of_scale_is_kept(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).qdq(2**-4)
     assert left_in_float(graph) == {"QuantizeLinear": 2, "DequantizeLinear": 2}
+
+
+def test_weights_under_unsigned_data_are_unsigned(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8), np.uint8).quantize(2**-5, 120)
+    x = graph.constant(2**-5, np.float32), graph.constant(120, np.uint8)
+    w = graph.constant([[[[2]], [[-128]], [[127]]]] * 2, np.int8)
+    scales = graph.constant([2**-7, 2**-6], np.float32), graph.constant([0, 0], np.int8)
+    y = graph.constant(2**-4, np.float32), graph.constant(100, np.uint8)
+    graph.node("QLinearConv", *x, w, *scales, *y)
+    graph.scale = 2**-4
+    graph.dequantize(100)
+    network = canonical_of(graph.model())
+    (node,) = [item for item in network.nodes if item.operator == "QLinearConv"]
+    assert network.constants[node.inputs[3]][0].ravel().tolist() == [130, 0, 255]
+    assert network.constants[node.inputs[5]].tolist() == [128, 128]
+    assert_equal(graph, network)
