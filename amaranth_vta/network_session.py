@@ -74,7 +74,7 @@ class NetworkSession:
 
     ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``
     and ``progress`` are for (see `open_device`). A first dimension of inputs that is open is the
-    number of images: it is cut into batches that the machine's tiles hold.
+    number of images: it is cut into as many as one run takes.
 
     Raises `ModelError` if ONNX Runtime cannot run the host's part, and what `open_device` raises.
     """
@@ -163,7 +163,7 @@ class NetworkSession:
     def _info(self, name: str) -> TensorInfo:
         info = self._types[name]
         shape: tuple[int | None, ...] = info.shape or ()
-        if self.program.open_batch and shape and shape[0] == self.config.batch:
+        if self.program.open_batch and shape and shape[0] == (self._batch or self.config.batch):
             shape = (None, *shape[1:])
         return TensorInfo(info.dtype, shape)
 

@@ -25,6 +25,7 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.device import Device
 from amaranth_vta.sw.runtime.network.file import save_network
 from amaranth_vta.sw.runtime.network.layout import Array
+from amaranth_vta.sw.runtime.network.model import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import (
     default_session,
     exact_session,
@@ -57,6 +58,8 @@ class Session(NetworkSession):
 
     ``model`` is a path, the bytes of a file or an ``onnx.ModelProto``; ``config`` a `Config`, the
     name of a preset or a path; ``device`` and ``options`` are those of `NetworkSession`.
+    ``images`` is for a model with an open number of images: how many go through the machine in one
+    run, so that weights are loaded once for all of them; BATCH if it is not given.
 
     Raises `ModelError`, `ConfigError`, and what `open_device` raises.
     """
@@ -67,10 +70,12 @@ class Session(NetworkSession):
         config: Config | str = "pynq",
         device: Device | str = "functional",
         dram: str = "ideal",
+        *,
+        images: int | None = None,
         **options: Any,
     ) -> None:
         self._model = read_model(model)
-        self.compiled = compiled(self._model, config)
+        self.compiled = compiled(self._model, config, images)
         super().__init__(self.compiled.program, device, dram, **options)
 
     @property
@@ -107,11 +112,15 @@ class Session(NetworkSession):
         )
 
 
-def compiled(model: Source, config: Config | str) -> CompiledNetwork:
-    """``model`` compiled for the machine of ``config``, both as `Session` takes them."""
+def compiled(model: Source, config: Config | str, images: int | None = None) -> CompiledNetwork:
+    """``model`` compiled for the machine of ``config``, as `Session` takes them."""
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
-    network = canonical(load_network(model, config.batch))
+    if images is not None and not open_batch(model):
+        raise ModelError("the model says itself how many images it takes at a time")
+    if images is not None and images < 1:
+        raise ValueError(f"{images} images cannot be run at a time")
+    network = canonical(load_network(model, images or config.batch))
     return compile_network(network, config, open_batch(model))
 
 

@@ -18,6 +18,7 @@ from amaranth_vta.session import Session
 from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sw.runtime.command import RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault, RunResult
+from amaranth_vta.sw.runtime.network.model import ModelError
 
 DIGITS = Path(__file__).parents[1] / "examples/digits"
 
@@ -78,6 +79,27 @@ def fixed_batch_model(batch: int) -> onnx.ModelProto:
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
     graph = helper.make_graph([node], "pool", [x], [y])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_many_images_in_a_run_load_weights_once(images: npt.NDArray[np.float32]) -> None:
+    with (
+        Session(DIGITS / "digits.onnx", "tiny") as one,
+        Session(DIGITS / "digits.onnx", "tiny", images=3) as three,
+    ):
+        expected = one.run({"image": images[:5]})["logits"]
+        np.testing.assert_array_equal(three.run({"image": images[:5]})["logits"], expected)
+        assert three.inputs["image"].shape[0] is None
+        runs = {session: session.layers[-2].runs for session in (one, three)}
+        loaded = {s: s.layers[-2].counters["wgt_bytes"] / s.layers[-2].runs for s in (one, three)}
+    assert runs == {one: 5, three: 2}
+    assert loaded[three] == loaded[one]
+
+
+def test_a_model_of_a_fixed_number_of_images_takes_no_other() -> None:
+    fixed = onnx.load(DIGITS / "digits.onnx")
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    with pytest.raises(ModelError, match="the model says itself how many images"):
+        Session(fixed, "tiny", images=2)
 
 
 def test_a_fixed_number_of_images_is_repeated_but_not_split() -> None:

@@ -6,7 +6,7 @@ import click
 
 from amaranth_vta.hw.config import Config
 
-from .options import config_option
+from .options import config_option, images_option
 from .outputs import Outputs
 
 
@@ -16,7 +16,8 @@ from .outputs import Outputs
     "-o", "--output", type=click.Path(), metavar="FILE", required=True, help="The file to write."
 )
 @config_option
-def compile_model(model: str, output: str, config: Config) -> None:
+@images_option
+def compile_model(model: str, output: str, config: Config, images: int | None) -> None:
     """Compile the quantized network of MODEL.onnx for the machine of --config.
 
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the machine that
@@ -28,7 +29,7 @@ def compile_model(model: str, output: str, config: Config) -> None:
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
-        network = compiled(model, config).program
+        network = compiled(model, config, images).program
         outputs.save("--output", lambda file: write_network(network, file))
     layers = sum(isinstance(step, RunLayer) for step in network.steps)
     hosts = sum(len(step.operators) for step in network.steps if isinstance(step, RunHost))

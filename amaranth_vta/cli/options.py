@@ -69,6 +69,13 @@ skip_option = click.option(
     help="Let a part of the machine do nothing but its tokens, to see what it costs; results are "
     "wrong then.",
 )
+images_option = click.option(
+    "--images",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many images one run takes, of a model that leaves their number open: weights are "
+    "loaded once for all of them.  [default: BATCH]",
+)
 json_option = click.option(
     "--json",
     "json_path",

@@ -17,6 +17,7 @@ from .options import (
     config_option,
     device_option,
     dram_option,
+    images_option,
     json_option,
     skip_option,
     trace_option,
@@ -39,6 +40,7 @@ _MOST_FREQUENT = 8
 @config_option
 @device_option
 @dram_option
+@images_option
 @click.option(
     "--inputs",
     "inputs_path",
@@ -77,6 +79,7 @@ def run(
     config: Config,
     device: str,
     dram: str,
+    images: int | None,
     inputs_path: str | None,
     outputs_path: str | None,
     check: bool,
@@ -106,6 +109,8 @@ def run(
     if is_compiled and (check or explain):
         option = "--check" if check else "--explain"
         raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
+    if is_compiled and images is not None:
+        raise click.UsageError(f"--images is for `vta compile`; {model} is compiled")
     if check and skip is not None:
         raise click.UsageError("--check compares results, which are wrong with --skip")
     reports_time = report_path is not None and device != "functional"
@@ -132,7 +137,7 @@ def run(
             else:
                 from amaranth_vta.session import Session
 
-                session = from_model = Session(model, config, **options)
+                session = from_model = Session(model, config, images=images, **options)
         checked: CheckReport | None = None
         with session:
             inputs = _random_inputs(session) if given is None else given

@@ -1,8 +1,8 @@
 """Classifies handwritten digits on the simulated machine: ``make demo``.
 
 The whole test split goes through the functional model; the first images also go through the
-cycle-accurate RTL, and after each of them the two memories are compared, byte for byte. Ends with
-1 if they differ, or if a result differs from ONNX Runtime's.
+cycle-accurate RTL, and after each run, which takes eight, the two memories are compared, byte for
+byte. Ends with 1 if they differ, or if a result differs from ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 MODEL = HERE / "digits.onnx"
 SHADES = " ░▒▓█"
 SHOWN = 8
+# Images that go through the machine in one run, so that weights are loaded once for all of them.
+TOGETHER = 8
 
 Images = npt.NDArray[np.float32]
 Logits = npt.NDArray[np.float32]
@@ -35,7 +37,9 @@ Labels = npt.NDArray[np.int64]
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--images", type=int, default=64, help="how many go through the RTL (64)")
-    parser.add_argument("--config", default="pynq", help="preset, or file of parameters (pynq)")
+    parser.add_argument(
+        "--config", default="pynq-extended", help="preset, or file of parameters (pynq-extended)"
+    )
     arguments = parser.parse_args()
     with np.load(HERE / "images.npz") as file:
         images: Images = file["image"]
@@ -44,7 +48,7 @@ def main() -> int:
     console = Console(highlight=False)
     console.print("[bold]Handwritten digits on the simulated machine[/bold]\n")
     rtl = open_rtl(console, arguments.config)
-    with rtl, Session(MODEL, arguments.config, "functional") as functional:
+    with rtl, Session(MODEL, arguments.config, "functional", images=TOGETHER) as functional:
         count = min(max(arguments.images, 1), len(images))
         on_rtl, on_functional, unequal = classify(console, rtl, functional, images, count)
         console.print(layer_table(rtl))
@@ -57,7 +61,7 @@ def main() -> int:
     else:
         console.print(
             f"[green]RTL and functional model agree in every byte of DRAM[/green]: "
-            f"{rtl.device.memory_bytes:,} bytes, after each of {count} images"
+            f"{rtl.device.memory_bytes:,} bytes, after each of {-(-count // TOGETHER)} runs"
         )
     return 1 if unequal or wrong else 0
 
@@ -66,7 +70,7 @@ def open_rtl(console: Console, config: str) -> Session:
     """A session on the RTL, whose simulator is built the first time."""
     start = perf_counter()
     with console.status("opening the RTL") as status:
-        session = Session(MODEL, config, "rtl", progress=status.update)
+        session = Session(MODEL, config, "rtl", images=TOGETHER, progress=status.update)
     machine = session.config
     console.print(
         f"{machine.batch}×{machine.block_in}×{machine.block_out} multiply-accumulates a cycle, "
@@ -80,29 +84,27 @@ def classify(
 ) -> tuple[Logits, Logits, int]:
     """Logits of the first ``count`` images on the RTL and of all on the functional model, and how
     many bytes of their memories differed."""
-    # Images that are one run of the machine.
-    batch = rtl.config.batch
     on_rtl, on_functional, unequal = [], [], 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         rtl_task = progress.add_task("RTL and functional model", total=count)
         functional_task = progress.add_task("functional model", total=len(images) - count)
-        for start in range(0, count, batch):
-            part = images[start : min(start + batch, count)]
+        for start in range(0, count, TOGETHER):
+            part = images[start : min(start + TOGETHER, count)]
             on_rtl.append(rtl.run({"image": part})["logits"])
             on_functional.append(functional.run({"image": part})["logits"])
             size = rtl.device.memory_bytes
             unequal += int((rtl.device.read(0, size) != functional.device.read(0, size)).sum())
             progress.advance(rtl_task, len(part))
-        for start in range(count, len(images), 4 * batch):
-            part = images[start : start + 4 * batch]
+        for start in range(count, len(images), TOGETHER):
+            part = images[start : start + TOGETHER]
             on_functional.append(functional.run({"image": part})["logits"])
             progress.advance(functional_task, len(part))
     return np.concatenate(on_rtl), np.concatenate(on_functional), unequal
 
 
 def layer_table(session: Session) -> Table:
-    table = Table(title="An image, layer by layer, on the RTL", title_justify="left")
+    table = Table(title=f"{TOGETHER} images, layer by layer, on the RTL", title_justify="left")
     for heading in ("layer", "operator", "runs on"):
         table.add_column(heading)
     for heading in ("MACs", "cycles", "utilization"):
