@@ -24,7 +24,7 @@ from amaranth_vta.sw.runtime.network.program import (
     OnHost,
     RunHost,
     RunLayer,
-    Step,
+    ToHost,
     ToMachine,
 )
 from amaranth_vta.sw.runtime.network.runner import Measured, Runner
@@ -243,18 +243,20 @@ class NetworkSession:
     def layers(self) -> list[LayerReport]:
         """The operators in the order in which they run; conversions of layout among them."""
         reports: list[LayerReport] = []
-        previous: Step | None = None
+        # What the machine has made and the host has read.
+        stored: set[str] = set()
         for step, measured in zip(self.program.steps, self._runner.measured, strict=True):
             if isinstance(step, RunHost):
                 reports += [_host_report(item, measured) for item in step.operators]
             elif isinstance(step, RunLayer):
                 reports.append(self._machine_report(step, measured))
             elif isinstance(step, ToMachine):
-                reason = _conversion(step.operand, previous)
+                reason = _conversion(step.operand, stored)
                 if reason:
                     layout = OnHost(step.operand.tensor, "layout", reason)
                     reports.append(_host_report(layout, measured))
-            previous = step
+            elif isinstance(step, ToHost):
+                stored.add(step.tensor)
         return reports
 
     def _machine_report(self, step: RunLayer, measured: Measured) -> LayerReport:
@@ -342,14 +344,15 @@ class NetworkSession:
         return "\n".join(lines)
 
 
-def _conversion(operand: Operand, previous: Step | None) -> str:
-    """Why the host writes a tensor other than as it has it; empty if it does not."""
+def _conversion(operand: Operand, stored: set[str]) -> str:
+    """Why the host writes a tensor other than as it has it; empty if it does not. ``stored`` are
+    tensors that come from the machine."""
     if operand.packing:
         plain = replace(operand, packing=None).nbytes
         return f"{operand.packing}: it writes {operand.nbytes:,} bytes instead of {plain:,}"
-    if isinstance(previous, RunHost | None):
-        return ""
-    return "tiles that the machine stores are not those that it reads"
+    if operand.tensor in stored:
+        return "tiles that the machine stores are not those that it reads"
+    return ""
 
 
 def _host_report(item: OnHost, measured: Measured) -> LayerReport:

@@ -89,6 +89,9 @@ class _Planner:
             self._bring_to_host(name)
         own = {id(item.node) for item in hosts}
         later = {name for node in self.network.nodes if id(node) not in own for name in node.reads}
+        # A layer reads integers where its first node reads what is dequantized from them.
+        layers = [item for item in self.placement.items if isinstance(item, Layer)]
+        later |= {source.tensor for layer in layers for source in layer.sources}
         outputs = sorted(made & (later | set(self.network.outputs)))
         model = self.network.part([item.node for item in hosts], inputs, outputs)
         operators = (OnHost(item.node.name, item.node.operator, item.reason) for item in hosts)

@@ -151,6 +151,18 @@ def test_additions_are_exact(qdq: Make, dtype: Any, clamp: list[float], config: 
     assert_exact(graph, {"QLinearConv", "Add"}, config)
 
 
+def test_operands_from_the_host_are_read_as_it_has_them(qdq: Make) -> None:
+    graph = qdq((1, 5, 8, 8)).qdq(2**-5)
+    branch = graph.value
+    graph.node("Sigmoid").qdq(2**-7).node("Add", branch).qdq(2**-4)
+    with Session(graph.model(), "tiny") as session:
+        assert session.check({"x": graph.images(1)}).ok
+        assert not [layer for layer in session.layers if layer.operator == "layout"]
+        assert {layer.placed_on for layer in session.layers if layer.operator == "Add"} == {
+            "machine"
+        }
+
+
 def test_additions_that_the_machine_cannot_do_have_a_reason(qdq: Make) -> None:
     graph = convolution(qdq)
     graph.node("Add", graph.constant(np.ones((1, 5, 1, 1)), np.float32)).qdq(2**-3)
