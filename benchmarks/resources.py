@@ -197,6 +197,14 @@ def main() -> None:
         "are alike the first is shown. Memory in LUTs and inverters count as LUTs, half a block",
         "RAM as 0.5.",
         "",
+        "How to read it: the first table has whole machines. A row below it is a module with all",
+        "that is in it, so rows of a column do not add up; what has less than 200 LUTs and neither",
+        "DSP slices nor block RAM has no row of its own. Each module is synthesized by itself, as",
+        "after place and route it is not: constants and registers are not moved across its ports,",
+        "and two small LUTs that would share one of six inputs count as two. So these are upper",
+        "bounds of area, for comparing versions of the machine by one command; they say nothing of",
+        "how fast its clock may be.",
+        "",
         *tables(results),
     ]
     arguments.o.write_text("\n".join(lines) + "\n")

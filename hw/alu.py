@@ -212,6 +212,7 @@ class AluUnit(wiring.Component):
         wanted, known, hit = Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
         step = Signal(range(count + 2))
+        arriving = Signal(count)
         m.d.comb += [
             wanted.eq(item.enable & (item.context.operation == AluOp.REQUANTIZE)),
             hit.eq(known & (index == item.indices.src)),
@@ -219,12 +220,14 @@ class AluUnit(wiring.Component):
         ]
         with m.If(wanted & (item.indices.src > self._config.acc.depth - count)):
             m.d.comb += failed.eq(1)
+        m.d.sync += arriving.eq(0)
         with m.If(works & wanted & ~hit & ~busy):
             with m.If(step < count):
                 m.d.comb += [
                     self.src_read_enable.eq(1),
                     self.src_read_index.eq(item.indices.src + step),
                 ]
+                m.d.sync += arriving.eq(1 << step)
             m.d.sync += step.eq(step + 1)
             with m.If(step == count):
                 m.d.sync += [step.eq(0), known.eq(1), index.eq(item.indices.src)]
@@ -232,7 +235,7 @@ class AluUnit(wiring.Component):
         with m.If(taken & item.last):
             m.d.sync += known.eq(0)
         for lane in lanes:
-            m.d.comb += lane.parameter.eq(Cat(step == number + 1 for number in range(count)))
+            m.d.comb += lane.parameter.eq(arriving)
 
 
 def alu_operands(config: Config) -> dict[str, int]:
