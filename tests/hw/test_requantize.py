@@ -167,3 +167,16 @@ def test_lane_does_what_the_model_does_for_any_bits(wide: int) -> None:
         want = requantized(a, *parameters.T[:, :, np.newaxis])
         np.testing.assert_array_equal(run_lane(a, parameters), want)
         assert np.unique(want).size > 100
+
+
+def test_wide_sums_are_divided_by_powers_of_two_exactly() -> None:
+    rng = np.random.default_rng(5)
+    exponents = rng.integers(9, 24, 200)
+    halves = (2 * rng.integers(-128, 128, (200, SUMS)) + 1) << (exponents - 1)[:, np.newaxis]
+    # One more or less than a half is not a half, though 7 bits are taken off.
+    sums = np.clip(halves + rng.integers(-1, 2, halves.shape), -(1 << 31), (1 << 31) - 1)
+    scales = np.int64(1) << SCALE_FRACTION + 7 - exponents
+    a, parameters, (zero_point, low, high) = with_bounds(sums, scales, rng)
+    parameters[:, 3] |= WIDE
+    want = np.clip(np.rint(sums.T / 2.0**exponents) + zero_point, low, high).T
+    np.testing.assert_array_equal(run_lane(a, parameters), want)
