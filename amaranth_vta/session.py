@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.network_session import NetworkSession
 from amaranth_vta.sw.compiler.graph.canonical import canonical
 from amaranth_vta.sw.compiler.graph.compiled import CompiledNetwork, compile_network
@@ -67,7 +67,7 @@ class Session(NetworkSession):
     def __init__(
         self,
         model: Source,
-        config: Config | str = "pynq",
+        config: Config | str = DEFAULT,
         device: Device | str = "functional",
         dram: str = "ideal",
         *,

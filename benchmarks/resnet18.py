@@ -13,13 +13,14 @@ import sys
 import onnx
 
 from amaranth_vta.bench.networks import resnet18
+from amaranth_vta.hw.config import DEFAULT
 from amaranth_vta.session import Session
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="write the network to this file, and run nothing")
-    parser.add_argument("--config", default="pynq-extended")
+    parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--device", default="rtl")
     parser.add_argument("--dram", default="ddr")
     chosen = parser.parse_args()

@@ -164,6 +164,8 @@ class _Written(wiring.Component):
 
     A module of its own, so that a bit takes one LUT: a synthesizer that sees how it is found out
     who writes does that again for each bit, to be quicker.
+
+    Timing: combinational.
     """
 
     def __init__(self, width: int) -> None:

@@ -325,7 +325,7 @@ PRESETS: dict[str, Config] = {
         log_wgt_buff_size=14,
         log_acc_buff_size=15,
     ),
-    # The published default: 1 x 16 x 16 on a Zynq-7020.
+    # The published one, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
     # The same with all extensions.
     "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1, pad_value=1),
@@ -347,3 +347,6 @@ PRESETS: dict[str, Config] = {
         PYNQ, log_block_in=5, log_block_out=5, log_inp_buff_size=16, log_bus_width=7
     ),
 }
+
+# What is meant where no configuration is named; decision record 17.
+DEFAULT = "pynq-extended"

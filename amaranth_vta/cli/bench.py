@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .cycles import SKIPPED, show_cycles
@@ -29,7 +29,7 @@ _LAYERS = "resnet18-layers"
 @click.option(
     "--config",
     type=ConfigType(),
-    default="pynq-extended",
+    default=DEFAULT,
     show_default=True,
     help="The machine: a preset, or a file in the form of vta_config.json.",
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import DEFAULT, Config
 
 # As in sim.devices, which is loaded when a device is opened.
 DEVICES = ("functional", "rtl", "pysim")
@@ -38,7 +38,7 @@ class DramType(click.ParamType):
 config_option = click.option(
     "--config",
     type=ConfigType(),
-    default="pynq",
+    default=DEFAULT,
     show_default=True,
     help="The machine: a preset, or a file in the form of vta_config.json.",
 )

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from amaranth_vta.cli.cycles import cycles_table
+from amaranth_vta.hw.config import DEFAULT
 from amaranth_vta.session import Session
 
 HERE = Path(__file__).resolve().parent
@@ -38,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--images", type=int, default=64, help="how many go through the RTL (64)")
     parser.add_argument(
-        "--config", default="pynq-extended", help="preset, or file of parameters (pynq-extended)"
+        "--config", default=DEFAULT, help=f"preset, or file of parameters ({DEFAULT})"
     )
     arguments = parser.parse_args()
     with np.load(HERE / "images.npz") as file:

@@ -54,5 +54,6 @@ _default = Environment(PYNQ)
 
 
 def get_env() -> Environment:
-    """The environment of the innermost ``with``, else that of the default configuration."""
+    """The environment of the innermost ``with``, else that of the published machine, `pynq`,
+    for which published programs are written."""
     return _current.get() or _default

@@ -12,7 +12,7 @@ import pytest
 from amaranth_vta import cli
 from amaranth_vta.cli import options
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import PRESETS, PYNQ
+from amaranth_vta.hw.config import DEFAULT, PRESETS
 from amaranth_vta.sim import devices
 from amaranth_vta.sim.image import ProgramImage
 
@@ -97,7 +97,7 @@ def test_the_options_name_the_devices_that_there_are() -> None:
 
 
 def test_config_prints_the_default_in_full(vta: Vta) -> None:
-    assert vta("config") == Call(0, PYNQ.to_json() + "\n", "")
+    assert vta("config") == Call(0, PRESETS[DEFAULT].to_json() + "\n", "")
 
 
 def test_config_reads_a_preset_and_a_file(vta: Vta, tmp_path: Path) -> None:
