@@ -20,7 +20,8 @@ from amaranth_vta.sim.functional import FunctionalDevice
 from amaranth_vta.sim.perfetto import Timeline
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, choose, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import choose, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.requantize import Rescale
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult

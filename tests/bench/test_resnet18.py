@@ -11,7 +11,8 @@ import pytest
 from amaranth_vta.bench.resnet18 import Row, rows
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, choose, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import choose, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.requantize import Rescale
 
 CONFIG = PRESETS["pynq-extended"]

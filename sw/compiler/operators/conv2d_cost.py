@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from itertools import product
 from math import lcm, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from amaranth_vta.hw.config import Config
 
+from .conv2d_sizes import Conv2d, Conv2dKnobs
 from .cost_model import ROUND_TRIP_CYCLES, Estimate, Pipeline, TakingTurns, Task, bus_cycles
 from .tiling import cut, parts
-
-if TYPE_CHECKING:
-    from .conv2d import Conv2d, Conv2dKnobs
 
 
 def rough_cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from amaranth_vta.sw.compiler.environment import Environment, get_env
 
 from . import conv2d, dense
-from .conv2d import Conv2d
+from .conv2d_sizes import Conv2d
 from .dense import Dense
 from .tiling import Choice
 

@@ -24,7 +24,7 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
-from .conv2d import Conv2d
+from .conv2d_sizes import Conv2d
 from .requantize import Requantize, Rescale, post_processed
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 

@@ -10,7 +10,8 @@ from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.graph.packing import best_packing
 from amaranth_vta.sw.compiler.graph.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.window import window
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     grouped_conv2d,

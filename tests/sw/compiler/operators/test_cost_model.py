@@ -14,8 +14,9 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators import conv2d as conv
 from amaranth_vta.sw.compiler.operators import cost_model as model
 from amaranth_vta.sw.compiler.operators import dense as matmul
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d_cost import estimated
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.cost_model import Pipeline, TakingTurns
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale

@@ -16,7 +16,8 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits

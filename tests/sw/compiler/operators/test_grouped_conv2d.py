@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     GroupedConv2dKnobs,

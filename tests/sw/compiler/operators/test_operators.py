@@ -20,7 +20,8 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators import conv2d as conv
 from amaranth_vta.sw.compiler.operators import dense as matmul
 from amaranth_vta.sw.compiler.operators import max_pool2d as pooling
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.operators.ones import ones
