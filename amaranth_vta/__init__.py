@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amaranth_vta.default_device import build
     from amaranth_vta.hw.config import PRESETS, Config
-    from amaranth_vta.session import Session
+    from amaranth_vta.session import Session, compile
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
@@ -28,6 +28,7 @@ __all__ = [
     "Environment",
     "Session",
     "build",
+    "compile",
     "explain",
     "get_env",
     "lower",
@@ -42,6 +43,7 @@ _HOMES = {
     "Environment": "sw.compiler.environment",
     "Session": "session",
     "build": "default_device",
+    "compile": "session",
     "explain": "sw.compiler.operators.explain",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from amaranth_vta.sw.compiler.graph.load_model import (
     read_model,
 )
 from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.runtime.device import Device
 from amaranth_vta.sw.runtime.network.file import save_network
 from amaranth_vta.sw.runtime.network.layout import Array
@@ -59,7 +60,8 @@ class Session(NetworkSession):
     ``model`` is a path, the bytes of a file or an ``onnx.ModelProto``; ``config`` a `Config`, the
     name of a preset or a path; ``device`` and ``options`` are those of `NetworkSession`.
     ``images`` is for a model with an open number of images: how many go through the machine in one
-    run, so that weights are loaded once for all of them; BATCH if it is not given.
+    run, so that weights are loaded once for all of them; BATCH if it is not given. ``passes`` are
+    those of `compile`.
 
     Raises `ModelError`, `ConfigError`, and what `open_device` raises.
     """
@@ -72,10 +74,11 @@ class Session(NetworkSession):
         dram: str = "ideal",
         *,
         images: int | None = None,
+        passes: Sequence[OwnPass] = (),
         **options: Any,
     ) -> None:
         self._model = read_model(model)
-        self.compiled = compiled(self._model, config, images)
+        self.compiled = compile(self._model, config, images, passes)
         super().__init__(self.compiled.program, device, dram, **options)
 
     @property
@@ -112,8 +115,17 @@ class Session(NetworkSession):
         )
 
 
-def compiled(model: Source, config: Config | str, images: int | None = None) -> CompiledNetwork:
-    """``model`` compiled for the machine of ``config``, as `Session` takes them."""
+def compile(
+    model: Source,
+    config: Config | str = DEFAULT,
+    images: int | None = None,
+    passes: Sequence[OwnPass] = (),
+) -> CompiledNetwork:
+    """``model`` compiled for the machine of ``config``, as `Session` takes them.
+
+    ``passes`` are passes of one's own, each with its place, as `vta.build` takes them: they work on
+    each layer. Raises `ModelError`, `ConfigError`, and `LoweringError` for a place that is none.
+    """
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
     if images is not None and not open_batch(model):
@@ -121,7 +133,7 @@ def compiled(model: Source, config: Config | str, images: int | None = None) -> 
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time")
     network = canonical(load_network(model, images or config.batch))
-    return compile_network(network, config, open_batch(model))
+    return compile_network(network, config, open_batch(model), passes)
 
 
 def _step(network: Network, output: str) -> float:

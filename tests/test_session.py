@@ -12,10 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amaranth_vta.hw.config import PRESETS
+import amaranth_vta as vta
+from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.network_session import InputError
 from amaranth_vta.session import Session
 from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sw.compiler.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.ir import LoweringError
 from amaranth_vta.sw.runtime.command import RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from amaranth_vta.sw.runtime.network.model import ModelError
@@ -93,6 +96,23 @@ def test_many_images_in_a_run_load_weights_once(images: npt.NDArray[np.float32])
         loaded = {s: s.layers[-2].counters["wgt_bytes"] / s.layers[-2].runs for s in (one, three)}
     assert runs == {one: 5, three: 2}
     assert loaded[three] == loaded[one]
+
+
+def test_a_pass_of_ones_own_sees_each_layer(images: npt.NDArray[np.float32]) -> None:
+    seen = []
+
+    def note(function: LoopNest, _: Config) -> LoopNest:
+        seen.append(function.name)
+        return function
+
+    passes = [("after insert_tokens", note)]
+    with Session(DIGITS / "digits.onnx", "tiny", passes=passes) as session:
+        assert set(seen) == {"conv1", "conv2", "pool", "conv3", "dense"}
+        with Session(DIGITS / "digits.onnx", "tiny") as plain:
+            expected = plain.run({"image": images[:1]})["logits"]
+        np.testing.assert_array_equal(session.run({"image": images[:1]})["logits"], expected)
+    with pytest.raises(LoweringError, match="'after lunch' is no place for a pass"):
+        vta.compile(DIGITS / "digits.onnx", "tiny", passes=[("after lunch", note)])
 
 
 def test_a_model_of_a_fixed_number_of_images_takes_no_other() -> None:

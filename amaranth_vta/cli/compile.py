@@ -23,13 +23,13 @@ def compile_model(model: str, output: str, config: Config, images: int | None) -
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the machine that
     it is for. `vta run FILE` runs it.
     """
-    from amaranth_vta.session import compiled
+    from amaranth_vta.session import compile
     from amaranth_vta.sw.runtime.network.file import write_network
     from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
-        network = compiled(model, config, images).program
+        network = compile(model, config, images).program
         outputs.save("--output", lambda file: write_network(network, file))
     layers = sum(isinstance(step, RunLayer) for step in network.steps)
     hosts = sum(len(step.operators) for step in network.steps if isinstance(step, RunHost))

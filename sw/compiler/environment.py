@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING
 
 from amaranth_vta.hw.config import PYNQ, Config
 
 from .schedule import TensorIntrinsic
 
+if TYPE_CHECKING:
+    from .lower import OwnPass
+
 
 class Environment:
     """Sizes, dtypes, scopes and instructions of the machine that ``config`` describes.
 
-    ``with environment:`` makes it what `get_env` returns.
+    ``with environment:`` makes it what `get_env` returns. ``passes`` are passes of one's own, as
+    `lower` takes them, for all that is lowered for this environment.
     """
 
     inp_scope = "inp"
@@ -22,8 +28,9 @@ class Environment:
     alu = "alu"
     TARGET = "functional"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, passes: Sequence[OwnPass] = ()) -> None:
         self.config = config
+        self.passes = tuple(passes)
         self.BATCH = config.batch
         self.BLOCK_IN = config.block_in
         self.BLOCK_OUT = config.block_out

@@ -124,8 +124,9 @@ def lower(
     `LoweringError` only if there is no loop nest at all, or for a pass of one's own that has no
     place or returns no `Function`.
     """
-    config = (env or get_env()).config
-    steps = _with_own(passes)
+    env = env or get_env()
+    config = env.config
+    steps = _with_own([*env.passes, *passes])
     lowered = Lowered(infer_bounds(schedule, args, name), config, None, [], simple_mode)
     if trace:
         lowered.steps.append(("infer_bounds", to_text(lowered.function, labels)))

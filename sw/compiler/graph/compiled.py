@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.operand import Operand
 from amaranth_vta.sw.runtime.network.program import (
@@ -38,12 +39,17 @@ class CompiledNetwork:
     program: NetworkProgram
 
 
-def compile_network(network: Network, config: Config, open_batch: bool = False) -> CompiledNetwork:
+def compile_network(
+    network: Network,
+    config: Config,
+    open_batch: bool = False,
+    passes: Sequence[OwnPass] = (),
+) -> CompiledNetwork:
     """Places the operators of a canonical network and compiles those that are the machine's.
 
-    ``open_batch`` is that of `NetworkProgram`.
+    ``open_batch`` is that of `NetworkProgram`; ``passes`` are passes of one's own, for each layer.
     """
-    placement = place(network, config)
+    placement = place(network, config, passes)
     planned = _Planner(network, placement).steps()
     steps, program = _record(planned, config)
     outputs = {name: network.types[name] for name in network.outputs}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
 from amaranth_vta.sw.runtime.network.layout import Image
 
@@ -69,9 +70,12 @@ class Placement:
     images: dict[str, Image]
 
 
-def place(network: Network, config: Config) -> Placement:
-    """Puts each operator that fits on the machine of ``config``, the others on the host."""
-    tensors = Tensors(network, config)
+def place(network: Network, config: Config, passes: Sequence[OwnPass] = ()) -> Placement:
+    """Puts each operator that fits on the machine of ``config``, the others on the host.
+
+    ``passes`` are passes of one's own, for each layer.
+    """
+    tensors = Tensors(network, config, passes)
     items: list[Layer | HostNode] = []
     for node in network.nodes:
         if node.name in tensors.absorbed:

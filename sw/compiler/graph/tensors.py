@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.runtime.network.layout import Image, offset
 
 from .layer import Layer, NotHere
@@ -29,10 +31,10 @@ class Tensors:
     machine holds them: a uint8 is less by 128.
     """
 
-    def __init__(self, network: Network, config: Config) -> None:
+    def __init__(self, network: Network, config: Config, passes: Sequence[OwnPass] = ()) -> None:
         self.network = network
         self.config = config
-        self.env = Environment(config)
+        self.env = Environment(config, passes)
         self.input_layout = input_layout(config)
         self.output_layout = output_layout(config)
         self.views: dict[str, str] = {}
