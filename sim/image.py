@@ -7,8 +7,6 @@ The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON tex
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +17,8 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, ConfigError
+from amaranth_vta.sw.runtime.archive import DAMAGE
 
-# What reading a damaged archive raises, by the part of the file that is damaged.
-_DAMAGE = (
-    ValueError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 _KEYS = ("config", "dram", "insn_addr", "insn_count")
 
 
@@ -157,7 +141,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         try:
             archive = np.load(file, allow_pickle=False)
             names = set(archive.files)
-        except _DAMAGE:
+        except DAMAGE:
             raise ImageError(f"{path} is truncated or damaged: its list of contents") from None
         missing = [key for key in _KEYS if key not in names]
         if missing:
@@ -167,7 +151,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             if key in names:
                 try:
                     arrays[key] = archive[key]
-                except _DAMAGE as error:
+                except DAMAGE as error:
                     reason = " ".join(str(error).split()) or type(error).__name__
                     raise ImageError(f"{path} is damaged: {key} cannot be read: {reason}") from None
                 if not isinstance(arrays[key], np.ndarray):

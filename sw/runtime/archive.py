@@ -26,7 +26,7 @@ _VERSION = 1
 _FORMAT = "amaranth-vta"
 _MAGIC = b"PK\x03\x04"
 # What reading a damaged archive raises, by the part of the file that is damaged.
-_DAMAGE = (
+DAMAGE = (
     ValueError,
     EOFError,
     KeyError,
@@ -91,7 +91,7 @@ def load_archive(
         return make(header, arrays)
     except ConfigError as error:
         raise ProgramError(f"{path}: {error}") from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise ProgramError(f"{path} is damaged: {error}") from None
 
 
@@ -149,7 +149,7 @@ def _read(path: Path, kind: str) -> dict[str, npt.NDArray[Any]]:
             return {name: archive[name] for name in archive.files}
         except ProgramError:
             raise
-        except _DAMAGE:
+        except DAMAGE:
             raise ProgramError(f"{path} is truncated or damaged") from None
 
 
