@@ -15,6 +15,7 @@ from amaranth_vta.sw.compiler.tensor import Tensor
 
 from .conv2d_cost import estimated, rough_cycles
 from .conv2d_sizes import Conv2d, Conv2dKnobs
+from .placing import place_constants, place_operands, place_results
 from .requantize import Rescale, requantized, rescaled
 from .tiling import Choice, best_of, build_best, divisors, even_tiles
 
@@ -125,35 +126,19 @@ def scheduled(
     outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
     s[y].reorder(*outer, oi, hi, wi, b, k)
     s[y].pragma(oi, env.dma_copy)
-    for tensor in (conv, *stages):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], outer[-1])
-        if knobs.in_turn:
-            s[tensor].double_buffer()
-    for tensor in stages:
-        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
-    s[bias_buf].set_scope(env.acc_scope)
-    if not knobs.in_turn:
-        s[bias_buf].compute_at(s[y], oo)
-    s[bias_buf].pragma(s[bias_buf].op.axis[0], env.dma_copy)
+    place_results(s, y, conv, stages, outer[-1], knobs.in_turn, env)
+    place_constants(s, y, bias_buf, oo, knobs.in_turn, env)
 
     n, o, h, w_, b, k = s[conv].op.axis
     co, ci_ = s[conv].split(ci, knobs.inputs)
     do, di = s[conv].split(dy, knobs.kernel_rows)
     s[conv].reorder(co, do, n, o, ci_, di, dx, h, w_, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    for tensor, scope, place, copies in (
+    operands = (
         (x_buf, env.inp_scope, wo, knobs.copies_of_image(c)),
         (w_buf, env.wgt_scope, oo, knobs.copies_of_weights(c)),
-    ):
-        s[tensor].set_scope(scope)
-        if knobs.is_whole(c):
-            s[tensor].compute_at(s[y], place)
-        else:
-            s[tensor].compute_at(s[conv], do)
-        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-        if copies > 1:
-            s[tensor].double_buffer(copies)
+    )
+    place_operands(s, y, conv, operands, None if knobs.is_whole(c) else do, env)
     return s, [x, w, bias, y]
 
 

@@ -25,6 +25,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tensor import Tensor
 
 from .conv2d_sizes import Conv2d
+from .placing import place_constants, place_operands, place_results
 from .requantize import Requantize, Rescale, post_processed
 from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
 
@@ -195,32 +196,17 @@ def scheduled(
     )
     s[y].reorder(go, oo, n, ho, wo, gi, oi, hi, wi, b, k)
     s[y].pragma(gi, env.dma_copy)
-    for tensor in (conv, *stages):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], wo)
-        if knobs.in_turn:
-            s[tensor].double_buffer()
-    for tensor in stages:
-        s[tensor].pragma(s[tensor].op.axis[0], env.alu)
-    s[constants_buf].set_scope(env.acc_scope)
-    if not knobs.in_turn:
-        s[constants_buf].compute_at(s[y], oo)
-    s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
+    place_results(s, y, conv, stages, wo, knobs.in_turn, env)
+    place_constants(s, y, constants_buf, oo, knobs.in_turn, env)
 
     n, g, o, h, w_, b, k = s[conv].op.axis
     co, ci_ = s[conv].split(ci, knobs.inputs)
     do, di = s[conv].split(dy, knobs.kernel_rows)
     s[conv].reorder(co, do, n, g, o, ci_, di, dx, h, w_, b, k, ki)
     s[conv].tensorize(b, env.gemm)
-    for tensor, scope, place in ((x_buf, env.inp_scope, wo), (w_buf, env.wgt_scope, oo)):
-        s[tensor].set_scope(scope)
-        if knobs.is_whole(c):
-            s[tensor].compute_at(s[y], place)
-        else:
-            s[tensor].compute_at(s[conv], do)
-        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-        if knobs.ahead:
-            s[tensor].double_buffer()
+    copies = 2 if knobs.ahead else 1
+    operands = ((x_buf, env.inp_scope, wo, copies), (w_buf, env.wgt_scope, oo, copies))
+    place_operands(s, y, conv, operands, None if knobs.is_whole(c) else do, env)
     return s, [x, w, constants, y]
 
 
