@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
-    from amaranth_vta.sw.compiler.graph.placement import register_operator
+    from amaranth_vta.sw.compiler.graph.place.placement import register_operator
     from amaranth_vta.sw.compiler.lower import lower
-    from amaranth_vta.sw.compiler.operators.explain import explain
+    from amaranth_vta.sw.compiler.tuner.explain import explain
 
 __all__ = [
     "PRESETS",
@@ -44,11 +44,11 @@ _HOMES = {
     "Session": "session",
     "build": "default_device",
     "compile": "session",
-    "explain": "sw.compiler.operators.explain",
+    "explain": "sw.compiler.tuner.explain",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",
     "open_device": "sim.devices",
-    "register_operator": "sw.compiler.graph.placement",
+    "register_operator": "sw.compiler.graph.place.placement",
 }
 
 

@@ -10,8 +10,8 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.build import build as build_for
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import OwnPass
-from amaranth_vta.sw.compiler.schedule import Schedule
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.schedule import Schedule
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.device import Device
 
 

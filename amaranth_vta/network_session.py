@@ -12,7 +12,7 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.perfetto import Timeline
+from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, total

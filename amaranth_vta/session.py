@@ -13,25 +13,21 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.network_session import NetworkSession
-from amaranth_vta.sw.compiler.graph.canonical import canonical
-from amaranth_vta.sw.compiler.graph.compiled import CompiledNetwork, compile_network
-from amaranth_vta.sw.compiler.graph.load_model import (
+from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
+from amaranth_vta.sw.compiler.graph.load.load_model import (
     Source,
     load_network,
     open_batch,
     read_model,
 )
 from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.plan.compiled import CompiledNetwork, compile_network
 from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.runtime.device import Device
 from amaranth_vta.sw.runtime.network.file import save_network
 from amaranth_vta.sw.runtime.network.layout import Array
 from amaranth_vta.sw.runtime.network.model import ModelError
-from amaranth_vta.sw.runtime.network.onnx_runtime import (
-    default_session,
-    exact_session,
-    run_session,
-)
+from amaranth_vta.sw.runtime.network.onnx_runtime import default_session, exact_session, run_session
 
 
 @dataclass(frozen=True)

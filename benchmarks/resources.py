@@ -23,7 +23,7 @@ from pathlib import Path
 from performance import AREA, area, replace
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.elaborate import verilog
+from amaranth_vta.sim.machine.elaborate import verilog
 
 REPOSITORY = Path(__file__).parent.parent
 BUILD = REPOSITORY / "build"

@@ -17,7 +17,7 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.rtl.engine import RtlDevice
+from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 
 MEMORY_BYTES = 1 << 22
 PROGRAM, UOPS = 0, 1 << 20  # byte addresses

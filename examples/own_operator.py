@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.sw.compiler.build import build
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
 from amaranth_vta.sw.runtime.network.operand import Operand
 
 

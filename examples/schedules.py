@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import amaranth_vta as vta
 from amaranth_vta import te
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Scheduled = tuple[te.Schedule, list[Tensor]]
 

@@ -7,20 +7,18 @@ from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .accumulators import Accumulators
-from .alu import AluContext, AluUnit, alu_operands
-from .axi import ReadSignature
-from .buffer import ReadPortSignature, geometry
+from .bus.axi import ReadSignature
 from .config import Config
-from .gemm import GemmContext, GemmUnit, gemm_operands
-from .issue import InOrder, ModuleSignature
-from .loader import Loader
-from .operation import AluOp
-from .sequencer import Sequencer
-from .structures import (
-    instruction_layout,
-)
-from .transfer import Bases, moved_elements, sets_padding_wrongly, transfer
+from .datapath.accumulators import Accumulators
+from .datapath.alu import AluContext, AluUnit, alu_operands
+from .datapath.gemm import GemmContext, GemmUnit, gemm_operands
+from .datapath.operation import AluOp
+from .datapath.sequencer import Sequencer
+from .dma.loader import Loader
+from .dma.transfer import Bases, moved_elements, sets_padding_wrongly, transfer
+from .fabric.buffer import ReadPortSignature, geometry
+from .fabric.issue import InOrder, ModuleSignature
+from .fabric.structures import instruction_layout
 
 
 class Unit(enum.Enum, shape=2):

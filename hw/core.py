@@ -7,19 +7,19 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .activity import Activity
-from .axi import ReadArbiter, ReadSignature, WriteSignature
-from .buffer import geometry
+from .bus.axi import ReadArbiter, ReadSignature, WriteSignature
 from .compute import Compute, Unit
 from .config import Config
-from .counters import CounterBank, events
+from .dma.transfer import Bases
+from .fabric.activity import Activity
+from .fabric.buffer import geometry
+from .fabric.counters import CounterBank, events
+from .fabric.stream import Queue, TokenCounter
+from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
 from .fetch import Fetch
 from .load import Load
 from .registers import COUNTER_WIDTH, COUNTERS
 from .store import Store
-from .stream import Queue, TokenCounter
-from .structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
-from .transfer import Bases
 
 TIMEOUT_WIDTH = 32
 

@@ -7,17 +7,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from . import isa
-from .activity import FetchActivity
-from .axi import BurstRequest, ReadSignature
+from .bus.axi import BurstRequest, ReadSignature
 from .config import Config
-from .stream import Queue
-from .structures import (
-    ADDRESS_WIDTH,
-    INDEX_WIDTH,
-    FaultPort,
-    QueueEntry,
-    instruction_layout,
-)
+from .fabric.activity import FetchActivity
+from .fabric.stream import Queue
+from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, FaultPort, QueueEntry, instruction_layout
 
 # Bursts end where the address is a multiple of this many bytes; twice as many are kept.
 _BURST_BYTES = 256

@@ -7,15 +7,13 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .axi import ReadSignature
-from .buffer import geometry
+from .bus.axi import ReadSignature
 from .config import Config
-from .issue import InOrder, ModuleSignature
-from .loader import Loader
-from .structures import (
-    instruction_layout,
-)
-from .transfer import Bases, moved_elements, sets_padding_wrongly, transfer
+from .dma.loader import Loader
+from .dma.transfer import Bases, moved_elements, sets_padding_wrongly, transfer
+from .fabric.buffer import geometry
+from .fabric.issue import InOrder, ModuleSignature
+from .fabric.structures import instruction_layout
 
 _MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
 

@@ -1,8 +1,8 @@
 """The registers of the machine, as software sees them: one table for hardware and drivers.
 
 A register is 32 bits wide, or 64 and then two words with the low one first. Addresses are byte
-offsets on the AXI4-Lite port. This module is data alone; `amaranth_vta.hw.csr` makes hardware of
-it.
+offsets on the AXI4-Lite port. This module is data alone; `amaranth_vta.hw.bus.csr` makes hardware
+of it.
 """
 
 from __future__ import annotations

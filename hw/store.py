@@ -7,16 +7,13 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
-from .axi import WriteSignature
-from .buffer import ReadPortSignature, geometry
+from .bus.axi import WriteSignature
 from .config import Config
-from .issue import InOrder, ModuleSignature
-from .storer import Storer
-from .structures import (
-    ADDRESS_WIDTH,
-    instruction_layout,
-)
-from .transfer import moved_elements, transfer
+from .dma.storer import Storer
+from .dma.transfer import moved_elements, transfer
+from .fabric.buffer import ReadPortSignature, geometry
+from .fabric.issue import InOrder, ModuleSignature
+from .fabric.structures import ADDRESS_WIDTH, instruction_layout
 
 
 class Store(wiring.Component):

@@ -6,12 +6,12 @@ from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from .activity import Activity
-from .axi import AXI4LiteSignature, AXI4Signature
+from .bus.axi import AXI4LiteSignature, AXI4Signature
+from .bus.csr import RegisterFile
 from .compute import Unit
 from .config import Config
 from .core import Core
-from .csr import RegisterFile
+from .fabric.activity import Activity
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
 # Bits of a base address that are used, so that no sum of a base and an offset can wrap.

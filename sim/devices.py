@@ -8,10 +8,10 @@ from pathlib import Path
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Device
 
-from .dram import memory_timing
-from .functional import FunctionalDevice
-from .perfetto import Timeline
-from .skipping import PARTS, SkippingDevice
+from .machine.dram import memory_timing
+from .machine.skipping import PARTS, SkippingDevice
+from .model.device import FunctionalDevice
+from .trace.perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "pysim")
 
@@ -71,11 +71,11 @@ def _open(
             except ValueError as error:
                 raise DeviceError(str(error)) from None
         case "rtl":
-            from .rtl.engine import RtlDevice
+            from .machine.rtl.engine import RtlDevice
 
             return RtlDevice(config, memory_bytes, dram, waves, timeline, progress)
         case "pysim":
-            from .pysim import PysimDevice
+            from .machine.pysim import PysimDevice
 
             return PysimDevice(config, memory_bytes, dram, waves, timeline)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")

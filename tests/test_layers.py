@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 # What software shares with hardware: pure data, which imports neither Amaranth nor the design.
 SHARED = ("amaranth_vta.hw.config", "amaranth_vta.hw.isa", "amaranth_vta.hw.registers")
 # The one module outside hw that knows the design itself.
-ELABORATES = "sim/elaborate.py"
+ELABORATES = "sim/machine/elaborate.py"
 FOLDERS = ("hw", "sw", "sim")
 # rglob does not follow the links in amaranth_vta.
 SOURCES = (*FOLDERS, "amaranth_vta", "tests", "examples", "benchmarks")
@@ -99,7 +99,7 @@ def test_no_source_crosses_a_border() -> None:
         ("sim/x.py", "from amaranth_vta.hw import isa, stream", "from hw only"),
         ("sw/runtime/x.py", "from amaranth_vta.sim.devices import open_device", "not know simul"),
         ("hw/x.py", "from amaranth_vta.sw.runtime import device", "hardware knows neither"),
-        ("hw/platform/x.py", "import amaranth_vta.sim.image", "hardware knows neither"),
+        ("hw/platform/x.py", "import amaranth_vta.sim.programs.image", "hardware knows neither"),
         ("hw/isa.py", "from amaranth.lib import data", "pure data"),
         ("hw/config.py", "from . import stream", "knows nothing else"),
         ("hw/__init__.py", "", "the lint rule would take"),
@@ -116,7 +116,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, name: str, text: str, reas
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sim/elaborate.py", "from amaranth_vta.hw.top import Top"),
+        ("sim/machine/elaborate.py", "from amaranth_vta.hw.top import Top"),
         ("sim/x.py", "from amaranth_vta.hw import config, isa, registers"),
         ("sim/x.py", "from amaranth_vta.sw.runtime.device import Device"),
         ("hw/x.py", "from amaranth.lib import wiring\nfrom .stream import Queue"),

@@ -16,9 +16,9 @@ import amaranth_vta as vta
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.network_session import InputError
 from amaranth_vta.session import Session
-from amaranth_vta.sim.functional import FunctionalDevice
-from amaranth_vta.sw.compiler.ir import Function as LoopNest
-from amaranth_vta.sw.compiler.ir import LoweringError
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.runtime.command import RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from amaranth_vta.sw.runtime.network.model import ModelError

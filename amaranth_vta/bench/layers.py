@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.dram import memory_timing
-from amaranth_vta.sim.functional import FunctionalDevice
-from amaranth_vta.sim.perfetto import Timeline
+from amaranth_vta.sim.machine.dram import memory_timing
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import choose, conv2d
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.requantize import Rescale
+from amaranth_vta.sw.compiler.operators.conv2d.schedule import choose, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
 

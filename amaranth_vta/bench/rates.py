@@ -15,9 +15,9 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.functional import FunctionalDevice
-from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.perfetto import Timeline
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.work import work
 
 from .layers import memory_share

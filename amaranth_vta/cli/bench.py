@@ -82,7 +82,7 @@ def bench(
     from amaranth_vta.bench.layers import explanations, measure_layers
     from amaranth_vta.bench.rates import measure_rates
     from amaranth_vta.bench.resnet18 import rows
-    from amaranth_vta.sim.perfetto import Timeline
+    from amaranth_vta.sim.trace.perfetto import Timeline
 
     by_hand = schedules == "by-hand"
     if name == _LAYERS and not rows(config):

@@ -17,7 +17,7 @@ def disasm(image: str, uops: bool) -> None:
     """
     import numpy as np
 
-    from amaranth_vta.sim.image import ProgramImage
+    from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.disassembly import listing
 
     program = ProgramImage.load(image)

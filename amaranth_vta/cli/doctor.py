@@ -56,7 +56,7 @@ def _python() -> str:
 
 
 def _cpp_compiler() -> str:
-    from amaranth_vta.sim.rtl.build import BuildError, compiler
+    from amaranth_vta.sim.machine.rtl.build import BuildError, compiler
 
     try:
         return f"C++ compiler {compiler()}"
@@ -65,7 +65,7 @@ def _cpp_compiler() -> str:
 
 
 def _cache() -> str:
-    from amaranth_vta.sim.rtl.build import cache_folder
+    from amaranth_vta.sim.machine.rtl.build import cache_folder
 
     folder = cache_folder()
     try:

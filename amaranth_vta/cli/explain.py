@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
-    from amaranth_vta.sw.compiler.graph.layer import Layer
+    from amaranth_vta.sw.compiler.graph.layers.layer import Layer
     from amaranth_vta.sw.runtime.network.program import RunLayer
 
 
@@ -16,7 +16,7 @@ def explanation(session: Session) -> Iterator[str]:
 
     A loop nest is what the host's code for the runtime is printed from; indices count tiles.
     """
-    from amaranth_vta.sw.compiler.graph.layer import Layer
+    from amaranth_vta.sw.compiler.graph.layers.layer import Layer
     from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer, ToMachine
 
     items = session.compiled.placement.items

@@ -18,8 +18,8 @@ from .options import config_option
 
 if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.environment import Environment
-    from amaranth_vta.sw.compiler.schedule import Schedule
-    from amaranth_vta.sw.compiler.tensor import Tensor
+    from amaranth_vta.sw.compiler.te.schedule import Schedule
+    from amaranth_vta.sw.compiler.te.tensor import Tensor
 
     # A name, a schedule, and the arguments of its function.
     Scheduled = tuple[str, Schedule, list[Tensor]]
@@ -93,10 +93,10 @@ def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _of_network(path: str, config: Config, layer: str | None) -> list[Scheduled]:
-    from amaranth_vta.sw.compiler.graph.canonical import canonical
-    from amaranth_vta.sw.compiler.graph.layer import Layer
-    from amaranth_vta.sw.compiler.graph.load_model import load_network, read_model
-    from amaranth_vta.sw.compiler.graph.placement import place
+    from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
+    from amaranth_vta.sw.compiler.graph.layers.layer import Layer
+    from amaranth_vta.sw.compiler.graph.load.load_model import load_network, read_model
+    from amaranth_vta.sw.compiler.graph.place.placement import place
 
     network = canonical(load_network(read_model(path), config.batch))
     items = place(network, config).items

@@ -11,7 +11,7 @@ from amaranth_vta.hw.config import DEFAULT, Config
 
 # As in sim.devices, which is loaded when a device is opened.
 DEVICES = ("functional", "rtl", "pysim")
-# As in sim.skipping.
+# As in sim.machine.skipping.
 PARTS = ("load", "gemm", "alu", "store")
 
 

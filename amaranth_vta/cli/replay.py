@@ -14,7 +14,7 @@ from .problems import DONE, WRONG_RESULT, MachineFault
 from .progress import building
 
 if TYPE_CHECKING:
-    from amaranth_vta.sim.image import ProgramImage
+    from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.runtime.device import RunResult
     from amaranth_vta.sw.runtime.work import Work
 
@@ -50,8 +50,8 @@ def replay(
     import numpy as np
 
     from amaranth_vta.sim.devices import open_device
-    from amaranth_vta.sim.image import ProgramImage
-    from amaranth_vta.sim.perfetto import Timeline
+    from amaranth_vta.sim.programs.image import ProgramImage
+    from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.runtime.work import work
 
     started = time.perf_counter()

@@ -100,7 +100,7 @@ def run(
 
     from amaranth_vta.network_session import NetworkSession
     from amaranth_vta.report import PAGE, TIMELINE, report_files
-    from amaranth_vta.sim.perfetto import Timeline
+    from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.runtime.archive import is_archive
     from amaranth_vta.sw.runtime.command import RuntimeFault
     from amaranth_vta.sw.runtime.network.file import load_network

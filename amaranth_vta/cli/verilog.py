@@ -27,7 +27,7 @@ def verilog(config: Config, output: str | None) -> None:
     """
     with Outputs() as outputs:
         outputs.reserve("-o", output)
-        from amaranth_vta.sim import elaborate
+        from amaranth_vta.sim.machine import elaborate
 
         text = elaborate.verilog(config)
         if output is None:

@@ -13,13 +13,13 @@ from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
-from .dtypes import dtype_interval
-from .emit import Calls, HostCode, KernelLoader, argument_bytes, issued
+from .emit.host_code import Calls, HostCode, KernelLoader, argument_bytes, issued
 from .environment import Environment
-from .evaluate import numpy_dtype
 from .lower import Lowered, OwnPass, lower
-from .schedule import Schedule
-from .tensor import Tensor
+from .te.dtypes import dtype_interval
+from .te.evaluation import numpy_dtype
+from .te.schedule import Schedule
+from .te.tensor import Tensor
 
 # Opens the device that arrays are computed on: a configuration and bytes of memory to a device.
 OpenDevice = Callable[[Config, int], Device]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.hw.config import PYNQ, Config
 
-from .schedule import TensorIntrinsic
+from .te.schedule import TensorIntrinsic
 
 if TYPE_CHECKING:
     from .lower import OwnPass

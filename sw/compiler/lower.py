@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from amaranth_vta.hw.config import Config
 
+from .emit.listing import listing
 from .environment import Environment, get_env
-from .ir import Assign, Function, LoweringError, walk
-from .listing import listing
+from .nest.ir import Assign, Function, LoweringError, walk
+from .nest.printer import body_text, to_text
 from .passes.allocate_scratchpads import allocate_scratchpads
 from .passes.copy_by_dma import copy_by_dma
 from .passes.fold_loops import fold_loops
@@ -22,9 +23,8 @@ from .passes.overwrite_first import overwrite_first
 from .passes.share_storage import share_storage
 from .passes.tensorize_gemm import tensorize_gemm
 from .passes.unroll_loops import unroll_loops
-from .printer import body_text, to_text
-from .schedule import Schedule
-from .tensor import Tensor
+from .te.schedule import Schedule
+from .te.tensor import Tensor
 
 Pass = Callable[[Function, Config], Function]
 # Where it goes, "before" or "after" and the name of a pass, and what it does.

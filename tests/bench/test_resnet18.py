@@ -11,9 +11,9 @@ import pytest
 from amaranth_vta.bench.resnet18 import Row, rows
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import choose, conv2d
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.requantize import Rescale
+from amaranth_vta.sw.compiler.operators.conv2d.schedule import choose, conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
 
 CONFIG = PRESETS["pynq-extended"]
 CYCLES = json.loads((Path(__file__).parents[1] / "golden" / "cycles.json").read_text("utf-8"))

@@ -12,8 +12,8 @@ from amaranth_vta.bench import layers, rates
 from amaranth_vta.bench.resnet18 import rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d
-from amaranth_vta.sw.compiler.operators.requantize import Rescale
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
 
 
 @pytest.mark.parametrize("name", rates.KINDS)

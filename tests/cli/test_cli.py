@@ -14,7 +14,7 @@ from amaranth_vta.cli import options
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import DEFAULT, PRESETS
 from amaranth_vta.sim import devices
-from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.programs.image import ProgramImage
 
 TINY = PRESETS["tiny"]
 STORED_AT = 1024

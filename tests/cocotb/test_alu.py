@@ -8,13 +8,13 @@ from typing import Any
 import cocotb
 import numpy as np
 
-from amaranth_vta.hw.alu import AluContext, alu_operands
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.datapath.alu import AluContext, alu_operands
+from amaranth_vta.hw.datapath.sequencer import IndexedUop
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.sequencer import IndexedUop
-from amaranth_vta.sim.cocotb_bench import high, packed, put, serve_tiles, start
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.testbench import pauses
+from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_tiles, start
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 MICRO_OP = IndexedUop(alu_operands(CONFIG), AluContext)
@@ -67,7 +67,7 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
 
 
 def test_alu_runs_under_cocotb(tmp_path: Path) -> None:
-    from amaranth_vta.hw.alu import AluUnit
-    from amaranth_vta.sim.elaborate import component_verilog
+    from amaranth_vta.hw.datapath.alu import AluUnit
+    from amaranth_vta.sim.machine.elaborate import component_verilog
 
     simulate(component_verilog(AluUnit(CONFIG), "alu"), __file__, tmp_path, top="alu")

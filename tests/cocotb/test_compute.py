@@ -12,11 +12,11 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.fabric.structures import QueueEntry
 from amaranth_vta.hw.isa import AluOp, Memory
-from amaranth_vta.hw.structures import QueueEntry
-from amaranth_vta.sim.cocotb_bench import high, packed, put, serve_reads, serve_tiles, start
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.testbench import pauses
+from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_reads, serve_tiles, start
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 UOPS = [isa.Uop(dst, 2 * dst, 3 * dst) for dst in range(4)]
@@ -84,6 +84,6 @@ async def output(dut: Any, element: int) -> np.ndarray:
 
 def test_compute_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.compute import Compute
-    from amaranth_vta.sim.elaborate import component_verilog
+    from amaranth_vta.sim.machine.elaborate import component_verilog
 
     simulate(component_verilog(Compute(CONFIG), "compute"), __file__, tmp_path, top="compute")

@@ -10,11 +10,11 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.fabric.structures import QueueEntry
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.hw.structures import QueueEntry
-from amaranth_vta.sim.cocotb_bench import get, high, serve_reads, start, unpacked
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.testbench import pauses
+from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.cocotb import get, high, serve_reads, start, unpacked
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 ADDRESS = 0x1F0
@@ -70,6 +70,6 @@ async def take(dut: Any, queue: str, taken: list[tuple[int, int]], gaps: float) 
 
 def test_fetch_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.fetch import Fetch
-    from amaranth_vta.sim.elaborate import component_verilog
+    from amaranth_vta.sim.machine.elaborate import component_verilog
 
     simulate(component_verilog(Fetch(CONFIG), "fetch"), __file__, tmp_path, top="fetch")

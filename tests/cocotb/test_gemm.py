@@ -9,11 +9,11 @@ import cocotb
 import numpy as np
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.gemm import GemmContext, gemm_operands
-from amaranth_vta.hw.sequencer import IndexedUop
-from amaranth_vta.sim.cocotb_bench import high, packed, put, serve_tiles, start
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.testbench import pauses
+from amaranth_vta.hw.datapath.gemm import GemmContext, gemm_operands
+from amaranth_vta.hw.datapath.sequencer import IndexedUop
+from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_tiles, start
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 MICRO_OP = IndexedUop(gemm_operands(CONFIG), GemmContext)
@@ -56,7 +56,7 @@ async def products_add_up(dut: Any, gaps: float) -> None:
 
 
 def test_gemm_runs_under_cocotb(tmp_path: Path) -> None:
-    from amaranth_vta.hw.gemm import GemmUnit
-    from amaranth_vta.sim.elaborate import component_verilog
+    from amaranth_vta.hw.datapath.gemm import GemmUnit
+    from amaranth_vta.sim.machine.elaborate import component_verilog
 
     simulate(component_verilog(GemmUnit(CONFIG), "gemm"), __file__, tmp_path, top="gemm")

@@ -14,10 +14,10 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.structures import QueueEntry
-from amaranth_vta.sim.cocotb_bench import high, packed, put, serve_reads, start
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.testbench import pauses
+from amaranth_vta.hw.fabric.structures import QueueEntry
+from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_reads, start
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 BUS_BYTES = CONFIG.bus_bytes
@@ -81,6 +81,6 @@ async def watch_writes(dut: Any, scratchpad: np.ndarray) -> None:
 
 def test_load_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.load import Load
-    from amaranth_vta.sim.elaborate import component_verilog
+    from amaranth_vta.sim.machine.elaborate import component_verilog
 
     simulate(component_verilog(Load(CONFIG), "load"), __file__, tmp_path, top="load")

@@ -11,10 +11,10 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.structures import QueueEntry
-from amaranth_vta.sim.cocotb_bench import high, packed, put, serve_writes, start
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.testbench import pauses
+from amaranth_vta.hw.fabric.structures import QueueEntry
+from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_writes, start
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 ELEMENT = CONFIG.out.element_bytes
@@ -55,6 +55,6 @@ async def serve_outputs(dut: Any) -> None:
 
 def test_store_runs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.store import Store
-    from amaranth_vta.sim.elaborate import component_verilog
+    from amaranth_vta.sim.machine.elaborate import component_verilog
 
     simulate(component_verilog(Store(CONFIG), "store"), __file__, tmp_path, top="store")

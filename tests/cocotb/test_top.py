@@ -17,8 +17,8 @@ from cocotb.triggers import RisingEdge, with_timeout
 from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
 
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.sim.cocotb_runner import simulate
-from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 PROGRAMS = ["tiny-1", "tiny-2", "tiny-corners-1", "tiny-corners-2"]
@@ -75,6 +75,6 @@ def pauses(seed: int) -> Any:
 
 def test_the_machine_runs_programs_under_cocotb(tmp_path: Path) -> None:
     from amaranth_vta.hw.config import PRESETS
-    from amaranth_vta.sim.elaborate import verilog
+    from amaranth_vta.sim.machine.elaborate import verilog
 
     simulate(verilog(PRESETS["tiny"]), __file__, tmp_path)

@@ -14,7 +14,7 @@ import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.sim.devices import DEVICES
 from amaranth_vta.sw.compiler.lower import PASS_NAMES
-from amaranth_vta.sw.compiler.schedule import SCOPES, Stage
+from amaranth_vta.sw.compiler.te.schedule import SCOPES, Stage
 from amaranth_vta.sw.runtime.command import Runtime
 
 DOCS = Path(__file__).parents[2] / "docs"

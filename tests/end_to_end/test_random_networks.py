@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
-from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.device import Device
 
 Int8 = npt.NDArray[np.int8]

@@ -12,10 +12,10 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.functional import FunctionalDevice
-from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.random_faults import FAULT_KINDS, random_faulty_program
-from amaranth_vta.sim.random_programs import random_program
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sw.runtime.device import RunResult
 
 # The configurations of the conformance vectors, whose simulators other tests build as well, and the

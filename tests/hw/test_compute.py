@@ -28,7 +28,14 @@ from amaranth_vta.hw.isa import (
     instruction_set,
     set_padding,
 )
-from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import (
+    BurstMemory,
+    Pauses,
+    never,
+    pauses,
+    put_all,
+    simulate,
+)
 from amaranth_vta.sw.compiler import te
 
 TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]

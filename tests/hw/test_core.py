@@ -21,11 +21,11 @@ from amaranth_vta.hw.isa import (
     Store,
     instruction_set,
 )
-from amaranth_vta.sim.functional import FunctionalDevice
-from amaranth_vta.sim.image import ProgramImage
-from amaranth_vta.sim.random_faults import FAULT_KINDS, random_faulty_program
-from amaranth_vta.sim.random_programs import random_program
-from amaranth_vta.sim.testbench import BurstMemory, pauses, simulate
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.testbench.amaranth import BurstMemory, pauses, simulate
 
 TINY = PRESETS["tiny"]
 

@@ -12,13 +12,16 @@ from amaranth.lib import wiring
 
 import amaranth_vta
 
-SOURCES = sorted((Path(amaranth_vta.__file__).parent / "hw").glob("*.py"))
+PACKAGE = Path(amaranth_vta.__file__).parent
+SOURCES = sorted((PACKAGE / "hw").rglob("*.py"))
 
 
 def components() -> list[type[wiring.Component]]:
     found = []
     for path in SOURCES:
-        module = importlib.import_module(f"amaranth_vta.hw.{path.stem}")
+        module = importlib.import_module(
+            ".".join(["amaranth_vta", *path.relative_to(PACKAGE).with_suffix("").parts])
+        )
         for _, item in inspect.getmembers(module, inspect.isclass):
             if issubclass(item, wiring.Component) and item.__module__ == module.__name__:
                 found.append(item)

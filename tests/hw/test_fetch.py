@@ -25,7 +25,7 @@ from amaranth_vta.hw.isa import (
     module_of,
     set_padding,
 )
-from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, simulate
+from amaranth_vta.sim.testbench.amaranth import BurstMemory, Pauses, never, pauses, simulate
 
 TINY = PRESETS["tiny"]
 ISA = instruction_set(TINY)

@@ -21,7 +21,14 @@ from amaranth_vta.hw.isa import (
     set_padding,
 )
 from amaranth_vta.hw.load import Load as LoadModule
-from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import (
+    BurstMemory,
+    Pauses,
+    never,
+    pauses,
+    put_all,
+    simulate,
+)
 
 TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 BASE = 0x2000

@@ -11,7 +11,14 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Cause, Store, instruction_set
 from amaranth_vta.hw.store import Store as StoreModule
-from amaranth_vta.sim.testbench import BurstMemory, Pauses, never, pauses, put_all, simulate
+from amaranth_vta.sim.testbench.amaranth import (
+    BurstMemory,
+    Pauses,
+    never,
+    pauses,
+    put_all,
+    simulate,
+)
 
 TINY = PRESETS["tiny"]
 ISA = instruction_set(TINY)

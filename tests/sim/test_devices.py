@@ -6,7 +6,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import DeviceError, open_device
-from amaranth_vta.sim.dram import DramError
+from amaranth_vta.sim.machine.dram import DramError
 
 
 def test_the_functional_model_is_opened_with_its_order() -> None:

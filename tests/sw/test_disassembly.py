@@ -8,7 +8,7 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.disassembly import instruction_text, listing
 
 TINY = PRESETS["tiny"]

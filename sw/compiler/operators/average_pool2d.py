@@ -12,10 +12,16 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import (
+    ROW_CYCLES,
+    TILE_CYCLES,
+    build_best,
+    even_tiles,
+    parts,
+)
 
-from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
+from .parts.fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 
 # Sums for which constants are checked at the most.
 _MOST_SUMS = 1 << 24

@@ -22,11 +22,11 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import build_best, parts
 
-from .moves import Move, MoveKnobs, candidates, moved
-from .tiling import build_best, parts
+from .parts.moves import Move, MoveKnobs, candidates, moved
 
 Array = npt.NDArray[Any]
 

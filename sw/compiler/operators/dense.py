@@ -12,11 +12,26 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.cost_model import (
+    ROUND_TRIP_CYCLES,
+    Estimate,
+    Pipeline,
+    TakingTurns,
+    Task,
+    bus_cycles,
+)
+from amaranth_vta.sw.compiler.tuner.search import (
+    Choice,
+    best_of,
+    build_best,
+    cut,
+    divisors,
+    even_tiles,
+    parts,
+)
 
-from .cost_model import ROUND_TRIP_CYCLES, Estimate, Pipeline, TakingTurns, Task, bus_cycles
-from .requantize import Requantize, Rescale, requantized, rescaled
-from .tiling import Choice, best_of, build_best, cut, divisors, even_tiles, parts
+from .parts.epilogue import Requantize, Rescale, requantized, rescaled
 
 
 @dataclass(frozen=True)

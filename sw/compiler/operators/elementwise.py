@@ -13,11 +13,11 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.evaluate import wrap_array
-from amaranth_vta.sw.compiler.expr import Expr
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.evaluation import wrap_array
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 
-from .pointwise import PointwiseKnobs, pointwise
+from .parts.pointwise import PointwiseKnobs, pointwise
 
 Array = npt.NDArray[Any]
 

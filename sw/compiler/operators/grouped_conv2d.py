@@ -22,12 +22,19 @@ from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import (
+    ROW_CYCLES,
+    TILE_CYCLES,
+    build_best,
+    estimate,
+    even_tiles,
+    parts,
+)
 
-from .conv2d_sizes import Conv2d
-from .placing import place_constants, place_operands, place_results
-from .requantize import Requantize, Rescale, post_processed
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
+from .conv2d.sizes import Conv2d
+from .parts.epilogue import Requantize, Rescale, post_processed
+from .parts.placing import place_constants, place_operands, place_results
 
 Array = npt.NDArray[Any]
 

@@ -10,11 +10,17 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import (
+    ROW_CYCLES,
+    TILE_CYCLES,
+    build_best,
+    even_tiles,
+    parts,
+)
 
-from .ones import multiplied, ones_argument, reads_what_it_stores
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, even_tiles, parts
+from .parts.identity import multiplied, ones_argument, reads_what_it_stores
 
 
 @dataclass(frozen=True)

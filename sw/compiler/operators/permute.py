@@ -8,9 +8,9 @@ from math import prod
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr
+from amaranth_vta.sw.compiler.te.expr import Expr
 
-from .moves import Move, MoveKnobs, moved
+from .parts.moves import Move, MoveKnobs, moved
 
 
 @dataclass(frozen=True)

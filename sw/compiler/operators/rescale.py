@@ -11,10 +11,10 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 
-from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
-from .pointwise import PointwiseKnobs, pointwise
+from .parts.fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
+from .parts.pointwise import PointwiseKnobs, pointwise
 from .residual_add import BYTE
 
 

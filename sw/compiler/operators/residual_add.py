@@ -10,11 +10,11 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 
-from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
-from .ones import reads_what_it_stores
-from .pointwise import PointwiseKnobs, pointwise
+from .parts.fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
+from .parts.identity import reads_what_it_stores
+from .parts.pointwise import PointwiseKnobs, pointwise
 
 BYTE = np.arange(-128, 128)
 

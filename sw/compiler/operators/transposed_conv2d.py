@@ -16,12 +16,19 @@ from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import (
+    ROW_CYCLES,
+    TILE_CYCLES,
+    build_best,
+    estimate,
+    even_tiles,
+    parts,
+)
 
-from .placing import place_constants, place_operands, place_results
-from .requantize import Requantize, Rescale, post_processed
-from .tiling import ROW_CYCLES, TILE_CYCLES, build_best, estimate, even_tiles, parts
+from .parts.epilogue import Requantize, Rescale, post_processed
+from .parts.placing import place_constants, place_operands, place_results
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 
-from .moves import Move, MoveKnobs, moved
+from .parts.moves import Move, MoveKnobs, moved
 
 
 @dataclass(frozen=True)

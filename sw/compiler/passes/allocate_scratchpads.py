@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Buffer,
     Function,
@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.ir import (
     rebuild,
     walk,
 )
-from amaranth_vta.sw.compiler.machine import scratchpad, tile_scalars
+from amaranth_vta.sw.compiler.nest.scopes import scratchpad, tile_scalars
 
 
 def allocate_scratchpads(function: Function, config: Config) -> Function:

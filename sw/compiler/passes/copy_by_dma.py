@@ -13,19 +13,7 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import PAD_WIDTH, Memory
-from amaranth_vta.sw.compiler.dtypes import Interval, wrap
-from amaranth_vta.sw.compiler.expr import (
-    Access,
-    Affine,
-    AllOf,
-    Cast,
-    Const,
-    Expr,
-    Select,
-    Var,
-)
-from amaranth_vta.sw.compiler.functions import all_of, if_then_else, maximum, minimum
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Assign,
     Buffer,
     Dma,
@@ -39,7 +27,7 @@ from amaranth_vta.sw.compiler.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.machine import (
+from amaranth_vta.sw.compiler.nest.scopes import (
     assignments,
     element_index,
     flat_index,
@@ -48,8 +36,12 @@ from amaranth_vta.sw.compiler.machine import (
     tile_loops,
     tile_scalars,
 )
-from amaranth_vta.sw.compiler.partition import not_negative
-from amaranth_vta.sw.compiler.simplify import simplify, value_interval
+from amaranth_vta.sw.compiler.te.dtypes import Interval, wrap
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, AllOf, Cast, Const, Expr, Select, Var
+from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum, minimum
+from amaranth_vta.sw.compiler.te.simplify import simplify, value_interval
+
+from .support.partition import not_negative
 
 _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 

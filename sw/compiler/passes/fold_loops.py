@@ -9,9 +9,7 @@ from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import ITERATION_WIDTH
-from amaranth_vta.sw.compiler.dtypes import Interval
-from amaranth_vta.sw.compiler.expr import Affine, Var
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     For,
     Function,
     Kernel,
@@ -23,7 +21,9 @@ from amaranth_vta.sw.compiler.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.simplify import value_interval
+from amaranth_vta.sw.compiler.te.dtypes import Interval
+from amaranth_vta.sw.compiler.te.expr import Affine, Var
+from amaranth_vta.sw.compiler.te.simplify import value_interval
 
 _MOST_ITERATIONS = (1 << ITERATION_WIDTH) - 1
 

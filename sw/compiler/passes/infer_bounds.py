@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from amaranth_vta.sw.compiler.dtypes import Interval
-from amaranth_vta.sw.compiler.expr import Access, Affine, Const, Expr, IterVar, Reduce, Var
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
     Buffer,
@@ -25,12 +23,15 @@ from amaranth_vta.sw.compiler.ir import (
     map_expressions,
     seq,
 )
-from amaranth_vta.sw.compiler.partition import Limit, cut
-from amaranth_vta.sw.compiler.schedule import Schedule, Stage
-from amaranth_vta.sw.compiler.simplify import identity, simplify, value_interval
-from amaranth_vta.sw.compiler.stage_loops import Bounds, StageLoops, stage_loops
-from amaranth_vta.sw.compiler.tensor import Tensor
-from amaranth_vta.sw.compiler.traverse import accesses, rebuild, substitute
+from amaranth_vta.sw.compiler.te.dtypes import Interval
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Const, Expr, IterVar, Reduce, Var
+from amaranth_vta.sw.compiler.te.schedule import Schedule, Stage
+from amaranth_vta.sw.compiler.te.simplify import identity, simplify, value_interval
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.te.traverse import accesses, rebuild, substitute
+
+from .support.partition import Limit, cut
+from .support.stage_loops import Bounds, StageLoops, stage_loops
 
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> Function:

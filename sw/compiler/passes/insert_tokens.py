@@ -18,10 +18,8 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.compiler.conditions import Flags, condition
-from amaranth_vta.sw.compiler.emit import HostCode, UopKernel
-from amaranth_vta.sw.compiler.expr import Const
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.emit.host_code import HostCode, UopKernel
+from amaranth_vta.sw.compiler.nest.ir import (
     Dma,
     For,
     Function,
@@ -33,7 +31,10 @@ from amaranth_vta.sw.compiler.ir import (
     seq,
     walk,
 )
-from amaranth_vta.sw.compiler.machine import scratchpad
+from amaranth_vta.sw.compiler.nest.scopes import scratchpad
+from amaranth_vta.sw.compiler.te.expr import Const
+
+from .support.conditions import Flags, condition
 
 _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 

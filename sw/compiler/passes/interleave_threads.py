@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.expr import Access, Affine
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
     Buffer,
@@ -23,7 +22,8 @@ from amaranth_vta.sw.compiler.ir import (
     seq,
     walk,
 )
-from amaranth_vta.sw.compiler.ir import rebuild as rebuild_stmt
+from amaranth_vta.sw.compiler.nest.ir import rebuild as rebuild_stmt
+from amaranth_vta.sw.compiler.te.expr import Access, Affine
 
 
 def interleave_threads(function: Function) -> Function:

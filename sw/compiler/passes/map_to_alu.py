@@ -11,9 +11,7 @@ from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, AluOp
-from amaranth_vta.sw.compiler.alu_chain import Step, chain, constant
-from amaranth_vta.sw.compiler.expr import Access, Affine, Var
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Assign,
     For,
     Function,
@@ -25,7 +23,7 @@ from amaranth_vta.sw.compiler.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.machine import (
+from amaranth_vta.sw.compiler.nest.scopes import (
     assignments,
     element_index,
     flat_index,
@@ -33,6 +31,9 @@ from amaranth_vta.sw.compiler.machine import (
     tile_loops,
     tile_scalars,
 )
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
+
+from .support.alu_chain import Step, chain, constant
 
 
 def map_to_alu(function: Function, config: Config) -> Function:

@@ -16,8 +16,8 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
-from amaranth_vta.sw.compiler.emit import HostCode, UopKernel
-from amaranth_vta.sw.compiler.ir import Function, Kernel, Stmt, WaitForAlu, rebuild, seq
+from amaranth_vta.sw.compiler.emit.host_code import HostCode, UopKernel
+from amaranth_vta.sw.compiler.nest.ir import Function, Kernel, Stmt, WaitForAlu, rebuild, seq
 
 _GEMM, _ALU = 0, 1
 

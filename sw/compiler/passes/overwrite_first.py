@@ -14,8 +14,7 @@ from itertools import takewhile
 import numpy as np
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.expr import Affine, Const, Var
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
     Buffer,
@@ -29,6 +28,7 @@ from amaranth_vta.sw.compiler.ir import (
     seq,
     walk,
 )
+from amaranth_vta.sw.compiler.te.expr import Affine, Const, Var
 
 
 def overwrite_first(function: Function, config: Config) -> Function:

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.alu_chain import chain
-from amaranth_vta.sw.compiler.expr import Access, Expr
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
     Buffer,
@@ -19,8 +17,11 @@ from amaranth_vta.sw.compiler.ir import (
     rebuild,
     walk,
 )
-from amaranth_vta.sw.compiler.traverse import accesses
-from amaranth_vta.sw.compiler.traverse import rebuild as rebuild_expr
+from amaranth_vta.sw.compiler.te.expr import Access, Expr
+from amaranth_vta.sw.compiler.te.traverse import accesses
+from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expr
+
+from .support.alu_chain import chain
 
 
 def share_storage(function: Function) -> Function:

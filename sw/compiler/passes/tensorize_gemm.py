@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.expr import Access, Affine, Binary, Cast, Const, Expr, Var
-from amaranth_vta.sw.compiler.ir import (
+from amaranth_vta.sw.compiler.nest.ir import (
     Assign,
     For,
     Function,
@@ -19,7 +18,7 @@ from amaranth_vta.sw.compiler.ir import (
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.machine import (
+from amaranth_vta.sw.compiler.nest.scopes import (
     assignments,
     element_index,
     flat_index,
@@ -27,6 +26,7 @@ from amaranth_vta.sw.compiler.machine import (
     tile_loops,
     tile_scalars,
 )
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr, Var
 
 
 def tensorize_gemm(function: Function, config: Config) -> Function:

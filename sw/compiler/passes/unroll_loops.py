@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.expr import Affine
-from amaranth_vta.sw.compiler.ir import For, Function, Region, Stmt, copied, rebuild, seq
+from amaranth_vta.sw.compiler.nest.ir import For, Function, Region, Stmt, copied, rebuild, seq
+from amaranth_vta.sw.compiler.te.expr import Affine
 
 
 def unroll_loops(function: Function) -> Function:

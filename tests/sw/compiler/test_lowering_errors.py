@@ -12,9 +12,9 @@ from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr
 from amaranth_vta.sw.compiler.lower import lower
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 ENV = Environment(PRESETS["tiny"])
 TAIL = (ENV.BATCH, ENV.BLOCK_OUT)

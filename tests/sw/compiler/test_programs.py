@@ -12,20 +12,20 @@ import numpy.typing as npt
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build
-from amaranth_vta.sw.compiler.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr
-from amaranth_vta.sw.compiler.interpret import interpret
-from amaranth_vta.sw.compiler.ir import Function as LoopNest
-from amaranth_vta.sw.compiler.ir import LoweringError, Seq
 from amaranth_vta.sw.compiler.lower import PASSES, lower
-from amaranth_vta.sw.compiler.printer import to_text
-from amaranth_vta.sw.compiler.schedule import ScheduleError
-from amaranth_vta.sw.compiler.tensor import Tensor
-from amaranth_vta.sw.compiler.traverse import accesses
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.nest.ir import LoweringError, Seq
+from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.schedule import ScheduleError
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 

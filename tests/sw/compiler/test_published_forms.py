@@ -14,16 +14,16 @@ import pytest
 import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler.build import build
-from amaranth_vta.sw.compiler.dtypes import dtype_interval
+from amaranth_vta.sw.compiler.emit.listing import listing
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.interpret import interpret
-from amaranth_vta.sw.compiler.listing import listing
 from amaranth_vta.sw.compiler.lower import lower, lower_further
-from amaranth_vta.sw.compiler.parse import parse
-from amaranth_vta.sw.compiler.printer import to_text
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.parse import parse
+from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 

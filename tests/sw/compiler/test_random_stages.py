@@ -13,14 +13,14 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.expr import Expr, IterVar
-from amaranth_vta.sw.compiler.interpret import interpret
-from amaranth_vta.sw.compiler.ir import LoweringError
 from amaranth_vta.sw.compiler.lower import lower
-from amaranth_vta.sw.compiler.parse import parse
-from amaranth_vta.sw.compiler.schedule import Stage
-from amaranth_vta.sw.compiler.tensor import Tensor
-from amaranth_vta.sw.compiler.traverse import accesses
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.ir import LoweringError
+from amaranth_vta.sw.compiler.nest.parse import parse
+from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
+from amaranth_vta.sw.compiler.te.schedule import Stage
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.te.traverse import accesses
 
 ENV = Environment(PRESETS["tiny"])
 

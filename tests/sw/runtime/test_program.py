@@ -14,8 +14,8 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import AluOp, Memory, Module
-from amaranth_vta.sim.functional import FunctionalDevice
-from amaranth_vta.sim.image import ProgramImage
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.command import CommandError, Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.memory import OutOfMemory

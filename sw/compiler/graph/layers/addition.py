@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.canonical.quantization import integer_limits, quantized_after
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.quantization import (
-    integer_limits,
-    quantized_after,
-)
-from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.operators.fixed_point import Array, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.ones import ones
+from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.parts.identity import ones
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     added,
@@ -24,6 +20,7 @@ from amaranth_vta.sw.runtime.network.layout import offset
 from amaranth_vta.sw.runtime.network.operand import Operand
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .layer import Layer, NotHere, identifier
 from .scales import dequantized, quantized
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layout import pack_weights
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.packing import best_packing
-from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.window import window
-from amaranth_vta.sw.compiler.operators.conv2d import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d
+from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.plan.layout import pack_weights
+from amaranth_vta.sw.compiler.graph.plan.packing import best_packing
+from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     grouped_conv2d,
@@ -25,8 +23,10 @@ from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .dense import product_layer
+from .layer import Layer, NotHere, identifier
 from .pooling import average_pool, is_average
 from .products import Product
+from .window import window
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:

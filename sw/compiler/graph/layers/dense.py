@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layout import pack_weights
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.plan.layout import pack_weights
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.layout import Image, tiles
 from amaranth_vta.sw.runtime.network.operand import Operand
 
+from .layer import Layer, NotHere, identifier
 from .products import Product
 
 

@@ -8,9 +8,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.tensors import Range, Tensors
+from amaranth_vta.sw.compiler.graph.place.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.operators.concatenate import (
     Concatenate,
     concatenate,
@@ -22,6 +21,8 @@ from amaranth_vta.sw.runtime.network.layout import Image, offset, tiles
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
 from amaranth_vta.sw.runtime.scalars import pack
+
+from .layer import Layer, NotHere, identifier
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:

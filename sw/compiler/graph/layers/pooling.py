@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.window import window
+from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2d,
     average_pool2d,
     sum_constants,
 )
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
-from amaranth_vta.sw.compiler.operators.ones import ones, reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.parts.identity import ones, reads_what_it_stores
 from amaranth_vta.sw.runtime.network.layout import Image, tiles
 from amaranth_vta.sw.runtime.network.operand import Operand
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .layer import Layer, NotHere, identifier
 from .products import Product
+from .window import window
 
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:

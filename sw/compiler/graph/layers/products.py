@@ -8,14 +8,15 @@ from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.sums import Sums, requantization, sums
-from amaranth_vta.sw.compiler.graph.tensors import Tensors
-from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
+from amaranth_vta.sw.compiler.graph.place.sums import Sums, requantization, sums
+from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
 from amaranth_vta.sw.runtime.network.layout import Image
 from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
 from amaranth_vta.sw.runtime.network.packing import Window
+
+from .layer import Layer, NotHere
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from math import prod
 
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.canonical.quantization import (
+    integer_limits,
+    is_clamp,
+    parameters_of,
+)
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.quantization import integer_limits, is_clamp, parameters_of
-from amaranth_vta.sw.compiler.graph.tensors import Range, Tensors
+from amaranth_vta.sw.compiler.graph.place.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.rescale import RescaleTensor, byte_constants, rescale
 from amaranth_vta.sw.runtime.network.layout import offset
 from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .layer import Layer, NotHere, identifier
 from .scales import dequantized, quantized
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import open_device
-from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.interpret import interpret
-from amaranth_vta.sw.compiler.ir import Function as LoopNest
 from amaranth_vta.sw.compiler.lower import PASSES, lower
-from amaranth_vta.sw.compiler.tensor import Tensor
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device
 from amaranth_vta.sw.runtime.scalars import pack, unpack

@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
     averaged,
     scheduled,
 )
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
 

@@ -16,11 +16,11 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
-from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
-from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "tiny-extended", "batch2", "int4", "block32", "pynq", "pynq-extended"]

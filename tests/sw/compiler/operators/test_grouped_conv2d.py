@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     GroupedConv2dKnobs,
@@ -25,7 +25,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouping,
     scheduled,
 )
-from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]

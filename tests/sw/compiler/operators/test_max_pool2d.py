@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import (
     max_pool2d,
     scheduled,
 )
-from amaranth_vta.sw.compiler.operators.ones import ones, reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.parts.identity import ones, reads_what_it_stores
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])

@@ -21,11 +21,11 @@ from amaranth_vta.sw.compiler.operators.concatenate import (
     concatenate,
     concatenation_weights,
 )
-from amaranth_vta.sw.compiler.operators.moves import MoveKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
+from amaranth_vta.sw.compiler.operators.parts.moves import MoveKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
-from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
+from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]

@@ -13,20 +13,20 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sim.functional import FunctionalDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators import conv2d as conv
 from amaranth_vta.sw.compiler.operators import dense as matmul
 from amaranth_vta.sw.compiler.operators import max_pool2d as pooling
-from amaranth_vta.sw.compiler.operators.conv2d import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv
+from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.ones import ones
-from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
-from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits, even_tiles
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.identity import ones
+from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits, even_tiles
 from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 

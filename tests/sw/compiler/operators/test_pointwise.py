@@ -12,8 +12,8 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
-from amaranth_vta.sw.compiler.operators.fixed_point import NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, candidates, scheduled
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs, candidates, scheduled
 from amaranth_vta.sw.compiler.operators.rescale import (
     RescaleTensor,
     byte_constants,
@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.operators.rescale import (
     rescaled_bytes,
     wide_constants,
 )
-from amaranth_vta.sw.compiler.operators.tiling import NoScheduleFits
+from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
 
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
 WORKLOADS = [

@@ -11,10 +11,11 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators import conv2d, dense
-from amaranth_vta.sw.compiler.operators.conv2d_sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators import dense
+from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
-from amaranth_vta.sw.compiler.operators.requantize import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])

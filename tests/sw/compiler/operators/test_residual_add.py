@@ -12,9 +12,9 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.fixed_point import FixedPoint, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.ones import ones
-from amaranth_vta.sw.compiler.operators.pointwise import PointwiseKnobs, scheduled
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint, NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.parts.identity import ones
+from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     added,

@@ -1,0 +1,274 @@
+"""Bus signatures, and the arbiter that shares the memory's read side.
+
+Inside the machine a memory is read and written by plain streams of bursts, beats and responses;
+`amaranth_vta.hw.top` puts the AXI4 wires around them. All bursts are incrementing, of the full
+width of the bus, at most 256 beats, and never cross a boundary of 4 KiB.
+"""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+
+# Bursts that each of reads and writes has under way at the most.
+BURSTS_IN_FLIGHT = 8
+
+
+class AXI4Signature(wiring.Signature):
+    """AXI4 as its master sees it (AMBA AXI protocol specification, issue E, chapter A2).
+
+    Without the optional region and user signals.
+
+    Attributes
+    ----------
+    data_width, address_width, id_width : in bits
+    """
+
+    def __init__(self, data_width: int, address_width: int = ADDRESS_WIDTH, id_width: int = 1):
+        self.data_width = data_width
+        self.address_width = address_width
+        self.id_width = id_width
+        request = {
+            "id": id_width,
+            "addr": address_width,
+            "len": 8,
+            "size": 3,
+            "burst": 2,
+            "lock": 1,
+            "cache": 4,
+            "prot": 3,
+            "qos": 4,
+        }
+        write = {"data": data_width, "strb": data_width // 8, "last": 1}
+        read = {"id": id_width, "data": data_width, "resp": 2, "last": 1}
+        super().__init__(
+            {
+                **_channel(Out, "aw", request),
+                **_channel(Out, "w", write),
+                **_channel(In, "b", {"id": id_width, "resp": 2}),
+                **_channel(Out, "ar", request),
+                **_channel(In, "r", read),
+            }
+        )
+
+
+class AXI4LiteSignature(wiring.Signature):
+    """AXI4-Lite as its master sees it (the same specification, chapter B1).
+
+    Attributes
+    ----------
+    data_width, address_width : in bits
+    """
+
+    def __init__(self, data_width: int = 32, address_width: int = 12) -> None:
+        self.data_width = data_width
+        self.address_width = address_width
+        request = {"addr": address_width, "prot": 3}
+        super().__init__(
+            {
+                **_channel(Out, "aw", request),
+                **_channel(Out, "w", {"data": data_width, "strb": data_width // 8}),
+                **_channel(In, "b", {"resp": 2}),
+                **_channel(Out, "ar", request),
+                **_channel(In, "r", {"data": data_width, "resp": 2}),
+            }
+        )
+
+
+def _channel(flow: Any, name: str, payload: dict[str, int]) -> dict[str, wiring.Member]:
+    """The wires of one channel whose payload goes in the direction ``flow``."""
+    members = {f"{name}{wire}": flow(width) for wire, width in payload.items()}
+    members[f"{name}valid"] = flow(1)
+    members[f"{name}ready"] = Out(1) if flow is In else In(1)
+    return members
+
+
+class Response(enum.Enum, shape=2):
+    """What AXI answers to a transfer; the last two are errors."""
+
+    OKAY = 0
+    EXOKAY = 1
+    SLVERR = 2
+    DECERR = 3
+
+
+class BurstRequest(data.Struct):
+    """A burst: byte address of its first beat, aligned to the bus, and beats less one."""
+
+    address: ADDRESS_WIDTH
+    length: 8
+
+
+class ReadBeat(data.StructLayout):
+    """One beat of a burst that was asked for; ``error`` says that its data mean nothing."""
+
+    def __init__(self, data_width: int) -> None:
+        super().__init__({"data": unsigned(data_width), "error": 1, "last": 1})
+
+
+class WriteBeat(data.StructLayout):
+    """One beat of a burst that is written; ``strobe`` has a bit a byte."""
+
+    def __init__(self, data_width: int) -> None:
+        super().__init__(
+            {"data": unsigned(data_width), "strobe": unsigned(data_width // 8), "last": 1}
+        )
+
+
+class WriteResponse(data.Struct):
+    """The memory's answer to one burst written."""
+
+    error: 1
+
+
+class ReadSignature(wiring.Signature):
+    """What reads memory: bursts asked for, and their beats, all in the order of the requests.
+
+    Whoever asks must take the beats in time without waiting for anything that needs the bus.
+    """
+
+    def __init__(self, data_width: int) -> None:
+        self.data_width = data_width
+        super().__init__(
+            {
+                "request": Out(stream.Signature(BurstRequest)),
+                "beat": In(stream.Signature(ReadBeat(data_width))),
+            }
+        )
+
+
+class WriteSignature(wiring.Signature):
+    """What writes memory: bursts announced, their beats, and one response a burst, in order.
+
+    A burst is announced before or with its first beat.
+    """
+
+    def __init__(self, data_width: int) -> None:
+        self.data_width = data_width
+        super().__init__(
+            {
+                "request": Out(stream.Signature(BurstRequest)),
+                "beat": Out(stream.Signature(WriteBeat(data_width))),
+                "response": In(stream.Signature(WriteResponse)),
+            }
+        )
+
+
+class Reader(enum.Enum, shape=2):
+    """Who has asked for a burst."""
+
+    FETCH = 0
+    LOAD = 1
+    COMPUTE = 2
+
+
+class ReadArbiter(wiring.Component):
+    """Shares the memory's read side among fetch, load and compute.
+
+    Fetch goes first, but not twice in a row while another waits; load and compute take turns. No
+    burst is started while `_BEATS_AHEAD` beats are still to come, so that whoever asks waits
+    for these and one burst at the most: enough to hide the latency of a memory, little enough
+    that instructions are never far.
+
+    Timing: a request shows at ``bus`` in the cycle after it is taken, a beat at its reader in
+    the cycle after it came. Both pass in every cycle. Nothing goes from an input of ``bus`` to
+    an output without a register.
+
+    Ports
+    -----
+    fetch, load, compute : the readers
+    bus : the memory
+    stop : no burst is started, and what comes of those under way is dropped
+    idle : no burst is under way
+    """
+
+    _BEATS_AHEAD = 128
+
+    def __init__(self, data_width: int) -> None:
+        self._data_width = data_width
+        reader = ReadSignature(data_width)
+        super().__init__(
+            {
+                "fetch": In(reader),
+                "load": In(reader),
+                "compute": In(reader),
+                "bus": Out(reader),
+                "stop": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.owners = owners = Queue(data.StructLayout({"reader": Reader}), 8)
+        m.submodules.requests = requests = Queue(BurstRequest, 2)
+        m.submodules.beats = beats = Queue(ReadBeat(self._data_width), 2)
+        connect(m, requests.o, flipped(self.bus.request))
+        connect(m, flipped(self.bus.beat), beats.i)
+        readers = {
+            Reader.FETCH: self.fetch,
+            Reader.LOAD: self.load,
+            Reader.COMPUTE: self.compute,
+        }
+
+        # Requests.
+        chosen, latest = Signal(Reader), Signal(Reader, init=Reader.COMPUTE)
+        other = Mux(
+            self.load.request.valid & ((latest != Reader.LOAD) | ~self.compute.request.valid),
+            Reader.LOAD,
+            Reader.COMPUTE,
+        )
+        others = self.load.request.valid | self.compute.request.valid
+        beats_ahead = Signal(range(self._BEATS_AHEAD + 256))
+        open_ = Signal()
+        granted = Signal()
+        m.d.comb += [
+            chosen.eq(
+                Mux(
+                    self.fetch.request.valid & ((latest != Reader.FETCH) | ~others),
+                    Reader.FETCH,
+                    other,
+                )
+            ),
+            open_.eq(
+                requests.i.ready & owners.i.ready & (beats_ahead < self._BEATS_AHEAD) & ~self.stop
+            ),
+            granted.eq(open_ & (self.fetch.request.valid | others)),
+            owners.i.payload.reader.eq(chosen),
+            owners.i.valid.eq(granted),
+            requests.i.valid.eq(granted),
+        ]
+        request = requests.i.payload
+        with m.Switch(chosen):
+            for name, reader in readers.items():
+                with m.Case(name):
+                    m.d.comb += request.eq(reader.request.payload)
+                    m.d.comb += reader.request.ready.eq(open_)
+        with m.If(granted):
+            m.d.sync += latest.eq(chosen)
+
+        # Beats.
+        taken = Signal()
+        m.d.comb += [
+            taken.eq(beats.o.valid & beats.o.ready),
+            owners.o.ready.eq(taken & beats.o.payload.last),
+            self.idle.eq(~owners.o.valid),
+        ]
+        for name, reader in readers.items():
+            mine = owners.o.payload.reader == name
+            m.d.comb += [
+                reader.beat.payload.eq(beats.o.payload),
+                reader.beat.valid.eq(beats.o.valid & mine & ~self.stop),
+            ]
+            with m.If(mine):
+                m.d.comb += beats.o.ready.eq(reader.beat.ready)
+        with m.If(self.stop):
+            m.d.comb += beats.o.ready.eq(1)
+        m.d.sync += beats_ahead.eq(
+            beats_ahead + Mux(granted, request.length + 1, 0) - taken.as_unsigned()
+        )
+        return m

@@ -1,0 +1,244 @@
+"""The tensor ALU: one vector operation a cycle on accumulators."""
+
+from itertools import pairwise
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+from .gemm import busy_banks, tile_layout
+from .operation import AluOp, simple_operation
+from .requantize import RequantizingLane
+from .sequencer import IndexedUop
+
+
+class AluLane(wiring.Component):
+    """``result = operation(a, b)`` on one pair of scalars, wrapped to their width.
+
+    Timing: the result is there `LATENCY` cycles after the operands.
+    """
+
+    LATENCY = 1
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        super().__init__(
+            {
+                "operation": In(AluOp),
+                "a": In(signed(width)),
+                "b": In(signed(width)),
+                "result": Out(signed(width)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        simple = simple_operation(m, self.operation, self.a, self.b)
+        # The product has a register of its own, so that it can be the multipliers' own.
+        simple_result, product = Signal(self._width), Signal(self._width)
+        is_product = Signal()
+        m.d.sync += [
+            simple_result.eq(simple),
+            product.eq(self.a.as_unsigned() * self.b.as_unsigned()),
+            is_product.eq(self.operation == AluOp.MUL),
+        ]
+        m.d.comb += self.result.eq(Mux(is_product, product, simple_result))
+        return m
+
+
+class AluContext(data.Struct):
+    """What an ALU instruction says apart from its loops."""
+
+    operation: AluOp
+    use_immediate: 1
+    immediate: signed(isa.IMMEDIATE_WIDTH)
+
+
+class AluUnit(wiring.Component):
+    """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
+
+    Timing: one micro-op a cycle. An item taken in cycle t reads its operands in t and writes
+    `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
+    ports give what is being written. A micro-op that reads what one before it has yet to write is
+    taken when that is written. A REQUANTIZE with parameters other than those of the micro-op before
+    it in its instruction is taken when everything before it is written and its parameters have been
+    read, one a cycle.
+
+    Ports
+    -----
+    i : micro-ops from the sequencer
+    dst_read_*, src_read_* : two read ports of the accumulators
+    write_* : their write port
+    denied : the ports of the bank that holds ``dst`` are not to be had: the item is not taken
+    busy_banks : for each of two halves of the accumulators, whether a write to it is under way
+    done, error : as in the GEMM unit
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.operands = alu_operands(config)
+        acc = tile_layout(config.acc)
+        index = config.acc.index_width
+        super().__init__(
+            {
+                "i": In(stream.Signature(IndexedUop(self.operands, AluContext))),
+                "dst_read_enable": Out(1),
+                "dst_read_index": Out(index),
+                "dst_read_data": In(acc),
+                "src_read_enable": Out(1),
+                "src_read_index": Out(index),
+                "src_read_data": In(acc),
+                "denied": In(1),
+                "busy_banks": Out(2),
+                "write_enable": Out(1),
+                "write_index": Out(index),
+                "write_data": Out(acc),
+                "done": Out(1),
+                "error": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        item = self.i.payload
+        lane_type = RequantizingLane if config.requantize else AluLane
+        control = data.StructLayout(
+            {
+                "write": 1,
+                "dst": config.acc.index_width,
+                "context": AluContext,
+                "done": 1,
+                "error": 1,
+            }
+        )
+        # What follows a micro-op: taken, then one stage for each register of the lanes, the last
+        # of which writes.
+        entering = Signal(control)
+        stages = [Signal(control, name=f"stage_{n}") for n in range(lane_type.LATENCY + 1)]
+        computing, writing = stages[0], stages[-1]
+        finished = Signal(control)
+
+        stopped, depends, works, taken, ready, failed = (
+            Signal(name=name)
+            for name in ("stopped", "depends", "works", "taken", "ready", "failed")
+        )
+        for stage in stages[:-1]:
+            with m.If(
+                stage.write
+                & (
+                    (stage.dst == item.indices.dst)
+                    | (~item.context.use_immediate & (stage.dst == item.indices.src))
+                )
+            ):
+                m.d.comb += depends.eq(1)
+        m.d.comb += [
+            failed.eq(item.error),
+            ready.eq(1),
+            self.i.ready.eq(~works | (~depends & ready & ~self.denied)),
+            taken.eq(self.i.valid & self.i.ready),
+            works.eq(self.i.valid & item.enable & ~failed & ~stopped),
+            self.dst_read_enable.eq(taken & works),
+            self.dst_read_index.eq(item.indices.dst),
+            self.src_read_enable.eq(taken & works & ~item.context.use_immediate),
+            self.src_read_index.eq(item.indices.src),
+            entering.write.eq(taken & works),
+            entering.dst.eq(item.indices.dst),
+            entering.context.eq(item.context),
+            entering.done.eq(taken & (item.last | failed) & ~stopped),
+            entering.error.eq(failed),
+        ]
+        with m.If(taken & failed):
+            m.d.sync += stopped.eq(1)
+        for before, after in pairwise([entering, *stages, finished]):
+            m.d.sync += after.eq(before)
+
+        requantizing: list[RequantizingLane] = []
+        for b in range(config.batch):
+            for j in range(config.block_out):
+                lane: Any
+                if config.requantize:
+                    lane = RequantizingLane()
+                    requantizing.append(lane)
+                    m.d.comb += lane.enable.eq(computing.write)
+                else:
+                    lane = AluLane(config.acc_width)
+                m.submodules[f"lane_{b}_{j}"] = lane
+                m.d.comb += [
+                    lane.operation.eq(computing.context.operation),
+                    lane.a.eq(self.dst_read_data[b][j]),
+                    lane.b.eq(
+                        Mux(
+                            computing.context.use_immediate,
+                            computing.context.immediate,
+                            self.src_read_data[b][j],
+                        )
+                    ),
+                    self.write_data[b][j].eq(lane.result),
+                ]
+        m.d.comb += [
+            self.write_enable.eq(writing.write),
+            self.write_index.eq(writing.dst),
+            self.done.eq(finished.done),
+            self.error.eq(finished.error),
+            self.busy_banks.eq(busy_banks(stages)),
+        ]
+        if config.requantize:
+            busy = Signal()
+            m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
+            self._read_parameters(m, requantizing, ready, failed, works, busy, taken)
+        return m
+
+    def _read_parameters(
+        self,
+        m: Module,
+        lanes: list[RequantizingLane],
+        ready: Signal,
+        failed: Signal,
+        works: Signal,
+        busy: Signal,
+        taken: Signal,
+    ) -> None:
+        """Gives ``lanes`` the parameters of REQUANTIZE, when the item asks for others.
+
+        ``ready`` is low while the item has to wait for them; ``failed`` is high if they are past
+        the depth.
+        """
+        item = self.i.payload
+        count = isa.REQUANTIZE_PARAMETERS
+        wanted, known, hit = Signal(), Signal(), Signal()
+        index = Signal(self._config.acc.index_width)
+        step = Signal(range(count + 2))
+        arriving = Signal(count)
+        m.d.comb += [
+            wanted.eq(item.enable & (item.context.operation == AluOp.REQUANTIZE)),
+            hit.eq(known & (index == item.indices.src)),
+            ready.eq(~works | ~wanted | hit),
+        ]
+        with m.If(wanted & (item.indices.src > self._config.acc.depth - count)):
+            m.d.comb += failed.eq(1)
+        m.d.sync += arriving.eq(0)
+        with m.If(works & wanted & ~hit & ~busy):
+            with m.If(step < count):
+                m.d.comb += [
+                    self.src_read_enable.eq(1),
+                    self.src_read_index.eq(item.indices.src + step),
+                ]
+                m.d.sync += arriving.eq(1 << step)
+            m.d.sync += step.eq(step + 1)
+            with m.If(step == count):
+                m.d.sync += [step.eq(0), known.eq(1), index.eq(item.indices.src)]
+        # Accumulators may change between instructions.
+        with m.If(taken & item.last):
+            m.d.sync += known.eq(0)
+        for lane in lanes:
+            m.d.comb += lane.parameter.eq(arriving)
+
+
+def alu_operands(config: Config) -> dict[str, int]:
+    """Index width of each operand of an ALU micro-op."""
+    return {"dst": config.acc.index_width, "src": config.acc.index_width}

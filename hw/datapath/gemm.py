@@ -1,0 +1,258 @@
+"""The GEMM core: dot products of an input tile with a weight tile, and their accumulation."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw.config import Config, TileMemory
+
+from .sequencer import IndexedUop
+
+
+def tile_layout(memory: TileMemory) -> data.ArrayLayout:
+    """An element of ``memory`` as rows of signed scalars."""
+    return data.ArrayLayout(
+        data.ArrayLayout(signed(memory.scalar_width), memory.columns), memory.rows
+    )
+
+
+def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
+    """The sum of ``terms``, unsigned, and 1 for each addition of two that makes it: the carry into
+    an adder costs nothing, where adding a constant takes an adder more.
+
+    Each level is one bit wider than the one before it.
+    """
+    level = 0
+    while len(terms) > 1:
+        sums = []
+        for position in range(0, len(terms), 2):
+            total = (Cat(1, terms[position]) + Cat(1, terms[position + 1]))[1:]
+            node = Signal(len(total), name=f"{name}_{level}_{position // 2}")
+            m.d.comb += node.eq(total)
+            sums.append(node)
+        terms = sums
+        level += 1
+    return terms[0]
+
+
+class DotProducts(wiring.Component):
+    """``less_one[b][j] = -1 + sum over k of inp[b][k] * wgt[j][k]``, a pair of tiles a cycle.
+
+    Timing: tiles presented in one cycle give their sums `LATENCY` cycles later: products are
+    registered, then the sums of two of them, then the sums themselves. In the cycle after
+    ``clear`` all sums are as if they were 0.
+
+    One multiplication makes the products of one input x with the weights v and w of two outputs,
+    where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
+    negative and a plain concatenation makes the factor::
+
+        (v * 2^n + w + h) * x  =  (v * x) * 2^n + w * x + h * x
+
+    Two such are added, and the h * x of both, which all outputs share, taken off again. Then each
+    half is the sum of two products, at most 2^(n - 1) and more than its negative: with an offset of
+    2^(n - 1) - 1, no half borrows from the other or overflows. A DSP slice of an FPGA holds the
+    multiplier, its register, and an adder, so that only sums of four products and more are made of
+    logic; and the numbers are of 32 bits at the most, which simulate quickly.
+
+    With the carries of their adders, p such halves make p * 2^(n - 1) - 1 more than the sum of
+    products: a power of two, which is one bit, and the one that the sum is less by.
+    """
+
+    LATENCY = 3
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        width = config.inp_width + config.wgt_width + config.log_block_in - 1
+        super().__init__(
+            {
+                "inp": In(tile_layout(config.inp)),
+                "wgt": In(tile_layout(config.wgt)),
+                "clear": In(1),
+                "less_one": Out(
+                    data.ArrayLayout(
+                        data.ArrayLayout(signed(width), config.block_out), config.batch
+                    )
+                ),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        half = config.inp_width + config.wgt_width
+        offset = (1 << half - 1) - 1
+        pairs = range(0, config.block_in, 2)
+        for b in range(config.batch):
+            shared = []
+            for k in pairs:
+                inputs = self.inp[b][k] + self.inp[b][k + 1]
+                rest = Signal(2 * half, name=f"shared_b{b}_i{k}")
+                m.d.sync += rest.eq((offset << half) + offset - (inputs << config.wgt_width - 1))
+                shared.append(rest)
+            for j in range(0, config.block_out, 2):
+                lower, upper = [], []
+                for k, rest in zip(pairs, shared, strict=True):
+                    name = f"b{b}_o{j}_i{k}"
+                    products = [self._product(m, b, j, k + place) for place in range(2)]
+                    both = Signal(2 * half, name=f"both_{name}")
+                    m.d.sync += both.eq(rest + products[0] + products[1])
+                    lower.append(both[:half])
+                    upper.append(both[half:])
+                for place, terms in enumerate((lower, upper)):
+                    total = sum_and_carries(m, terms, f"tree_b{b}_o{j + place}")
+                    with m.If(self.clear):
+                        m.d.sync += self.less_one[b][j + place].eq(-1)
+                    with m.Else():
+                        m.d.sync += self.less_one[b][j + place].eq(Cat(total[:-1], ~total[-1]))
+        return m
+
+    def _product(self, m: Module, b: int, j: int, k: int) -> Signal:
+        """Of input k of row b and the weights of outputs j and j + 1."""
+        config = self._config
+        half = config.inp_width + config.wgt_width
+        lower, upper = self.wgt[j][k], self.wgt[j + 1][k]
+        weights = Signal(signed(half + config.wgt_width), name=f"weights_b{b}_o{j}_i{k}")
+        product = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}")
+        m.d.comb += weights.eq(Cat(lower[:-1], ~lower[-1], Const(0, config.inp_width), upper))
+        m.d.sync += product.eq(weights * self.inp[b][k])
+        return product
+
+
+class GemmContext(data.Struct):
+    """What a GEMM instruction says apart from its loops."""
+
+    reset: 1
+    overwrite: 1
+
+
+class GemmUnit(wiring.Component):
+    """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, without the addition when it
+    overwrites, or ``acc[dst] = 0`` on reset.
+
+    Timing: one micro-op a cycle, whatever accumulators they name. An item taken in cycle t reads
+    its tiles in t, reads its accumulator in t + 3 and writes it in t + 4; the accumulators' read
+    port gives what is being written, so the next micro-op sees that value though it reads in the
+    same cycle.
+
+    Ports
+    -----
+    i : micro-ops from the sequencer
+    denied : the ports of the bank that holds ``dst`` are not to be had: the item is not taken
+    busy_banks : for each of two halves of the accumulators, whether a write to it is under way
+    inp_*, wgt_* : read ports of the scratchpads, an enabled read has its data in the next cycle
+    acc_read_*, acc_write_* : of the accumulators
+    done : high for a cycle when an instruction's last write has been made
+    error : with ``done``: a micro-op named an index past the depth; nothing was or will be
+        written from that micro-op on
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.operands = gemm_operands(config)
+        acc = tile_layout(config.acc)
+        super().__init__(
+            {
+                "i": In(stream.Signature(IndexedUop(self.operands, GemmContext))),
+                "inp_enable": Out(1),
+                "inp_index": Out(config.inp.index_width),
+                "inp_data": In(tile_layout(config.inp)),
+                "wgt_enable": Out(1),
+                "wgt_index": Out(config.wgt.index_width),
+                "wgt_data": In(tile_layout(config.wgt)),
+                "acc_read_enable": Out(1),
+                "acc_read_index": Out(config.acc.index_width),
+                "acc_read_data": In(acc),
+                "acc_write_enable": Out(1),
+                "acc_write_index": Out(config.acc.index_width),
+                "acc_write_data": Out(acc),
+                "denied": In(1),
+                "busy_banks": Out(2),
+                "done": Out(1),
+                "error": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.dot_products = dot_products = DotProducts(self._config)
+
+        stopped = Signal()
+        item = self.i.payload
+        would_work, works, taken = Signal(), Signal(), Signal()
+        m.d.comb += [
+            would_work.eq(item.enable & ~item.error & ~stopped),
+            self.i.ready.eq(~would_work | ~self.denied),
+            taken.eq(self.i.valid & self.i.ready),
+            works.eq(taken & would_work),
+            self.inp_enable.eq(works & ~item.context.reset),
+            self.inp_index.eq(item.indices.src),
+            self.wgt_enable.eq(self.inp_enable),
+            self.wgt_index.eq(item.indices.wgt),
+            dot_products.inp.eq(self.inp_data),
+            dot_products.wgt.eq(self.wgt_data),
+        ]
+        with m.If(taken & item.error):
+            m.d.sync += stopped.eq(1)
+
+        stage = Stage(self._config.acc.index_width)
+        entering = Signal(stage)
+        m.d.comb += [
+            entering.write.eq(works),
+            entering.reset.eq(item.context.reset),
+            entering.adds.eq(~item.context.reset & ~item.context.overwrite),
+            entering.dst.eq(item.indices.dst),
+            entering.done.eq(taken & (item.last | item.error) & ~stopped),
+            entering.error.eq(item.error),
+        ]
+        # One cycle for the scratchpads, then the dot products'.
+        stages = [entering]
+        for number in range(1 + DotProducts.LATENCY + 1):
+            following = Signal(stage, name=f"stage_{number}")
+            m.d.sync += following.eq(stages[-1])
+            stages.append(following)
+        reading, writing = stages[DotProducts.LATENCY], stages[DotProducts.LATENCY + 1]
+
+        m.d.comb += [
+            dot_products.clear.eq(reading.reset),
+            self.acc_read_enable.eq(reading.write & reading.adds),
+            self.acc_read_index.eq(reading.dst),
+            self.acc_write_enable.eq(writing.write),
+            self.acc_write_index.eq(writing.dst),
+            self.done.eq(stages[-1].done),
+            self.error.eq(stages[-1].error),
+        ]
+        m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
+        for b in range(self._config.batch):
+            for j in range(self._config.block_out):
+                kept = Mux(writing.adds, self.acc_read_data[b][j], 0)
+                total = Cat(1, dot_products.less_one[b][j]).as_signed() + Cat(1, kept).as_signed()
+                m.d.comb += self.acc_write_data[b][j].eq(total[1:])
+        return m
+
+
+class Stage(data.StructLayout):
+    """Control that follows a micro-op down the pipeline."""
+
+    def __init__(self, index_width: int) -> None:
+        super().__init__(
+            {"write": 1, "reset": 1, "adds": 1, "dst": index_width, "done": 1, "error": 1}
+        )
+
+
+def busy_banks(stages: list[Any]) -> Value:
+    """Of stages with ``write`` and ``dst``: whether one writes to the lower, and the upper, half
+    of the accumulators."""
+    return Cat(
+        Cat(stage.write & (stage.dst[-1] == bank) for stage in stages).any() for bank in range(2)
+    )
+
+
+def gemm_operands(config: Config) -> dict[str, int]:
+    """Index width of each operand of a GEMM micro-op."""
+    return {
+        "dst": config.acc.index_width,
+        "src": config.inp.index_width,
+        "wgt": config.wgt.index_width,
+    }

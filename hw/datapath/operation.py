@@ -1,0 +1,55 @@
+"""The operations of the tensor ALU on one pair of scalars."""
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.lib import enum
+
+from amaranth_vta.hw import isa
+
+
+class AluOp(enum.Enum, shape=3):
+    """`isa.AluOp` as a hardware enumeration."""
+
+    MIN = isa.AluOp.MIN
+    MAX = isa.AluOp.MAX
+    ADD = isa.AluOp.ADD
+    SHR = isa.AluOp.SHR
+    MUL = isa.AluOp.MUL
+    REQUANTIZE = isa.AluOp.REQUANTIZE
+
+
+def simple_operation(m: Module, operation: Value, a: Value, b: Value) -> Signal:
+    """MIN, MAX, ADD or SHR of two signed scalars of one width, combinational.
+
+    MUL has multipliers of its own, with a register behind them.
+    """
+    width = len(a)
+    less = Signal(name="less")
+    m.d.comb += less.eq(a < b)
+
+    # A shift to the right by b, or to the left by -b; beyond the width nothing but sign bits or
+    # zeros is left. One shifter does both: to the left by n is to the right by width - 1 - n of
+    # what has width - 1 zeros below, and that amount is b - 1 without its upper bits.
+    log_width = (width - 1).bit_length()
+    to_left, amount = Signal(name="to_left"), Signal(log_width, name="amount_simple")
+    beyond, upper = Signal(name="beyond"), b[log_width:]
+    wide = Signal(signed(2 * width - 1), name="wide")
+    shifted = Signal(signed(width), name="shifted_simple")
+    m.d.comb += [
+        to_left.eq(b < 0),
+        amount.eq(b[:log_width] - to_left),
+        beyond.eq(Mux(to_left, ~upper.all() | (b[:log_width] == 0), upper.any())),
+        wide.eq(Mux(to_left, Cat(Const(0, width - 1), a).as_signed(), a)),
+        shifted.eq(Mux(beyond, Mux(to_left, 0, a[-1].replicate(width)), wide >> amount)),
+    ]
+
+    result = Signal(width, name="simple")
+    with m.Switch(operation):
+        with m.Case(AluOp.MIN):
+            m.d.comb += result.eq(Mux(less, a, b))
+        with m.Case(AluOp.MAX):
+            m.d.comb += result.eq(Mux(less, b, a))
+        with m.Case(AluOp.SHR):
+            m.d.comb += result.eq(shifted)
+        with m.Default():
+            m.d.comb += result.eq(a + b)
+    return result

@@ -1,0 +1,244 @@
+"""The ALU's lane with REQUANTIZE: bias, fixed-point scale, rounding, zero point and bounds.
+
+For an accumulator t (bias added) and an unsigned scale M of 49 bits the result is::
+
+    clip(rint(float32(t * M / 2^43)) + zero_point, low, high)
+
+where both roundings, to the 24 significant bits of a float32 and to an integer, are half to even
+(IEEE 754, section 4.3.1). A t of more than 25 bits gives the bound on its side; or, if the
+parameters say ``wide``, t is divided by 2^7 first, and the last bit of the quotient set if anything
+is lost. So the result is that of float32 arithmetic, bit for bit, where t and the scale are
+float32 numbers themselves: |t| < 2^24, and a scale from 2^-20 up to 2^6.
+
+Nothing is shifted into place for that:
+
+- t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is where it is.
+- Let n be the integer part, and f the fraction. Rounding to 24 bits first matters only where it
+  makes n + 1/2 of something else, for then the even one of n and n + 1 is taken. With
+  2^k <= |t * M / 2^43| < 2^(k + 1) it moves by half a unit in the last place at the most, which
+  is 2^(k - 24); and by so much too, since n + 1/2 ends in a zero bit of 24. So the even one is
+  taken where |f - 1/2| <= 2^(k - 24), and everywhere else f is rounded as it is.
+- An integer part of more than 9 bits is out of bounds, whatever the zero point: k is 7 at the most.
+  What is below 1/4 is not about to be rounded to 1/2: k is -2 at the least.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+
+from .operation import AluOp
+
+_WIDTH = 32
+# Bits of t in a product, its sign included, and of a scale's upper part: factors of a DSP slice.
+_FACTOR = 25
+_UPPER = isa.SCALE_WIDTH - _WIDTH
+# The lower part of a scale in two; a DSP slice adds what another gave, shifted by the latter.
+_LOW, _MIDDLE = 15, 17
+_FRACTION = isa.SCALE_FRACTION
+_INTEGER = 9
+
+
+class RequantizingLane(wiring.Component):
+    """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
+
+    Timing: the result is there `LATENCY` cycles after the operands. A parameter is there for what
+    follows it.
+
+    Ports
+    -----
+    enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
+    parameter : bit n says, of a REQUANTIZE that is not enabled, that ``b`` is parameter n of those
+        that follow. None may come while one is under way, and another operation, when enabled,
+        takes the place of the scale.
+    """
+
+    LATENCY = 5
+
+    enable: In(1)
+    operation: In(AluOp)
+    a: In(signed(_WIDTH))
+    b: In(signed(_WIDTH))
+    parameter: In(isa.REQUANTIZE_PARAMETERS)
+    result: Out(signed(_WIDTH))
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        kinds = [Signal(_Kind, name=f"kind_{stage}") for stage in range(self.LATENCY)]
+        for before, after in pairwise(kinds):
+            m.d.sync += after.eq(before)
+
+        def register(value: Any, name: str) -> Signal:
+            stage = Signal(Value.cast(value).shape(), name=name)
+            m.d.sync += stage.eq(value)
+            return stage
+
+        # Stage 1: operands. One adder makes sums, the differences that decide MIN and MAX, and
+        # adds the bias; the rest passes it. A shift to the left multiplies by a power of two.
+        kind, shifts = kinds[0], self.operation == AluOp.SHR
+        to_left, beyond = Signal(), Signal()
+        m.d.comb += [
+            kind.requantizes.eq(self.operation == AluOp.REQUANTIZE),
+            kind.compares.eq((self.operation == AluOp.MIN) | (self.operation == AluOp.MAX)),
+            kind.maximum.eq(self.operation == AluOp.MAX),
+            kind.multiplies.eq((self.operation == AluOp.MUL) | to_left),
+            to_left.eq(shifts & (self.b < 0)),
+            beyond.eq((self.b[5:-1] ^ self.b[-1].replicate(_WIDTH - 6)).any()),
+        ]
+        bias, bounds = Signal(signed(_WIDTH)), Signal(_Bounds)
+        addend = Signal(signed(_WIDTH))
+        with m.If(kind.requantizes):
+            m.d.comb += addend.eq(bias)
+        with m.Elif(kind.compares):
+            m.d.comb += addend.eq(~self.b)
+        with m.Elif(self.operation == AluOp.ADD):
+            m.d.comb += addend.eq(self.b)
+        total = register(_sum(self.a, addend, kind.compares)[:_WIDTH].as_signed(), "total")
+        first = register(self.a, "first")
+        amount = register(Mux(shifts & ~to_left, self.b[:5], 0), "amount")
+        all_sign = register(shifts & beyond, "all_sign")
+
+        # The second operand, or the scale.
+        second = Signal(signed(_WIDTH))
+        lower, upper = Signal(signed(_WIDTH)), Signal(_UPPER)
+        power = _power_of_two(m, -self.b[:5], to_left & ~beyond & self.b[:5].any())
+        m.d.comb += second.eq(Mux(to_left, power, self.b))
+        replaces = self.enable & ~kind.requantizes
+        for number, kept in enumerate((bias, lower, upper, bounds)):
+            with m.If(self.parameter[number] | (replaces if number in (1, 2) else 0)):
+                m.d.sync += Value.cast(kept).eq(second)
+
+        # Stage 2: products; and beside them what is none, a shift to the right included.
+        kind = kinds[1]
+        less, chosen = Signal(), Signal(signed(_WIDTH))
+        m.d.comb += [
+            less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
+            chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
+        ]
+        some_shifted = register(chosen >> amount[:2], "some_shifted")
+        amount = register(amount[2:], "amount_2")
+        all_sign = register(all_sign, "all_sign_2")
+        factor, other_factor = Signal(signed(_FACTOR)), Signal(signed(_FACTOR))
+        wide = kind.requantizes & bounds.wide
+        halved = total[_WIDTH - _FACTOR :] | total[: _WIDTH - _FACTOR].any()
+        passed = Mux(wide, halved, total[:_FACTOR])
+        m.d.comb += [
+            factor.eq(Cat(passed[:-1], passed[-1] & kind.requantizes)),
+            # What the upper bits of a multiply is the lowest ones of b, and nothing else counts.
+            other_factor.eq(
+                Cat(Mux(kind.requantizes, passed[:8], total[_FACTOR - 1 :]), passed[8:])
+            ),
+        ]
+        low, middle, high = (
+            register(a * Cat(b, Const(0, 1)).as_signed(), name)
+            for name, a, b in (
+                ("low", factor, lower[:_LOW]),
+                ("middle", factor, lower[_LOW:]),
+                ("high", other_factor, upper),
+            )
+        )
+        negative = register(total[-1], "negative_2")
+        outside = register(
+            ~bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any(), "outside_2"
+        )
+
+        # Stage 3: products added; the next part of the shift.
+        lower_sum, sum_ = Signal(signed(44)), Signal(signed(44))
+        m.d.comb += [
+            lower_sum.eq((low >> _LOW) + middle),
+            sum_.eq((lower_sum >> _MIDDLE) + high),
+        ]
+        fixed = Signal(_Fixed)
+        m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
+        # What a product of integers has in the upper sum, and is not to have.
+        carried = register(lower_sum[_MIDDLE:][:8], "carried")
+        more_shifted = register(some_shifted >> (amount[:2] << 2), "more_shifted")
+        amount = register(amount[2], "amount_3")
+        all_sign = register(all_sign, "all_sign_3")
+        negative = register(negative, "negative_3")
+        outside = register(outside, "outside_3")
+
+        # Stage 4: results but for the zero point and bounds.
+        kind = kinds[3]
+        bits = Value.cast(fixed)
+        product = Cat(bits[:24], (bits[24:32] + (bits[32:40] - carried))[:8])
+        done = Signal(signed(_WIDTH))
+        with m.If(kind.multiplies):
+            m.d.comb += done.eq(product)
+        with m.Elif(all_sign):
+            m.d.comb += done.eq(more_shifted[-1].replicate(_WIDTH))
+        with m.Else():
+            m.d.comb += done.eq(Mux(amount, more_shifted >> 16, more_shifted))
+        done = register(done, "done")
+        whole = register(fixed.integer, "whole")
+        up = register(_is_rounded_up(m, fixed), "up")
+        above = Cat(fixed.integer[-1], fixed.rest)
+        outside = register(outside | (above.any() & ~above.all()), "outside_4")
+        negative = register(negative, "negative_4")
+
+        # Stage 5.
+        kind = kinds[4]
+        value = _sum(whole, bounds.zero_point, up)
+        too_low = Mux(outside, negative, value < bounds.low)
+        too_high = Mux(outside, ~negative, value > bounds.high)
+        bounded = Mux(too_low, bounds.low, Mux(too_high, bounds.high, value[:8].as_signed()))
+        m.d.comb += self.result.eq(register(Mux(kind.requantizes, bounded, done), "result_5"))
+        return m
+
+
+class _Kind(data.Struct):
+    requantizes: 1
+    compares: 1
+    maximum: 1
+    multiplies: 1
+
+
+class _Bounds(data.Struct):
+    """The last parameter."""
+
+    zero_point: signed(8)
+    low: signed(8)
+    high: signed(8)
+    wide: 1
+
+
+class _Fixed(data.Struct):
+    """t times M."""
+
+    fraction: _FRACTION
+    integer: signed(_INTEGER)
+    rest: 23
+
+
+def _sum(a: Value, b: Value, carry: Value) -> Value:
+    """a + b + carry, in one adder."""
+    return (Cat(1, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()
+
+
+def _power_of_two(m: Module, exponent: Value, enable: Value) -> Value:
+    """2^``exponent``, of which the lower five bits count, if ``enable``; else 0."""
+    octets = Signal(4, name="octets")
+    m.d.comb += octets.eq(Mux(enable, 1 << exponent[3:5], 0))
+    return Cat(octet & (exponent[:3] == bit) for octet in octets for bit in range(8))
+
+
+def _is_rounded_up(m: Module, value: data.View) -> Value:
+    """Whether n + 1 is the result for ``value``, and not its integer part n."""
+    n, f = value.integer, value.fraction
+    half = f[-1]
+    # Next to a half, |value| < 2^j just if the bits of n from j on are the same.
+    small = {j: (n[j:] == n[-1].replicate(_INTEGER - j)) for j in range(_INTEGER - 1)}
+    # Bits of f from this one on have to be as those of a half, or of the number just below.
+    last = _FRACTION - 24 - 2
+    counts = Signal(10)
+    m.d.comb += counts.eq(Cat(small[0] & (half == n[-1]), *small.values(), 1))
+    differs = Cat(bit == half for bit in f[last:-1])
+    within = ~(Cat(differs[:10] & counts, differs[10:])).any()
+    # Just as far from a half as counts: a single bit is set, the lowest that counts.
+    lowest = counts & ~(counts << 1)[:10]
+    at_end = (f[last:] == Cat(lowest, Const(0, 15), 1)) & (f[:last] == 0)
+    return Mux(within | at_end, n[0], half)

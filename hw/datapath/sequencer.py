@@ -1,0 +1,233 @@
+"""The loops of a GEMM or ALU instruction, unrolled into one micro-op a cycle."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, ShapeLike, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.structures import uop_layout
+
+
+class LoopCommand(data.StructLayout):
+    """The loops of one instruction.
+
+    ``factors`` hold the two loop factors of each operand; ``sources_used`` says whether operands
+    other than ``dst`` are read (only then are their indices checked); ``context`` is carried
+    along with every micro-op.
+    """
+
+    def __init__(self, config: Config, operands: dict[str, int], context: ShapeLike) -> None:
+        width = config.uop.index_width
+        super().__init__(
+            {
+                "uop_begin": unsigned(width),
+                "uop_end": unsigned(width + 1),
+                "iter_out": unsigned(isa.ITERATION_WIDTH),
+                "iter_in": unsigned(isa.ITERATION_WIDTH),
+                "factors": data.StructLayout(
+                    {
+                        name: data.StructLayout({"outer": unsigned(bits), "inner": unsigned(bits)})
+                        for name, bits in operands.items()
+                    }
+                ),
+                "sources_used": 1,
+                "context": context,
+            }
+        )
+
+
+class IndexedUop(data.StructLayout):
+    """One micro-op with its loop offsets added.
+
+    ``enable`` is 0 for the single item of an instruction that has no micro-ops; ``last`` marks
+    the last item of an instruction; ``error`` says that an index is past its scratchpad's depth:
+    nothing must be done with such an item or any after it.
+    """
+
+    def __init__(self, operands: dict[str, int], context: ShapeLike) -> None:
+        super().__init__(
+            {
+                "indices": data.StructLayout(
+                    {name: unsigned(bits) for name, bits in operands.items()}
+                ),
+                "enable": 1,
+                "last": 1,
+                "error": 1,
+                "context": context,
+            }
+        )
+
+
+class Sequencer(wiring.Component):
+    """Unrolls loop commands into micro-ops with the final index of each operand.
+
+    Timing: the first item of a command comes three cycles after the command is taken, then one a
+    cycle; the first item of the next command follows the last one without a gap when that
+    command was waiting. A micro-op is read once for as many items in a row as it serves; an item
+    whose micro-op cannot be read waits.
+
+    Parameters
+    ----------
+    operands : index width of each operand by the name of its micro-op field; ``dst`` is one
+    context : shape of what a command carries along
+
+    Ports
+    -----
+    i : `LoopCommand`
+    o : `IndexedUop`
+    uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is there in
+        the cycle after the one in which it is enabled, and only then
+    uop_denied : the port is not to be had in this cycle
+    """
+
+    def __init__(self, config: Config, operands: dict[str, int], context: ShapeLike) -> None:
+        self._config = config
+        self._operands = operands
+        self._context = context
+        super().__init__(
+            {
+                "i": In(stream.Signature(LoopCommand(config, operands, context))),
+                "o": Out(stream.Signature(IndexedUop(operands, context))),
+                "uop_enable": Out(1),
+                "uop_index": Out(config.uop.index_width),
+                "uop_bits": In(isa.UOP_WIDTH),
+                "uop_denied": In(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        # The output and the micro-op behind it move on; the loops do if they get a micro-op too.
+        moves, advance = Signal(), Signal()
+        m.d.comb += moves.eq(~self.o.valid | self.o.ready)
+
+        # Each operand's offset carries one bit more than its index: once an offset has passed
+        # the depth it stays there, since factors are never negative.
+        offset_layout = data.StructLayout(
+            {name: unsigned(bits + 1) for name, bits in self._operands.items()}
+        )
+
+        # The loop counters: the micro-op that is asked for in this cycle.
+        command = Signal(self.i.payload.shape())
+        active = Signal()
+        empty = Signal()
+        uop = Signal(self._config.uop.index_width + 1)
+        inner_left = Signal(isa.ITERATION_WIDTH)
+        outer_left = Signal(isa.ITERATION_WIDTH)
+        outer_offset = Signal(offset_layout)
+        offset = Signal(offset_layout)
+
+        last_uop, last_inner, last_outer, last = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            last_uop.eq(uop + 1 == command.uop_end),
+            last_inner.eq(inner_left == 1),
+            last_outer.eq(outer_left == 1),
+            last.eq(empty | (last_uop & last_inner & last_outer)),
+        ]
+        with m.If(advance & active):
+            m.d.sync += uop.eq(uop + 1)
+            with m.If(last_uop):
+                m.d.sync += [uop.eq(command.uop_begin), inner_left.eq(inner_left - 1)]
+                for name, bits in self._operands.items():
+                    factor = command.factors[name].inner
+                    m.d.sync += offset[name].eq(_add_sticky(m, offset[name], factor, bits))
+                with m.If(last_inner):
+                    m.d.sync += [inner_left.eq(command.iter_in), outer_left.eq(outer_left - 1)]
+                    for name, bits in self._operands.items():
+                        factor = command.factors[name].outer
+                        following = _add_sticky(m, outer_offset[name], factor, bits)
+                        m.d.sync += [outer_offset[name].eq(following), offset[name].eq(following)]
+            with m.If(last):
+                m.d.sync += active.eq(0)
+        m.d.comb += self.i.ready.eq(~active | (advance & last))
+        with m.If(self.i.valid & self.i.ready):
+            taken = self.i.payload
+            m.d.sync += [
+                command.eq(taken),
+                active.eq(1),
+                empty.eq(
+                    (taken.uop_begin >= taken.uop_end)
+                    | (taken.iter_out == 0)
+                    | (taken.iter_in == 0)
+                ),
+                uop.eq(taken.uop_begin),
+                inner_left.eq(taken.iter_in),
+                outer_left.eq(taken.iter_out),
+                outer_offset.eq(0),
+                offset.eq(0),
+            ]
+        known, known_uop = Signal(), Signal.like(uop)
+        wanted = Signal()
+        m.d.comb += [
+            wanted.eq(active & ~empty & ~(known & (known_uop == uop))),
+            self.uop_enable.eq(wanted & moves & ~self.uop_denied),
+            self.uop_index.eq(uop),
+            advance.eq(moves & ~(wanted & self.uop_denied)),
+        ]
+        with m.If(self.uop_enable):
+            m.d.sync += [known.eq(1), known_uop.eq(uop)]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += known.eq(0)
+
+        # The micro-op arrives.
+        fresh, kept = Signal(), Signal(isa.UOP_WIDTH)
+        word = Signal(isa.UOP_WIDTH)
+        m.d.sync += fresh.eq(self.uop_enable)
+        m.d.comb += word.eq(Mux(fresh, self.uop_bits, kept))
+        with m.If(fresh):
+            m.d.sync += kept.eq(self.uop_bits)
+        arrived = Signal()
+        arrived_item = Signal(self.o.payload.shape())
+        arrived_offset = Signal(offset_layout)
+        arrived_sources_used = Signal()
+        with m.If(moves):
+            m.d.sync += arrived.eq(active & advance)
+        with m.If(advance):
+            m.d.sync += [
+                arrived_offset.eq(offset),
+                arrived_sources_used.eq(command.sources_used),
+                arrived_item.enable.eq(~empty),
+                arrived_item.last.eq(last),
+                arrived_item.error.eq(~empty & uop[-1]),
+                arrived_item.context.eq(command.context),
+            ]
+
+        # Its indices are ready.
+        uop_fields = data.View(uop_layout(self._config), word)
+        errors = [arrived_item.error]
+        indices = {}
+        for name, bits in self._operands.items():
+            index = Signal(range((1 << len(uop_fields[name])) + (1 << bits)), name=f"{name}_index")
+            m.d.comb += index.eq(uop_fields[name] + arrived_offset[name][:bits])
+            beyond = Signal(name=f"{name}_beyond")
+            m.d.comb += beyond.eq(arrived_offset[name][bits] | (index[bits:] != 0))
+            errors.append(beyond if name == "dst" else beyond & arrived_sources_used)
+            indices[name] = index
+        error = Signal()
+        m.d.comb += error.eq(arrived_item.enable & _any(errors))
+        with m.If(moves):
+            m.d.sync += [
+                self.o.valid.eq(arrived),
+                self.o.payload.eq(arrived_item),
+                self.o.payload.error.eq(error),
+            ]
+            m.d.sync += [self.o.payload.indices[name].eq(index) for name, index in indices.items()]
+        return m
+
+
+def _add_sticky(m: Module, offset: Signal, factor: Signal, bits: int) -> Signal:
+    total = Signal(bits + 1)
+    m.d.comb += total.eq(offset[:bits] + factor)
+    result = Signal(bits + 1)
+    m.d.comb += result.eq(total | (offset & (1 << bits)))
+    return result
+
+
+def _any(conditions: list[Signal]) -> Any:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = result | condition
+    return result

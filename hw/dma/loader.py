@@ -1,0 +1,326 @@
+"""From memory to scratchpads: strided rows, with padding around them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.bus.axi import BURSTS_IN_FLIGHT, ReadSignature
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.buffer import Geometry, geometry
+from amaranth_vta.hw.fabric.stream import Queue
+
+from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, widens
+from .transfer import (
+    TRANSFERS_AHEAD,
+    Bases,
+    describe_rows,
+    moved_elements,
+    rows_of,
+    transfer_layout,
+)
+
+
+class Loader(wiring.Component):
+    """Fills scratchpads from memory, transfer after transfer, each with its padding.
+
+    Bursts are asked for as fast as the memory takes them, also for the transfers that follow.
+    Beats of elements wider than the bus are put together, in fours if there are as many, before
+    they are written; what write cycles that leaves, and all in which no data come, are used for
+    padding. The first write of a transfer is made when everything of the one before is written.
+
+    Timing, for one element of two beats; a scratchpad read in the cycle of ``done`` gives it::
+
+        read.beat    b0  b1
+        inp.enable           1
+        done                     1
+
+    Ports
+    -----
+    command : of `transfer_layout`
+    bases : stable while anything is under way
+    read : the memory
+    uop, inp, wgt, acc : write ports of the scratchpads, those of ``memories``
+    hold : nothing is written in this cycle
+    done : for one cycle, a transfer is complete, in the order of the commands
+    error : with ``done``: the bus answered with an error. Nothing more is written, taken or
+        done; what is still to come of the data is dropped.
+    idle : nothing is under way
+    moved : elements, of `moved_elements`, that have come from memory in this cycle
+
+    Parameters
+    ----------
+    memories : of UOP, INP, WGT and ACC, those that it fills; ACC includes ACC_8BIT
+    """
+
+    def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
+        self._config = config
+        self._targets = {memory: geometry(config, memory) for memory in memories}
+        self._rows = rows_of(config, memories)
+        self._moved = moved_elements(config, memories)
+        self._bus_bits = 8 * config.bus_bytes
+        super().__init__(
+            {
+                "command": In(stream.Signature(transfer_layout(config))),
+                "bases": In(Bases),
+                "read": Out(ReadSignature(self._bus_bits)),
+                **{
+                    memory.name.lower(): Out(target.write_port())
+                    for memory, target in self._targets.items()
+                },
+                "hold": In(1),
+                "done": Out(1),
+                "error": Out(1),
+                "idle": Out(1),
+                "moved": Out(self._moved),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        rows = self._rows
+        m.submodules.bursts = bursts = BurstWalker(rows)
+        m.submodules.beats = beats = BeatWalker(rows)
+        m.submodules.padding = padding = PaddingWalker(rows)
+        turn = data.StructLayout(
+            {"beats": rows.beats(), "padding": rows.padding(), "has_data": 1, "has_padding": 1}
+        )
+        m.submodules.turns = turns = Queue(turn, TRANSFERS_AHEAD)
+        connect(m, bursts.request, flipped(self.read.request))
+        failed = Signal()
+
+        # The bursts of a command are made at once; its data and its padding have their turn.
+        command = self.command.payload
+        has_data, has_padding, accept = Signal(), Signal(), Signal()
+        pads_above_below = (command.y_pad_0 | command.y_pad_1) != 0
+        pads_beside = (command.x_pad_0 | command.x_pad_1) != 0
+        m.d.comb += [
+            has_data.eq((command.x_size != 0) & (command.y_size != 0)),
+            has_padding.eq(
+                (command.x_size != 0) & (pads_above_below | (pads_beside & (command.y_size != 0)))
+            ),
+            self.command.ready.eq(turns.i.ready & (bursts.command.ready | ~has_data) & ~failed),
+            accept.eq(self.command.valid & self.command.ready),
+            turns.i.valid.eq(accept),
+            turns.i.payload.has_data.eq(has_data),
+            turns.i.payload.has_padding.eq(has_padding),
+            bursts.command.valid.eq(accept & has_data),
+            bursts.stop.eq(failed),
+        ]
+        bases = [_base(self.bases, kind.memory) for kind in rows.kinds]
+        describe_rows(m, rows, command, bases, bursts.command.payload, turns.i.payload.beats)
+        next_padding = turns.i.payload.padding
+        # Padding is written as wide as the scratchpad has it, whatever is wide in memory.
+        kind = turns.i.payload.beats.kind
+        if isa.Memory.ACC in self._targets:
+            acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
+            kind = Mux(kind == acc_8bit, acc, kind)
+        m.d.comb += [next_padding.kind.eq(kind), next_padding.index.eq(command.sram_base)]
+        for name in ("x_size", "y_size", "y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"):
+            m.d.comb += next_padding[name].eq(command[name])
+        if self._config.pad_value:
+            value = Signal(rows.scalar)
+            m.d.comb += next_padding.value.eq(value)
+            with m.If(accept & Cat(command.memory == padding for padding in isa.Padding).any()):
+                m.d.sync += value.eq(command.dram_base)
+
+        # All writes come from a register.
+        write = Signal(
+            data.StructLayout(
+                {
+                    "valid": 1,
+                    "kind": rows.kind,
+                    "mask": rows.elements,
+                    "lanes": max(item.lanes for item in self._targets.values()),
+                    "index": rows.index,
+                    "word": self._word_bits,
+                    "done": 1,
+                    "error": 1,
+                }
+            )
+        )
+        free = Signal()
+        m.d.comb += free.eq(~write.valid | ~self.hold)
+
+        # Data.
+        beat = self.read.beat
+        word, lanes, gathers = self._place(m, beats, beat)
+        use, put, fail = Signal(), Signal(), Signal()
+        m.d.comb += [
+            use.eq(beat.valid & ~beat.payload.error & beats.valid & free & ~failed),
+            put.eq(use & ~gathers),
+            fail.eq(beat.valid & beat.payload.error & beats.valid & free & ~failed),
+            beats.step.eq(use),
+            beat.ready.eq((beats.valid & free & beats.release) | failed),
+        ]
+        with m.If(fail):
+            m.d.sync += failed.eq(1)
+
+        # Padding, in the cycles that data leave.
+        m.d.comb += padding.step.eq(padding.write & free & ~put & ~failed)
+
+        # The turn ends when both have ended.
+        working, ends = Signal(), Signal()
+        next_turn = turns.o.payload
+        m.d.comb += [
+            ends.eq(
+                working
+                & free
+                & ~failed
+                & (~beats.valid | (beats.step & beats.last))
+                & (~padding.active | padding.over)
+            ),
+            turns.o.ready.eq(~working | ends),
+            beats.command.payload.eq(next_turn.beats),
+            beats.command.valid.eq(turns.o.valid & turns.o.ready & next_turn.has_data),
+            padding.command.payload.eq(next_turn.padding),
+            padding.command.valid.eq(turns.o.valid & turns.o.ready & next_turn.has_padding),
+        ]
+        with m.If(turns.o.ready):
+            m.d.sync += working.eq(turns.o.valid)
+
+        with m.If(free):
+            m.d.sync += [
+                write.valid.eq(put | padding.step | ends | fail),
+                write.kind.eq(Mux(put, beats.kind, padding.kind)),
+                write.mask.eq(Mux(put, beats.mask, Mux(padding.step, padding.mask, 0))),
+                write.lanes.eq(Mux(put, lanes, ~0)),
+                write.index.eq(Mux(put, beats.index, padding.index)),
+                write.word.eq(Mux(put, word, self._padded(m, padding))),
+                write.done.eq(ends | fail),
+                write.error.eq(fail),
+            ]
+        m.d.sync += [
+            self.done.eq(write.valid & write.done & ~self.hold),
+            self.error.eq(write.valid & write.error & ~self.hold),
+        ]
+        for memory, target in self._targets.items():
+            port = getattr(self, memory.name.lower())
+            mine = Signal(name=f"{memory.name.lower()}_mine")
+            m.d.comb += [
+                mine.eq(Cat(write.kind == number for number in self._kinds_of(memory)).any()),
+                port.enable.eq(Mux(write.valid & ~self.hold & mine, write.mask, 0)),
+                port.lanes.eq(write.lanes),
+                port.index.eq(write.index),
+                Value.cast(port.data).eq(self._spread(memory, target, write)),
+            ]
+
+        for number, kind in enumerate(rows.kinds):
+            with m.If(use & (beats.kind == number)):
+                m.d.comb += self.moved[kind.memory.name.lower()].eq(beats.taken)
+
+        # Bursts asked for of which the last beat has not come.
+        under_way = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
+        asked = self.read.request.valid & self.read.request.ready
+        answered = beat.valid & beat.ready & beat.payload.last
+        m.d.sync += under_way.eq(under_way + asked - answered)
+        m.d.comb += self.idle.eq(
+            bursts.idle & (under_way == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
+        )
+        return m
+
+    def _kinds_of(self, memory: isa.Memory) -> list[int]:
+        """The numbers of the kinds that are written to the scratchpad of ``memory``."""
+        both = (memory, isa.Memory.ACC_8BIT) if memory is isa.Memory.ACC else (memory,)
+        return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
+
+    def _target(self, kind: Kind) -> Geometry:
+        memory = isa.Memory.ACC if kind.memory is isa.Memory.ACC_8BIT else kind.memory
+        return self._targets[memory]
+
+    @property
+    def _word_bits(self) -> int:
+        """Of what is written in a cycle, before it is widened."""
+        return max(self._gathered(kind) for kind in self._rows.kinds) * self._bus_bits
+
+    def _gathered(self, kind: Kind) -> int:
+        """How many beats of ``kind`` are put together before they are written."""
+        if kind.beats == 1 or widens(self._config, kind.memory):
+            return 1
+        return self._target(kind).lane_beats
+
+    def _place(self, m: Module, beats: BeatWalker, beat: Any) -> tuple[Signal, Signal, Signal]:
+        """What is written of the beat that has come, its lanes, and whether it waits for more."""
+        word, gathers = Signal(self._word_bits), Signal()
+        lanes = Signal(max(target.lanes for target in self._targets.values()))
+        earlier = Signal(max(1, self._word_bits - self._bus_bits))
+        place = Signal(beats.lane.shape())
+        m.d.comb += [word.eq(beat.payload.data), lanes.eq(~0)]
+        with m.Switch(beats.kind):
+            for number, kind in enumerate(self._rows.kinds):
+                with m.Case(number):
+                    gathered = self._gathered(kind)
+                    if gathered > 1:
+                        log_gathered = (gathered - 1).bit_length()
+                        m.d.comb += [
+                            place.eq(beats.lane[:log_gathered]),
+                            gathers.eq(place != gathered - 1),
+                            word.eq(
+                                Cat(
+                                    earlier[: (gathered - 1) * self._bus_bits],
+                                    beat.payload.data,
+                                )
+                            ),
+                            lanes.eq(1 << (beats.lane >> log_gathered)),
+                        ]
+                    elif kind.serial:
+                        m.d.comb += word.eq(
+                            beat.payload.data.word_select(
+                                beats.lane[: (kind.elements - 1).bit_length()],
+                                8 * kind.element_bytes,
+                            )
+                        )
+                    elif kind.beats > 1:
+                        # A beat becomes several lanes.
+                        group = self._target(kind).lanes // kind.beats
+                        m.d.comb += lanes.eq(
+                            Cat(
+                                (beats.lane == place).replicate(group)
+                                for place in range(kind.beats)
+                            )
+                        )
+        with m.If(beat.valid & gathers):
+            m.d.sync += earlier.word_select(place, self._bus_bits).eq(beat.payload.data)
+        return word, lanes, gathers
+
+    def _padded(self, m: Module, padding: PaddingWalker) -> Value:
+        """What is written of ``padding``: its value in each scalar of the word."""
+        word = Signal(self._word_bits)
+        if self._config.pad_value:
+            with m.Switch(padding.kind):
+                for number, kind in enumerate(self._rows.kinds):
+                    if isa.padding_of(kind.memory) is not None:
+                        width = self._config.memory(kind.memory).scalar_width
+                        with m.Case(number):
+                            m.d.comb += word.eq(
+                                padding.value[:width].replicate(self._word_bits // width)
+                            )
+        return word
+
+    def _spread(self, memory: isa.Memory, target: Geometry, write: Any) -> Value:
+        """All lanes and elements that the write port of ``memory`` has, from the one word."""
+        config = self._config
+        width = target.element_bits * target.elements
+        bits = min(width, target.lane_beats * self._bus_bits)
+        value = write.word[:bits].replicate(width // bits)
+        for number in self._kinds_of(memory):
+            kind = self._rows.kinds[number]
+            if widens(config, kind.memory):
+                scalars = min(self._bus_bits, 8 * kind.element_bytes) // config.out_width
+                wide = Cat(
+                    _sign_extended(write.word.word_select(scalar, config.out_width), config)
+                    for scalar in range(scalars)
+                )
+                value = Mux(write.kind == number, wide.replicate(width // len(wide)), value)
+        return value
+
+
+def _base(bases: Any, memory: isa.Memory) -> Value:
+    return bases["out" if memory is isa.Memory.ACC_8BIT else memory.name.lower()]
+
+
+def _sign_extended(scalar: Value, config: Config) -> Value:
+    return Cat(scalar, scalar[-1].replicate(config.acc_width - config.out_width))

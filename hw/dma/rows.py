@@ -1,0 +1,508 @@
+"""The three walks over the rows of a transfer: its bursts, its beats, and its padding.
+
+A LOAD or STORE moves rows of elements between strided places in memory and consecutive places
+in a scratchpad. Addresses are made ahead of the data, so that what makes bursts (`BurstWalker`)
+and what says where each beat belongs (`BeatWalker`) walk over the same rows at different times.
+`PaddingWalker` finds the elements around the rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.bus.axi import BurstRequest
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+
+# A burst has at most 256 beats and stays within 4 KiB.
+_BURST_BEATS = 256
+_BURST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the elements of a memory lie in beats.
+
+    ``elements`` of them in a beat, or one in ``beats`` beats; one of the two is 1. ``serial``:
+    of several elements in a beat, a step takes one.
+    """
+
+    memory: isa.Memory
+    element_bytes: int
+    elements: int
+    beats: int
+    serial: bool = False
+
+    @property
+    def log_bytes(self) -> int:
+        return _log2(self.element_bytes)
+
+    def lane(self, index: Value) -> Value:
+        """The lane of its beat in which element ``index`` of the memory lies."""
+        return index[: _log2(self.elements)]
+
+    @classmethod
+    def of(cls, config: Config, memory: isa.Memory) -> Self:
+        """How ``memory`` lies in DRAM. What is widened on its way in goes one at a time."""
+        tile = config.memory(memory)
+        elements = max(1, config.bus_bytes // tile.element_bytes)
+        return cls(
+            memory=memory,
+            element_bytes=tile.element_bytes,
+            elements=elements,
+            beats=max(1, tile.element_bytes // config.bus_bytes),
+            serial=widens(config, memory) and elements > 1,
+        )
+
+
+def widens(config: Config, memory: isa.Memory) -> bool:
+    """Whether scalars in DRAM are narrower than in the scratchpad."""
+    return memory is isa.Memory.ACC_8BIT and config.out_width < config.acc_width
+
+
+def _log2(value: int) -> int:
+    return value.bit_length() - 1
+
+
+class Rows:
+    """Widths that suffice for the transfers of ``kinds`` in ``config``.
+
+    Only transfers that are in range come here, so that rows, and elements in a row, are as many
+    as the deepest memory has elements at the most.
+    """
+
+    def __init__(self, config: Config, kinds: Sequence[Kind]) -> None:
+        self.kinds = tuple(kinds)
+        self.depth = max(config.memory(kind.memory).depth for kind in kinds)
+        self.bus_bytes = config.bus_bytes
+        self.count = range(self.depth + 1)
+        self.elements = max(kind.elements for kind in kinds)
+        self.lane = range(max(max(kind.elements, kind.beats) for kind in kinds))
+        # Of the element in the first lane of a beat, which may lie before the scratchpad.
+        self.index = signed(_log2(max(self.depth, self.elements)) + 2)
+        self.kind = range(len(kinds))
+        self.row_bytes = range(self.depth * max(kind.element_bytes for kind in kinds))
+        # A scalar of padding; of no bits where padding is always zero.
+        self.scalar = unsigned(
+            max(
+                config.memory(kind.memory).scalar_width
+                if config.pad_value and isa.padding_of(kind.memory) is not None
+                else 0
+                for kind in kinds
+            )
+        )
+        self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
+
+    def bursts(self) -> data.StructLayout:
+        """A command to `BurstWalker`: ``rows`` rows, one or more, of ``last_byte`` + 1 bytes,
+        the first at ``address``, each ``stride`` bytes after the one before."""
+        return data.StructLayout(
+            {
+                "address": unsigned(ADDRESS_WIDTH),
+                "stride": self.stride,
+                "last_byte": self.row_bytes,
+                "rows": self.count,
+            }
+        )
+
+    def beats(self) -> data.StructLayout:
+        """A command to `BeatWalker`: ``rows`` rows, one or more, of ``row_size`` elements.
+
+        Element ``index`` of the scratchpad is the first; ``gap`` elements lie between rows.
+        ``lane`` is the lane in which the first row starts, and grows by ``lane_stride`` a row.
+        """
+        lane = unsigned(_log2(self.elements))
+        return data.StructLayout(
+            {
+                "kind": self.kind,
+                "index": self.index,
+                "row_size": self.count,
+                "rows": self.count,
+                "gap": range(2 << isa.PAD_WIDTH),
+                "lane": lane,
+                "lane_stride": lane,
+            }
+        )
+
+    def padding(self) -> data.StructLayout:
+        """A command to `PaddingWalker`: as the fields of a LOAD, some of them not zero, and the
+        scalar ``value`` that all of it is padded with."""
+        pad = unsigned(isa.PAD_WIDTH)
+        return data.StructLayout(
+            {
+                "kind": self.kind,
+                "index": self.index,
+                "x_size": self.count,
+                "y_size": self.count,
+                "y_pad_0": pad,
+                "y_pad_1": pad,
+                "x_pad_0": pad,
+                "x_pad_1": pad,
+                "value": self.scalar,
+            }
+        )
+
+
+class BurstWalker(wiring.Component):
+    """Cuts rows into bursts. Addresses are found by adding alone.
+
+    Timing: one burst a cycle, also from one row to the next and from one command to the next; the
+    first one of a command two cycles after it is taken::
+
+        command  a       b
+        request          a0  a1  b0
+
+    Ports
+    -----
+    command : of `Rows.bursts`
+    request : the bursts
+    last : the burst on ``request`` is the last one of its command
+    stop : nothing follows the burst that is being offered; no command is taken
+    idle : nothing is held
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        super().__init__(
+            {
+                "command": In(stream.Signature(rows.bursts())),
+                "request": Out(stream.Signature(BurstRequest)),
+                "last": Out(1),
+                "stop": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        log_bus = _log2(self._rows.bus_bytes)
+        # Bursts end where their address is a multiple of this.
+        log_chunk = _log2(min(_BURST_BEATS * self._rows.bus_bytes, _BURST_BYTES))
+
+        # The row that comes next.
+        row_valid, row = Signal(), Signal(self._rows.bursts())
+        # The rest of the row that is being cut: its place in the chunk, the chunks after this
+        # one, and where in the last of them it ends.
+        cutting = Signal()
+        chunk = Signal(ADDRESS_WIDTH - log_chunk)
+        first = Signal(log_chunk - log_bus)
+        last = Signal(log_chunk - log_bus)
+        ends_at = Signal(range((1 << log_chunk) + self._rows.row_bytes.stop))
+        chunks_after = Signal(len(ends_at) - log_chunk)
+        last_row = Signal()
+
+        last_chunk, cut, take_row = Signal(), Signal(), Signal()
+        m.d.comb += [
+            last_chunk.eq(chunks_after == 0),
+            cut.eq(cutting & self.request.ready),
+            take_row.eq(row_valid & (~cutting | (cut & last_chunk)) & ~self.stop),
+            self.command.ready.eq((~row_valid | (take_row & (row.rows == 1))) & ~self.stop),
+            self.request.valid.eq(cutting),
+            self.request.payload.address.eq((chunk << log_chunk) | (first << log_bus)),
+            self.last.eq(last_chunk & last_row),
+            self.idle.eq(~row_valid & ~cutting),
+            ends_at.eq(row.address[:log_chunk] + row.last_byte),
+        ]
+        # To the end of its chunk a burst has ~first + 1 beats: the largest length less first.
+        full = (1 << log_chunk - log_bus) - 1
+        m.d.comb += self.request.payload.length.eq(Mux(last_chunk, last, full) - first)
+
+        with m.If(cut):
+            m.d.sync += [
+                chunk.eq(chunk + 1),
+                first.eq(0),
+                chunks_after.eq(chunks_after - 1),
+                cutting.eq(~last_chunk & ~self.stop),
+            ]
+        with m.If(take_row):
+            m.d.sync += [
+                cutting.eq(1),
+                chunk.eq(row.address >> log_chunk),
+                first.eq(row.address[log_bus:log_chunk]),
+                last.eq(ends_at[log_bus:log_chunk]),
+                chunks_after.eq(ends_at >> log_chunk),
+                last_row.eq(row.rows == 1),
+                row.address.eq(row.address + row.stride),
+                row.rows.eq(row.rows - 1),
+                row_valid.eq(row.rows != 1),
+            ]
+        with m.If(self.stop):
+            m.d.sync += row_valid.eq(0)
+        with m.Elif(self.command.valid & self.command.ready):
+            m.d.sync += [row.eq(self.command.payload), row_valid.eq(1)]
+        return m
+
+
+class BeatWalker(wiring.Component):
+    """Says of each beat, in order, which elements are in it.
+
+    Timing: a command that is taken shows its first beat in the next cycle, and can be taken in the
+    cycle of the last ``step`` of the one before::
+
+        command  a       b
+        valid        a0  a1  b0
+        step         1   1   1
+        last             1
+
+    Ports
+    -----
+    command : of `Rows.beats`
+    valid : there is a beat, which the other outputs describe
+    step : go on, to the next beat if ``release``
+    kind : of the elements
+    index : of the element in lane 0 of the beat (serial: of the element that is meant)
+    mask : a bit for each element of the beat that belongs to the row (serial, or elements wider
+        than the beat: 1)
+    lane : of an element of several beats, which this is; serial: where in the beat the element is
+    release : this is the last that is wanted of the beat
+    last : this is the last step of the command
+    taken : elements that a step completes
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        super().__init__(
+            {
+                "command": In(stream.Signature(rows.beats())),
+                "valid": Out(1),
+                "step": In(1),
+                "kind": Out(rows.kind),
+                "index": Out(rows.index),
+                "mask": Out(rows.elements),
+                "lane": Out(rows.lane),
+                "release": Out(1),
+                "last": Out(1),
+                "taken": Out(range(rows.elements + 1)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        rows = self._rows
+        command = Signal(rows.beats())
+        # What is still to come of this row, and where it goes on.
+        left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
+
+        taken, row_ends = self.taken, Signal()
+        lane_next, row_lane = Signal(rows.lane), Signal(rows.lane)
+        m.d.comb += [
+            self.kind.eq(command.kind),
+            self.index.eq(index),
+            self.lane.eq(lane),
+            self.mask.eq(1),
+            self.release.eq(1),
+        ]
+        with m.Switch(command.kind):
+            for number, kind in enumerate(rows.kinds):
+                with m.Case(number):
+                    final = Signal(name=f"final_{number}")
+                    m.d.comb += row_lane.eq(kind.lane(command.lane))
+                    if kind.serial:
+                        m.d.comb += [
+                            final.eq(lane == kind.elements - 1),
+                            taken.eq(1),
+                            row_ends.eq(left == 1),
+                            self.release.eq(final | row_ends),
+                            lane_next.eq(Mux(self.release, 0, lane + 1)),
+                        ]
+                    elif kind.elements > 1:
+                        room = Signal(range(kind.elements + 1), name=f"room_{number}")
+                        end = Signal(range(rows.depth + kind.elements), name=f"end_{number}")
+                        m.d.comb += [
+                            final.eq(1),
+                            room.eq(kind.elements - lane),
+                            row_ends.eq(left <= room),
+                            taken.eq(Mux(row_ends, left, room)),
+                            self.index.eq(index - lane),
+                            end.eq(lane + left),
+                        ]
+                        m.d.comb += [
+                            self.mask[j].eq((lane <= j) & (end > j)) for j in range(kind.elements)
+                        ]
+                    else:
+                        m.d.comb += [
+                            final.eq(lane == kind.beats - 1),
+                            taken.eq(final),
+                            row_ends.eq((left == 1) & final),
+                            lane_next.eq(Mux(final, 0, lane + 1)),
+                        ]
+
+        last_row = Signal()
+        m.d.comb += [
+            last_row.eq(command.rows == 1),
+            self.last.eq(row_ends & last_row),
+            self.command.ready.eq(~self.valid | (self.step & self.last)),
+        ]
+        with m.If(self.step):
+            m.d.sync += [
+                left.eq(left - taken),
+                index.eq(index + taken),
+                lane.eq(lane_next),
+            ]
+            with m.If(row_ends):
+                m.d.sync += [
+                    left.eq(command.row_size),
+                    index.eq(index + taken + command.gap),
+                    lane.eq(row_lane),
+                    command.lane.eq(command.lane + command.lane_stride),
+                    command.rows.eq(command.rows - 1),
+                    self.valid.eq(~last_row),
+                ]
+        with m.If(self.command.valid & self.command.ready):
+            new = self.command.payload
+            m.d.sync += [
+                command.eq(new),
+                # That of the second row.
+                command.lane.eq(new.lane + new.lane_stride),
+                left.eq(new.row_size),
+                index.eq(new.index),
+                lane.eq(new.lane),
+                self.valid.eq(1),
+            ]
+        return m
+
+
+class _Part(enum.Enum, shape=2):
+    """Where in a transfer a run of padding lies."""
+
+    ABOVE = 0
+    LEFT = 1
+    RIGHT = 2
+    BELOW = 3
+
+
+class PaddingWalker(wiring.Component):
+    """Finds the elements of a transfer that are padding, a beat of narrow ones or one a cycle.
+
+    Timing: a command that is taken shows its first padding in the next cycle, and can be taken in
+    the cycle of ``over``. At a side of the rows that has no padding a cycle passes without any.
+
+    Ports
+    -----
+    command : of `Rows.padding`; taken when nothing is held, or in the cycle of ``over``
+    active : there is more to come
+    write : the other outputs describe padding to be written
+    step : it is written now; only while ``write``
+    kind, index, mask : as of `BeatWalker`, ``index`` being that of the first element to write
+    value : of each of its scalars
+    over : active, and after this cycle no longer
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        super().__init__(
+            {
+                "command": In(stream.Signature(rows.padding())),
+                "active": Out(1),
+                "write": Out(1),
+                "step": In(1),
+                "kind": Out(rows.kind),
+                "index": Out(rows.index),
+                "mask": Out(rows.elements),
+                "value": Out(rows.scalar),
+                "over": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        rows = self._rows
+        command = Signal(rows.padding())
+        part = Signal(_Part)
+        # Elements left of this run of padding; rows of this part, this one included.
+        run, part_rows = Signal(rows.count), Signal(rows.count)
+        row_size = Signal(rows.count)
+
+        taken, run_ends = Signal(range(rows.elements + 1)), Signal()
+        most = Signal(range(rows.elements + 1))
+        with m.Switch(command.kind):
+            for number, kind in enumerate(rows.kinds):
+                with m.Case(number):
+                    m.d.comb += most.eq(1 if kind.serial else kind.elements)
+        m.d.comb += [
+            run_ends.eq(run <= most),
+            taken.eq(Mux(run_ends, run, most)),
+            self.kind.eq(command.kind),
+            self.index.eq(command.index),
+            self.value.eq(command.value),
+            self.write.eq(self.active & (run != 0)),
+            self.command.ready.eq(~self.active | self.over),
+        ]
+        m.d.comb += [self.mask[j].eq(taken > j) for j in range(rows.elements)]
+
+        ends, last_row = Signal(), Signal()
+        below, beside = Signal(), Signal()
+        m.d.comb += [
+            ends.eq(self.active & ((run == 0) | (self.step & run_ends))),
+            last_row.eq(part_rows == 1),
+            below.eq(command.y_pad_1 != 0),
+            beside.eq((command.y_size != 0) & (below | ((command.x_pad_0 | command.x_pad_1) != 0))),
+        ]
+
+        def enter(target: Any) -> None:
+            """Goes on with the first row of a part."""
+            size, count = {
+                _Part.ABOVE: (row_size, command.y_pad_0),
+                _Part.LEFT: (command.x_pad_0, command.y_size),
+                _Part.RIGHT: (command.x_pad_1, part_rows),
+                _Part.BELOW: (row_size, command.y_pad_1),
+            }[target]
+            m.d.sync += [part.eq(target), run.eq(size), part_rows.eq(count)]
+
+        with m.If(self.step):
+            m.d.sync += [run.eq(run - taken), command.index.eq(command.index + taken)]
+        with m.If(ends):
+            with m.Switch(part):
+                with m.Case(_Part.ABOVE, _Part.BELOW):
+                    with m.If(~last_row):
+                        m.d.sync += [run.eq(row_size), part_rows.eq(part_rows - 1)]
+                    with m.Elif((part == _Part.ABOVE) & beside):
+                        enter(_Part.LEFT)
+                    with m.Elif((part == _Part.ABOVE) & below):
+                        enter(_Part.BELOW)
+                    with m.Else():
+                        m.d.comb += self.over.eq(1)
+                with m.Case(_Part.LEFT):
+                    enter(_Part.RIGHT)
+                    m.d.sync += command.index.eq(
+                        command.index + Mux(self.step, taken, 0) + command.x_size
+                    )
+                with m.Case(_Part.RIGHT):
+                    with m.If(~last_row):
+                        enter(_Part.LEFT)
+                        m.d.sync += part_rows.eq(part_rows - 1)
+                    with m.Elif(below):
+                        enter(_Part.BELOW)
+                    with m.Else():
+                        m.d.comb += self.over.eq(1)
+        with m.If(self.over):
+            m.d.sync += self.active.eq(0)
+        with m.If(self.command.valid & self.command.ready):
+            new = self.command.payload
+            new_row_size = Signal(rows.count)
+            m.d.comb += new_row_size.eq(new.x_pad_0 + new.x_size + new.x_pad_1)
+            m.d.sync += [command.eq(new), row_size.eq(new_row_size), self.active.eq(1)]
+            with m.If(new.y_pad_0 != 0):
+                m.d.sync += [
+                    part.eq(_Part.ABOVE),
+                    run.eq(new_row_size),
+                    part_rows.eq(new.y_pad_0),
+                ]
+            with m.Elif(new.y_size != 0):
+                m.d.sync += [
+                    part.eq(_Part.LEFT),
+                    run.eq(new.x_pad_0),
+                    part_rows.eq(new.y_size),
+                ]
+            with m.Else():
+                m.d.sync += [
+                    part.eq(_Part.BELOW),
+                    run.eq(new_row_size),
+                    part_rows.eq(new.y_pad_1),
+                ]
+        return m

@@ -1,0 +1,122 @@
+"""What a LOAD or a STORE moves, as its module says it to the `Loader` or the `Storer`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH, instruction_layout
+
+from .extent import CheckedEntry
+from .rows import Kind, Rows
+
+# Transfers whose data are still to come, addresses having been made: enough to hide the latency
+# of a memory behind transfers of a few beats.
+TRANSFERS_AHEAD = 8
+
+
+class Bases(data.Struct):
+    """Byte address in DRAM of element 0 of each memory; ACC_8BIT is read from OUT's."""
+
+    uop: ADDRESS_WIDTH
+    inp: ADDRESS_WIDTH
+    wgt: ADDRESS_WIDTH
+    acc: ADDRESS_WIDTH
+    out: ADDRESS_WIDTH
+
+
+_FIELDS = (
+    "memory",
+    "sram_base",
+    "dram_base",
+    "y_size",
+    "x_size",
+    "x_stride",
+    "y_pad_0",
+    "y_pad_1",
+    "x_pad_0",
+    "x_pad_1",
+)
+
+
+def transfer_layout(config: Config) -> data.StructLayout:
+    """What a LOAD or STORE moves: fields of the instruction and of `CheckedEntry`.
+
+    Only what is legal and in range may be given to a `Loader` or `Storer`. To a `Loader`, what
+    sets its padding value is a transfer of nothing.
+    """
+    fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
+    checked = CheckedEntry.as_shape()
+    return data.StructLayout(
+        {
+            **{name: unsigned(fields[name].width) for name in _FIELDS},
+            "elements": checked["elements"].shape,
+            "first": checked["first"].shape,
+        }
+    )
+
+
+def transfer(config: Config, checked: data.View) -> Value:
+    """The payload of `transfer_layout` for a `CheckedEntry`."""
+    fields = data.View(instruction_layout(config, isa.Opcode.LOAD), checked.entry.bits)
+    return Cat(*(fields[name] for name in _FIELDS), checked.elements, checked.first)
+
+
+def sets_padding_wrongly(config: Config, fields: data.View) -> Value:
+    """Whether a LOAD sets a padding value, and has fields besides that are not zero."""
+    if not config.pad_value:
+        return Const(0)
+    sets = Cat(fields.memory == padding for padding in isa.Padding).any()
+    return sets & (Cat(fields[name] for name in isa.UNUSED_BY_SET_PADDING) != 0)
+
+
+def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.StructLayout:
+    """For each memory, by name, the elements that have been moved in a cycle at the most."""
+    return data.StructLayout(
+        {
+            kind.memory.name.lower(): range(kind.elements + 1)
+            for kind in rows_of(config, memories).kinds
+        }
+    )
+
+
+def rows_of(config: Config, memories: Sequence[isa.Memory]) -> Rows:
+    """What is moved for ``memories``, of which ACC includes ACC_8BIT."""
+    both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
+    return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)])
+
+
+def describe_rows(
+    m: Module, rows: Rows, command: Any, bases: Sequence[Value], bursts: Any, beats: Any
+) -> None:
+    """Fills in the commands to `BurstWalker` and `BeatWalker` for one of `transfer_layout`.
+
+    Rows that follow one another in memory as they do in the scratchpad are one long row.
+    """
+    row_size, row_count = Signal(rows.count), Signal(rows.count)
+    contiguous = Signal()
+    pads = command.x_pad_0 | command.x_pad_1 | command.y_pad_0 | command.y_pad_1
+    m.d.comb += [
+        contiguous.eq((command.x_stride == command.x_size) & (pads == 0)),
+        row_size.eq(Mux(contiguous, command.elements, command.x_size)),
+        row_count.eq(Mux(contiguous, 1, command.y_size)),
+        beats.index.eq(command.first),
+        beats.row_size.eq(row_size),
+        beats.rows.eq(row_count),
+        beats.gap.eq(command.x_pad_0 + command.x_pad_1),
+        bursts.rows.eq(row_count),
+    ]
+    with m.Switch(command.memory):
+        for number, (kind, base) in enumerate(zip(rows.kinds, bases, strict=True)):
+            with m.Case(kind.memory):
+                m.d.comb += [
+                    beats.kind.eq(number),
+                    beats.lane.eq(kind.lane(command.dram_base)),
+                    beats.lane_stride.eq(kind.lane(command.x_stride)),
+                    bursts.address.eq(base + (command.dram_base << kind.log_bytes)),
+                    bursts.stride.eq(command.x_stride << kind.log_bytes),
+                    bursts.last_byte.eq((row_size << kind.log_bytes) - 1),
+                ]

@@ -1,0 +1,246 @@
+"""On-chip memories that take and give several elements a cycle, at any alignment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, signed, unsigned
+from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory, ReadPort, WritePort
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+
+class WritePortSignature(wiring.Signature):
+    """What writes up to ``elements`` consecutive elements in a cycle, or parts of one.
+
+    ``enable``
+        bit j writes element ``index`` + j.
+    ``lanes``
+        the parts of an element that are written, the same for all elements.
+    ``index``
+        of element 0. It may be negative, or so large that ``index`` + j is past the depth, when
+        the elements concerned are not enabled: data that starts in the middle of a beat is
+        presented as it lies in the beat.
+    """
+
+    def __init__(self, element_bits: int, depth: int, elements: int, lanes: int) -> None:
+        self.lanes = lanes
+        super().__init__(
+            {
+                "enable": Out(elements),
+                "lanes": Out(lanes),
+                "index": Out(_index_shape(depth, elements)),
+                "data": Out(data.ArrayLayout(unsigned(element_bits), elements)),
+            }
+        )
+
+
+class ReadPortSignature(wiring.Signature):
+    """What reads ``elements`` consecutive elements from ``index``.
+
+    ``data`` holds them in the cycle after ``enable``, and keeps them while ``enable`` is low.
+    Elements outside of the memory (a negative ``index`` included) read as anything.
+    """
+
+    def __init__(self, element_bits: int, depth: int, elements: int) -> None:
+        super().__init__(
+            {
+                "enable": Out(1),
+                "index": Out(_index_shape(depth, elements)),
+                "data": In(data.ArrayLayout(unsigned(element_bits), elements)),
+            }
+        )
+
+
+def _index_shape(depth: int, elements: int) -> Shape:
+    return signed(_log2(max(depth, elements)) + 1)
+
+
+def _log2(value: int) -> int:
+    if value < 1 or value & (value - 1):
+        raise ValueError(f"{value} is not a power of two")
+    return value.bit_length() - 1
+
+
+class Scratchpad(wiring.Component):
+    """A memory of ``depth`` elements with one write port and several read ports.
+
+    Element i lies in bank i mod N, where N is the largest number of elements that a port moves
+    in a cycle; so consecutive elements are always in different banks. Each read port has its own
+    copy of the memory, so that a block RAM needs one port to read and one to write.
+
+    Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
+    in which the element is written gives the old value::
+
+        cycle          0     1     2
+        write.enable   1
+        read.index     i     i
+        read.data            old   new
+
+    Parameters
+    ----------
+    element_bits, depth : geometry, depth a power of two
+    write_elements, lanes : of the write port; ``lanes`` divides ``element_bits``
+    read_elements : elements that each read port gives; the ports are ``read0``, ``read1``, …
+    """
+
+    def __init__(
+        self,
+        *,
+        element_bits: int,
+        depth: int,
+        write_elements: int = 1,
+        lanes: int = 1,
+        read_elements: Sequence[int] = (1,),
+    ) -> None:
+        if element_bits % lanes:
+            raise ValueError(f"{lanes} lanes do not divide an element of {element_bits} bits")
+        self._element_bits = element_bits
+        self._depth = depth
+        self._lanes = lanes
+        self._read_elements = tuple(read_elements)
+        self._log_banks = _log2(max(write_elements, *read_elements))
+        super().__init__(
+            {
+                "write": In(WritePortSignature(element_bits, depth, write_elements, lanes)),
+                **{
+                    f"read{number}": In(ReadPortSignature(element_bits, depth, elements))
+                    for number, elements in enumerate(self._read_elements)
+                },
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        banks = 1 << self._log_banks
+        # Two rows at least: a memory of one word has no address.
+        row_width = max(1, _log2(self._depth) - self._log_banks)
+
+        def row(index: Value, first: Value, bank: int) -> Value:
+            """Where ``bank`` keeps its element of those that start at ``index``."""
+            return ((index >> self._log_banks) + (first > bank))[:row_width]
+
+        write_first = self.write.index[: self._log_banks].as_unsigned()
+        enables = _rotate(_padded(list(self.write.enable), banks), write_first)
+        datas = _rotate(
+            _padded([self.write.data[j] for j in range(len(self.write.enable))], banks), write_first
+        )
+        write_rows, write_enables = [], []
+        for bank in range(banks):
+            write_row = Signal(row_width, name=f"write_row_{bank}")
+            write_enable = Signal(self._lanes, name=f"write_enable_{bank}")
+            m.d.comb += [
+                write_row.eq(row(self.write.index, write_first, bank)),
+                write_enable.eq(Mux(enables[bank], self.write.lanes, 0)),
+            ]
+            write_rows.append(write_row)
+            write_enables.append(write_enable)
+
+        lane_bits = self._element_bits // self._lanes
+        shape = data.ArrayLayout(unsigned(lane_bits), self._lanes)
+        for number, elements in enumerate(self._read_elements):
+            port = getattr(self, f"read{number}")
+            first = port.index[: self._log_banks].as_unsigned()
+            outputs = []
+            for bank in range(banks):
+                memory = Memory(shape=shape, depth=1 << row_width, init=[])
+                m.submodules[f"copy{number}_bank{bank}"] = memory
+                writer: WritePort = memory.write_port(granularity=1)
+                reader: ReadPort = memory.read_port()
+                m.d.comb += [
+                    writer.addr.eq(write_rows[bank]),
+                    writer.en.eq(write_enables[bank]),
+                    Value.cast(writer.data).eq(datas[bank]),
+                    # A port of one element reads one bank, whose row does not depend on others.
+                    reader.addr.eq(
+                        row(port.index, first, bank)
+                        if elements > 1
+                        else (port.index >> self._log_banks)[:row_width]
+                    ),
+                    reader.en.eq(port.enable),
+                ]
+                outputs.append(Value.cast(reader.data))
+            read_first = Signal(self._log_banks, name=f"read_first_{number}")
+            with m.If(port.enable):
+                m.d.sync += read_first.eq(first)
+            ordered = _rotate(outputs, -read_first, banks)
+            m.d.comb += [port.data[j].eq(ordered[j]) for j in range(elements)]
+        return m
+
+
+def _padded(values: list[Value], count: int) -> list[Value]:
+    """``values`` and copies of the first, or zeros for single bits, up to ``count``."""
+    filler = values[0] if len(Value.cast(values[0])) > 1 else Const(0, 1)
+    return [*values, *[filler] * (count - len(values))]
+
+
+def _rotate(values: list[Value], amount: Value, count: int | None = None) -> list[Value]:
+    """``values`` turned towards higher places: the first one goes to place ``amount``."""
+    values = [Value.cast(value) for value in values]
+    for stage in range(_log2(count or len(values))):
+        step = 1 << stage
+        values = [
+            Mux(amount[stage], values[place - step], values[place]) for place in range(len(values))
+        ]
+    return values
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How the bus sees a memory: an element is ``beats`` beats, or a beat ``elements`` elements.
+
+    Loads put ``lane_beats`` beats together before they write, and a lane is as wide: most write
+    cycles are left to padding and to others, and few lanes fit block RAMs better, each of which
+    has write enables of its own.
+    """
+
+    element_bits: int
+    depth: int
+    beats: int
+    elements: int
+    lane_beats: int
+
+    @property
+    def lanes(self) -> int:
+        return self.beats // self.lane_beats
+
+    def write_port(self) -> WritePortSignature:
+        return WritePortSignature(self.element_bits, self.depth, self.elements, self.lanes)
+
+    def read_port(self) -> ReadPortSignature:
+        """A port that gives a beat of elements, or one element that is wider, in a cycle."""
+        return ReadPortSignature(self.element_bits, self.depth, self.elements)
+
+    def scratchpad(self, read_elements: Sequence[int] = (1,)) -> Scratchpad:
+        return Scratchpad(
+            element_bits=self.element_bits,
+            depth=self.depth,
+            write_elements=self.elements,
+            lanes=self.lanes,
+            read_elements=read_elements,
+        )
+
+
+# A lane of 4 beats of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
+_MOST_LANE_BEATS = 4
+
+
+def geometry(config: Config, memory: isa.Memory) -> Geometry:
+    """The `Geometry` of a memory of ``config``."""
+    tile = config.memory(memory)
+    bus_bits = 8 * config.bus_bytes
+    beats = max(1, tile.element_bits // bus_bits)
+    lane_beats = min(beats, _MOST_LANE_BEATS)
+    if memory is isa.Memory.ACC and config.out_width < config.acc_width:
+        # A beat of ACC_8BIT becomes so many, which are written at once.
+        lane_beats = min(lane_beats, config.acc_width // config.out_width)
+    return Geometry(
+        element_bits=tile.element_bits,
+        depth=tile.depth,
+        beats=beats,
+        elements=max(1, bus_bits // tile.element_bits),
+        lane_beats=lane_beats,
+    )

@@ -1,0 +1,156 @@
+"""Counters of what happens in a run: many for little, since their sums live in a small memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw.compute import Compute, Unit
+from amaranth_vta.hw.fetch import Fetch
+from amaranth_vta.hw.load import Load
+from amaranth_vta.hw.registers import COUNTER_WIDTH, COUNTERS
+from amaranth_vta.hw.store import Store
+
+
+def events(
+    m: Module, fetch: Fetch, load: Load, compute: Compute, store: Store, read: Any, write: Any
+) -> dict[str, Value]:
+    """What each of `COUNTERS` adds up, in their order; ``read`` and ``write`` are the memory."""
+    found = {
+        "fetch_waits_for_modules": fetch.activity.blocked,
+        "load_and_gemm_busy": _of(load.activity.busy, 1) & _of(compute.activity.busy, Unit.GEMM),
+        "load_waits_for_compute": load.activity.lacks_next,
+        "compute_waits_for_load": compute.activity.lacks_prev,
+        "compute_waits_for_store": compute.activity.lacks_next,
+        "store_waits_for_compute": store.activity.lacks_prev,
+        "gemm_uops": compute.multiplies,
+        "alu_uops": compute.alu_works,
+        "fetch_waits_for_memory": fetch.activity.starved,
+    }
+    for name, module, beat in (
+        ("load", load, load.read.beat),
+        ("compute", compute, compute.read.beat),
+        ("store", store, store.write.beat),
+    ):
+        moves = beat.valid & beat.ready
+        found[f"{name}_waits_for_memory"] = module.status.accessing & ~moves
+        for memory, _ in module.moved.shape():
+            found[f"{memory}_elements"] = Value.cast(module.moved[memory])
+    for name, module, unit in (
+        ("load", load, 1),
+        ("compute_load", compute, Unit.LOADER),
+        ("gemm", compute, Unit.GEMM),
+        ("alu", compute, Unit.ALU),
+        ("store", store, 1),
+    ):
+        found[f"{name}_instructions"] = _of(module.activity.starts, unit)
+        found[f"{name}_busy"] = _of(module.activity.busy, unit)
+    for name, request, ends in (
+        ("read", read.request, read.beat.valid & read.beat.ready & read.beat.payload.last),
+        ("write", write.request, write.response.valid & write.response.ready),
+    ):
+        under_way = Signal(_BURSTS_WIDTH, name=f"{name}s_under_way")
+        begins = request.valid & request.ready
+        m.d.sync += under_way.eq(under_way + begins - ends)
+        found[f"{name}_bursts"] = begins
+        found[f"{name}_latency"] = under_way
+    return {counter.name: found[counter.name] for counter in COUNTERS}
+
+
+def _of(bits: Value, unit: Any) -> Value:
+    return bits.bit_select(unit, 1)
+
+
+# Of the number of bursts that are under way.
+_BURSTS_WIDTH = 4
+
+
+class CounterBank(wiring.Component):
+    """Adds up events, up to `COUNTER_WIDTH` bits each.
+
+    An event first counts in a few flip-flops of its own; one counter a cycle, in turn, is added
+    to its sum in the memory.
+
+    Timing: a sum lags behind by a round of the counters, until ``settled``.
+
+    Parameters
+    ----------
+    events : the name of each counter, and the bits of what is added to it in a cycle
+
+    Ports
+    -----
+    clear : sets all to zero; what comes in the next cycle counts
+    counting : events may come
+    index : which sum is shown, in the order of ``events``
+    value : that sum, in the same cycle
+    settled : nothing has been counted for a whole round, so the sums are complete
+    one for each counter, by its name : what is added in this cycle
+    """
+
+    def __init__(self, events: Mapping[str, int]) -> None:
+        self._events = dict(events)
+        self._rounds = 1 << (len(self._events) - 1).bit_length()
+        super().__init__(
+            {
+                "clear": In(1),
+                "counting": In(1),
+                "index": In(range(self._rounds)),
+                "value": Out(COUNTER_WIDTH),
+                "settled": Out(1),
+                **{name: In(width) for name, width in self._events.items()},
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.sums = sums = Memory(shape=COUNTER_WIDTH, depth=self._rounds, init=[])
+        write = sums.write_port()
+        read, show = sums.read_port(domain="comb"), sums.read_port(domain="comb")
+        turn = Signal(range(self._rounds))
+        # Sums from before ``clear`` that have not had their turn since; and, after the last
+        # event, counters that have not had theirs.
+        stale, unsettled = Signal(range(self._rounds + 1)), Signal(range(self._rounds + 1))
+        recent = Signal(max(self._recent_width(width) for width in self._events.values()))
+        m.d.sync += turn.eq(turn + 1)
+        with m.If(self.clear):
+            m.d.sync += stale.eq(self._rounds)
+        with m.Elif(stale != 0):
+            m.d.sync += stale.eq(stale - 1)
+        with m.If(self.clear | self.counting):
+            m.d.sync += unsettled.eq(self._rounds)
+        with m.Elif(unsettled != 0):
+            m.d.sync += unsettled.eq(unsettled - 1)
+        m.d.comb += [
+            read.addr.eq(turn),
+            write.addr.eq(turn),
+            write.data.eq(Mux(stale != 0, 0, read.data) + recent),
+            write.en.eq(~self.clear),
+            show.addr.eq(self.index),
+            self.value.eq(show.data),
+            self.settled.eq((unsettled == 0) & ~self.counting),
+        ]
+        # What has come since its counter's last turn, for all counters at once: a bit of each in
+        # every plane, added up plane by plane.
+        added = [getattr(self, name) for name in self._events]
+        mine = Signal(len(added))
+        m.d.comb += mine.eq(1 << turn)
+        carry: Any = 0
+        for number in range(len(recent)):
+            plane = Signal(len(added), name=f"plane_{number}")
+            bits = Cat(event[number] if number < len(event) else 0 for event in added)
+            wide = Cat(self._recent_width(len(event)) > number for event in added)
+            kept = plane & ~mine
+            with m.If(self.clear):
+                m.d.sync += plane.eq(0)
+            with m.Else():
+                m.d.sync += plane.eq((kept ^ bits ^ carry) & wide)
+            carry = (kept & bits) | (kept & carry) | (bits & carry)
+            m.d.comb += recent[number].eq(plane.bit_select(turn, 1))
+        return m
+
+    def _recent_width(self, width: int) -> int:
+        """Of what is added up in the cycles between two turns."""
+        return (self._rounds * ((1 << width) - 1)).bit_length()

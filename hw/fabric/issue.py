@@ -1,0 +1,301 @@
+"""What load, compute and store have in common: tokens, order, retirement and faults."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.dma.extent import CheckedEntry, ExtentChecker
+
+from .activity import ModuleActivity
+from .stream import Queue
+from .structures import (
+    INDEX_WIDTH,
+    FaultPort,
+    GivePort,
+    ModuleStatus,
+    QueueEntry,
+    TakePort,
+    instruction_layout,
+)
+
+# Instructions that a module has issued and not retired, at the most.
+_IN_FLIGHT = 8
+
+
+class InFlight(data.StructLayout):
+    """An instruction that has been issued, or refused, and has not retired."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__(
+            {
+                "index": INDEX_WIDTH,
+                "unit": range(units + 1),
+                "push_prev": 1,
+                "push_next": 1,
+                "cause": 3,
+            }
+        )
+
+
+def neighbours(module: isa.Module) -> dict[str, str]:
+    """The names of those that load, compute or store exchanges tokens with, by side."""
+    row = (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+    sides = {"prev": module - 1, "next": module + 1}
+    return {side: isa.Module(at).name.lower() for side, at in sides.items() if at in row}
+
+
+class ModuleSignature(wiring.Signature):
+    """What load, compute and store have in common, as far as it is not their own work.
+
+    Members
+    -------
+    insn : instructions, in stream order; taken ahead of their execution
+    status, fault, activity : as the signatures say
+    from_NAME, to_NAME : tokens of each neighbour
+    """
+
+    def __init__(self, module: isa.Module, units: int = 1) -> None:
+        tokens: dict[str, Any] = {}
+        for name in neighbours(module).values():
+            tokens |= {f"from_{name}": Out(TakePort()), f"to_{name}": Out(GivePort())}
+        super().__init__(
+            {
+                "insn": In(stream.Signature(QueueEntry)),
+                "status": Out(ModuleStatus()),
+                "activity": Out(ModuleActivity(units)),
+                "fault": Out(FaultPort()),
+                **tokens,
+            }
+        )
+
+
+class InOrder(wiring.Component):
+    """Issues the instructions of one module to its units, and retires them, in order.
+
+    An instruction is issued when it holds all the tokens that it pops, its unit is ready, and the
+    module says that it may start. It retires, and gives its tokens, when its unit is done with
+    it and everything before it has retired; if there is no room for a token it waits. What is
+    refused goes the same way as what is issued, so that the module stops at its first faulty
+    instruction in stream order, after all earlier ones.
+
+    Timing: an instruction shows at ``head`` three cycles after it is taken at the earliest, and
+    is issued in that cycle; it retires two cycles after its unit is done, or later. One can be
+    issued and one retired in every cycle.
+
+    Parameters
+    ----------
+    module : whose
+    memories : those whose depth bounds the module's LOADs or STOREs
+    causes : for each unit, what its error means
+
+    Ports
+    -----
+    (all of `ModuleSignature`)
+    head : the next instruction; what it is, its module says by the next five
+    illegal : it is no instruction of this module; that it has a flag towards no neighbour need not
+        be said
+    out_of_range : it would touch what is past the depth of a scratchpad
+    unit : who executes it: 0 for nobody, n for the n-th unit
+    unit_ready : that unit can take it
+    may_start : nothing before it, or elsewhere, keeps it from starting
+    start : it is handed to its unit in this cycle
+    pending : for each unit and, bit 0, for nobody: whether it has what is not retired
+    done, error : from each unit, a pulse for an instruction that is done; with an error no more
+        of that unit's are
+    drained : the units have nothing under way on the bus
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        module: isa.Module,
+        memories: Sequence[isa.Memory],
+        causes: Sequence[isa.Cause],
+    ) -> None:
+        self._config = config
+        self._module = module
+        self._memories = memories
+        self._causes = causes
+        units = len(causes)
+        self._shared = ModuleSignature(module, units)
+        super().__init__(
+            {
+                **self._shared.members,
+                "head": Out(CheckedEntry),
+                "illegal": In(1),
+                "out_of_range": In(1),
+                "unit": In(range(units + 1)),
+                "unit_ready": In(1),
+                "may_start": In(1),
+                "start": Out(1),
+                "pending": Out(units + 1),
+                "done": In(units),
+                "error": In(units),
+                "drained": In(1),
+            }
+        )
+
+    def connect(self, m: Module, component: Any) -> None:
+        """Makes the ports of the shared signature those of ``component``, in its elaboration."""
+        for name in self._shared.members:
+            connect(m, flipped(getattr(component, name)), getattr(self, name))
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.checker = checker = ExtentChecker(self._config, self._memories)
+        m.submodules.in_flight = in_flight = Queue(InFlight(len(self._causes)), _IN_FLIGHT)
+        connect(m, flipped(self.insn), checker.i)
+        entry = checker.o.payload.entry
+        # The flags are in the same place in every instruction.
+        flags = data.View(instruction_layout(self._config, isa.Opcode.FINISH), entry.bits)
+
+        takes, gives = (
+            {
+                side: getattr(self, f"{direction}_{name}")
+                for side, name in neighbours(self._module).items()
+            }
+            for direction in ("from", "to")
+        )
+        strangers = [side for side in ("prev", "next") if side not in takes]
+
+        # Issue.
+        refused, tokens, issue, cause = Signal(), Signal(), Signal(), Signal(3)
+        illegal = Signal()
+        m.d.comb += illegal.eq(
+            Cat(
+                self.illegal,
+                *(flags[f"{verb}_{side}"] for side in strangers for verb in ("pop", "push")),
+            ).any()
+        )
+        with m.If(illegal):
+            m.d.comb += cause.eq(isa.Cause.ILLEGAL_INSTRUCTION)
+        with m.Elif(self.out_of_range):
+            m.d.comb += cause.eq(isa.Cause.INDEX_OUT_OF_RANGE)
+        m.d.comb += [
+            self.head.eq(checker.o.payload),
+            tokens.eq(
+                Cat(~flags[f"pop_{side}"] | take.available for side, take in takes.items()).all()
+            ),
+            issue.eq(
+                checker.o.valid
+                & ~refused
+                & in_flight.i.ready
+                & (illegal | (tokens & (self.out_of_range | (self.unit_ready & self.may_start))))
+            ),
+            checker.o.ready.eq(issue),
+            self.start.eq(issue & (cause == 0)),
+            *(
+                take.take.eq(issue & ~illegal & flags[f"pop_{side}"])
+                for side, take in takes.items()
+            ),
+            in_flight.i.valid.eq(issue),
+            in_flight.i.payload.index.eq(entry.index),
+            in_flight.i.payload.unit.eq(self.unit),
+            in_flight.i.payload.push_prev.eq(flags.push_prev),
+            in_flight.i.payload.push_next.eq(flags.push_next),
+            in_flight.i.payload.cause.eq(cause),
+        ]
+        with m.If(issue):
+            m.d.sync += refused.eq(cause != 0)
+
+        # Retire.
+        oldest = in_flight.o.payload
+        done, failure, finished = self._completion(m, in_flight)
+        full, retire = Signal(), Signal()
+        m.d.comb += [
+            full.eq(Cat(oldest[f"push_{side}"] & give.full for side, give in gives.items()).any()),
+            retire.eq(in_flight.o.valid & done & ~full & ~self.fault.valid),
+            in_flight.o.ready.eq(retire),
+            self.status.retire.eq(retire),
+            *(give.give.eq(retire & oldest[f"push_{side}"]) for side, give in gives.items()),
+        ]
+        with m.If(in_flight.o.valid & (failure != 0) & ~self.fault.valid):
+            m.d.sync += [
+                self.fault.valid.eq(1),
+                self.fault.index.eq(oldest.index),
+                self.fault.cause.eq(failure),
+                refused.eq(1),
+            ]
+
+        # Status: what is held, what of that is issued, and what of that its unit is at.
+        held = Signal(range(2 * _IN_FLIGHT))
+        issued = Signal(range(_IN_FLIGHT + 1))
+        activity = self.activity
+        m.d.sync += [
+            held.eq(held + (self.insn.valid & self.insn.ready) - retire),
+            issued.eq(issued + issue - retire),
+        ]
+        m.d.comb += [
+            activity.starts.eq(self.start << self.unit),
+            activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
+        ]
+        for unit in range(len(self._causes) + 1):
+            count = Signal(range(_IN_FLIGHT + 1), name=f"pending_{unit}")
+            m.d.sync += count.eq(count + activity.starts[unit] - (retire & (oldest.unit == unit)))
+            m.d.comb += [
+                self.pending[unit].eq(count != 0),
+                activity.busy[unit].eq(count != (finished[unit - 1] if unit else 0)),
+            ]
+        nothing_more, starved, overflowing = Signal(), Signal(), Signal()
+        m.d.comb += [
+            nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
+            # The instruction lacks tokens, or waits for others than its own module's units.
+            starved.eq(
+                checker.o.valid & ~refused & ~illegal & (issued == 0) & (~tokens | ~self.may_start)
+            ),
+            overflowing.eq(
+                in_flight.o.valid & done & full & ~activity.busy[1:].any() & nothing_more
+            ),
+            self.status.idle.eq(~self.insn.valid & (held == 0)),
+            self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
+            self.status.overflowing.eq(overflowing),
+            self.status.executing.eq(in_flight.o.valid & ~overflowing & ~self.fault.valid),
+            self.status.accessing.eq(~self.drained),
+            self.status.index.eq(Mux(in_flight.o.valid, oldest.index, entry.index)),
+            self.status.quiet.eq(
+                self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
+            ),
+        ]
+        waits = checker.o.valid & ~refused & ~illegal & ~in_flight.o.valid
+        m.d.comb += [activity.index.eq(entry.index), activity.unit.eq(self.unit)]
+        for side, take in takes.items():
+            lacks = getattr(activity, f"lacks_{side}")
+            m.d.comb += lacks.eq(waits & flags[f"pop_{side}"] & ~take.available)
+        return m
+
+    def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, list[Signal]]:
+        """Whether the oldest instruction in flight is done, the cause if it has failed, and for
+        each unit how many are done that have not retired.
+
+        Instructions of several units may be done before the oldest one is, so that what is done
+        is counted until its instruction is the oldest.
+        """
+        oldest = in_flight.o.payload
+        done, failure, finished = Signal(), Signal(3), []
+        with m.If(oldest.cause != 0):
+            m.d.comb += failure.eq(oldest.cause)
+        with m.Elif(oldest.unit == 0):
+            m.d.comb += done.eq(1)
+        for number, cause in enumerate(self._causes):
+            count = Signal(range(_IN_FLIGHT + 1), name=f"done_{number}")
+            finished.append(count)
+            error = Signal(name=f"error_{number}")
+            mine = Signal(name=f"oldest_is_{number}")
+            m.d.comb += mine.eq((oldest.unit == number + 1) & (oldest.cause == 0))
+            m.d.sync += count.eq(
+                count
+                + (self.done[number] & ~self.error[number])
+                - (mine & in_flight.o.valid & in_flight.o.ready)
+            )
+            with m.If(self.done[number] & self.error[number]):
+                m.d.sync += error.eq(1)
+            with m.If(mine):
+                m.d.comb += done.eq(count != 0)
+                with m.If(error & (count == 0)):
+                    m.d.comb += failure.eq(cause)
+        return done, failure, finished

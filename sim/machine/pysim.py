@@ -1,0 +1,308 @@
+"""The machine on Amaranth's own simulator: no compiler needed, some hundred cycles a second."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from amaranth.hdl import ClockDomain, Module
+from amaranth.sim import Simulator
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sim.trace.timeline import MOMENT, moment_flags
+
+from .axi_memory import Address, Answer, AxiMemory, Channel, Request, Word
+from .dram import MemoryTiming, ProtocolError, memory_timing
+from .elaborate import machine, pins
+from .host import SimulatedDevice
+
+_RESET_CYCLES = 4
+_REGISTER_CYCLES = 1000
+_CLOCK_SECONDS = 1e-8
+
+# A host's access to a register: resumed each cycle with the pins seen, returns what it read.
+_Access = Generator[None, dict[str, int], int]
+
+
+class PysimDevice(SimulatedDevice):
+    """A `Device` that counts cycles. ``dram`` names a memory model of `sim.machine.dram`.
+
+    With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
+    """
+
+    name = "pysim"
+
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        dram: str = "ideal",
+        waves: str | Path | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        timing = memory_timing(dram)
+        super().__init__(config, memory_bytes, timeline)
+        machine = InterpretedMachine(config, self.memory, timing, waves, timeline is not None)
+        self.attach(machine)
+
+
+class InterpretedMachine:
+    """The same methods as `sim.machine.rtl.engine.CompiledMachine`, and the same cycles."""
+
+    cycles_a_look = 100
+
+    def __init__(
+        self,
+        config: Config,
+        memory: Any,
+        timing: MemoryTiming,
+        waves: str | Path | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._random = timing.seed is not None
+        self._memory = AxiMemory(memory, config.bus_bytes, timing)
+        self._rose = 0
+        self._interrupted = False
+        self._access: _Access | None = None
+        self._value: int | None = None
+        self._problem: ProtocolError | None = None
+        self._resets = 0
+        self._last: dict[str, int] = {}
+        self._watched = watched
+        self._moments: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        top = machine(config, watched)
+        inputs, outputs = pins(top)
+        wrapper = Module()
+        wrapper.domains.sync = ClockDomain(reset_less=True)
+        wrapper.submodules.vta = top
+        self._inputs = inputs
+        self._outputs = outputs
+        self._simulator = Simulator(wrapper)
+        self._simulator.add_clock(_CLOCK_SECONDS)
+        self._simulator.add_process(self._bench)
+        self._stack = ExitStack()
+        if waves is not None:
+            self._stack.enter_context(self._simulator.write_vcd(str(waves)))
+        self.reset()
+
+    def write_register(self, address: int, value: int) -> None:
+        self._perform(self._write(address, value))
+
+    def read_register(self, address: int) -> int:
+        return self._perform(self._read(address))
+
+    def advance(self, most: int) -> bool:
+        """Lets the clock run until the interrupt line is high; False after ``most`` cycles."""
+        end = self.cycle + most
+        while self.cycle < end:
+            self._cycle()
+            if self._interrupted:
+                return True
+        return False
+
+    def reset(self) -> None:
+        """Holds the reset line for a few cycles and forgets what was under way."""
+        self._problem = None
+        self._resets = _RESET_CYCLES
+        for _ in range(_RESET_CYCLES + 1):
+            self._cycle()
+
+    @property
+    def cycle(self) -> int:
+        return self._memory.cycle
+
+    @property
+    def run_cycles(self) -> int:
+        """Cycles from the last register write to the rise of the interrupt line."""
+        return self._rose - self._memory.start
+
+    @property
+    def run_start(self) -> int:
+        """When the last register write was taken."""
+        return self._memory.start
+
+    def take_moments(self) -> np.ndarray:
+        """All cycles since the last call, as `MOMENT`; of a watched machine."""
+        moments = np.array(self._moments, MOMENT)
+        self._moments.clear()
+        return moments
+
+    @property
+    def silent_cycles(self) -> int:
+        """Cycles since anything moved on the memory bus, or since the last register write."""
+        return self.cycle - max(self._memory.last_moved, self._memory.start)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no access to memory is under way."""
+        return self._memory.quiet
+
+    def close(self) -> None:
+        """Ends the simulation and the file of its waves."""
+        self._stack.close()
+
+    def _perform(self, access: _Access) -> int:
+        next(access)
+        self._access = access
+        self._value = None
+        while self._value is None:
+            self._cycle()
+        return self._value
+
+    def _cycle(self) -> None:
+        """Lets one clock cycle pass."""
+        if self._problem is None:
+            before = self.cycle
+            while self.cycle == before and self._problem is None:
+                self._simulator.advance()
+        if self._problem is not None:
+            raise self._problem
+
+    async def _bench(self, context: Any) -> None:
+        names, values = list(self._outputs), list(self._outputs.values())
+        context.set(self._inputs["rst"], 1)
+        while True:
+            _, _, *seen = await context.tick().sample(*values)
+            try:
+                drive = self._react(dict(zip(names, seen, strict=True)))
+            except ProtocolError as error:
+                self._problem = error
+                continue
+            for name, value in drive.items():
+                if self._last.get(name) != value:
+                    context.set(self._inputs[name], value)
+            self._last.update(drive)
+
+    def _react(self, seen: dict[str, int]) -> dict[str, int]:
+        """The machine's inputs in the next cycle, after ``seen`` in this one."""
+        if self._resets:
+            self._resets -= 1
+            self._memory.reset()
+            self._memory.cycle += 1
+            self._host = dict.fromkeys(_HOST, 0)
+            self._access = None
+            self._interrupted = False
+            self._b = Channel[int]("AXI-Lite B")
+            self._r = Channel[tuple[int, int]]("AXI-Lite R")
+            return {**_answer(self._memory.answer), **self._host, "rst": int(self._resets > 0)}
+        if self._watched:
+            self._moments.append(_moment(self.cycle, seen))
+        irq = bool(seen["irq"])
+        if irq and not self._interrupted:
+            self._rose = self.cycle
+        self._interrupted = irq
+        response, data = seen["s_axil_bresp"], (seen["s_axil_rdata"], seen["s_axil_rresp"])
+        ready = self._host["s_axil_bready"], self._host["s_axil_rready"]
+        self._b.take(response if seen["s_axil_bvalid"] else None, ready[0], self.cycle)
+        self._r.take(data if seen["s_axil_rvalid"] else None, ready[1], self.cycle)
+        if self._access is not None:
+            try:
+                self._access.send(seen)
+            except StopIteration as end:
+                self._access, self._value = None, end.value
+        return {**_answer(self._memory.step(_request(seen))), **self._host}
+
+    def _write(self, address: int, value: int) -> _Access:
+        address_delay, data_delay, response_delay = (self._delay() for _ in range(3))
+        host = self._host
+        yield
+        host.update(s_axil_awaddr=address, s_axil_wdata=value, s_axil_wstrb=15)
+        address_done = data_done = False
+        for i in range(_REGISTER_CYCLES):
+            host["s_axil_awvalid"] = int(not address_done and i >= address_delay)
+            host["s_axil_wvalid"] = int(not data_done and i >= data_delay)
+            host["s_axil_bready"] = int(address_done and data_done and i >= response_delay)
+            seen = yield
+            taken = host["s_axil_awvalid"] & seen["s_axil_awready"]
+            data_taken = host["s_axil_wvalid"] & seen["s_axil_wready"]
+            if (taken or data_taken) and (taken or address_done) and (data_taken or data_done):
+                self._memory.start = self.cycle
+            address_done |= bool(taken)
+            data_done |= bool(data_taken)
+            if host["s_axil_bready"] and seen["s_axil_bvalid"]:
+                host["s_axil_bready"] = 0
+                if seen["s_axil_bresp"]:
+                    raise ProtocolError(f"register {address:#x} refuses a write")
+                return 0
+        raise ProtocolError(f"register {address:#x} does not answer a write")
+
+    def _read(self, address: int) -> _Access:
+        response_delay = self._delay()
+        host = self._host
+        yield
+        host["s_axil_araddr"] = address
+        address_done = False
+        for i in range(_REGISTER_CYCLES):
+            host["s_axil_arvalid"] = int(not address_done)
+            host["s_axil_rready"] = int(address_done and i >= response_delay)
+            seen = yield
+            address_done |= bool(host["s_axil_arvalid"] & seen["s_axil_arready"])
+            if host["s_axil_rready"] and seen["s_axil_rvalid"]:
+                host["s_axil_rready"] = 0
+                if seen["s_axil_rresp"]:
+                    raise ProtocolError(f"register {address:#x} refuses a read")
+                return seen["s_axil_rdata"]
+        raise ProtocolError(f"register {address:#x} does not answer a read")
+
+    def _delay(self) -> int:
+        return self._memory.dice.draw(4) if self._random else 0
+
+
+_HOST = (
+    "s_axil_awaddr",
+    "s_axil_awvalid",
+    "s_axil_wdata",
+    "s_axil_wstrb",
+    "s_axil_wvalid",
+    "s_axil_bready",
+    "s_axil_araddr",
+    "s_axil_arvalid",
+    "s_axil_rready",
+)
+
+
+def _request(seen: dict[str, int]) -> Request:
+    def address(channel: str) -> Address | None:
+        if not seen[f"m_axi_{channel}valid"]:
+            return None
+        return Address(
+            *(seen[f"m_axi_{channel}{name}"] for name in ("addr", "len", "size", "burst", "id"))
+        )
+
+    word = Word(seen["m_axi_wdata"], seen["m_axi_wstrb"], seen["m_axi_wlast"])
+    return Request(
+        address("ar"),
+        address("aw"),
+        word if seen["m_axi_wvalid"] else None,
+        seen["m_axi_rready"],
+        seen["m_axi_bready"],
+    )
+
+
+def _moment(cycle: int, seen: dict[str, int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    parts = ("starts", "ends", "lacks_prev", "lacks_next", "unit")
+    flags = [
+        moment_flags(*(seen[f"activity_{module}_{part}"] for part in parts))
+        for module in ("load", "compute", "store")
+    ]
+    modules = ("fetch", "load", "compute", "store")
+    indices = tuple(seen[f"activity_{module}_index"] for module in modules)
+    return cycle, indices, (seen["activity_fetch_hands_over"], *flags)
+
+
+def _answer(answer: Answer) -> dict[str, int]:
+    return {
+        "m_axi_arready": answer.ar_ready,
+        "m_axi_awready": answer.aw_ready,
+        "m_axi_wready": answer.w_ready,
+        "m_axi_rvalid": answer.r_valid,
+        "m_axi_rdata": answer.r_data,
+        "m_axi_rresp": answer.r_resp,
+        "m_axi_rlast": answer.r_last,
+        "m_axi_bvalid": answer.b_valid,
+        "m_axi_bresp": answer.b_resp,
+    }

@@ -1,0 +1,187 @@
+"""The machine compiled by Verilator, in one library with its clock, memory and host."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.machine.dram import MemoryTiming, ProtocolError, memory_timing
+from amaranth_vta.sim.machine.host import SimulatedDevice
+from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sim.trace.timeline import MOMENT
+
+from .build import Progress, machine_library
+
+
+class RtlDevice(SimulatedDevice):
+    """A `Device` that counts cycles. ``dram`` names a memory model of `sim.machine.dram`.
+
+    With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
+    Raises `BuildError` when the simulator cannot be built.
+    """
+
+    name = "rtl"
+
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        dram: str = "ideal",
+        waves: str | Path | None = None,
+        timeline: Timeline | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        timing = memory_timing(dram)
+        library = machine_library(
+            config, traced=waves is not None, watched=timeline is not None, progress=progress
+        )
+        super().__init__(config, memory_bytes, timeline)
+        self.attach(CompiledMachine(library, self.memory, timing, waves))
+
+
+class CompiledMachine:
+    """What harness.cpp exports. ``memory`` is shared with the machine, not copied.
+
+    Every method raises `ProtocolError` once the machine broke a rule of its buses.
+    """
+
+    cycles_a_look = 100_000
+
+    def __init__(
+        self,
+        library: Path,
+        memory: np.ndarray,
+        timing: MemoryTiming,
+        waves: str | Path | None = None,
+    ) -> None:
+        self._machine: int | None = None
+        self._functions = functions = _load(library)
+        self._memory = memory  # kept alive: the machine has its address
+        parameters = _Timing(
+            timing.latency,
+            timing.shared,
+            timing.reads_outstanding,
+            timing.writes_outstanding,
+            timing.refresh_period,
+            timing.refresh_stall,
+            timing.seed is not None,
+            timing.seed or 0,
+        )
+        if waves is not None:
+            Path(waves).open("wb").close()  # the library would not say that it cannot
+        path = str(waves).encode() if waves is not None else None
+        self._machine = functions.vta_open(
+            ctypes.byref(parameters), memory.ctypes.data, memory.nbytes, path
+        )
+
+    def write_register(self, address: int, value: int) -> None:
+        self._functions.vta_write_register(self._machine, address, value)
+        self._check()
+
+    def read_register(self, address: int) -> int:
+        value = ctypes.c_uint32()
+        self._functions.vta_read_register(self._machine, address, ctypes.byref(value))
+        self._check()
+        return value.value
+
+    def advance(self, most: int) -> bool:
+        """Lets the clock run until the interrupt line is high; False after ``most`` cycles."""
+        interrupted: bool = self._functions.vta_advance(self._machine, most)
+        self._check()
+        return interrupted
+
+    def reset(self) -> None:
+        """Holds the reset line for a few cycles and forgets what was under way."""
+        self._functions.vta_reset(self._machine)
+
+    @property
+    def cycle(self) -> int:
+        return int(self._functions.vta_cycle(self._machine))
+
+    @property
+    def run_cycles(self) -> int:
+        """Cycles from the last register write to the rise of the interrupt line."""
+        rose: int = self._functions.vta_rose(self._machine)
+        return rose - self.run_start
+
+    @property
+    def run_start(self) -> int:
+        """When the last register write was taken."""
+        return int(self._functions.vta_start(self._machine))
+
+    @property
+    def silent_cycles(self) -> int:
+        """Cycles since anything moved on the memory bus, or since the last register write."""
+        moved: int = self._functions.vta_last_moved(self._machine)
+        return self.cycle - max(moved, int(self._functions.vta_start(self._machine)))
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no access to memory is under way."""
+        return bool(self._functions.vta_quiet(self._machine))
+
+    def take_moments(self) -> np.ndarray:
+        """What has begun and ended since the last call, as `MOMENT`; of a watched machine."""
+        first = ctypes.c_void_p()
+        count = self._functions.vta_moments(self._machine, ctypes.byref(first))
+        size = count * MOMENT.itemsize
+        moments = np.frombuffer(ctypes.string_at(first, size) if size else b"", MOMENT)
+        self._functions.vta_forget_moments(self._machine)
+        return moments
+
+    def close(self) -> None:
+        """Ends the simulation and the file of its waves."""
+        if self._machine is not None:
+            self._functions.vta_close(self._machine)
+            self._machine = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        problem: bytes = self._functions.vta_problem(self._machine)
+        if problem:
+            raise ProtocolError(problem.decode())
+
+
+class _Timing(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "latency",
+            "shared",
+            "reads_outstanding",
+            "writes_outstanding",
+            "refresh_period",
+            "refresh_stall",
+            "random",
+            "seed",
+        )
+    ]
+
+
+def _load(library: Path) -> ctypes.CDLL:
+    functions = ctypes.CDLL(str(library))
+    machine, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+    for name, result, arguments in (
+        ("open", machine, [ctypes.POINTER(_Timing), machine, u64, ctypes.c_char_p]),
+        ("close", None, [machine]),
+        ("reset", None, [machine]),
+        ("write_register", ctypes.c_bool, [machine, u32, u32]),
+        ("read_register", ctypes.c_bool, [machine, u32, ctypes.POINTER(u32)]),
+        ("advance", ctypes.c_bool, [machine, u64]),
+        ("cycle", u64, [machine]),
+        ("start", u64, [machine]),
+        ("rose", u64, [machine]),
+        ("last_moved", u64, [machine]),
+        ("quiet", ctypes.c_bool, [machine]),
+        ("moments", u64, [machine, ctypes.POINTER(machine)]),
+        ("forget_moments", None, [machine]),
+        ("problem", ctypes.c_char_p, [machine]),
+    ):
+        function = getattr(functions, f"vta_{name}")
+        function.restype, function.argtypes = result, arguments
+    return functions

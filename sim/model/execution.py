@@ -1,0 +1,298 @@
+"""What one instruction does to the scratchpads and to the memory, all at once.
+
+Tokens and the order between modules are the business of `amaranth_vta.sim.model.device`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.registers import COUNTERS
+
+from .arithmetic import Indices, alu, gemm, multiply, requantize
+from .observers.observers import Observer
+from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
+
+# Micro-ops that are computed at once; more would only take memory.
+_CHUNK = 1 << 14
+_COUNTED = [counter.name for counter in COUNTERS if not counter.time]
+
+
+class ExecutionFault(Exception):
+    """An instruction that cannot be executed; nothing of it was written."""
+
+    def __init__(self, cause: isa.Cause) -> None:
+        super().__init__(cause.name.lower())
+        self.cause = cause
+
+
+@dataclass
+class Executor:
+    """Scratchpads that keep their contents, beside a memory of bytes that others may also hold.
+
+    ``memory`` is a 1-D uint8 array. ``observers`` see every read and write. ``counters`` adds up
+    what `registers.COUNTERS` counts, but for what depends on time. ``seed`` decides what
+    scratchpads hold before anything is written to them.
+    """
+
+    config: Config
+    memory: Bytes
+    seed: int = 0
+    observers: Sequence[Observer] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        garbage = np.random.default_rng(self.seed)
+        self.uop = Scratchpad(self.config.uop, garbage)
+        self.inp = Scratchpad(self.config.inp, garbage)
+        self.wgt = Scratchpad(self.config.wgt, garbage)
+        self.acc = Scratchpad(self.config.acc, garbage)
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run: counters and padding values become zero, scratchpads stay."""
+        self._padding = dict.fromkeys(isa.Padding, 0)
+        self.counters = dict.fromkeys(_COUNTED, 0)
+
+    def execute(self, index: int, instruction: isa.Instruction) -> None:
+        """Does all that the legal ``instruction``, number ``index`` of its stream, does.
+
+        Raises `ExecutionFault`; its cause is ``timeout`` once ``deadline``, a time of
+        `time.monotonic`, has passed.
+        """
+        match instruction:
+            case isa.Load() | isa.SetPadding():
+                of_load = isa.module_of(instruction) is isa.Module.LOAD
+                kind = "load" if of_load else "compute_load"
+                if isinstance(instruction, isa.SetPadding):
+                    self._padding[isa.Padding(instruction.memory)] = instruction.value
+                else:
+                    self._load(index, instruction)
+            case isa.Store():
+                kind = "store"
+                self._store(index, instruction)
+            case isa.Gemm():
+                kind = "gemm"
+                self._gemm(index, instruction)
+            case isa.Alu():
+                kind = "alu"
+                self._alu(index, instruction)
+            case _:
+                return
+        self.counters[f"{kind}_instructions"] += 1
+
+    def _load(self, index: int, load: isa.Load) -> None:
+        scratchpad = self._scratchpad(isa.Memory(load.memory))
+        if load.elements == 0:
+            return
+        _require(load.sram_base + load.elements <= scratchpad.memory.depth)
+        rows = load.y_pad_0 + load.y_size + load.y_pad_1
+        target = scratchpad.memory
+        block = np.full(
+            (rows, load.row_elements, target.rows, target.columns),
+            self._padding_scalar(load),
+            scratchpad.tiles.dtype,
+        )
+        if load.y_size:
+            geometry = self.config.memory(isa.Memory(load.memory))
+            data = self._rows_in_memory(load, geometry)
+            self._show_transfer(index, load, geometry)
+            last_row, last_column = load.y_pad_0 + load.y_size, load.x_pad_0 + load.x_size
+            block[load.y_pad_0 : last_row, load.x_pad_0 : last_column] = unpack_tiles(
+                data, geometry
+            )
+            name = isa.Memory(load.memory).name.lower()
+            self.counters[f"{name}_elements"] += load.x_size * load.y_size
+        written = slice(load.sram_base, load.sram_base + load.elements)
+        scratchpad.tiles[written] = block.reshape(-1, target.rows, target.columns)
+        for observer in self.observers:
+            observer.write(index, target.name, np.arange(written.start, written.stop))
+
+    def _padding_scalar(self, load: isa.Load) -> int:
+        """The low bits of the padding value, as many as the scratchpad's scalars have."""
+        padding = isa.padding_of(isa.Memory(load.memory))
+        if padding is None:
+            return 0
+        sign = 1 << self._scratchpad(isa.Memory(load.memory)).memory.scalar_width - 1
+        return (self._padding[padding] & 2 * sign - 1 ^ sign) - sign
+
+    def _store(self, index: int, store: isa.Store) -> None:
+        if store.elements == 0:
+            return
+        _require(store.sram_base + store.elements <= self.config.acc.depth)
+        rows = self._rows_in_memory(store, self.config.out)
+        read = slice(store.sram_base, store.sram_base + store.elements)
+        for observer in self.observers:
+            observer.read(index, "ACC", np.arange(read.start, read.stop))
+        self._show_transfer(index, store, self.config.out)
+        data = pack_tiles(self.acc.tiles[read], self.config.out).reshape(rows.shape)
+        # In order, since rows may overlap.
+        for row, values in zip(rows, data, strict=True):
+            row[:] = values
+        self.counters["out_elements"] += store.elements
+
+    def _gemm(self, index: int, instruction: isa.Gemm) -> None:
+        if instruction.uops == 0:
+            return
+        dst, src, wgt = self._uops(index, instruction)
+        self._check_range(instruction, dst, "dst", self.acc)
+        if not instruction.reset:
+            self._check_range(instruction, src, "src", self.inp)
+            self._check_range(instruction, wgt, "wgt", self.wgt)
+        for offset in self._offsets(instruction, dst.size):
+            targets = offset("dst", dst)
+            if instruction.reset:
+                self._show_uops(index, targets)
+                self.acc.tiles[targets] = 0
+            else:
+                inputs, weights = offset("src", src), offset("wgt", wgt)
+                overwrites = isinstance(instruction, isa.Multiply)
+                read = {} if overwrites else {"ACC": targets}
+                self._show_uops(index, targets, **read, INP=inputs, WGT=weights)
+                compute = multiply if overwrites else gemm
+                compute(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
+                self.counters["gemm_uops"] += targets.size
+
+    def _alu(self, index: int, instruction: isa.Alu) -> None:
+        if instruction.uops == 0:
+            return
+        operation = isa.AluOp(instruction.alu_opcode)
+        read_at_once = isa.REQUANTIZE_PARAMETERS if operation is isa.AluOp.REQUANTIZE else 1
+        dst, src, _ = self._uops(index, instruction)
+        self._check_range(instruction, dst, "dst", self.acc)
+        if not instruction.use_immediate:
+            self._check_range(instruction, src, "src", self.acc, read_at_once)
+        for offset in self._offsets(instruction, dst.size):
+            targets = offset("dst", dst)
+            self.counters["alu_uops"] += targets.size
+            sources = None if instruction.use_immediate else offset("src", src)
+            # Every micro-op reads its destination before it writes it, so all that is read here
+            # and written here is read first.
+            read = [targets]
+            if sources is not None:
+                read += [sources + at for at in range(read_at_once)]
+            self._show_uops(index, targets, ACC=np.concatenate(read))
+            if operation is isa.AluOp.REQUANTIZE:
+                assert sources is not None
+                for observer in self.observers:
+                    observer.keep(index, np.concatenate(read[1:]))
+                requantize(self.acc.tiles, targets, sources)
+            else:
+                alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
+
+    def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
+        match memory:
+            case isa.Memory.UOP:
+                return self.uop
+            case isa.Memory.INP:
+                return self.inp
+            case isa.Memory.WGT:
+                return self.wgt
+            case isa.Memory.ACC | isa.Memory.ACC_8BIT | isa.Memory.OUT:
+                return self.acc
+
+    def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
+        """A view (y_size, x_size, element_bytes) of the memory, whose rows may overlap."""
+        size = geometry.element_bytes
+        first = transfer.dram_base * size
+        # No stride is negative, so the last row ends last.
+        elements = (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
+        if first + elements * size > self.memory.size:
+            raise ExecutionFault(isa.Cause.BUS_ERROR)
+        return np.lib.stride_tricks.as_strided(
+            self.memory[first:],
+            (transfer.y_size, transfer.x_size, size),
+            (transfer.x_stride * size, size, 1),
+        )
+
+    def _uops(
+        self, index: int, instruction: isa.Gemm | isa.Alu
+    ) -> tuple[Indices, Indices, Indices]:
+        """The fields dst, src and wgt of the instruction's micro-ops."""
+        _require(instruction.uop_end <= self.config.uop.depth)
+        selected = np.arange(instruction.uop_begin, instruction.uop_end)
+        for observer in self.observers:
+            observer.read(index, "UOP", selected)
+        bits = self.uop.tiles[selected, 0, 0].astype(np.int64)
+        layout = isa.instruction_set(self.config).uop_layout
+        dst, src, wgt = (
+            bits >> layout[name].offset & (1 << layout[name].width) - 1
+            for name in ("dst", "src", "wgt")
+        )
+        return dst, src, wgt
+
+    def _check_range(
+        self,
+        instruction: isa.Gemm | isa.Alu,
+        fields: Indices,
+        name: str,
+        scratchpad: Scratchpad,
+        elements: int = 1,
+    ) -> None:
+        """Raises `ExecutionFault` if one of ``elements`` from an index is beyond the depth."""
+        # No factor is negative, so the last iteration reaches furthest.
+        furthest = (
+            int(fields.max())
+            + (elements - 1)
+            + (instruction.iter_out - 1) * getattr(instruction, f"{name}_factor_out")
+            + (instruction.iter_in - 1) * getattr(instruction, f"{name}_factor_in")
+        )
+        _require(furthest < scratchpad.memory.depth)
+
+    def _offsets(self, instruction: isa.Gemm | isa.Alu, uops: int) -> Iterator[_Offset]:
+        """The iterations of both loops in order, as many at once as a chunk holds."""
+        step = max(1, _CHUNK // uops)
+        for start in range(0, instruction.iter_out * instruction.iter_in, step):
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise ExecutionFault(isa.Cause.TIMEOUT)
+            end = min(start + step, instruction.iter_out * instruction.iter_in)
+            outer, inner = np.divmod(np.arange(start, end), instruction.iter_in)
+            yield _Offset(instruction, outer, inner)
+
+    def _show_uops(self, index: int, written: Indices, **read: Indices) -> None:
+        for observer in self.observers:
+            for memory, elements in read.items():
+                observer.read(index, memory, elements)
+            observer.write(index, "ACC", written)
+
+    def _show_transfer(
+        self, index: int, transfer: isa.Load | isa.Store, geometry: TileMemory
+    ) -> None:
+        if not self.observers:
+            return
+        size = geometry.element_bytes
+        rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
+        touched = (rows[:, np.newaxis] + np.arange(transfer.x_size * size)).reshape(-1)
+        for observer in self.observers:
+            if isinstance(transfer, isa.Load):
+                observer.read(index, "DRAM", touched)
+            else:
+                observer.write(index, "DRAM", touched)
+
+
+@dataclass(frozen=True)
+class _Offset:
+    """Some iterations of the two loops around the micro-ops."""
+
+    instruction: isa.Gemm | isa.Alu
+    outer: Indices
+    inner: Indices
+
+    def __call__(self, name: str, fields: Indices) -> Indices:
+        """The index that each iteration gives each micro-op, in the order of execution."""
+        offset = self.outer * getattr(
+            self.instruction, f"{name}_factor_out"
+        ) + self.inner * getattr(self.instruction, f"{name}_factor_in")
+        return (offset[:, np.newaxis] + fields).reshape(-1)
+
+
+def _require(in_range: bool) -> None:
+    if not in_range:
+        raise ExecutionFault(isa.Cause.INDEX_OUT_OF_RANGE)

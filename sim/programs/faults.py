@@ -1,0 +1,229 @@
+"""Random programs with one fault, each with the report that every device must make of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Multiply,
+    SetPadding,
+    Store,
+)
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sw.runtime.device import Fault
+
+from .image import ProgramImage
+from .random import random_program
+
+
+def random_faulty_program(config: Config, kind: str, seed: int) -> tuple[ProgramImage, Fault]:
+    """A program with a fault of one of `FAULT_KINDS`, and the report that every device must make.
+
+    What memory holds after a fault depends on the order, so the image expects nothing.
+    """
+    chance = random.Random(f"{seed}:{kind}:{config}")
+    image = random_program(config, seed, length=20)
+    stream: list[Instruction | int] = list(image.instruction_bits())
+    _FAULTS[kind](_Fault(config, chance, stream, chance.randrange(len(stream))))
+    room = np.zeros(len(stream) * isa.INSTRUCTION_BYTES, np.uint8)
+    image = ProgramImage.assemble(
+        config, np.concatenate((image.dram[: image.insn_addr], room)), image.insn_addr, stream
+    )
+    device = FunctionalDevice(config, image.dram.size)
+    device.write(0, image.dram)
+    fault = device.run(image.insn_addr, image.insn_count).fault
+    assert fault is not None
+    return image, fault
+
+
+@dataclass
+class _Fault:
+    """Where a fault is put: before instruction ``at`` of ``stream``, which is not the first."""
+
+    config: Config
+    chance: random.Random
+    stream: list[Instruction | int]
+    at: int
+
+    def insert(self, *instructions: Instruction | int) -> None:
+        self.stream[self.at : self.at] = instructions
+
+
+def _insert_illegal(fault: _Fault) -> None:
+    chance, config = fault.chance, fault.config
+    instructions = isa.instruction_set(config)
+    unknown = [opcode for opcode in (5, 6, 7) if opcode not in instructions.layouts]
+    requantize = Alu(alu_opcode=AluOp.REQUANTIZE, use_immediate=1, uop_end=0)
+    padding = SetPadding(memory=chance.choice((6, 7)), dram_base=chance.randrange(1 << 32))
+    paddings = [
+        replace(padding, **{name: 1})
+        for name in (chance.choice(isa.UNUSED_BY_SET_PADDING), "reserved")
+    ]
+    paddings.append(replace(padding, memory=6, **{chance.choice(("pop_prev", "push_prev")): 1}))
+    spare = [
+        bits
+        for loop in (Gemm(uop_end=0), Alu(alu_opcode=0, uop_end=0))
+        for bits in (
+            instructions.encode(loop) | 1 << bit for bit in range(3, isa.INSTRUCTION_WIDTH)
+        )
+        if instructions.unused_bits(bits)
+    ]
+    fault.insert(
+        chance.choice(
+            (
+                *([chance.choice(spare)] * 2 if spare else ()),
+                chance.randrange(1 << 125) << 3 | chance.choice(unknown),
+                Load(memory=chance.choice((Memory.OUT, 6, 7))),
+                *(paddings if config.pad_value else ()),
+                Load(memory=Memory.INP, reserved=1 << chance.randrange(6)),
+                Load(memory=Memory.ACC, reserved=1 << chance.randrange(6)),
+                Load(memory=Memory.WGT, pop_prev=1),
+                Load(memory=Memory.INP, push_prev=1),
+                Store(pop_next=1),
+                Store(push_next=1),
+                Store(memory=chance.choice((0, 1, 2, 3, 5, 6, 7))),
+                Store(reserved=1 << chance.randrange(6)),
+                Store(x_size=0, **{chance.choice(("x_pad_0", "x_pad_1")): 1}),
+                Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
+                Alu(
+                    alu_opcode=chance.choice((6, 7) if config.requantize else (5, 6, 7)), uop_end=0
+                ),
+                *([Multiply(reset=1, uop_end=0)] if config.overwrite else ()),
+                *([requantize] if config.requantize else ()),
+            )
+        )
+    )
+
+
+def _insert_transfer_out_of_range(fault: _Fault) -> None:
+    chance = fault.chance
+    memory = chance.choice((*_LOADED, Memory.OUT))
+    depth = fault.config.memory(memory).depth
+    if memory is Memory.ACC_8BIT:
+        depth = fault.config.acc.depth
+    beyond = chance.choice(
+        (
+            {"sram_base": depth - 1, "x_size": 2},
+            {"sram_base": depth, "x_size": 1},
+            {"sram_base": 0xFFFF, "x_size": 0xFFFF, "y_size": 0xFFFF},
+            {"sram_base": depth - 1, "x_size": 1, "y_size": 2},
+        )
+    )
+    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
+
+
+def _insert_uop_out_of_range(fault: _Fault) -> None:
+    depth, chance = fault.config.uop.depth, fault.chance
+    begin = chance.choice((0, depth - 1))
+    end = chance.choice((depth + 1, 2 * depth - 1))
+    loops = {"uop_begin": begin, "uop_end": end, "iter_out": 2}
+    fault.insert(chance.choice((Gemm(reset=1, **loops), Gemm(**loops), Alu(alu_opcode=0, **loops))))
+
+
+def _insert_operand_out_of_range(fault: _Fault) -> None:
+    """Micro-ops of all zeros, and a factor that takes an operand past the depth."""
+    config, chance = fault.config, fault.chance
+    zero = Load(memory=Memory.UOP, x_size=1, y_size=0, y_pad_0=1)
+    make: Callable[..., Instruction]
+    name, depth, make = chance.choice(
+        (
+            ("dst", config.acc.depth, Gemm),
+            ("src", config.inp.depth, Gemm),
+            ("wgt", config.wgt.depth, Gemm),
+            ("dst", config.acc.depth, Alu),
+            ("src", config.acc.depth, Alu),
+        )
+    )
+    loop, other = chance.choice((("out", "in"), ("in", "out")))
+    fields: dict[str, int] = {
+        f"iter_{loop}": 2,
+        f"{name}_factor_{loop}": depth - 1,
+        f"iter_{other}": 2,
+        f"{name}_factor_{other}": 1,
+    }
+    if make is Alu:
+        fields["alu_opcode"] = AluOp.ADD
+    elif name == "dst":
+        fields["reset"] = 1
+    out_of_range = make(uop_end=1, **fields)
+    if config.requantize and chance.random() < 0.2:
+        # The last of the parameters is the first element that there is not.
+        beyond = {"iter_out": 2, "src_factor_out": config.acc.depth - 2, "dst_factor_out": 9}
+        out_of_range = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, **beyond)
+    fault.insert(zero, out_of_range)
+
+
+def _insert_bus_error(fault: _Fault) -> None:
+    chance = fault.chance
+    memory = chance.choice((*_LOADED, Memory.OUT))
+    beyond = chance.choice(
+        (
+            {"dram_base": (1 << 32) - 1, "x_size": 1},
+            {"dram_base": (1 << 32) - 1, "x_size": 2, "y_size": 1},
+            {"dram_base": 1 << 31, "x_size": 1, "y_size": 2, "x_stride": 0xFFFF},
+        )
+    )
+    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
+
+
+def _insert_token_overflow(fault: _Fault) -> None:
+    # Nobody takes this many: the program itself takes a few hundred tokens at the most.
+    nothing: Instruction = fault.chance.choice(
+        (
+            Load(memory=Memory.INP, x_size=0, push_next=1),
+            Gemm(uop_end=0, push_next=1),
+            Gemm(uop_end=0, push_prev=1),
+            Store(x_size=0, push_prev=1),
+        )
+    )
+    fault.insert(*[nothing] * (isa.TOKEN_LIMIT + 500))
+
+
+def _insert_finish(fault: _Fault) -> None:
+    fault.insert(Finish())
+
+
+def _drop_finish(fault: _Fault) -> None:
+    del fault.stream[-1]
+
+
+def _insert_deadlock(fault: _Fault) -> None:
+    """Pops that nobody pushes for, of more tokens than there can be left."""
+    nothing: Instruction = fault.chance.choice(
+        (
+            Load(memory=Memory.INP, x_size=0, pop_next=1),
+            Gemm(uop_end=0, pop_next=1),
+            Gemm(uop_end=0, pop_prev=1),
+            Store(x_size=0, pop_prev=1),
+        )
+    )
+    fault.insert(*[nothing] * 500)
+
+
+_LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
+
+_FAULTS: dict[str, Callable[[_Fault], None]] = {
+    "illegal_instruction": _insert_illegal,
+    "transfer_out_of_range": _insert_transfer_out_of_range,
+    "uop_out_of_range": _insert_uop_out_of_range,
+    "operand_out_of_range": _insert_operand_out_of_range,
+    "bus_error": _insert_bus_error,
+    "token_overflow": _insert_token_overflow,
+    "finish_before_the_end": _insert_finish,
+    "no_finish_at_the_end": _drop_finish,
+    "deadlock": _insert_deadlock,
+}
+FAULT_KINDS = tuple(_FAULTS)

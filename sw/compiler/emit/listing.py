@@ -1,0 +1,51 @@
+"""The instructions and micro-ops of a lowered function as text, each with what it came from."""
+
+from __future__ import annotations
+
+import re
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.nest.ir import Function, Kernel
+from amaranth_vta.sw.runtime.program import Recorder
+
+from .host_code import HostCode, KernelLoader, argument_bytes, issued
+
+# Where the labels begin; longer lines push theirs further right.
+_COLUMN = 100
+
+
+class _Marked(Recorder):
+    """A recorder that notes which statement each instruction is of."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.begins: list[tuple[int, int]] = []
+
+    def at(self, statement: int) -> None:
+        self.begins.append((self.queued, statement))
+
+
+def listing(function: Function, config: Config) -> str:
+    """One line an instruction with its stage and source line, its micro-ops below it.
+
+    ``function`` has been through all passes. Its arguments lie one after the other in memory,
+    from address 0.
+    """
+    code = HostCode(function, config, marks=True)
+    recorder = _Marked(config)
+    buffers = [recorder.allocate(argument_bytes(a.shape, a.dtype), a.name) for a in function.args]
+    host = code.compile(issued)
+    KernelLoader(code)(recorder)
+    host(recorder, *buffers)
+    begins = dict(recorder.begins)
+    lines, label = [], "micro-ops"
+    for line in recorder.dump().splitlines():
+        number = re.match(r" *(\d+)  ", line)
+        if number is None:
+            lines.append(line)
+            continue
+        if int(number[1]) in begins:
+            statement = code.statements[begins[int(number[1])]][0]
+            label = str(statement.uop.label if isinstance(statement, Kernel) else statement.label)
+        lines.append(f"{line:{_COLUMN}}  # {label}")
+    return "\n".join(lines)

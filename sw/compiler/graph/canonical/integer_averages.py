@@ -1,0 +1,109 @@
+"""Averages of the canonical form: convolutions with weights of one.
+
+With S the sum of N integers, their zero point taken off, an average is
+
+    saturate(rint(float32(S) · float32(s_x / float32(s_y · N))) + z_y),
+
+which is what QLinearConv makes of weights 1 at a scale of 1 if the scale of its result is s_y · N.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.layers.window import window
+from amaranth_vta.sw.compiler.graph.network import Network, Node
+
+from .quantization import INT8, Parameters, clipped, integer_limits, parameters_of, quantized_after
+
+
+def fuse_average(network: Network, node: Node) -> bool:
+    """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] →
+    QuantizeLinear becomes QLinearConv, then Clip."""
+    if node.domain or node.operator not in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
+        return False
+    dequantize = network.producers().get(node.inputs[0])
+    data = parameters_of(network, dequantize, "DequantizeLinear")
+    after = quantized_after(network, node.outputs[0])
+    if data is None or dequantize is None or after is None or not data.per_tensor:
+        return False
+    clamps, quantize, out = after
+    if data.zero.dtype not in INT8 or out.zero.dtype != data.zero.dtype:
+        return False
+    shape = network.types[node.inputs[0]].shape
+    attributes = None if shape is None else _window(network, node, shape)
+    if shape is None or attributes is None:
+        return False
+    source, result = dequantize.inputs[0], quantize.outputs[0]
+    made = _convolution(network, node.name, source, result, shape[1], attributes, data, out)
+    if len(network.types[result].shape or ()) == 2:
+        pooled = network.unused_name(f"{result}_image")
+        flat = network.add_constant(f"{node.name}_shape", np.array(shape[:2], np.int64))
+        conv = made[0]
+        made = [
+            Node("QLinearConv", node.name, conv.inputs, (pooled,), conv.attributes),
+            Node("Reshape", f"{node.name}_flat", (pooled, flat), (result,)),
+        ]
+    low, high = integer_limits(network, clamps, out)
+    position = network.nodes.index(quantize)
+    network.nodes[position : position + 1] = clipped(network, made, out, low, high)
+    for gone in (node, *clamps):
+        network.nodes.remove(gone)
+    return True
+
+
+def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, list[int]] | None:
+    """Attributes of the convolution; None if not all windows have as many pixels."""
+    if len(shape) != 4:
+        return None
+    if node.operator == "GlobalAveragePool":
+        return {"kernel_shape": list(shape[2:])}
+    if node.operator == "ReduceMean":
+        axes = node.attributes.get("axes")
+        if node.input(1) in network.constants:
+            axes = network.constants[node.input(1)].tolist()
+        both = axes is not None and sorted(axis % 4 for axis in axes) == [2, 3]
+        return {"kernel_shape": list(shape[2:])} if both else None
+    out = network.types[node.outputs[0]].shape
+    if out is None:
+        return None
+    image = (shape[0], shape[1], shape[2], shape[3])
+    moved = window(node, image, (out[0], out[1], out[2], out[3]), ())
+    if moved.dilations != (1, 1) or moved.size(image[2:]) != out[2:]:
+        return None
+    attributes = node.attributes
+    if any(moved.pads) and (not attributes.get("count_include_pad") or attributes.get("ceil_mode")):
+        return None
+    return {
+        "kernel_shape": list(moved.kernel),
+        "strides": list(moved.strides),
+        "pads": list(moved.pads),
+    }
+
+
+def _convolution(
+    network: Network,
+    name: str,
+    source: str,
+    result: str,
+    channels: int,
+    attributes: dict[str, list[int]],
+    data: Parameters,
+    out: Parameters,
+) -> list[Node]:
+    kernel = attributes["kernel_shape"]
+    count = np.float32(kernel[0] * kernel[1])
+    ones = np.ones((channels, 1, *kernel), data.zero.dtype)
+    constants = {
+        "x_scale": data.scale.reshape(()),
+        "x_zero_point": data.zero.reshape(()),
+        "weight": ones,
+        "weight_scale": np.array(1, np.float32),
+        "weight_zero_point": np.array(0, data.zero.dtype),
+        "y_scale": (out.scale.reshape(()) * count).astype(np.float32),
+        "y_zero_point": out.zero.reshape(()),
+    }
+    inputs = [network.add_constant(f"{name}_{what}", value) for what, value in constants.items()]
+    return [
+        Node("QLinearConv", name, (source, *inputs), (result,), attributes | {"group": channels})
+    ]

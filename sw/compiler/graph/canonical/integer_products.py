@@ -1,0 +1,245 @@
+"""Products of the canonical form: QLinearConv and QLinearMatMul of what a file says in floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Array, Network, Node
+
+from .quantization import (
+    INT8,
+    Parameters,
+    clipped,
+    integer_limits,
+    is_clamp,
+    only_reader,
+    parameters_of,
+)
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    """A float Conv, Gemm or MatMul with what is around it, all of which becomes integers."""
+
+    node: Node
+    data: Node  # DequantizeLinear
+    weight: Node  # DequantizeLinear
+    bias: str  # a constant or the output of a DequantizeLinear; empty if there is none
+    clamps: list[Node]
+    quantize: Node
+    absorbed: list[Node]  # what `quantize` ends and `node` begins
+
+
+def fuse_product(network: Network, node: Node) -> bool:
+    """DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
+    or QLinearMatMul, then Clip."""
+    anchor = _anchor(network, node)
+    if anchor is None:
+        return False
+    made = _integer_nodes(network, anchor)
+    if made is None:
+        return False
+    position = network.nodes.index(anchor.quantize)
+    network.nodes[position : position + 1] = made
+    gone = {id(item) for item in anchor.absorbed}
+    network.nodes = [item for item in network.nodes if id(item) not in gone]
+    return True
+
+
+def _anchor(network: Network, node: Node) -> _Anchor | None:
+    if node.operator not in ("Conv", "Gemm", "MatMul") or node.domain:
+        return None
+    producers = network.producers()
+    data, weight = (producers.get(node.input(index)) for index in (0, 1))
+    if data is None or weight is None:
+        return None
+    absorbed, bias, last = [node], node.input(2), node
+    clamps: list[Node] = []
+    while only_reader(network, last.outputs[0]):
+        (reader,) = network.consumers()[last.outputs[0]]
+        if reader.operator == "QuantizeLinear" and reader.inputs[0] == last.outputs[0]:
+            return _Anchor(node, data, weight, bias, clamps, reader, absorbed)
+        if reader.operator == "Add" and node.operator == "MatMul" and last is node:
+            bias = next(name for name in reader.inputs if name != last.outputs[0])
+        elif is_clamp(network, reader):
+            clamps.append(reader)
+        else:
+            return None
+        absorbed.append(reader)
+        last = reader
+    return None
+
+
+def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
+    node, quantize = anchor.node, anchor.quantize
+    data = parameters_of(network, anchor.data, "DequantizeLinear")
+    weight = parameters_of(network, anchor.weight, "DequantizeLinear")
+    out = parameters_of(network, quantize, "QuantizeLinear")
+    if data is None or weight is None or out is None:
+        return None
+    if not data.per_tensor or not out.per_tensor:
+        return None
+    if data.zero.dtype not in INT8 or out.zero.dtype != data.zero.dtype:
+        return None
+    if weight.zero.dtype not in INT8:
+        return None
+    source = anchor.data.inputs[0]
+    low, high = integer_limits(network, anchor.clamps, out)
+    data_shape = network.types[source].shape
+    values = network.constants.get(anchor.weight.inputs[0])
+    if data_shape is None:
+        return None
+    if values is None or (node.operator == "MatMul" and not len(data_shape) == values.ndim == 2):
+        return _matrix_product(network, anchor, data, weight, out, (low, high))
+    if node.operator != "Conv" and (
+        len(data_shape) != 2
+        or node.attributes.get("transA", 0)
+        or node.attributes.get("alpha", 1.0) != 1.0
+        or node.attributes.get("beta", 1.0) != 1.0
+    ):
+        return None
+    if node.operator == "Conv" and len(data_shape) != 4:
+        return None
+    # Weights (output channels, …), with the axis of their scales moved likewise.
+    axis = weight.axis % values.ndim
+    if node.operator == "MatMul" or (node.operator == "Gemm" and not node.attributes.get("transB")):
+        values, axis = values.T, 1 - axis
+    if not weight.per_tensor and axis != 0:
+        return None
+    bias = _integer_bias(network, anchor.bias, data, weight, len(values))
+    if bias is None:
+        return None
+    kernel = values.reshape(*values.shape, 1, 1) if values.ndim == 2 else values
+    kernel, zero = _like_data(kernel, weight.zero, data.zero.dtype)
+    attributes = dict(node.attributes) if node.operator == "Conv" else {"kernel_shape": [1, 1]}
+    name = node.name
+    inputs = (
+        *(source, *anchor.data.inputs[1:2]),
+        network.add_constant(f"{name}_x_zero_point", data.zero.reshape(())),
+        network.add_constant(f"{name}_weight", kernel),
+        network.add_constant(f"{name}_weight_scale", _vector(weight.scale)),
+        network.add_constant(f"{name}_weight_zero_point", _vector(zero)),
+        quantize.inputs[1],
+        network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
+        *([network.add_constant(f"{name}_bias", bias)] if anchor.bias else []),
+    )
+    if node.operator == "Conv":
+        made = [Node("QLinearConv", name, inputs, quantize.outputs, attributes)]
+        return clipped(network, made, out, low, high)
+    return clipped(
+        network,
+        _between_reshapes(network, name, inputs, quantize.outputs[0], data_shape[0], attributes),
+        out,
+        low,
+        high,
+    )
+
+
+def _between_reshapes(
+    network: Network,
+    name: str,
+    inputs: tuple[str, ...],
+    output: str,
+    rows: int,
+    attributes: dict[str, list[int]],
+) -> list[Node]:
+    """A matrix product as a convolution of 1×1 images."""
+    tall, flat = (network.unused_name(f"{name}_{what}") for what in ("images", "result"))
+    columns = network.constants[inputs[3]].shape[1]
+    shapes = [
+        network.add_constant(f"{name}_{what}_shape", np.array(shape, np.int64))
+        for what, shape in (
+            ("images", (rows, columns, 1, 1)),
+            ("result", (rows, network.constants[inputs[3]].shape[0])),
+        )
+    ]
+    return [
+        Node("Reshape", f"{name}_images", (inputs[0], shapes[0]), (tall,)),
+        Node("QLinearConv", name, (tall, *inputs[1:]), (flat,), attributes),
+        Node("Reshape", f"{name}_result", (flat, shapes[1]), (output,)),
+    ]
+
+
+def _matrix_product(
+    network: Network,
+    anchor: _Anchor,
+    data: Parameters,
+    weight: Parameters,
+    out: Parameters,
+    limits: tuple[int, int],
+) -> list[Node] | None:
+    """QLinearMatMul, which has no bias."""
+    if anchor.node.operator != "MatMul" or anchor.bias or not weight.per_tensor:
+        return None
+    if weight.zero.dtype != data.zero.dtype:
+        return None
+    name = anchor.node.name
+    inputs = (
+        *(anchor.data.inputs[0], anchor.data.inputs[1]),
+        network.add_constant(f"{name}_a_zero_point", data.zero.reshape(())),
+        *(anchor.weight.inputs[0], anchor.weight.inputs[1]),
+        network.add_constant(f"{name}_b_zero_point", weight.zero.reshape(())),
+        anchor.quantize.inputs[1],
+        network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
+    )
+    made = [Node("QLinearMatMul", name, inputs, anchor.quantize.outputs)]
+    return clipped(network, made, out, *limits)
+
+
+def _integer_bias(
+    network: Network, name: str, data: Parameters, weight: Parameters, channels: int
+) -> Array | None:
+    """Bias as int32 multiples of data scale × weight scale; None if it is not one."""
+    if not name:
+        return np.zeros(channels, np.int32)
+    scale = (np.float32(data.scale.item()) * weight.scale).reshape(-1)
+    node = network.producers().get(name)
+    if node is not None:
+        parameters = parameters_of(network, node, "DequantizeLinear")
+        values = network.constants.get(node.inputs[0])
+        if parameters is None or values is None or parameters.zero.any():
+            return None
+        if values.dtype != np.int32 or not np.all(parameters.scale.reshape(-1) == scale):
+            return None
+    elif name in network.constants:
+        rounded = np.rint(network.constants[name].astype(np.float32) / scale)
+        limits = np.iinfo(np.int32)
+        values = np.clip(rounded.astype(np.float64), limits.min, limits.max).astype(np.int32)
+    else:
+        return None
+    if values.size != channels or max(values.shape, default=1) != values.size:
+        return None
+    return values.reshape(channels)
+
+
+def match_weights(network: Network, node: Node) -> bool:
+    """A QLinearConv or QLinearMatMul of uint8 by constant int8 becomes one by uint8: on processors
+    without an instruction for it ONNX Runtime saturates the former's sums of two products."""
+    if node.domain or node.operator not in ("QLinearConv", "QLinearMatMul"):
+        return False
+    weight, zero = (network.constants.get(node.inputs[index]) for index in (3, 5))
+    data = network.types.get(node.inputs[0])
+    if weight is None or zero is None or data is None:
+        return False
+    if data.dtype != np.uint8 or weight.dtype != np.int8:
+        return False
+    inputs = list(node.inputs)
+    for index, moved in zip((3, 5), _like_data(weight, zero, data.dtype), strict=True):
+        inputs[index] = network.add_constant(f"{inputs[index]}_uint8", moved)
+    network.nodes[network.nodes.index(node)] = replace(node, inputs=tuple(inputs))
+    return True
+
+
+def _like_data(weight: Array, zero: Array, dtype: np.dtype) -> tuple[Array, Array]:
+    """Weights and zero point in the type of the data, which says the same: both are moved."""
+    if weight.dtype == dtype:
+        return weight, zero
+    offset = 128 if dtype == np.uint8 else -128
+    moved = [(item.astype(np.int16) + offset).astype(dtype) for item in (weight, zero)]
+    return moved[0], moved[1]
+
+
+def _vector(value: Array) -> Array:
+    return value.reshape(()) if value.size == 1 else value.reshape(-1)

@@ -1,0 +1,131 @@
+"""What QuantizeLinear, DequantizeLinear and the clamps between them say about integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Array, Network, Node
+
+INT8 = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a QuantizeLinear or DequantizeLinear does; scale float32 and zero point, of one
+    element or of one a channel along ``axis``."""
+
+    scale: Array
+    zero: Array
+    axis: int
+
+    @property
+    def per_tensor(self) -> bool:
+        return self.scale.size == 1
+
+    def same_as(self, other: Parameters) -> bool:
+        return (
+            self.per_tensor
+            and other.per_tensor
+            and self.scale.item() == other.scale.item()
+            and self.zero.item() == other.zero.item()
+            and self.zero.dtype == other.zero.dtype
+        )
+
+    def quantize(self, value: float) -> int:
+        limits = np.iinfo(self.zero.dtype)
+        steps = np.rint(np.float32(value) / np.float32(self.scale.item()))
+        return int(np.clip(steps + int(self.zero.item()), limits.min, limits.max))
+
+
+def parameters_of(network: Network, node: Node | None, operator: str) -> Parameters | None:
+    """Those of ``node`` if it is the ``operator`` asked for and they are constant float32."""
+    if node is None or node.operator != operator or node.domain:
+        return None
+    if node.attributes.get("block_size") or node.input(1) not in network.constants:
+        return None
+    scale = network.constants[node.input(1)]
+    integer = node.outputs[0] if operator == "QuantizeLinear" else node.inputs[0]
+    if integer not in network.types or scale.dtype != np.float32:
+        return None
+    dtype = network.types[integer].dtype
+    zero = np.zeros(scale.shape, dtype)
+    if node.input(2):
+        if node.input(2) not in network.constants:
+            return None
+        zero = network.constants[node.input(2)]
+    return Parameters(scale, zero, int(node.attributes.get("axis", 1)))
+
+
+def is_clamp(network: Network, node: Node) -> bool:
+    if node.domain or node.operator not in ("Relu", "Clip"):
+        return False
+    return all(name in network.constants for name in node.inputs[1:] if name)
+
+
+def integer_limits(network: Network, clamps: list[Node], out: Parameters) -> tuple[int, int]:
+    """The integers between which clamping in float and then quantizing leaves a value."""
+    limits = np.iinfo(out.zero.dtype)
+    low, high = int(limits.min), int(limits.max)
+    for node in clamps:
+        floor = 0.0 if node.operator == "Relu" else _constant(network, node.input(1), -np.inf)
+        ceiling = _constant(network, node.input(2), np.inf)
+        # As Clip does it where its bounds cross: the upper one wins.
+        low, high = (max(item, out.quantize(floor)) for item in (low, high))
+        low, high = (min(item, out.quantize(ceiling)) for item in (low, high))
+    return low, high
+
+
+def _constant(network: Network, name: str, otherwise: float) -> float:
+    return float(network.constants[name].item()) if name else otherwise
+
+
+def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Parameters] | None:
+    """Clamps and the QuantizeLinear of a whole tensor to 8 bits that alone read ``name``."""
+    clamps: list[Node] = []
+    while only_reader(network, name):
+        (reader,) = network.consumers()[name]
+        out = parameters_of(network, reader, "QuantizeLinear")
+        if out is not None and reader.inputs[0] == name:
+            known = out.per_tensor and out.zero.dtype in INT8
+            return (clamps, reader, out) if known else None
+        if not is_clamp(network, reader) or reader.inputs[0] != name:
+            return None
+        clamps.append(reader)
+        name = reader.outputs[0]
+    return None
+
+
+def only_reader(network: Network, name: str) -> bool:
+    return name not in network.outputs and len(network.consumers().get(name, [])) == 1
+
+
+def clip_node(
+    network: Network, name: str, data: str, output: str, low: int, high: int, dtype: np.dtype
+) -> Node:
+    """A Clip of integers of ``dtype``."""
+    bounds = [
+        network.add_constant(f"{name}_{what}", np.array(value, dtype))
+        for what, value in (("low", low), ("high", high))
+    ]
+    return Node("Clip", name, (data, *bounds), (output,))
+
+
+def clipped(network: Network, made: list[Node], out: Parameters, low: int, high: int) -> list[Node]:
+    """``made``, with Clip behind its anchor if that does anything."""
+    limits = np.iinfo(out.zero.dtype)
+    if (low, high) == (limits.min, limits.max):
+        return made
+    position = next(i for i, node in enumerate(made) if node.operator.startswith("QLinear"))
+    anchor = made[position]
+    inner = network.unused_name(f"{anchor.outputs[0]}_unclipped")
+    clip = clip_node(
+        network, f"{anchor.name}_clip", inner, anchor.outputs[0], low, high, out.zero.dtype
+    )
+    return [
+        *made[:position],
+        replace(anchor, outputs=(inner,)),
+        clip,
+        *made[position + 1 :],
+    ]

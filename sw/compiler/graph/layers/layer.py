@@ -1,0 +1,44 @@
+"""What placement makes of the operators of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
+
+
+class NotHere(Exception):
+    """Why an operator cannot be on the machine."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An operator on the machine.
+
+    The arguments of ``function`` are ``sources``, ``constants`` (bytes by name) and ``result``, in
+    this order. ``macs`` are those of the network, without what padding to tiles adds.
+    """
+
+    name: str
+    operator: str
+    nodes: tuple[Node, ...]
+    sources: tuple[Operand, ...]
+    result: Operand
+    function: Function
+    constants: dict[str, Bytes]
+    macs: int
+
+
+@dataclass(frozen=True)
+class HostNode:
+    """An operator on the host, and why it is there."""
+
+    node: Node
+    reason: str
+
+
+def identifier(name: str) -> str:
+    """A name for the function of a node, whose own may have any characters."""
+    return "".join(c if c.isalnum() else "_" for c in name) or "layer"

@@ -1,0 +1,31 @@
+"""How the window of a convolution or pooling moves over an image, by the attributes of ONNX."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.runtime.network.layout import Image
+from amaranth_vta.sw.runtime.network.packing import Window
+
+
+def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
+    """How a window moves over an image; padding as far as it reaches, whatever the attributes
+    call it."""
+    attributes = node.attributes
+    kernel = tuple(attributes.get("kernel_shape", kernel))
+    strides = tuple(attributes.get("strides", (1, 1)))
+    dilations = tuple(attributes.get("dilations", (1, 1)))
+    pads = list(attributes.get("pads", (0, 0, 0, 0)))
+    automatic = attributes.get("auto_pad", "NOTSET")
+    for axis in (0, 1):
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        spanned = (out[2 + axis] - 1) * strides[axis] + reach
+        if automatic in ("SAME_UPPER", "SAME_LOWER"):
+            total = max(spanned - image[2 + axis], 0)
+            pads[axis] = total // 2 if automatic == "SAME_UPPER" else total - total // 2
+        pads[2 + axis] = max(spanned - image[2 + axis] - pads[axis], 0)
+    return Window(
+        (kernel[0], kernel[1]),
+        (strides[0], strides[1]),
+        (dilations[0], dilations[1]),
+        (pads[0], pads[1], pads[2], pads[3]),
+    )

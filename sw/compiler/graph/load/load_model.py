@@ -1,0 +1,166 @@
+"""From an ONNX file to a `Network` of fixed shapes, with its constants folded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+from .foreign_types import with_foreign_types
+
+# QuantizeLinear has an axis since 13; the pinned ONNX Runtime knows opsets up to the second.
+OLDEST_OPSET, NEWEST_OPSET = 13, 26
+# A constant in float would no longer show how it is quantized.
+_KEPT = frozenset({"DequantizeLinear"})
+# Results differ from run to run.
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
+)
+
+Source = str | Path | bytes | onnx.ModelProto
+
+
+def read_model(source: Source) -> onnx.ModelProto:
+    """The model in a file, in bytes, or as it is; checked, its shapes as they stand.
+
+    Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported.
+    """
+    what = str(source) if isinstance(source, str | Path) else "the model"
+    try:
+        if isinstance(source, onnx.ModelProto):
+            model = source
+        elif isinstance(source, bytes):
+            model = onnx.load_model_from_string(source)
+        else:
+            model = onnx.load_model(str(source))
+    except OSError as error:
+        raise ModelError(f"{what} cannot be read: {error.strerror or error}") from None
+    except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
+        raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
+    _check_opsets(what, model)
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
+    return model
+
+
+def load_network(model: onnx.ModelProto, batch: int) -> Network:
+    """A network of fixed shapes: a first dimension of inputs that is open becomes ``batch``.
+
+    Operators on constants alone are computed, save DequantizeLinear. Raises `ModelError` if
+    another dimension is open or if shapes contradict each other.
+    """
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    _fix_shapes(fixed, batch)
+    network = Network.from_onnx(_with_shapes(fixed))
+    _fold_constants(network)
+    network.drop_unused()
+    # Shapes that depended on what has been folded are known now.
+    return infer(network)
+
+
+def infer(network: Network) -> Network:
+    """``network`` with all types that follow from its inputs and constants."""
+    known = {name: network.types[name] for name in network.inputs}
+    known |= {name: replace(network.types[name], shape=None) for name in network.outputs}
+    return Network.from_onnx(_with_shapes(replace(network, types=known).to_onnx()))
+
+
+def open_batch(model: onnx.ModelProto) -> bool:
+    """Whether an input leaves its first dimension open."""
+    return any(
+        item.type.tensor_type.shape.dim
+        and not item.type.tensor_type.shape.dim[0].HasField("dim_value")
+        for item in _true_inputs(model)
+    )
+
+
+def _check_opsets(what: str, model: onnx.ModelProto) -> None:
+    versions = {item.domain: item.version for item in model.opset_import}
+    version = versions.get("", versions.get("ai.onnx"))
+    if version is None:
+        raise ModelError(f"{what} is damaged: it does not say which opset of ONNX it uses")
+    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+        raise ModelError(
+            f"{what} uses opset {version} of ONNX; {OLDEST_OPSET} to {NEWEST_OPSET} are "
+            "supported (onnx.version_converter.convert_version changes it)"
+        )
+
+
+def _true_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    constants = {item.name for item in model.graph.initializer}
+    return [item for item in model.graph.input if item.name not in constants]
+
+
+def _fix_shapes(model: onnx.ModelProto, batch: int) -> None:
+    named = set()
+    for item in _true_inputs(model):
+        if not item.type.HasField("tensor_type"):
+            raise ModelError(f"input {item.name} is not a tensor")
+        if not item.type.tensor_type.HasField("shape"):
+            raise ModelError(f"input {item.name} has no shape; give the model a fixed one")
+        dims = item.type.tensor_type.shape.dim
+        if dims and not dims[0].HasField("dim_value"):
+            named.add(dims[0].dim_param)
+            dims[0].dim_value = batch
+        for position, dim in enumerate(dims):
+            if dim.HasField("dim_param") and dim.dim_param and dim.dim_param in named:
+                dim.dim_value = batch
+            if not dim.HasField("dim_value"):
+                name = f" ({dim.dim_param})" if dim.dim_param else ""
+                raise ModelError(
+                    f"input {item.name}: dimension {position}{name} is open; only the first, the "
+                    "number of images, may be. Give the model fixed shapes"
+                )
+            if dim.dim_value < 1:
+                raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
+    # What the file says about other tensors was said for an open batch: infer it again.
+    del model.graph.value_info[:]
+    for item in model.graph.output:
+        item.type.tensor_type.ClearField("shape")
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise ModelError(f"the model contradicts itself: {_first_line(error)}") from None
+    return with_foreign_types(inferred)
+
+
+def _fold_constants(network: Network) -> None:
+    while True:
+        ready = [node for node in network.nodes if _is_constant(node, network)]
+        if not ready:
+            return
+        wanted = [name for node in ready for name in node.outputs if name]
+        # All in one session: each reads true constants only, so the order does not matter.
+        for name in wanted:
+            network.types.setdefault(name, TensorType(np.dtype(np.float32), None))
+        values = exact_session(network.part(ready, [], wanted).SerializeToString()).run(None, {})
+        for name, value in zip(wanted, values, strict=True):
+            network.constants[name] = value
+            network.types[name] = TensorType(value.dtype, value.shape)
+        network.nodes = [node for node in network.nodes if node not in ready]
+
+
+def _is_constant(node: Node, network: Network) -> bool:
+    return (
+        node.operator not in _KEPT | _RANDOM
+        and not node.domain
+        and all(name in network.constants for name in node.reads)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

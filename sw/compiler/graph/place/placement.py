@@ -1,0 +1,139 @@
+"""What of a canonical network the machine runs, and why the rest runs on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.graph.layers import contributed
+from amaranth_vta.sw.compiler.graph.layers.addition import addition
+from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
+from amaranth_vta.sw.compiler.graph.layers.dense import matrix_product
+from amaranth_vta.sw.compiler.graph.layers.layer import HostNode, Layer, NotHere
+from amaranth_vta.sw.compiler.graph.layers.moving import concatenation, padding, upsampling
+from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
+from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
+from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from amaranth_vta.sw.runtime.network.layout import Image
+
+from .tensors import Tensors
+
+# Makes the layer of a node, or raises `NotHere` with the reason why the node is the host's.
+MakeLayer = Callable[[Node, Tensors], Layer]
+
+# What makes layers, by domain and operator of ONNX.
+_LAYERS: dict[tuple[str, str], MakeLayer] = {
+    ("", "Add"): addition,
+    ("", "Clip"): clip,
+    ("", "Concat"): concatenation,
+    ("", "MaxPool"): max_pool,
+    ("", "Pad"): padding,
+    ("", "QLinearConv"): convolution,
+    ("", "QLinearMatMul"): matrix_product,
+    ("", "QuantizeLinear"): quantization,
+    ("", "Resize"): upsampling,
+    (contributed.DOMAIN, "QGemm"): contributed.gemm,
+    (contributed.DOMAIN, "QLinearAdd"): contributed.quantized_addition,
+    (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,
+}
+_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def register_operator(operator: str, domain: str = "") -> Callable[[MakeLayer], MakeLayer]:
+    """A decorator: what it decorates makes the layers of an ONNX ``operator`` of ``domain``.
+
+    It is called with each such `Node` of a network and the network's `Tensors`, and takes the
+    place of what made layers of that operator before. ``examples/own_operator.py`` shows it.
+    """
+
+    def register(make: MakeLayer) -> MakeLayer:
+        _LAYERS[domain, operator] = make
+        return make
+
+    return register
+
+
+@dataclass
+class Placement:
+    """Layers and host nodes in the order of the network.
+
+    ``views`` are tensors of the machine that are other names of what another tensor holds: the
+    name of that one. ``images`` are the shapes (N, C, H, W) in which the machine holds tensors.
+    """
+
+    items: list[Layer | HostNode]
+    views: dict[str, str]
+    images: dict[str, Image]
+
+
+def place(network: Network, config: Config, passes: Sequence[OwnPass] = ()) -> Placement:
+    """Puts each operator that fits on the machine of ``config``, the others on the host.
+
+    ``passes`` are passes of one's own, for each layer.
+    """
+    tensors = Tensors(network, config, passes)
+    items: list[Layer | HostNode] = []
+    for node in network.nodes:
+        if node.name in tensors.absorbed:
+            continue
+        try:
+            if not node.domain and node.operator in _VIEWS:
+                _view(node, tensors)
+                continue
+            layer = _layer(node, tensors)
+            tensors.note(layer)
+            items.append(layer)
+        except (NotHere, NoScheduleFits) as reason:
+            items.append(HostNode(node, str(reason)))
+            tensors.note_range(node)
+    return Placement(_needed(network, items), tensors.views, tensors.images)
+
+
+def _layer(node: Node, tensors: Tensors) -> Layer:
+    match node.domain, node.operator:
+        case kind if kind in _LAYERS:
+            return _LAYERS[kind](node, tensors)
+        case "", "DequantizeLinear":
+            raise NotHere("float tensors are the host's")
+        case "", "Conv" | "Gemm" | "MatMul":
+            raise NotHere(
+                f"{node.operator} is in float: it is not between DequantizeLinear and "
+                "QuantizeLinear of one integer type, with a bias of their scale"
+            )
+        case "", "ConvTranspose":
+            raise NotHere("it sums in float: ONNX has no form of it on integers")
+        case "", "Relu" if node.inputs[0] not in tensors.results:
+            raise NotHere("it follows an operator on the host")
+    raise NotHere(f"the machine has no {node.operator}")
+
+
+def _needed(network: Network, items: list[Layer | HostNode]) -> list[Layer | HostNode]:
+    """``items`` without operators of the host whose results are read only by what layers do."""
+    read = set(network.outputs)
+    needed: list[Layer | HostNode] = []
+    for item in reversed(items):
+        if isinstance(item, Layer):
+            read.update(source.tensor for source in item.sources)
+        elif read.isdisjoint(item.node.outputs):
+            continue
+        else:
+            read.update(item.node.reads)
+        needed.append(item)
+    return needed[::-1]
+
+
+def _view(node: Node, tensors: Tensors) -> None:
+    """Another name of an image, where the layout does not change or no longer matters."""
+    root = tensors.root(node.inputs[0])
+    if root not in tensors.results:
+        raise NotHere("it follows an operator on the host")
+    held, shape = tensors.images[root], tensors.network.types[node.outputs[0]].shape
+    features = (held[0], prod(held[1:]))
+    if shape not in (held, features, (*features, 1, 1)):
+        raise NotHere("it changes the layout")
+    tensors.set_range(node.outputs[0], *tensors.range(node.inputs[0]))
+    tensors.views[node.outputs[0]] = root

@@ -1,0 +1,144 @@
+"""The integer arithmetic of QLinearConv and QLinearMatMul, as the machine does it.
+
+With x, w, y the integers of the graph, z their zero points and s = s_x · s_w / s_y, both say
+
+    y = saturate(rint(float32(Σ (x − z_x)(w − z_w) + bias) · s) + z_y).
+
+The machine sums products of what it holds, which is less by 128 where the graph has uint8. Zero
+points of weights are taken off when compiling; what the one of x adds to a sum is the same for
+every pixel and goes into the bias, if padding has the value of the zero point too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log2
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.graph.layers.layer import NotHere
+from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.plan.layout import pack_bias
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.runtime.network.operand import Bytes
+
+from .tensors import Range, Tensors
+
+Integers = npt.NDArray[np.int64]
+# Where operators have bias, scale and zero point of their result among their inputs.
+_PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
+# Up to here a sum that ONNX Runtime would round on its way to float32 is clipped anyway.
+_LARGEST_SHIFT = 16
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a layer computes: for each output channel (the first axis of ``weights``, int8) the
+    sum of products of weights and input, then ``bias``, then ``scale`` (float32), rounding,
+    ``zero_point``, and clipping to ``low`` and ``high``. ``least`` and ``most`` are bounds of the
+    biased sums."""
+
+    weights: npt.NDArray[np.int8]
+    bias: Integers
+    scale: npt.NDArray[np.float32]
+    zero_point: int
+    low: int
+    high: int
+    least: Integers
+    most: Integers
+
+    def clipped(self, limits: Range) -> Sums:
+        low, high = limits
+        return replace(self, low=low, high=high)
+
+
+def sums(tensors: Tensors, node: Node) -> Sums:
+    """Of a QLinearConv, QLinearMatMul or QGemm. Raises `NotHere`."""
+    bias_at, scale_at, zero_at = _PLACES[node.operator]
+    weights = tensors.constant(node, 3)
+    zero = tensors.constant(node, 5).astype(np.int64)
+    x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, scale_at))
+    if x_scale.size != 1 or y_scale.size != 1:
+        raise NotHere("a scale differs within a tensor")
+    if node.operator != "QLinearConv":
+        if weights.ndim != 2:
+            raise NotHere("its second factor is not one matrix")
+        if not node.attributes.get("transB", 0):
+            weights = weights.T
+    zero_free = weights.astype(np.int64) - _of_channels(zero, weights)
+    if zero_free.min() < -128 or zero_free.max() > 127:
+        raise NotHere("its weights, their zero point taken off, are not int8")
+    channels = len(weights)
+    flat = zero_free.reshape(channels, -1)
+    bias = np.zeros(channels, np.int64)
+    if node.input(bias_at):
+        bias += tensors.constant(node, bias_at).reshape(-1)
+    x_zero = tensors.zero_point(node, 2)
+    low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
+    # Padding counts as 0, wherever the range is.
+    low, high = min(low, 0), max(high, 0)
+    ups, downs = (flat.clip(*limits).sum(axis=1) for limits in ((0, None), (None, 0)))
+    scale = ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32)
+    return Sums(
+        weights=zero_free.astype(np.int8),
+        bias=bias - x_zero * flat.sum(axis=1),
+        scale=np.broadcast_to(scale.reshape(-1), channels),
+        zero_point=tensors.zero_point(node, zero_at),
+        low=-128,
+        high=127,
+        least=ups * low + downs * high + bias,
+        most=ups * high + downs * low + bias,
+    )
+
+
+def requantization(sums: Sums, config: Config) -> tuple[Requantize | Rescale, Bytes]:
+    """How the machine of ``config`` makes results of sums, and the constants that it reads for
+    that: parameters of REQUANTIZE, else the bias. Raises `NotHere`."""
+    if config.requantize:
+        _require_no_overflow(sums.least, sums.most, config)
+        bounds = (sums.zero_point, sums.low, sums.high)
+        proved = te.requantizes_as_float32(sums.scale, *bounds, sums.least, sums.most)
+        if not proved.all():
+            channel = int(np.argmin(proved))
+            raise NotHere(
+                f"REQUANTIZE by the scale {sums.scale[channel]:.6g} of channel {channel} differs "
+                f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
+            )
+        parameters = te.requantization_parameters(sums.bias, sums.scale, *bounds)
+        return Rescale(), pack_bias(parameters, config)
+    shift = _shift(sums)
+    how = Requantize(shift, sums.low, sums.high)
+    if shift and sums.zero_point % 2:
+        raise NotHere(f"the zero point {sums.zero_point} is odd: halves would be rounded to odd")
+    moved = (sums.zero_point << shift) + how.half
+    _require_no_overflow(sums.least + moved - how.half - 1, sums.most + moved, config)
+    return how, pack_bias(sums.bias + moved, config)
+
+
+def _of_channels(value: Any, weights: Any) -> Any:
+    """A value, or one an output channel, to be broadcast over weights."""
+    return value.reshape(-1, *[1] * (weights.ndim - 1)) if value.size > 1 else value.reshape(())
+
+
+def _shift(sums: Sums) -> int:
+    """The n of a scale 2^-n."""
+    scales = np.unique(sums.scale)
+    if len(scales) > 1:
+        raise NotHere("its scale differs from channel to channel")
+    scale = float(scales[0])
+    shift = -log2(scale) if scale > 0 else 0.5
+    if shift != int(shift):
+        raise NotHere(f"its scale {scale:.6g} is not a power of two")
+    if not 0 <= shift <= _LARGEST_SHIFT:
+        raise NotHere(f"its scale 2^{-int(shift)} is not within 2^-{_LARGEST_SHIFT} and 1")
+    return int(shift)
+
+
+def _require_no_overflow(least: Integers, most: Integers, config: Config) -> None:
+    limit = 1 << config.acc_width - 1
+    if most.max() >= limit or least.min() < -limit:
+        raise NotHere(f"its sums can exceed {config.acc_width}-bit accumulators")

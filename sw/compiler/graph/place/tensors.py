@@ -1,0 +1,151 @@
+"""What placement knows about the tensors of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.graph.layers.layer import Layer, NotHere
+from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.graph.plan.layout import input_layout, output_layout
+from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.runtime.network.layout import Image, offset
+
+# The least and the greatest of what scratchpads hold.
+Range = tuple[int, int]
+INT8: Range = (-128, 127)
+
+
+class Tensors:
+    """The tensors of ``network`` as the machine of ``config`` holds them.
+
+    ``views`` are names of what another tensor holds: the name of that one. ``images`` are the
+    shapes (N, C, H, W) in which the machine holds tensors, ``results`` those that it makes.
+    ``absorbed`` are nodes that are part of the layer of another one. Numbers are always as the
+    machine holds them: a uint8 is less by 128.
+    """
+
+    def __init__(self, network: Network, config: Config, passes: Sequence[OwnPass] = ()) -> None:
+        self.network = network
+        self.config = config
+        self.env = Environment(config, passes)
+        self.input_layout = input_layout(config)
+        self.output_layout = output_layout(config)
+        self.views: dict[str, str] = {}
+        self.images: dict[str, Image] = {}
+        self.results: set[str] = set()
+        self.absorbed: set[str] = set()
+        self._consumers = network.consumers()
+        self._ranges: dict[str, Range] = {}
+
+    def note(self, layer: Layer) -> None:
+        """Learns what ``layer`` makes."""
+        self.images[layer.result.tensor] = layer.result.image
+        self.results.add(layer.result.tensor)
+        self.absorbed.update(node.name for node in layer.nodes)
+
+    # Shapes.
+
+    def root(self, name: str) -> str:
+        return self.views.get(name, name)
+
+    def image(self, name: str) -> Image:
+        """The shape of images; raises `NotHere` if ``name`` is something else."""
+        shape = self.network.types[name].shape
+        if shape is None or len(shape) != 4:
+            raise NotHere(f"{name} is not an image (N, C, H, W) of fixed size")
+        return shape[0], shape[1], shape[2], shape[3]
+
+    def rows(self, name: str) -> Image:
+        """The shape of a matrix, and what is more than a matrix as one, as images of a pixel."""
+        shape = self.network.types[name].shape
+        if shape is None or len(shape) < 2:
+            raise NotHere(f"{name} is not a matrix of fixed size")
+        return prod(shape[:-1]), shape[-1], 1, 1
+
+    def any_image(self, name: str) -> Image:
+        """The shape in which the machine holds a tensor, else that of images or of rows."""
+        if self.root(name) in self.images:
+            return self.images[self.root(name)]
+        shape = self.network.types[name].shape
+        return self.image(name) if shape is not None and len(shape) == 4 else self.rows(name)
+
+    def held(self, name: str, image: Image) -> Image:
+        """The shape in which the machine holds a tensor, or will when the host writes it."""
+        if name in self.network.constants:
+            raise NotHere(f"its input {name} is constant")
+        return self.images.setdefault(self.root(name), image)
+
+    # Numbers.
+
+    def require_bytes(self, *names: str) -> None:
+        """Raises `NotHere` unless tensors are of 8 bits and the machine's are too."""
+        for name in names:
+            dtype = self.network.types[name].dtype
+            if dtype not in (np.int8, np.uint8):
+                raise NotHere(f"its data is {dtype}, not int8 or uint8")
+        for what, width in (
+            ("inputs", self.config.inp_width),
+            ("weights", self.config.wgt_width),
+            ("outputs", self.config.out_width),
+        ):
+            if width < 8:
+                raise NotHere(
+                    f"integers of 8 bits do not fit the {width}-bit {what} of this machine"
+                )
+
+    def constant(self, node: Node, index: int) -> Any:
+        value = self.network.constants.get(node.inputs[index])
+        if value is None:
+            raise NotHere(f"its input {node.inputs[index]} is not constant")
+        return value
+
+    def zero_point(self, node: Node, index: int) -> int:
+        """That of a whole tensor, an input of ``node``."""
+        value = self.constant(node, index)
+        if value.size != 1:
+            raise NotHere("a zero point differs within a tensor")
+        return int(value.item()) - offset(value.dtype)
+
+    def range(self, name: str) -> Range:
+        return self._ranges.get(name, INT8)
+
+    def set_range(self, name: str, low: int, high: int) -> None:
+        self._ranges[name] = (low, high)
+
+    def note_range(self, node: Node) -> None:
+        """Learns from an operator on the host between what its result is."""
+        if node.domain or not node.outputs:
+            return
+        source, result = node.input(0), node.outputs[0]
+        if node.operator == "Clip" and (limits := self.clip_limits(node)) is not None:
+            self.set_range(result, *limits)
+        elif node.operator == "MaxPool" and source in self._ranges:
+            self.set_range(result, *self._ranges[source])
+
+    def clip_limits(self, node: Node) -> Range | None:
+        """Between what a Clip of 8-bit integers leaves them; None if that is not known."""
+        dtype = self.network.types[node.outputs[0]].dtype
+        bounds = [self.network.constants.get(name) for name in node.inputs[1:]]
+        if dtype not in (np.int8, np.uint8) or len(bounds) != 2:
+            return None
+        low, high = bounds
+        if low is None or high is None or low.item() > high.item():
+            return None
+        return int(low.item()) - offset(dtype), int(high.item()) - offset(dtype)
+
+    def clip_after(self, result: str) -> tuple[Range, tuple[Node, ...]]:
+        """What a Clip leaves that alone reads ``result``, and that node."""
+        readers = self._consumers.get(result, [])
+        if len(readers) == 1 and result not in self.network.outputs:
+            (reader,) = readers
+            if reader.operator == "Clip" and not reader.domain and reader.inputs[0] == result:
+                limits = self.clip_limits(reader)
+                if limits is not None:
+                    return limits, (reader,)
+        return INT8, ()

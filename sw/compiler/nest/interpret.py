@@ -1,0 +1,261 @@
+"""The meaning of the loop-nest form at any stage of its lowering, element by element.
+
+For checking passes: each must leave a function that does the same. Slow, and clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp
+from amaranth_vta.sw.compiler.te.dtypes import fold, wrap
+from amaranth_vta.sw.compiler.te.expr import (
+    Access,
+    Affine,
+    AllOf,
+    AnyOf,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Requantize,
+    Select,
+    Var,
+)
+from amaranth_vta.sw.compiler.te.requantization import requantized
+
+from .ir import (
+    Allocate,
+    Assign,
+    Buffer,
+    Dma,
+    For,
+    Function,
+    Kernel,
+    Operand,
+    Region,
+    Seq,
+    Stmt,
+    Token,
+    Uop,
+    WaitForAlu,
+)
+from .scopes import scope_dtype, scratchpad, tile_scalars
+
+Value = Callable[[], int]
+_ALU = {AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"}
+
+
+class InterpretError(ValueError):
+    """A statement that reads what was never written, or leaves its buffer."""
+
+
+def interpret(function: Function, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Runs ``function`` on ``arrays``, one an argument, and writes the outputs into them.
+
+    Raises `InterpretError`.
+    """
+    _Interpreter(config).run(function, arrays)
+
+
+class _Interpreter:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.vars: dict[Var, int] = {}
+        # The scalars of each buffer, and where it begins in them; None was never written.
+        self.places: dict[Buffer, tuple[list[Any], int]] = {}
+        self.scratchpads: dict[str, list[Any]] = {}
+        # How often each allocation has been entered: which of its copies it uses.
+        self.turns: dict[Allocate, int] = {}
+
+    def run(self, function: Function, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        for buffer, array in zip(function.args, arrays, strict=True):
+            self.places[buffer] = (array.reshape(-1).tolist(), 0)
+        self.stmt(function.body)
+        for buffer, array in zip(function.args, arrays, strict=True):
+            array[...] = np.array(self.places[buffer][0], array.dtype).reshape(array.shape)
+
+    def stmt(self, stmt: Stmt) -> None:
+        match stmt:
+            case Seq():
+                for part in stmt.body:
+                    self.stmt(part)
+            case For():
+                for iteration in range(stmt.extent):
+                    self.vars[stmt.var] = iteration
+                    self.stmt(stmt.body)
+            case Allocate():
+                self.places[stmt.buffer] = self.allocate(stmt)
+                self.stmt(stmt.body)
+            case Region():
+                self.stmt(stmt.body)
+            case Assign():
+                value = self.value(stmt.value)
+                scalars, index = self.element(stmt.buffer, stmt.indices)
+                scalars[index] = value
+            case Dma():
+                self.dma(stmt)
+            case Uop():
+                self.uop(stmt)
+            case Kernel():
+                self.kernel(stmt)
+            case Token() | WaitForAlu():
+                pass
+
+    def allocate(self, stmt: Allocate) -> tuple[list[Any], int]:
+        buffer = stmt.buffer
+        if buffer.base is None:
+            return [None] * buffer.scalars, 0
+        depth, tile = scratchpad(self.config, buffer.scope).depth, self.tile(buffer)
+        scalars = self.scratchpads.setdefault(buffer.scope, [None] * (depth * tile))
+        turn = self.turns.get(stmt, 0)
+        self.turns[stmt] = turn + 1
+        return scalars, (buffer.base + turn % buffer.copies * buffer.pitch) * tile
+
+    def tile(self, buffer: Buffer) -> int:
+        return tile_scalars(self.config, buffer.scope)
+
+    # Scalars.
+
+    def value(self, value: Expr) -> int:
+        match value:
+            case Const():
+                return value.value
+            case Var():
+                return self.vars[value]
+            case Affine():
+                return value.const + sum(f * self.vars[v] for v, f in value.terms.items())
+            case Access():
+                scalars, index = self.element(value.source, value.indices)
+                if scalars[index] is None:
+                    raise InterpretError(f"{value} was never written, at {self.vars}")
+                return int(scalars[index])
+            case Cast():
+                return wrap(self.value(value.value), value.dtype)
+            case Select():
+                return self.value(value.true if self.value(value.condition) else value.false)
+            case Requantize():
+                parts = (value.value, *value.parameters)
+                return int(requantized(*(np.array(self.value(part), np.int32) for part in parts)))
+            case AllOf():
+                return int(all(self.value(part) for part in value.conditions))
+            case AnyOf():
+                return int(any(self.value(part) for part in value.conditions))
+            case Binary():
+                return fold(value.op, self.value(value.left), self.value(value.right), value.dtype)
+            case Compare():
+                left, right = self.value(value.left), self.value(value.right)
+                return int(
+                    {
+                        "<": left < right,
+                        "<=": left <= right,
+                        ">": left > right,
+                        ">=": left >= right,
+                        "==": left == right,
+                        "!=": left != right,
+                    }[value.op]
+                )
+        raise InterpretError(f"{value} has no value")
+
+    def element(self, buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Any], int]:
+        scalars, index = self.places[buffer]
+        for dimension, stride, extent in zip(indices, buffer.strides, buffer.shape, strict=True):
+            at = self.value(dimension)
+            if not 0 <= at < extent:
+                raise InterpretError(f"index {at} of {buffer.name}{list(buffer.shape)}")
+            index += at * stride
+        return scalars, index
+
+    # Tiles.
+
+    def tiles(self, buffer: Buffer, index: int, tile: int) -> tuple[list[Any], slice]:
+        scalars, begin = self.places[buffer]
+        at = begin + index * tile
+        if at < 0 or at + tile > len(scalars):
+            raise InterpretError(f"element {index} of {buffer.name}{list(buffer.shape)}")
+        return scalars, slice(at, at + tile)
+
+    def dma(self, stmt: Dma) -> None:
+        tile, at = self.tile(stmt.sram), self.value(stmt.index)
+        x_size, y_size = self.value(stmt.x_size), self.value(stmt.y_size)
+        x_before, x_after = map(self.value, stmt.x_pad)
+        y_before, y_after = map(self.value, stmt.y_pad)
+        offset = self.value(stmt.offset)
+        low_bits = stmt.dram.dtype
+        for y in range(-y_before, y_size + y_after):
+            for x in range(-x_before, x_size + x_after):
+                target, there = self.tiles(stmt.sram, at, tile)
+                at += 1
+                if not (0 <= y < y_size and 0 <= x < x_size):
+                    target[there] = [stmt.pad_value] * tile
+                    continue
+                source, here = self.tiles(stmt.dram, offset + y * stmt.x_stride + x, tile)
+                if stmt.is_load:
+                    target[there] = source[here]
+                elif None in target[there]:
+                    raise InterpretError(f"{stmt.sram.name} is stored but was never written")
+                else:
+                    source[here] = [wrap(value, low_bits) for value in target[there]]
+
+    def kernel(self, stmt: Kernel) -> None:
+        extents = [loop.extent for loop in stmt.loops] + [loop.extent for loop in stmt.unrolled]
+        for point in np.ndindex(*extents):
+            for loop, value in zip(stmt.unrolled, point[len(stmt.loops) :], strict=True):
+                self.vars[loop.var] = value
+            added = {
+                name: sum(
+                    value * getattr(loop, name)
+                    for loop, value in zip(stmt.loops, point, strict=False)
+                )
+                for name in ("dst", "src", "wgt")
+            }
+            self.uop(stmt.uop, added)
+
+    def uop(self, uop: Uop, added: dict[str, int] | None = None) -> None:
+        added = added or {}
+        dtype = scope_dtype(self.config, "acc")
+        target, there = self.operand(uop.dst, added.get("dst", 0))
+        if uop.reset:
+            target[there] = [0] * self.tile(uop.dst.buffer)
+            return
+        old = [0] * self.tile(uop.dst.buffer)
+        if not uop.overwrite:
+            old = self.read(uop.dst, added.get("dst", 0))
+        if uop.alu is AluOp.REQUANTIZE:
+            assert uop.src is not None
+            first = added.get("src", 0)
+            parameters = [self.read(uop.src, first + at) for at in range(REQUANTIZE_PARAMETERS)]
+            arrays = (np.array(values, np.int32) for values in (old, *parameters))
+            target[there] = requantized(*arrays).tolist()
+            return
+        if uop.alu is not None:
+            right = [uop.immediate or 0] * len(old)
+            if uop.src is not None:
+                right = self.read(uop.src, added.get("src", 0))
+            target[there] = [
+                fold(_ALU[uop.alu], a, b, dtype) for a, b in zip(old, right, strict=True)
+            ]
+            return
+        assert uop.src is not None
+        assert uop.wgt is not None
+        shape = (self.config.batch, self.config.block_in)
+        inp = np.array(self.read(uop.src, added.get("src", 0))).reshape(shape)
+        wgt = np.array(self.read(uop.wgt, added.get("wgt", 0))).reshape(-1, shape[1])
+        total = np.array(old).reshape(shape[0], -1) + inp @ wgt.T
+        target[there] = [wrap(value, dtype) for value in total.reshape(-1).tolist()]
+
+    def operand(self, operand: Operand, added: int) -> tuple[list[Any], slice]:
+        index = self.value(operand.index) + added
+        return self.tiles(operand.buffer, index, self.tile(operand.buffer))
+
+    def read(self, operand: Operand, added: int) -> list[Any]:
+        scalars, here = self.operand(operand, added)
+        if None in scalars[here]:
+            raise InterpretError(f"{operand.buffer.name} is read but was never written")
+        return scalars[here]

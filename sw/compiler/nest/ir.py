@@ -1,0 +1,338 @@
+"""The loop-nest form of a function, from plain loops down to calls of the runtime.
+
+A `Function` holds a tree of statements. Passes replace statements of the first kinds (`Assign`
+within a `Region`) by those of the machine (`Dma`, `Uop`, `Kernel`, `Token`); loops, allocations
+and sequences stay what they are. Every loop begins at 0 and has a constant extent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Union
+
+from amaranth_vta.hw.isa import AluOp, Memory, Module
+from amaranth_vta.sw.compiler.te.dtypes import Interval, dtype_interval
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Expr, Var
+from amaranth_vta.sw.compiler.te.origin import Origin
+from amaranth_vta.sw.compiler.te.traverse import accesses
+from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expression
+
+Stmt = Union[
+    "Seq", "For", "Allocate", "Region", "Assign", "Dma", "Uop", "Kernel", "WaitForAlu", "Token"
+]
+
+
+class LoweringError(ValueError):
+    """What the compiler or the machine cannot do, and why."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Dense storage of ``shape`` scalars, row-major, in DRAM or in a scratchpad.
+
+    ``copies`` of it are used in turn. ``base`` is its first element in the scratchpad, ``pitch``
+    the elements from one copy to the next, once it has been allocated.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str
+    origin: Origin | None = None
+    copies: int = 1
+    base: int | None = None
+    pitch: int = 0
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
+
+    @property
+    def interval(self) -> Interval:
+        return dtype_interval(self.dtype)
+
+    @property
+    def scalars(self) -> int:
+        return prod(self.shape)
+
+    def flat(self, indices: Sequence[Expr]) -> Affine | None:
+        """The scalar that ``indices`` select, counted from the first; None if an index is not
+        affine."""
+        result = Affine({})
+        for index, stride in zip(indices, self.strides, strict=True):
+            form = Affine.of(index)
+            if form is None:
+                return None
+            result = result.plus(form, stride)
+        return result
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a line stands for: a stage, where it matters one of its axes, and their source."""
+
+    stage: str
+    axis: str = ""
+    origin: Origin | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.stage}.{self.axis}" if self.axis else self.stage
+        return f"{name}, {self.origin}" if self.origin else name
+
+
+@dataclass(eq=False)
+class Seq:
+    body: list[Stmt]
+
+
+@dataclass(eq=False)
+class For:
+    """``var`` from 0 to ``extent`` - 1. ``kind`` is serial, unroll or cthread."""
+
+    var: Var
+    extent: int
+    body: Stmt
+    label: Label
+    kind: str = "serial"
+
+
+@dataclass(eq=False)
+class Allocate:
+    """``buffer`` exists within ``body``."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(eq=False)
+class Region:
+    """All of ``body`` is to become ``kind``: dma_copy, alu or gemm. The body is of one stage."""
+
+    kind: str
+    body: Stmt
+
+
+@dataclass(eq=False)
+class Assign:
+    """``buffer[indices] = value``."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+    label: Label
+
+    @property
+    def updates(self) -> bool:
+        """Whether the value is made of what the buffer holds, as in a reduction."""
+        return any(access.source is self.buffer for access in accesses(self.value))
+
+
+@dataclass(eq=False)
+class Dma:
+    """A LOAD or a STORE; sizes, stride, pads, ``offset`` and ``index`` count elements.
+
+    Rows of ``x_size`` from element ``offset`` of ``dram``, ``x_stride`` apart; in ``sram`` from
+    element ``index`` on, one after the other with the padding. A load where one of its sizes
+    is zero is padding alone. Every scalar of padding is ``pad_value``.
+    """
+
+    memory: Memory
+    dram: Buffer
+    offset: Expr
+    sram: Buffer
+    index: Expr
+    x_size: Expr
+    y_size: Expr
+    x_stride: int
+    label: Label
+    x_pad: tuple[Expr, Expr] = (Affine({}), Affine({}))
+    y_pad: tuple[Expr, Expr] = (Affine({}), Affine({}))
+    pad_value: int = 0
+
+    @property
+    def is_load(self) -> bool:
+        return self.memory is not Memory.OUT
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Element ``index`` of the scratchpad buffer ``buffer``."""
+
+    buffer: Buffer
+    index: Affine
+
+
+@dataclass(eq=False)
+class Uop:
+    """One micro-op: GEMM (``alu`` is None), with ``reset`` a clearing one, with ``overwrite`` one
+    that does not add, or an ALU operation of ``dst`` and either ``src`` or ``immediate``."""
+
+    dst: Operand
+    label: Label
+    src: Operand | None = None
+    wgt: Operand | None = None
+    reset: bool = False
+    overwrite: bool = False
+    alu: AluOp | None = None
+    immediate: int | None = None
+
+    def operands(self) -> dict[str, Operand]:
+        named = {"dst": self.dst, "src": self.src, "wgt": self.wgt}
+        return {name: operand for name, operand in named.items() if operand is not None}
+
+
+@dataclass(frozen=True)
+class UopLoop:
+    """A loop of the instruction itself, and what an iteration adds to each index."""
+
+    extent: int
+    dst: int
+    src: int
+    wgt: int
+    label: Label | None = None
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One GEMM or ALU instruction: its two loops around the micro-ops that ``unrolled`` loops
+    (outermost first) make of ``uop``. ``independent`` tells the machine that it touches no
+    accumulator that the ALU, or GEMM, may still be at."""
+
+    loops: tuple[UopLoop, ...]
+    unrolled: tuple[For, ...]
+    uop: Uop
+    independent: bool = False
+
+    @property
+    def uops(self) -> int:
+        return prod(loop.extent for loop in self.unrolled)
+
+
+@dataclass(eq=False)
+class WaitForAlu:
+    """What GEMM does later, independent or not, begins after what the ALU has to do by now."""
+
+    label: Label | None = None
+
+
+@dataclass(eq=False)
+class Token:
+    """A push (by ``source``, after its last instruction) or a pop (by ``target``, before its
+    next) of the queue from ``source`` to ``target``, where ``when`` holds."""
+
+    action: str
+    source: Module
+    target: Module
+    when: Expr | None = None
+    label: Label | None = None
+
+
+@dataclass(eq=False)
+class Function:
+    """A loop nest with its arguments."""
+
+    name: str
+    args: list[Buffer]
+    body: Stmt
+
+    def __str__(self) -> str:
+        from .printer import to_text
+
+        return to_text(self)
+
+
+def seq(*parts: Stmt) -> Stmt:
+    """``parts`` one after the other, without sequences within sequences."""
+    flat: list[Stmt] = []
+    for part in parts:
+        flat += part.body if isinstance(part, Seq) else [part]
+    return flat[0] if len(flat) == 1 else Seq(flat)
+
+
+def is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, Seq) and not stmt.body
+
+
+def children(stmt: Stmt) -> list[Stmt]:
+    match stmt:
+        case Seq():
+            return stmt.body
+        case For() | Allocate() | Region():
+            return [stmt.body]
+    return []
+
+
+def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """``stmt`` with ``change`` applied to the statements directly within it."""
+    match stmt:
+        case Seq():
+            return seq(*map(change, stmt.body))
+        case For() | Allocate() | Region():
+            return replace(stmt, body=change(stmt.body))
+    return stmt
+
+
+def walk(stmt: Stmt) -> Iterator[Stmt]:
+    """``stmt`` and all statements within it, in program order."""
+    yield stmt
+    for child in children(stmt):
+        yield from walk(child)
+
+
+def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """``stmt`` with ``change`` applied to the indices and values of its assignments."""
+    if isinstance(stmt, Assign):
+        indices = tuple(map(change, stmt.indices))
+        return replace(stmt, indices=indices, value=change(stmt.value))
+    return rebuild(stmt, lambda child: map_expressions(child, change))
+
+
+def copied(
+    stmt: Stmt, values: Mapping[Var, Affine], buffers: Mapping[Buffer, Callable[[Access], Access]]
+) -> Stmt:
+    """A copy of ``stmt``, as it is before any instruction is made, with loops and allocations of
+    its own, variables replaced by ``values``, and reads and writes of ``buffers`` changed."""
+    names, targets = dict(values), dict(buffers)
+
+    def expression(value: Expr) -> Expr:
+        match value:
+            case Var():
+                return names.get(value, value)
+            case Affine():
+                return value.replace(names)
+        value = rebuild_expression(value, expression)
+        if isinstance(value, Access) and value.source in targets:
+            return targets[value.source](value)
+        return value
+
+    def statement(part: Stmt) -> Stmt:
+        match part:
+            case For():
+                var = Var(part.var.name)
+                names[part.var] = Affine({var: 1})
+                return replace(part, var=var, body=statement(part.body))
+            case Allocate():
+                new = replace(part.buffer)
+                targets[part.buffer] = lambda access: Access(new, access.indices)
+                return Allocate(new, statement(part.body))
+            case Assign():
+                target = expression(Access(part.buffer, part.indices))
+                assert isinstance(target, Access)
+                value = expression(part.value)
+                return replace(part, buffer=target.source, indices=target.indices, value=value)
+        return rebuild(part, statement)
+
+    return statement(stmt)
+
+
+def loop_ranges(stmt: Stmt) -> dict[Var, Interval]:
+    """What the variables of all loops in ``stmt`` can be."""
+    ranges: dict[Var, Interval] = {}
+    for part in walk(stmt):
+        if isinstance(part, For):
+            ranges[part.var] = (0, part.extent - 1)
+        if isinstance(part, Kernel):
+            ranges.update({loop.var: (0, loop.extent - 1) for loop in part.unrolled})
+    return ranges

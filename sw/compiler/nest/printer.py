@@ -1,0 +1,221 @@
+"""The loop-nest form as text: a subset of Python's grammar, which `parse` reads back."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler.te.expr import (
+    Access,
+    Affine,
+    AllOf,
+    AnyOf,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Requantize,
+    Select,
+    Var,
+)
+
+from .ir import (
+    Allocate,
+    Assign,
+    Dma,
+    For,
+    Function,
+    Kernel,
+    Label,
+    Operand,
+    Region,
+    Seq,
+    Stmt,
+    Token,
+    Uop,
+    WaitForAlu,
+    walk,
+)
+from .names import Names
+
+
+def to_text(function: Function, labels: bool = False) -> str:
+    """The function as text, with ``labels`` the stage, axis and source line at each line."""
+    printer = _Printer(labels)
+    args = ", ".join(
+        f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in function.args
+    )
+    printer.lines.append((f"def {Names().of(function, function.name)}({args}):", ""))
+    printer.write(function.body, 1)
+    return printer.text()
+
+
+def body_text(function: Function, labels: bool = False) -> str:
+    """The body of the function alone, as text."""
+    printer = _Printer(labels)
+    for arg in function.args:
+        printer.name(arg, arg.name)
+    printer.write(function.body, 0)
+    return printer.text()
+
+
+class _Printer:
+    def __init__(self, labels: bool) -> None:
+        self.labels = labels
+        self.lines: list[tuple[str, str]] = []
+        self.name = Names().of
+
+    def text(self) -> str:
+        if not self.labels:
+            return "\n".join(line for line, _ in self.lines)
+        width = min(max((len(line) for line, _ in self.lines), default=0), 100)
+        return "\n".join(
+            f"{line:{width}}  # {label}" if label else line for line, label in self.lines
+        )
+
+    def write(self, stmt: Stmt, depth: int) -> None:
+        match stmt:
+            case Seq():
+                if not stmt.body:
+                    self.line(depth, "pass")
+                for position, part in enumerate(stmt.body):
+                    if isinstance(part, Allocate) and position + 1 < len(stmt.body):
+                        self.line(depth, "with lifetime():")
+                        self.write(part, depth + 1)
+                    else:
+                        self.write(part, depth)
+            case For():
+                kind = "range" if stmt.kind == "serial" else stmt.kind
+                var = self.name(stmt.var, stmt.var.name)
+                self.line(depth, f"for {var} in {kind}({stmt.extent}):", stmt.label)
+                self.write(stmt.body, depth + 1)
+            case Allocate():
+                buffer = stmt.buffer
+                more = f", copies={buffer.copies}" if buffer.copies > 1 else ""
+                more += f", base={buffer.base}" if buffer.base is not None else ""
+                more += f", pitch={buffer.pitch}" if buffer.copies > 1 and buffer.pitch else ""
+                self.line(
+                    depth,
+                    f"{self.name(buffer, buffer.name)} = allocate({buffer.scope}, "
+                    f"{buffer.dtype}, {list(buffer.shape)}{more})",
+                    Label(buffer.name, "", buffer.origin),
+                )
+                self.write(stmt.body, depth)
+            case Region():
+                labels = (part.label for part in walk(stmt) if isinstance(part, Assign))
+                self.line(depth, f"with {stmt.kind}():", next(labels, None))
+                self.write(stmt.body, depth + 1)
+            case Assign():
+                target = self.expr(Access(stmt.buffer, stmt.indices))
+                self.line(depth, f"{target} = {self.expr(stmt.value)}", stmt.label)
+            case Dma():
+                self.dma(stmt, depth)
+            case Uop():
+                self.line(depth, self.uop(stmt), stmt.label)
+            case Kernel():
+                self.kernel(stmt, depth)
+            case WaitForAlu():
+                self.line(depth, "wait_for_alu()", stmt.label)
+            case Token():
+                call = f"dep_{stmt.action}({stmt.source.name}, {stmt.target.name})"
+                if stmt.when is None:
+                    self.line(depth, call, stmt.label)
+                else:
+                    self.line(depth, f"if {self.expr(stmt.when)}:", stmt.label)
+                    self.line(depth + 1, call, stmt.label)
+
+    def line(self, depth: int, text: str, label: Label | None = None) -> None:
+        self.lines.append(("    " * depth + text, str(label) if label else ""))
+
+    def dma(self, stmt: Dma, depth: int) -> None:
+        dram = f"{self.name(stmt.dram, stmt.dram.name)}, {self.expr(stmt.offset)}"
+        sram = self.element(Operand(stmt.sram, Affine({})), stmt.index)
+        size = (
+            f"x_size={self.expr(stmt.x_size)}, y_size={self.expr(stmt.y_size)}, "
+            f"x_stride={stmt.x_stride}"
+        )
+        if not stmt.is_load:
+            self.line(depth, f"store_buffer_2d({sram}, {dram}, {size})", stmt.label)
+            return
+        pads = ""
+        for name, pad in (("x_pad", stmt.x_pad), ("y_pad", stmt.y_pad)):
+            for side, value in zip(("before", "after"), pad, strict=True):
+                form = Affine.of(value)
+                if form is None or form.terms or form.const:
+                    pads += f", {name}_{side}={self.expr(value)}"
+        if stmt.pad_value:
+            pads += f", pad_value={stmt.pad_value}"
+        self.line(
+            depth,
+            f"load_buffer_2d({dram}, {size}{pads}, sram_index={sram}, memory={stmt.memory.name})",
+            stmt.label,
+        )
+
+    def element(self, operand: Operand, index: Expr | None = None) -> str:
+        text = self.expr(operand.index if index is None else index)
+        name = self.name(operand.buffer, operand.buffer.name)
+        return name if text == "0" else f"{name} + {text}"
+
+    def uop(self, stmt: Uop) -> str:
+        named = [f"{name}={self.element(op)}" for name, op in stmt.operands().items()]
+        if stmt.alu is not None:
+            named.append(f"op={stmt.alu.name}")
+        if stmt.immediate is not None:
+            named.append(f"immediate={stmt.immediate}")
+        if stmt.reset:
+            named.append("reset=1")
+        if stmt.overwrite:
+            named.append("overwrite=1")
+        return f"uop_push({', '.join(named)})"
+
+    def kernel(self, stmt: Kernel, depth: int) -> None:
+        kind = "gemm" if stmt.uop.alu is None else "alu"
+        independent = "independent=1" if stmt.independent else ""
+        self.line(depth, f"with push_{kind}({independent}):", stmt.uop.label)
+        for loop in stmt.loops:
+            depth += 1
+            factors = f"dst={loop.dst}, src={loop.src}, wgt={loop.wgt}"
+            self.line(depth, f"with uop_loop({loop.extent}, {factors}):", loop.label)
+        for unrolled in stmt.unrolled:
+            depth += 1
+            var = self.name(unrolled.var, unrolled.var.name)
+            self.line(depth, f"for {var} in range({unrolled.extent}):", unrolled.label)
+        self.line(depth + 1, self.uop(stmt.uop), stmt.uop.label)
+
+    def expr(self, value: Expr) -> str:
+        match value:
+            case Affine():
+                named = {Var(self.name(v, v.name)): f for v, f in value.terms.items()}
+                return str(Affine(named, value.const))
+            case Var():
+                return self.name(value, value.name)
+            case Const():
+                return str(value.value)
+            case Access():
+                indices = ", ".join(map(self.expr, value.indices))
+                return f"{self.name(value.source, value.source.name)}[{indices}]"
+            case Binary() if value.op in ("min", "max"):
+                return f"{value.op}({self.expr(value.left)}, {self.expr(value.right)})"
+            case Binary() | Compare():
+                return f"{self.inner(value.left)} {value.op} {self.inner(value.right)}"
+            case AnyOf():
+                return f"any({', '.join(map(self.expr, value.conditions))})"
+            case AllOf():
+                return f"all({', '.join(map(self.expr, value.conditions))})"
+            case Cast():
+                return f"{value.dtype}({self.expr(value.value)})"
+            case Requantize():
+                operands = (value.value, *value.parameters)
+                return f"requantize({', '.join(map(self.expr, operands))})"
+            case Select():
+                parts = (value.condition, value.true, value.false)
+                return f"if_then_else({', '.join(map(self.expr, parts))})"
+        return str(value)
+
+    def inner(self, value: Expr) -> str:
+        text = self.expr(value)
+        calls = Cast | Select | Requantize | AllOf | AnyOf
+        simple = isinstance(value, Const | Var | Access | calls) or (
+            isinstance(value, Binary) and value.op in ("min", "max")
+        )
+        if isinstance(value, Affine):
+            simple = " " not in text and text[0] != "-"
+        return text if simple else f"({text})"

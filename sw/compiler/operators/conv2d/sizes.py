@@ -1,0 +1,147 @@
+"""Sizes of a two-dimensional convolution, and of the tiles that it is cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.tuner.search import parts
+
+# Of the image, with `Conv2dKnobs.ahead`.
+_MOST_COPIES = 8
+
+
+@dataclass(frozen=True)
+class Conv2d:
+    """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
+    BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
+    ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    requantize: Requantize | Rescale
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_value: int = 0
+
+    @property
+    def output_height(self) -> int:
+        reach = (self.kernel[0] - 1) * self.dilations[0] + 1
+        return (self.height + self.pads[0] + self.pads[2] - reach) // self.strides[0] + 1
+
+    @property
+    def output_width(self) -> int:
+        reach = (self.kernel[1] - 1) * self.dilations[1] + 1
+        return (self.width + self.pads[1] + self.pads[3] - reach) // self.strides[1] + 1
+
+    @property
+    def constants(self) -> int:
+        """Elements of bias or parameters for each tile of outputs."""
+        return REQUANTIZE_PARAMETERS if isinstance(self.requantize, Rescale) else 1
+
+    @property
+    def row_step(self) -> int:
+        """Of how many rows of the input one is loaded: those that no output reads are not."""
+        return self.strides[0] if self.kernel[0] == 1 and not any(self.pads) else 1
+
+    def input_rows(self, rows: int, kernel_rows: int) -> int:
+        """Rows of input to load for ``rows`` of output under ``kernel_rows`` of the kernel."""
+        if self.row_step > 1:
+            return rows
+        return (rows - 1) * self.strides[0] + (kernel_rows - 1) * self.dilations[0] + 1
+
+    def input_columns(self, columns: int) -> int:
+        return (columns - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+
+
+@dataclass(frozen=True)
+class Conv2dKnobs:
+    """How a convolution is cut into tiles.
+
+    ``outputs``, ``rows`` and ``columns`` are the tile of the output that accumulates at a time;
+    ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
+    ``weights_outside`` each tile of weights stays while it passes over the image, else each tile
+    of the image stays while all weights pass. With ``ahead`` the next tiles are loaded while the
+    machine computes, beside those that it computes with. With ``in_turn`` the next tile of the
+    output accumulates while one is requantized and stored; bias or parameters are then all loaded
+    at the beginning. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
+    than two, loading weights holds up fewer tiles.
+    """
+
+    outputs: int
+    rows: int
+    columns: int
+    inputs: int
+    kernel_rows: int
+    weights_outside: bool = True
+    ahead: bool = False
+    in_turn: bool = False
+    image_copies: int = 2
+
+    def weights_loaded_once(self, c: Conv2d) -> bool:
+        return (
+            self.is_whole(c)
+            and self.outputs >= c.outputs
+            and (self.weights_outside or self.images(c) == 1)
+        )
+
+    def image_loaded_once(self, c: Conv2d) -> bool:
+        """Whether the first tile of the image is the only one, and loaded but once."""
+        return (
+            self.is_whole(c)
+            and self.images(c) == 1
+            and (self.outputs >= c.outputs or not self.weights_outside)
+        )
+
+    def is_whole(self, c: Conv2d) -> bool:
+        """Whether all that accumulates in a tile is loaded at a time."""
+        return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
+
+    def copies_of_image(self, c: Conv2d) -> int:
+        """Tiles of the image that are held at a time."""
+        return self.image_copies if self.ahead and not self.image_loaded_once(c) else 1
+
+    def copies_of_weights(self, c: Conv2d) -> int:
+        return 2 if self.ahead and not self.weights_loaded_once(c) else 1
+
+    def fits(self, c: Conv2d, config: Config) -> bool:
+        weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
+        accumulators = self.outputs * self.rows * self.columns
+        if isinstance(c.requantize, Requantize) and c.requantize.shift:
+            accumulators *= 2
+        constants = c.constants * (c.outputs if self.in_turn else self.outputs)
+        return (
+            self.copies_of_weights(c) * weights <= config.wgt.depth
+            and self.copies_of_image(c) * self.image_elements(c) <= config.inp.depth
+            and accumulators + constants <= config.acc.depth // (2 if self.in_turn else 1)
+        )
+
+    def image_elements(self, c: Conv2d) -> int:
+        """Elements of a tile of the image."""
+        region = c.input_rows(self.rows, self.kernel_rows) * c.input_columns(self.columns)
+        return self.inputs * region
+
+    def with_more_copies(self, c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
+        """The same with more copies of the image, an even number, as long as there is room."""
+        if self.copies_of_image(c) > 1:
+            for copies in range(self.image_copies + 2, _MOST_COPIES + 1, 2):
+                more = replace(self, image_copies=copies)
+                if more.fits(c, config):
+                    yield more
+
+    def resets(self, c: Conv2d, config: Config) -> bool:
+        """Whether accumulators are reset: else the first products overwrite them."""
+        return not (config.overwrite and self.is_whole(c))
+
+    def images(self, c: Conv2d) -> int:
+        """Tiles of the image, over all images."""
+        rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
+        return c.batch * rows * columns

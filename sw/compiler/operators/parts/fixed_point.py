@@ -1,0 +1,268 @@
+"""Scaling and rounding by multiplication, addition and shift, with constants found by search.
+
+What ONNX computes in float32 of a few small integers (the sum of two activations, of a window) is
+a step function of a linear form. The constants here give every step of it, or there are none: they
+are checked on all values that the operands can have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import floor, log2
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, REQUANTIZE_PARAMETERS
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+
+Array = npt.NDArray[Any]
+# How far from its rounded value a factor is looked for at the most.
+_REACH = 24
+# How far above a half a sum may be to count as one.
+_ABOUT_HALF = 1 << 14
+# How many results are looked at first, and how many factors then with all results.
+_TIGHTEST = 256
+_CHOICES = 8
+
+
+class NotExact(ValueError):
+    """No constants give every result."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What an int8 stands for: (value - ``zero_point``) · ``scale``, a float32."""
+
+    scale: float
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """clip((Σ factor · operand + addend) / 2^shift + zero_point, low, high).
+
+    The quotient is rounded down. What is just above an odd one, by less than ``to_even``, is
+    rounded to the even one below: halves are, where the addend holds half a step. With a
+    ``scale`` the machine's REQUANTIZE, by it, takes the place of all from the addend on.
+    """
+
+    factors: tuple[int, ...]
+    addend: int
+    shift: int
+    zero_point: int
+    low: int
+    high: int
+    to_even: int = 0
+    scale: float | None = None
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops that a vector of results takes, the reset of a copy included."""
+        sums = sum(factor != 1 for factor in self.factors) + len(self.factors) - 1
+        if self.scale is not None:
+            return sums + 1
+        rounding = 5 + (self.to_even > 1) if self.to_even else 0
+        return sums + (self.addend != 0) + (self.shift > 0) + rounding + (self.zero_point != 0) + 2
+
+    def evaluate(self, operands: Sequence[Array]) -> Array:
+        """What the machine makes of ``operands``, int64 that broadcast."""
+        return self._rounded(_products(self.factors, operands) + self.addend)
+
+    def _rounded(self, total: Array) -> Array:
+        """From the sum with its addend."""
+        if self.scale is not None:
+            _, *others = self._requantization()[0]
+            zero = np.zeros((), np.int32)
+            return te.requantized(total.astype(np.int32), zero, *others)
+        less = (total >> self.shift & 1) * self.to_even
+        return np.clip((total - less >> self.shift) + self.zero_point, self.low, self.high)
+
+    def first_sums(self, width: int) -> Array:
+        """The least sum of ``width`` bits for each result from ``low`` to ``high``, and the end."""
+        results = np.arange(self.low + 1, self.high + 1)
+        # Results grow with their sums: the least sum lies between these.
+        below = np.full(results.shape, (-1 << width - 1) - 1, np.int64)
+        above = np.full(results.shape, 1 << width - 1, np.int64)
+        for _ in range(width + 1):
+            middle = np.clip(below + above >> 1, -1 << width - 1, (1 << width - 1) - 1)
+            enough = self._rounded(middle) >= results
+            below, above = np.where(enough, below, middle), np.where(enough, middle, above)
+        return np.concatenate([[-1 << width - 1], above, [1 << width - 1]])
+
+    def _requantization(self) -> Array:
+        return te.requantization_parameters(
+            [self.addend], self.scale or 1.0, self.zero_point, self.low, self.high
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        """Tiles that the operator has in accumulators; none if immediates can hold them all."""
+        if self.scale is not None:
+            return len(self.factors) + REQUANTIZE_PARAMETERS
+        constants = [*self.factors, self.addend]
+        return 0 if all(map(_is_immediate, constants)) else len(constants)
+
+    def parameters(self, env: Environment) -> Array:
+        """(parameters, BATCH, BLOCK_OUT) acc_dtype, what is to be in these tiles."""
+        values = [*self.factors, self.addend]
+        if self.scale is not None:
+            values[-1:] = self._requantization()[0].tolist()
+        values = values[: self.parameter_count]
+        shape = (len(values), env.BATCH, env.BLOCK_OUT)
+        tiles = np.broadcast_to(np.array(values, np.int64).reshape(-1, 1, 1), shape)
+        return tiles.astype(env.acc_dtype)
+
+    def stages(
+        self, operands: Sequence[Tensor], parameters: Callable[..., Expr], env: Environment
+    ) -> list[Tensor]:
+        """The stages from accumulators to results, all for the ALU; the last has the results.
+
+        ``parameters`` gives the parameter of a number at an index of the operands.
+        """
+        stages: list[Tensor] = []
+
+        def stage(name: str, value: Callable[..., Expr]) -> Tensor:
+            stages.append(te.compute(operands[0].shape, value, name))
+            return stages[-1]
+
+        def constant(number: int, value: int, i: Sequence[Expr]) -> Expr | int:
+            return value if _is_immediate(value) else parameters(number, *i)
+
+        scaled = []
+        for number, (factor, operand) in enumerate(zip(self.factors, operands, strict=True)):
+            scaled.append(operand)
+            if factor != 1:
+                scaled[-1] = stage(
+                    f"{operand.name}_scaled",
+                    lambda *i, n=number, x=operand, f=factor: x(*i) * constant(n, f, i),
+                )
+        total = scaled[0]
+        for other in scaled[1:]:
+            total = stage("total", lambda *i, t=total, o=other: t(*i) + o(*i))
+        first = len(self.factors)
+        if self.scale is not None:
+            numbers = range(first, first + REQUANTIZE_PARAMETERS)
+            stage(
+                "rescaled",
+                lambda *i: te.requantize(total(*i), *(parameters(n, *i) for n in numbers)),
+            )
+            return stages
+        if self.addend:
+            before = total
+            total = stage("moved", lambda *i: before(*i) + constant(first, self.addend, i))
+        if self.to_even:
+            # As in `requantized`: something is taken off where the quotient, rounded up, is odd.
+            sign = env.ACC_WIDTH - 1
+            odd = stage("odd", lambda *i, t=total: t(*i) << sign - self.shift >> sign)
+            if self.to_even > 1:
+                odd = stage("more", lambda *i, o=odd: o(*i) * self.to_even)
+            total = stage("even", lambda *i, t=total: t(*i) + odd(*i))
+        if self.shift:
+            sums = total
+            total = stage("rounded", lambda *i: sums(*i) >> self.shift)
+        if self.zero_point:
+            quotients = total
+            total = stage("centred", lambda *i: quotients(*i) + self.zero_point)
+        stage("clipped", lambda *i: te.min(te.max(total(*i), self.low), self.high))
+        return stages
+
+
+def _is_immediate(value: int) -> bool:
+    return -1 << IMMEDIATE_WIDTH - 1 <= value < 1 << IMMEDIATE_WIDTH - 1
+
+
+def fixed_point(
+    operands: Sequence[Array],
+    ratios: Sequence[float],
+    offset: float,
+    wanted: Array,
+    bounds: tuple[int, int, int],
+    config: Config,
+) -> FixedPoint:
+    """Constants that give ``wanted``: about Σ ratio · operand + offset, rounded and clipped.
+
+    ``operands`` and ``wanted`` are one-dimensional and list all values that can occur together.
+    ``bounds`` are the zero point, which ``offset`` has in it, and the least and greatest result.
+    Raises `NotExact` if no constants near the ratios give all of them.
+    """
+    values = [np.asarray(operand, np.int64) for operand in operands]
+    most = 1 + max(
+        abs(sum(r * end for r, end in zip(ratios, ends, strict=True)) + offset)
+        for ends in product(*((int(v.min()), int(v.max())) for v in values))
+    )
+    shift = min(floor(log2((1 << config.acc_width - 1) / most)), config.acc_width - 2)
+    if shift < 0:
+        raise NotExact(f"results up to {most:.3g} do not fit {config.acc_width} bits")
+    for attempt in _attempts(ratios, shift, bounds, config):
+        found = _search(attempt, values, ratios, wanted, config)
+        if found is not None:
+            return found
+    raise NotExact(
+        f"no factors, addend and shift of {config.acc_width} bits give all {wanted.size:,} results"
+    )
+
+
+def _attempts(
+    ratios: Sequence[float], most: int, bounds: tuple[int, int, int], config: Config
+) -> Iterator[FixedPoint]:
+    """Ways to round, the cheapest first, whose factors and addend are to be found."""
+    zero_point, low, high = bounds
+    if config.requantize:
+        yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most)
+    # Where the ratios are whole multiples of a power of two, ties occur.
+    exact = [n for n in range(most) if all((ratio * 2**n).is_integer() for ratio in ratios)]
+    for shift in (*exact[:1], most):
+        yield FixedPoint((), 0, shift, 0, low, high)
+        # The addend has an even zero point in it, which leaves even what is even.
+        after = zero_point if zero_point % 2 else 0
+        # Factors are not what they stand for, by a part in 2^shift: nor are halves.
+        for to_even in (1, _ABOUT_HALF) if shift > _ABOUT_HALF.bit_length() + 4 else (1,):
+            yield FixedPoint((), 0, shift, after, low, high, to_even)
+
+
+def _search(
+    attempt: FixedPoint,
+    values: Sequence[Array],
+    ratios: Sequence[float],
+    wanted: Array,
+    config: Config,
+) -> FixedPoint | None:
+    """``attempt`` with factors and addend that give ``wanted``, or None.
+
+    Each result allows its sum an interval, so that given the factors the addend has to be within
+    all of them. The tightest ones tell which factors are worth to be looked at with all.
+    """
+    centre = [round(ratio * 2**attempt.shift) for ratio in ratios]
+    first = attempt.first_sums(config.acc_width)
+    total = _products(centre, values)
+    least, most = first[wanted - attempt.low] - total, first[wanted - attempt.low + 1] - 1 - total
+    # Farther away they would be too far from the ratios, or are exact as they are.
+    reach = min(_REACH, 1 << attempt.shift >> 16)
+    moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
+    low, high = np.argsort(-least)[:_TIGHTEST], np.argsort(most)[:_TIGHTEST]
+    begin = (least[low] - moves @ np.stack([v[low] for v in values])).max(axis=1)
+    end = (most[high] - moves @ np.stack([v[high] for v in values])).min(axis=1)
+    for move in moves[np.argsort(begin - end, kind="stable")[:_CHOICES]]:
+        added = _products(move.tolist(), values)
+        begins, ends = int((least - added).max()), int((most - added).min())
+        if begins <= ends:
+            factors = tuple(int(c + m) for c, m in zip(centre, move, strict=True))
+            addend = 0 if begins <= 0 <= ends else (begins + ends) // 2
+            found = replace(attempt, factors=factors, addend=addend)
+            return found if np.array_equal(found.evaluate(values), wanted) else None
+    return None
+
+
+def _products(factors: Sequence[int], values: Sequence[Array]) -> Array:
+    total: Array = np.zeros((), np.int64)
+    for factor, value in zip(factors, values, strict=True):
+        total = total + factor * value
+    return total

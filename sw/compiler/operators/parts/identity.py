@@ -1,0 +1,51 @@
+"""Inputs of GEMM become accumulators by a product with one.
+
+Loads of accumulators are what compute waits for; those of inputs run ahead. Where the tiles that
+GEMM reads are those that are stored, activations can come either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+
+Array = npt.NDArray[Any]
+
+
+def reads_what_it_stores(env: Environment) -> bool:
+    """Whether tiles of inputs are those of outputs, in size and in type."""
+    return (env.BLOCK_IN, env.inp_dtype) == (env.BLOCK_OUT, env.out_dtype)
+
+
+def ones(env: Environment) -> Array:
+    """int8 (1, BLOCK_OUT, BLOCK_IN): the weights for it, an argument of the operators."""
+    return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
+
+
+def ones_argument(env: Environment) -> tuple[Tensor, Tensor]:
+    """The argument, and its buffer."""
+    w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "ones", env.wgt_dtype)
+    return w, te.compute(w.shape, lambda *i: w(*i), "ones_buf")
+
+
+def multiplied(
+    shape: Sequence[int], source: Callable[..., Expr], w_buf: Tensor, name: str, env: Environment
+) -> Tensor:
+    """Accumulators of ``shape`` with what ``source`` has, inputs, at each index."""
+    k = te.reduce_axis((0, env.BLOCK_IN), "k")
+    return te.compute(
+        shape,
+        lambda *i: te.sum(
+            source(*i[:-1], k).astype(env.acc_dtype) * w_buf[0, i[-1], k].astype(env.acc_dtype),
+            axis=k,
+        ),
+        name,
+    )

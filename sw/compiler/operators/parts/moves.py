@@ -1,0 +1,107 @@
+"""The schedule of operators that move tiles: loaded into accumulators, and stored elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import TILE_CYCLES, build_best, even_tiles, parts
+
+
+@dataclass(frozen=True)
+class MoveKnobs:
+    """The part of the output that is moved at a time: an extent for each axis outside of tiles,
+    in steps of the operator, which are of one element if it does not say otherwise. With
+    ``in_turn`` the next part is loaded while one is stored."""
+
+    extents: tuple[int, ...]
+    in_turn: bool = False
+
+
+@dataclass(frozen=True)
+class Move:
+    """What an operator is made of: ``inputs`` of the function, ``loaded`` tensors in accumulators,
+    ``copied`` ones made of them by the ALU, and the output ``y``, out_dtype. All end in (BATCH,
+    BLOCK_OUT). ``steps`` are the elements that belong together on each axis of the output."""
+
+    inputs: Sequence[Tensor]
+    loaded: Sequence[Tensor]
+    y: Tensor
+    inlined: Sequence[Tensor] = ()
+    copied: Sequence[Tensor] = ()
+    steps: Sequence[int] = ()
+
+
+def moved(
+    move: Callable[[], Move],
+    taken: Callable[[Sequence[int]], int],
+    env: Environment,
+    knobs: MoveKnobs | None,
+    name: str,
+) -> Function:
+    """The function of a move, by ``knobs`` or else the cheapest ones.
+
+    ``taken`` gives the accumulators for a part of the output. Raises `NoScheduleFits`, or
+    `BuildError` if ``knobs`` do not fit.
+    """
+
+    def built(chosen: MoveKnobs) -> Function:
+        schedule, args = scheduled(move(), chosen, env)
+        return build(schedule, args, name=name, env=env)
+
+    if knobs is not None:
+        return built(knobs)
+    made = move()
+    shape = made.y.shape[:-2]
+    if made.steps:
+        shape = tuple(extent // step for extent, step in zip(shape, made.steps, strict=True))
+    return build_best(name, candidates(shape, taken, env.config), built)
+
+
+def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> tuple[te.Schedule, list[Tensor]]:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    y = move.y
+    s = te.create_schedule(y.op)
+    for tensor in move.inlined:
+        s[tensor].compute_inline()
+    *axes, b, k = y.op.axis
+    outer: list[te.IterVar] = []
+    inner: list[te.IterVar] = []
+    for axis, extent, step in zip(axes, knobs.extents, move.steps or [1] * len(axes), strict=True):
+        first, rest = s[y].split(axis, extent * step)
+        outer.append(first)
+        inner += s[y].split(rest, step) if step > 1 else [rest]
+    s[y].reorder(*outer, *inner, b, k)
+    s[y].pragma(inner[0], env.dma_copy)
+    for tensor in (*move.loaded, *move.copied):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], outer[-1])
+        kind = env.dma_copy if tensor in move.loaded else env.alu
+        s[tensor].pragma(s[tensor].op.axis[0], kind)
+        if knobs.in_turn:
+            s[tensor].double_buffer()
+    return s, [*move.inputs, y]
+
+
+def candidates(
+    shape: Sequence[int], taken: Callable[[Sequence[int]], int], config: Config
+) -> Iterator[tuple[float, MoveKnobs]]:
+    """Knobs whose parts fit the accumulators, with an estimate of their cycles: whole inner axes,
+    a part of one axis, and one of what is outside."""
+    for axis in range(len(shape)):
+        for part in even_tiles(shape[axis]):
+            extents = (*[1] * axis, part, *shape[axis + 1 :])
+            count = prod(parts(extent, size) for extent, size in zip(shape, extents, strict=True))
+            for in_turn in (True, False):
+                if (2 if in_turn else 1) * taken(extents) <= config.acc.depth:
+                    words = prod(extents) * config.out.element_bytes / config.bus_bytes
+                    yield (
+                        count * (words * (1 if in_turn else 2) + TILE_CYCLES),
+                        MoveKnobs(extents, in_turn),
+                    )

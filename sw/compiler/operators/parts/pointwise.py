@@ -1,0 +1,158 @@
+"""The schedule of operators that make each vector of results of vectors at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import (
+    ROW_CYCLES,
+    TILE_CYCLES,
+    build_best,
+    even_tiles,
+    parts,
+)
+
+from .identity import multiplied, ones_argument
+
+
+@dataclass(frozen=True)
+class PointwiseKnobs:
+    """``vectors`` are worked on at a time; with ``in_turn`` the next ones while some are stored."""
+
+    vectors: int
+    in_turn: bool = False
+
+
+class Pointwise(Protocol):
+    """An operator on ``vectors`` tiles of BATCH rows and BLOCK_OUT channels."""
+
+    @property
+    def vectors(self) -> int: ...
+
+    @property
+    def parameter_count(self) -> int:
+        """Tiles of acc_dtype that all vectors need."""
+
+    def operations(self, config: Config) -> int:
+        """ALU micro-ops that a vector takes."""
+
+    def buffers(self, config: Config) -> int:
+        """Accumulators that a vector takes, the operands' included."""
+
+    def operand_dtypes(self, env: Environment) -> Sequence[str]:
+        """For each operand out_dtype or acc_dtype."""
+
+    def by_gemm(self, env: Environment) -> bool:
+        """Whether operands, all out_dtype, are inputs of GEMM."""
+
+    def stages(
+        self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
+    ) -> list[Tensor]:
+        """From accumulators to results, all for the ALU; the last has the results.
+
+        ``parameters`` are not to be read if there are none."""
+
+
+def pointwise(
+    workload: Pointwise, env: Environment, knobs: PointwiseKnobs | None, name: str
+) -> Function:
+    """A function of operands, `ones` if they come by GEMM, parameters if there are any, and output.
+
+    Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype; parameters are
+    (parameters, BATCH, BLOCK_OUT) acc_dtype. Without knobs the cheapest ones are taken. Raises
+    `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    """
+
+    def built(chosen: PointwiseKnobs) -> Function:
+        schedule, args = scheduled(workload, env, chosen)
+        return build(schedule, args, name=name, env=env)
+
+    if knobs is not None:
+        return built(knobs)
+    return build_best(name, candidates(workload, env.config), built)
+
+
+def scheduled(
+    workload: Pointwise, env: Environment, knobs: PointwiseKnobs
+) -> tuple[te.Schedule, list[Tensor]]:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    tile = (env.BATCH, env.BLOCK_OUT)
+    operands = [
+        te.placeholder((workload.vectors, *tile), f"x{number}", dtype)
+        for number, dtype in enumerate(workload.operand_dtypes(env))
+    ]
+    w, w_buf = ones_argument(env)
+    by_gemm = workload.by_gemm(env)
+    inputs: list[Tensor] = []
+    if by_gemm:
+        inputs = [te.compute(x.shape, lambda *i, x=x: x(*i), f"{x.name}_inp") for x in operands]
+        buffers = [multiplied(x.shape, x, w_buf, f"{x.name}_buf", env) for x in inputs]
+    else:
+        buffers = [
+            te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
+            for x in operands
+        ]
+    constants = te.placeholder((workload.parameter_count or 1, *tile), "parameters", env.acc_dtype)
+    constants_buf = te.compute(constants.shape, lambda *i: constants(*i), "parameters_buf")
+    stages = workload.stages(buffers, constants_buf, env)
+    result = stages[-1] if stages else buffers[0]
+    y = te.compute(result.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
+
+    s = te.create_schedule(y.op)
+    outer, inner = s[y].split(y.op.axis[0], knobs.vectors)
+    s[y].pragma(inner, env.dma_copy)
+    for tensor in (*buffers, *stages):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], outer)
+        axis, row, _ = tensor.op.axis
+        if tensor in buffers and by_gemm:
+            s[tensor].tensorize(row, env.gemm)
+        else:
+            s[tensor].pragma(axis, env.alu if tensor in stages else env.dma_copy)
+    for tensor in inputs:
+        s[tensor].set_scope(env.inp_scope)
+        s[tensor].compute_at(s[y], outer)
+        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+        s[tensor].double_buffer()
+    if by_gemm:
+        s[w_buf].set_scope(env.wgt_scope)
+        s[w_buf].pragma(w_buf.op.axis[0], env.dma_copy)
+    if workload.parameter_count:
+        s[constants_buf].set_scope(env.acc_scope)
+        s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
+    if knobs.in_turn:
+        s[result].double_buffer()
+    ones_and_constants = ((w, by_gemm), (constants, workload.parameter_count))
+    return s, [*operands, *(tensor for tensor, needed in ones_and_constants if needed), y]
+
+
+def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, PointwiseKnobs]]:
+    """Knobs whose tiles fit the accumulators, with an estimate of their cycles."""
+    env = Environment(config)
+    wide = sum(dtype != env.out_dtype for dtype in workload.operand_dtypes(env))
+    narrow = len(workload.operand_dtypes(env)) - wide
+    loaded = wide * config.acc.element_bytes + narrow * config.out.element_bytes
+    by_gemm = workload.by_gemm(env)
+    for vectors in even_tiles(workload.vectors):
+        load = vectors * loaded / config.bus_bytes + (wide + narrow) * ROW_CYCLES
+        work = vectors * workload.operations(config)
+        store = vectors * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
+        if by_gemm and 2 * narrow * vectors > config.inp.depth:
+            continue
+        for in_turn in (True, False):
+            taken = workload.buffers(config) + in_turn
+            if taken * vectors + workload.parameter_count <= config.acc.depth:
+                if by_gemm:
+                    copied = narrow * vectors * (1 if config.overwrite else 2)
+                    tile = max(load + store, work + copied) if in_turn else store + work + copied
+                else:
+                    tile = load + max(work, store) if in_turn else load + work + store
+                cycles = parts(workload.vectors, vectors) * (tile + TILE_CYCLES) + load + store
+                yield cycles, PointwiseKnobs(vectors, in_turn)

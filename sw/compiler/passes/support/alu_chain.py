@@ -1,0 +1,157 @@
+"""An expression as a chain of ALU operations: what it begins with, and what follows.
+
+An operation overwrites its first operand; its second is an accumulator or an immediate. So an
+expression can be done without room for more if, at each operation, one side is plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amaranth_vta.hw.isa import AluOp
+from amaranth_vta.sw.compiler.nest.ir import LoweringError
+from amaranth_vta.sw.compiler.te.dtypes import wrap
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Const, Expr, Requantize
+
+Plain = Access | int
+OPERATIONS = {
+    "+": AluOp.ADD,
+    "*": AluOp.MUL,
+    ">>": AluOp.SHR,
+    "min": AluOp.MIN,
+    "max": AluOp.MAX,
+}
+_COMMUTES = frozenset({"+", "*", "min", "max"})
+
+
+@dataclass
+class Step:
+    """``operation`` of the accumulator and ``operand``."""
+
+    operation: AluOp
+    operand: Plain
+    # The other parameters of a requantization, which are to follow the operand.
+    following: tuple[Access, ...] = ()
+
+
+_NEGATE = Step(AluOp.MUL, -1)
+
+
+def chain(
+    value: Expr, is_in_place: Callable[[Access], bool], stage: str
+) -> tuple[Plain, list[Step]]:
+    """What ``value`` begins with, and the steps that follow.
+
+    It begins, where there is a choice, with an accumulator that ``is_in_place``: that is where
+    the result is to be. Raises `LoweringError`, with the name of the ``stage``, for what is not
+    such a chain.
+    """
+    return _Chain(is_in_place, stage).of(value)
+
+
+def constant(value: int) -> list[Step]:
+    """The steps that make ``value`` of 0: by one immediate, or by its two halves."""
+    low = wrap(value, "int16")
+    if low == value:
+        return [Step(AluOp.ADD, value)] if value else []
+    high = wrap((value - low) >> 16, "int16")
+    tail = [Step(AluOp.ADD, low)] if low else []
+    return [Step(AluOp.ADD, high), Step(AluOp.SHR, -16), *tail]
+
+
+def plain(value: Expr) -> Plain | None:
+    """A constant or an element of a buffer; None if there is something to be computed."""
+    match value:
+        case Const():
+            return value.value
+        case Affine() if not value.terms:
+            return value.const
+        case Access():
+            return value
+    return None
+
+
+class _Chain:
+    def __init__(self, is_in_place: Callable[[Access], bool], stage: str) -> None:
+        self.is_in_place = is_in_place
+        self.stage = stage
+
+    def of(self, value: Expr) -> tuple[Plain, list[Step]]:
+        begin = plain(value)
+        if begin is not None:
+            return begin, []
+        match value:
+            case Requantize():
+                first, steps = self.of(value.value)
+                return first, [*steps, self.requantization(value)]
+            case Binary(op="-"):
+                return self.difference(value)
+            case Binary(op="<<"):
+                return self.left_shift(value)
+            case Binary() if value.op in OPERATIONS:
+                return self.operation(value)
+            case Binary():
+                raise LoweringError(f"{self.stage}: the ALU has no {value.op}, as in {value}")
+        raise LoweringError(
+            f"{self.stage}: the ALU cannot do {value}; it does {', '.join(OPERATIONS)}, - and <<"
+        )
+
+    def operation(self, value: Binary) -> tuple[Plain, list[Step]]:
+        left, right = value.left, value.right
+        if value.op in _COMMUTES and self.goes_first(right, left):
+            left, right = right, left
+        operand = plain(right)
+        if operand is None:
+            raise self.needs_room(value)
+        first, steps = self.of(left)
+        return first, [*steps, Step(OPERATIONS[value.op], operand)]
+
+    def goes_first(self, right: Expr, left: Expr) -> bool:
+        """Whether the right side is the one to overwrite: an expression, or else what is in
+        place, or else what is no constant."""
+        first, second = plain(left), plain(right)
+        if first is None or second is None:
+            return second is None
+        if isinstance(second, Access) and self.is_in_place(second):
+            return True
+        return isinstance(first, int) and not isinstance(second, int)
+
+    def left_shift(self, value: Binary) -> tuple[Plain, list[Step]]:
+        amount = plain(value.right)
+        if not isinstance(amount, int):
+            raise LoweringError(
+                f"{self.stage}: the ALU cannot do << by a tensor, as in {value}; it has >>, "
+                "which shifts left by a negative amount"
+            )
+        first, steps = self.of(value.left)
+        return first, [*steps, Step(AluOp.SHR, -amount)]
+
+    def difference(self, value: Binary) -> tuple[Plain, list[Step]]:
+        """The ALU does not subtract; it multiplies by -1 and adds, which wraps alike."""
+        left, right = plain(value.left), plain(value.right)
+        if isinstance(right, int):
+            first, steps = self.of(value.left)
+            return first, [*steps, Step(AluOp.ADD, -right)]
+        in_place = isinstance(left, Access) and self.is_in_place(left)
+        if right is not None and (left is None or in_place):
+            first, steps = self.of(value.left)
+            return first, [*steps, _NEGATE, Step(AluOp.ADD, right), _NEGATE]
+        if left is None:
+            raise self.needs_room(value)
+        first, steps = self.of(value.right)
+        return first, [*steps, _NEGATE, Step(AluOp.ADD, left)]
+
+    def requantization(self, value: Requantize) -> Step:
+        parameters = [plain(part) for part in value.parameters]
+        accesses = [part for part in parameters if isinstance(part, Access)]
+        if len(accesses) != len(parameters):
+            raise LoweringError(f"{self.stage}: the parameters of {value} are not all accumulators")
+        return Step(AluOp.REQUANTIZE, accesses[0], tuple(accesses[1:]))
+
+    def needs_room(self, value: Binary) -> LoweringError:
+        sides = "both sides" if plain(value.left) is None else "the right side"
+        return LoweringError(
+            f"{self.stage}: {sides} of {value} must be computed first; do that in a stage of its "
+            "own"
+        )

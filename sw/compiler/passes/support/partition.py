@@ -1,0 +1,142 @@
+"""Where a loop is to be cut, so that what happens within is alike in each of its parts.
+
+Limits say in which iterations something happens at all, or which of two things does. A loop is cut
+where the answer, or the extent of a loop within, changes; no condition is then left to be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from amaranth_vta.sw.compiler.te.dtypes import Interval
+from amaranth_vta.sw.compiler.te.expr import (
+    Affine,
+    AllOf,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Reduce,
+    Select,
+    Var,
+)
+from amaranth_vta.sw.compiler.te.simplify import value_interval
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A sum of loop variables is at most ``most`` in all iterations there are; or, if it
+    ``decides`` between two, in some of them."""
+
+    form: Affine
+    most: int
+    decides: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """The iterations from ``begin`` to ``end`` - 1, and limits that are still open within."""
+
+    begin: int
+    end: int
+    limits: list[Limit]
+
+
+def cut(
+    var: Var,
+    extent: int,
+    inner: Mapping[Var, int],
+    fixed: Mapping[Var, Affine],
+    limits: Sequence[Limit],
+    ranges: Mapping[Var, Interval],
+) -> list[Part]:
+    """The parts that the loop over ``var``, of ``extent`` iterations, is to be cut into.
+
+    ``inner`` are the extents of the loops within it. Variables of loops further out are
+    ``fixed`` in terms of others, which have ``ranges``.
+    """
+    if not limits:
+        return [Part(0, extent, [])]
+    found: list[Part] = []
+    before: object = None
+    for iteration in range(extent):
+        rest: list[Limit] = []
+        signature: list[object] = []
+        happens = True
+        for limit in limits:
+            form = limit.form.replace({**fixed, var: Affine({}, iteration)})
+            within = {v: f for v, f in form.terms.items() if v in inner}
+            low, high = value_interval(form.plus(Affine(within), -1), ranges)
+            reach = [f * (inner[v] - 1) for v, f in within.items()]
+            if high + sum(max(end, 0) for end in reach) <= limit.most:
+                signature.append("kept")
+                continue
+            if low + sum(min(end, 0) for end in reach) > limit.most:
+                signature.append("broken")
+                happens &= limit.decides
+                continue
+            rest.append(limit)
+            if var not in limit.form.terms:
+                continue
+            lasts = set[int]()
+            if len(within) == 1:
+                # How far the loop within gets, or where it begins if it counts down.
+                lasts = {_last(limit.most - end, *within.values()) for end in (low, high)}
+            signature.append(lasts if len(lasts) == 1 else iteration)
+        if not happens:
+            continue
+        if found and signature == before and found[-1].end == iteration:
+            found[-1] = Part(found[-1].begin, iteration + 1, rest)
+        else:
+            found.append(Part(iteration, iteration + 1, rest))
+        before = signature
+    return found
+
+
+def _last(room: int, factor: int) -> int:
+    """The last value that ``factor`` times it fits into ``room``, the first for a negative one."""
+    return room // factor if factor > 0 else -(room // -factor)
+
+
+def limits_of(value: Expr) -> list[Limit]:
+    """What the loops around ``value`` can be cut by: a sum of what is zero under a condition does
+    without that, and of two branches each gets loops of its own.
+
+    Where the other branch is a constant, a copy pads with it; such conditions stay.
+    """
+    match value:
+        case Reduce(kind="sum", value=Select(condition=condition, false=Const(value=0))):
+            return [Limit(form.times(-1), 0) for form in _forms(condition)]
+        case Cast():
+            return limits_of(value.value)
+        case Select(false=Const()):
+            return limits_of(value.true)
+        case Select():
+            here = [Limit(form.times(-1), 0, decides=True) for form in _forms(value.condition)]
+            return [*here, *limits_of(value.true), *limits_of(value.false)]
+    return []
+
+
+def _forms(condition: Expr) -> list[Affine]:
+    """Those of a condition and of all that it joins, as far as they are affine."""
+    if isinstance(condition, AllOf):
+        return [form for part in condition.conditions for form in _forms(part)]
+    return not_negative(condition) or []
+
+
+def not_negative(condition: Expr) -> list[Affine] | None:
+    """Forms that are all at least 0 where, and only where, the condition holds; None if they are
+    not affine."""
+    if isinstance(condition, Compare) and condition.op != "!=":
+        left, right = Affine.of(condition.left), Affine.of(condition.right)
+        if left is not None and right is not None:
+            less, one = right.plus(left, -1), Affine({}, 1)
+            return {
+                "<": [less.plus(one, -1)],
+                "<=": [less],
+                ">": [less.times(-1).plus(one, -1)],
+                ">=": [less.times(-1)],
+                "==": [less, less.times(-1)],
+            }[condition.op]
+    return [] if isinstance(condition, Const) and condition.value else None

@@ -1,0 +1,140 @@
+"""The loops of one stage: what its splits and fuses make of its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from amaranth_vta.sw.compiler.nest.ir import Buffer, LoweringError
+from amaranth_vta.sw.compiler.te.expr import Affine, Expr, IterVar, Var
+from amaranth_vta.sw.compiler.te.schedule import Fuse, Split, Stage
+
+from .partition import Limit, limits_of
+
+# The first element that is needed of each dimension, and how many.
+Bounds = list[tuple[Affine, int]]
+
+
+@dataclass
+class Atom:
+    """A loop. A fused axis has several; what they stand for stays affine in this way."""
+
+    var: Var
+    extent: int
+    axis: IterVar
+
+
+@dataclass
+class StageLoops:
+    """The loops of one stage over one region, and what the axes are in terms of them."""
+
+    stage: Stage
+    order: list[Atom]
+    first: set[Var]
+    last: set[Var]
+    values: dict[Var, Affine]
+    limits: list[Limit]
+    buffer: Buffer
+    # The indices within `buffer` in terms of the loops.
+    indices: list[Affine] = field(default_factory=list)
+
+
+def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: Buffer) -> StageLoops:
+    """The loops that compute the region ``bounds`` of ``stage``, by ``body``, into ``buffer``.
+
+    Raises `LoweringError` for a split of a fused axis that does not leave whole loops.
+    """
+    atoms: dict[IterVar, list[Atom]] = {}
+    parts: dict[Var, Affine] = {}
+    limits: list[Limit] = []
+    extents = [extent for _, extent in bounds]
+    for axis, extent in zip(stage.op.axis, extents, strict=True):
+        atoms[axis] = [Atom(Var(axis.name), extent, axis)]
+    for axis in stage.reduce_axis:
+        assert axis.extent is not None
+        atoms[axis] = [Atom(Var(axis.name), axis.extent, axis)]
+    roots = {axis: atoms[axis][0].var for axis in atoms}
+    for relation in stage.relations:
+        if isinstance(relation, Fuse):
+            atoms[relation.fused] = atoms.pop(relation.outer) + atoms.pop(relation.inner)
+        else:
+            outer, inner = _split(stage, relation, atoms.pop(relation.parent), parts, limits)
+            atoms[relation.outer], atoms[relation.inner] = outer, inner
+    order: list[Atom] = []
+    first, last = set(), set()
+    for leaf in stage.leaves:
+        group = [Atom(atom.var, atom.extent, leaf) for atom in atoms[leaf]]
+        if leaf in stage.threads and sum(atom.extent > 1 for atom in group) > 1:
+            raise LoweringError(
+                f"{stage.name}.{leaf} is fused from several axes and cannot be a thread"
+            )
+        first.add(group[0].var)
+        last.add(group[-1].var)
+        order += group
+    relative = {axis: _expand(Affine({var: 1}), parts) for axis, var in roots.items()}
+    values: dict[Var, Affine] = {}
+    for axis, (begin, _) in zip(stage.op.axis, bounds, strict=True):
+        values[axis] = relative[axis].plus(begin)
+    for axis in stage.reduce_axis:
+        values[axis] = relative[axis].plus(Affine({}, axis.begin))
+    limits = [replace(limit, form=_expand(limit.form, parts)) for limit in limits]
+    for limit in limits_of(body):
+        form = limit.form.replace(values)
+        # What depends on loops around all of these is left to be asked.
+        if form.terms.keys() <= {atom.var for atom in order}:
+            limits.append(replace(limit, form=form))
+    return StageLoops(
+        stage,
+        order,
+        first,
+        last,
+        values,
+        limits,
+        buffer,
+        [relative[axis] for axis in stage.op.axis],
+    )
+
+
+def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:
+    while any(var in parts for var in form.terms):
+        form = form.replace(parts)
+    return form
+
+
+def _split(
+    stage: Stage,
+    relation: Split,
+    atoms: list[Atom],
+    parts: dict[Var, Affine],
+    limits: list[Limit],
+) -> tuple[list[Atom], list[Atom]]:
+    """The loops of the outer and of the inner axis of a split."""
+    total = prod(atom.extent for atom in atoms)
+    factor = relation.factor
+    if factor is None:
+        assert relation.nparts is not None
+        factor = -(-total // relation.nparts)
+    factor = min(factor, total)
+    within = 1
+    for position in reversed(range(len(atoms))):
+        atom = atoms[position]
+        if factor % within or (
+            factor < within * atom.extent and position and atom.extent % (factor // within)
+        ):
+            break
+        if factor > within * atom.extent:
+            within *= atom.extent
+            continue
+        size = factor // within
+        outer = Atom(Var(relation.outer.name), -(-atom.extent // size), relation.outer)
+        inner = Atom(Var(relation.inner.name), size, relation.inner)
+        parts[atom.var] = Affine({outer.var: size, inner.var: 1})
+        if atom.extent % size:
+            limits.append(Limit(Affine({atom.var: 1}), atom.extent - 1))
+        return [*atoms[:position], outer], [inner, *atoms[position + 1 :]]
+    extents = " x ".join(str(atom.extent) for atom in atoms)
+    raise LoweringError(
+        f"{stage.name}.{relation.parent} is fused from loops of {extents} and cannot be split by "
+        f"{factor}: the parts would not be whole loops"
+    )

@@ -1,0 +1,46 @@
+"""The names of the tensor-expression language: ``from amaranth_vta import te``."""
+
+from __future__ import annotations
+
+from .dtypes import ExpressionError
+from .evaluation import evaluate
+from .expr import IterVar, const
+from .functions import all_of as all
+from .functions import if_then_else, requantize
+from .functions import maximum as max
+from .functions import minimum as min
+from .functions import sum_over as sum
+from .requantization import (
+    SCALE_END,
+    requantization_parameters,
+    requantized,
+    requantizes_as_float32,
+)
+from .schedule import Schedule, ScheduleError, create_schedule, thread_axis
+from .tensor import Tensor, compute, pad, placeholder, reduce_axis
+
+__all__ = [
+    "SCALE_END",
+    "ExpressionError",
+    "IterVar",
+    "Schedule",
+    "ScheduleError",
+    "Tensor",
+    "all",
+    "compute",
+    "const",
+    "create_schedule",
+    "evaluate",
+    "if_then_else",
+    "max",
+    "min",
+    "pad",
+    "placeholder",
+    "reduce_axis",
+    "requantization_parameters",
+    "requantize",
+    "requantized",
+    "requantizes_as_float32",
+    "sum",
+    "thread_axis",
+]

@@ -1,0 +1,44 @@
+"""Where in a user's source a stage or an axis was written."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# Expressions and schedules, and the compiler's entry points beside this folder.
+_FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source line that created a stage or an axis."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{_cell(self.file) or Path(self.file).name}:{self.line}"
+
+
+def _cell(file: str) -> str | None:
+    """The cell of a notebook, as in its margin, if ``file`` is one."""
+    if "IPython" not in sys.modules:
+        return None
+    shell = sys.modules["IPython"].get_ipython()
+    name = shell.compile.format_code_name(file) if shell is not None else None
+    return name[1] if name else None
+
+
+def caller() -> Origin:
+    """The line being executed that called into these folders; those of operators/ are callers."""
+    frame = sys._getframe(1)
+    while _is_own(frame.f_code.co_filename) and frame.f_back is not None:
+        frame = frame.f_back
+    return Origin(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _is_own(file: str) -> bool:
+    return Path(file).parent in _FOLDERS

@@ -1,0 +1,94 @@
+"""Accumulators in one bank and in two: what is read is what was written, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.datapath.accumulators import Accumulators
+from amaranth_vta.sim.testbench.amaranth import simulate
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
+def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
+    """GEMM in one half and ALU in the other, changing over; loads and store's reads between. What
+    GEMM writes the ALU does not read in the same cycle."""
+    config = PRESETS[name]
+    dut = Accumulators(config)
+    rng = np.random.default_rng(1)
+    depth, half = config.acc.depth, config.acc.depth // 2
+    bits = config.acc.element_bits
+    contents = [0] * depth
+    scalars = config.acc.rows * config.acc.columns
+
+    def narrow(value: int) -> int:
+        """The low bits of each scalar."""
+        mask = (1 << config.out_width) - 1
+        return sum(
+            (value >> scalar * config.acc_width & mask) << scalar * config.out_width
+            for scalar in range(scalars)
+        )
+
+    async def fill(ctx: Any) -> None:
+        lanes = len(dut.load_write.lanes)
+        for index in range(depth):
+            value = int.from_bytes(rng.bytes(bits // 8), "little")
+            ctx.set(dut.load_write.enable, 1)
+            ctx.set(dut.load_write.lanes, (1 << lanes) - 1)
+            ctx.set(dut.load_write.index, index)
+            ctx.set(dut.load_write.data, [value])
+            await ctx.tick()
+            contents[index] = value
+        ctx.set(dut.load_write.enable, 0)
+
+    near = [*range(4), *range(half, half + 4)]
+
+    async def check(ctx: Any) -> None:
+        await fill(ctx)
+        for cycle in range(300):
+            gemm_half = cycle // 50 % 2
+            # With one bank, the units take turns as well.
+            units = ["gemm", "alu"] if config.overlap else [["gemm", "alu"][gemm_half]]
+            expected: list[tuple[Any, int]] = []
+            for port in (dut.gemm_read, dut.alu_dst, dut.alu_src, dut.gemm_write, dut.alu_write):
+                ctx.set(port.enable, 0)
+            written_by_gemm = None
+            for unit in units:
+                upper = gemm_half if unit == "gemm" else 1 - gemm_half
+                # Few places, so that a read often meets the write of its own cycle.
+                place = half * upper + int(rng.integers(4))
+                read = dut.gemm_read if unit == "gemm" else dut.alu_dst
+                write = dut.gemm_write if unit == "gemm" else dut.alu_write
+                target = half * upper + int(rng.integers(4))
+                value = int.from_bytes(rng.bytes(bits // 8), "little")
+                ctx.set(write.enable, 1)
+                ctx.set(write.lanes, (1 << len(write.lanes)) - 1)
+                ctx.set(write.index, target)
+                ctx.set(write.data, [value])
+                contents[target] = value
+                written_by_gemm = target if unit == "gemm" else written_by_gemm
+                ctx.set(read.enable, 1)
+                ctx.set(read.index, place)
+                expected.append((read, place))
+            source = int(rng.choice([place for place in near if place != written_by_gemm]))
+            ctx.set(dut.alu_src.enable, 1)
+            ctx.set(dut.alu_src.index, source)
+            expected.append((dut.alu_src, source))
+            await ctx.tick()
+            for port, index in expected:
+                assert ctx.get(port.data[0]) == contents[index], (cycle, index)
+        for port in (dut.gemm_write, dut.alu_write):
+            ctx.set(port.enable, 0)
+        ctx.set(dut.out_read.enable, 1)
+        elements = len(dut.out_read.data)
+        for index in range(depth - elements + 1):
+            ctx.set(dut.out_read.index, index)
+            await ctx.tick()
+            for element in range(elements):
+                got = ctx.get(dut.out_read.data[element])
+                assert got == narrow(contents[index + element]), (index, element)
+
+    simulate(dut, check)

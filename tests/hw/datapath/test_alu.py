@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.datapath.alu import AluLane, AluUnit
+from amaranth_vta.hw.datapath.requantize import RequantizingLane
+from amaranth_vta.hw.isa import BASE_ALU_OPS, AluOp
+from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
+
+CONFIG = PRESETS["tiny"]
+
+
+def wrap(value: int, width: int) -> int:
+    return (value + (1 << width - 1)) % (1 << width) - (1 << width - 1)
+
+
+def operate(operation: AluOp, a: int, b: int, width: int) -> int:
+    """The arithmetic of the instruction set's page, on Python's integers."""
+    match operation:
+        case AluOp.MIN:
+            return min(a, b)
+        case AluOp.MAX:
+            return max(a, b)
+        case AluOp.ADD:
+            return wrap(a + b, width)
+        case AluOp.MUL:
+            return wrap(a * b, width)
+        case AluOp.SHR:
+            if b >= 0:
+                return a >> min(b, width)
+            return wrap(a << min(-b, width), width)
+        case _:
+            raise AssertionError(operation)
+
+
+def interesting(width: int) -> list[int]:
+    low, high = -(1 << width - 1), (1 << width - 1) - 1
+    amounts = [sign * (width + offset) for sign in (1, -1) for offset in (-1, 0, 1)]
+    return [low, low + 1, high, 0, 1, -1, 5, -7, 1 << width - 2, *amounts, 1000, -1000]
+
+
+LANES = {"16": lambda: AluLane(16), "32": lambda: AluLane(32), "extended": RequantizingLane}
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("operation", BASE_ALU_OPS)
+def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane: str) -> None:
+    dut = LANES[lane]()
+    width = len(dut.a)
+
+    async def check(ctx: Any) -> None:
+        ctx.set(dut.operation, operation)
+        if lane == "extended":
+            ctx.set(dut.enable, 1)
+        for a in interesting(width):
+            for b in interesting(width):
+                ctx.set(dut.a, a)
+                ctx.set(dut.b, b)
+                await ctx.tick().repeat(dut.LATENCY)
+                assert ctx.get(dut.result) == operate(operation, a, b, width), (a, b)
+
+    simulate(dut, check)
+
+
+def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list, int]:
+    rng = np.random.default_rng(2)
+    span = 1 << config.acc_width
+    shape = (config.acc.depth, config.acc.rows, config.acc.columns)
+    accumulators = rng.integers(-span // 2, span // 2, shape)
+    want = accumulators.copy()
+    for item in items:
+        if item["error"]:
+            break
+        if item["enable"]:
+            context = item["context"]
+            dst, src = item["indices"]["dst"], item["indices"]["src"]
+            second = want[src].copy()
+            if context["use_immediate"]:
+                second[:] = context["immediate"]
+            operation = AluOp(context["operation"])
+            for row, column in np.ndindex(want[dst].shape):
+                want[dst, row, column] = operate(
+                    operation,
+                    int(want[dst, row, column]),
+                    int(second[row, column]),
+                    config.acc_width,
+                )
+    reads = {"dst_read": accumulators, "src_read": accumulators}
+    dones, cycles = run_unit(AluUnit(config), items, reads, {"write": accumulators}, pauses(gaps))
+    return accumulators, want, dones, cycles
+
+
+def micro_op(
+    dst: int,
+    src: int = 0,
+    *,
+    operation: AluOp = AluOp.ADD,
+    immediate: int | None = None,
+    last: int = 0,
+    error: int = 0,
+    enable: int = 1,
+) -> dict:
+    return {
+        "indices": {"dst": dst, "src": src},
+        "enable": enable,
+        "last": last,
+        "error": error,
+        "context": {
+            "operation": operation,
+            "use_immediate": int(immediate is not None),
+            "immediate": immediate or 0,
+        },
+    }
+
+
+@pytest.mark.parametrize("gaps", [0, 0.5])
+@pytest.mark.parametrize("name", ["tiny", "batch2", "tiny-extended"])
+def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: float) -> None:
+    rng = np.random.default_rng(3)
+    items = [
+        micro_op(
+            int(rng.integers(4)),
+            int(rng.integers(4)),
+            operation=AluOp(int(rng.integers(5))),
+            immediate=int(rng.integers(-40, 40)) if rng.random() < 0.5 else None,
+            last=int(rng.random() < 0.3),
+            enable=int(rng.random() < 0.9),
+        )
+        for _ in range(150)
+    ]
+    got, want, dones, _ = run(PRESETS[name], items, gaps)
+    assert np.array_equal(got, want)
+    assert dones == [0] * sum(item["last"] for item in items)
+
+
+def test_alu_unit_takes_one_independent_micro_op_a_cycle() -> None:
+    items = [micro_op(n % 4, 8 + n % 4) for n in range(60)]
+    *_, cycles = run(CONFIG, items, 0)
+    assert cycles == 60
+
+
+def test_alu_unit_waits_one_cycle_for_what_the_previous_micro_op_writes() -> None:
+    items = [micro_op(0, 8) for _ in range(60)]
+    *_, cycles = run(CONFIG, items, 0)
+    assert cycles == 119
+
+
+def test_alu_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
+    items = [
+        micro_op(1, last=1),
+        micro_op(2),
+        micro_op(3, error=1),
+        micro_op(1),
+        micro_op(2, last=1),
+    ]
+    got, want, dones, _ = run(CONFIG, items, 0)
+    assert np.array_equal(got, want)
+    assert dones == [0, 1]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config, TileMemory
+from amaranth_vta.hw.datapath.gemm import DotProducts, GemmUnit
+from amaranth_vta.sim.programs.corners import CORNERS
+from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
+
+CONFIGS = {
+    "tiny": PRESETS["tiny"],
+    "batch2": PRESETS["batch2"],
+    **{name: CORNERS[name] for name in ("int4 4x8", "acc16")},
+}
+
+
+def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np.ndarray:
+    """Tiles of random scalars, the extreme ones among them."""
+    low, high = -(1 << memory.scalar_width - 1), (1 << memory.scalar_width - 1) - 1
+    tiles = rng.integers(low, high, (count, memory.rows, memory.columns), endpoint=True)
+    tiles[rng.random(tiles.shape) < 0.2] = low
+    return tiles
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
+    config = CONFIGS[name]
+    rng = np.random.default_rng(1)
+    inputs, weights = (random_tiles(rng, memory, 20) for memory in (config.inp, config.wgt))
+    dut = DotProducts(config)
+    got = []
+
+    async def check(ctx: Any) -> None:
+        for cycle in range(20 + DotProducts.LATENCY):
+            if cycle < 20:
+                ctx.set(dut.inp, inputs[cycle].tolist())
+                ctx.set(dut.wgt, weights[cycle].tolist())
+            if cycle >= DotProducts.LATENCY:
+                got.append([list(row) for row in ctx.get(dut.less_one)])
+            await ctx.tick()
+
+    simulate(dut, check)
+    assert np.array_equal(np.array(got) + 1, inputs @ weights.transpose(0, 2, 1))
+
+
+def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
+    """Accumulators as the unit leaves them, as they should be, and what `done` reported."""
+    rng = np.random.default_rng(2)
+    inputs = random_tiles(rng, config.inp, config.inp.depth)
+    weights = random_tiles(rng, config.wgt, config.wgt.depth)
+    accumulators = random_tiles(rng, config.acc, config.acc.depth)
+    want = accumulators.copy()
+    for item in items:
+        if item["error"]:
+            break
+        if item["enable"]:
+            dst, src, wgt = (item["indices"][name] for name in ("dst", "src", "wgt"))
+            product = inputs[src] @ weights[wgt].T
+            kept = 0 if item["context"]["overwrite"] else want[dst]
+            want[dst] = 0 if item["context"]["reset"] else kept + product
+            span = 1 << config.acc_width
+            want[dst] = (want[dst] + span // 2) % span - span // 2
+    reads = {"inp": inputs, "wgt": weights, "acc_read": accumulators}
+    dones, _ = run_unit(GemmUnit(config), items, reads, {"acc_write": accumulators}, pauses(gaps))
+    return accumulators, want, dones
+
+
+def micro_op(
+    dst: int,
+    src: int = 0,
+    wgt: int = 0,
+    *,
+    reset: int = 0,
+    overwrite: int = 0,
+    last: int = 0,
+    error: int = 0,
+    enable: int = 1,
+) -> dict:
+    return {
+        "indices": {"dst": dst, "src": src, "wgt": wgt},
+        "enable": enable,
+        "last": last,
+        "error": error,
+        "context": {"reset": reset, "overwrite": overwrite},
+    }
+
+
+@pytest.mark.parametrize("gaps", [0, 0.5])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gemm_unit_accumulates_whatever_depends_on_what(name: str, gaps: float) -> None:
+    config = CONFIGS[name]
+    rng = np.random.default_rng(3)
+    items = [
+        micro_op(
+            int(rng.integers(3)),  # few accumulators: every distance between dependent micro-ops
+            int(rng.integers(config.inp.depth)),
+            int(rng.integers(config.wgt.depth)),
+            reset=int(rng.random() < 0.1),
+            overwrite=int(rng.random() < 0.2),
+            last=int(rng.random() < 0.3),
+            enable=int(rng.random() < 0.9),
+        )
+        for _ in range(150)
+    ]
+    got, want, dones = run(config, items, gaps)
+    assert np.array_equal(got, want)
+    assert dones == [0] * sum(item["last"] for item in items)
+
+
+def test_gemm_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
+    items = [
+        micro_op(1, last=1),
+        micro_op(2),
+        micro_op(3, error=1),
+        micro_op(1),
+        micro_op(2, last=1),
+    ]
+    got, want, dones = run(PRESETS["tiny"], items, 0)
+    assert np.array_equal(got, want)
+    assert dones == [0, 1]

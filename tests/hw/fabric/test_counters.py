@@ -1,0 +1,42 @@
+"""The bank of counters against sums in Python."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from amaranth_vta.hw.fabric.counters import CounterBank
+from amaranth_vta.sim.testbench.amaranth import simulate
+
+EVENTS = {"first": 1, "second": 4, "third": 1, "fourth": 2, "fifth": 3}
+
+
+def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None:
+    dut = CounterBank(EVENTS)
+
+    async def check(ctx: Any) -> None:
+        generator = random.Random(1)
+        for length in (1, 2, 7, 8, 9, 300):
+            ctx.set(dut.clear, 1)
+            await ctx.tick()
+            ctx.set(dut.clear, 0)
+            ctx.set(dut.counting, 1)
+            totals = dict.fromkeys(EVENTS, 0)
+            for cycle in range(length):
+                for name, width in EVENTS.items():
+                    # All at once at first, so that no flip-flops of a counter overflow.
+                    most = (1 << width) - 1
+                    added = most if cycle < 40 else generator.randint(0, most)
+                    ctx.set(getattr(dut, name), added)
+                    totals[name] += added
+                await ctx.tick()
+                assert not ctx.get(dut.settled)
+            for name in EVENTS:
+                ctx.set(getattr(dut, name), 0)
+            ctx.set(dut.counting, 0)
+            await ctx.tick().until(dut.settled)
+            for number, name in enumerate(EVENTS):
+                ctx.set(dut.index, number)
+                assert ctx.get(dut.value) == totals[name], (length, name)
+
+    simulate(dut, check)

@@ -1,0 +1,273 @@
+"""Whatever happens, the machine stops clean, says why, and runs the next program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.registers import REGISTERS
+from amaranth_vta.sim.machine.dram import MemoryTiming, memory_timing
+from amaranth_vta.sim.machine.host import MismatchError, SimulatedDevice
+from amaranth_vta.sim.machine.pysim import PysimDevice
+from amaranth_vta.sim.machine.rtl.build import machine_library
+from amaranth_vta.sim.machine.rtl.engine import CompiledMachine, RtlDevice
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sw.runtime.device import Fault
+
+TINY = PRESETS["tiny"]
+MEMORY = 0x20000
+PROGRAM = 0x8000
+GOOD = random_program(TINY, seed=3, length=20)
+
+
+class Bench(SimulatedDevice):
+    """The RTL on a memory with any timing, driven by single registers."""
+
+    name = "bench"
+
+    def __init__(self, timing: MemoryTiming) -> None:
+        super().__init__(TINY, MEMORY)
+        self.attach(CompiledMachine(machine_library(TINY), self.memory, timing))
+
+    def put(self, *instructions: isa.Instruction) -> None:
+        encode = isa.instruction_set(TINY).encode
+        self.write(PROGRAM, b"".join(encode(item).to_bytes(16, "little") for item in instructions))
+        self.poke("INSN_ADDR", PROGRAM)
+        self.poke("INSN_COUNT", len(instructions))
+
+    def put_image(self, image: ProgramImage) -> None:
+        self.write(0, image.dram)
+        self.poke("INSN_ADDR", image.insn_addr)
+        self.poke("INSN_COUNT", image.insn_count)
+
+    def poke(self, name: str, value: int) -> None:
+        self._write(name, value)
+
+    def peek(self, name: str) -> int:
+        return self._read(name)
+
+    def command(self, *parts: str) -> None:
+        control = REGISTERS["CONTROL"]
+        self.poke("CONTROL", sum(1 << control.part(part).offset for part in parts))
+
+    @property
+    def status(self) -> set[str]:
+        value = self.peek("STATUS")
+        return {part.name for part in REGISTERS["STATUS"].bits if value >> part.offset & 1}
+
+    def place(self) -> tuple[str, int]:
+        module = REGISTERS["FAULT"].part("module").offset
+        return isa.Module(self.peek("FAULT") >> module & 3).name.lower(), self.peek("FAULT_INSN")
+
+    def settle(self, cycles: int = 20_000) -> None:
+        self.machine.advance(cycles)
+
+
+def runs_correctly(device: SimulatedDevice) -> bool:
+    device.write(0, GOOD.dram)
+    assert device.run(GOOD.insn_addr, GOOD.insn_count).fault is None
+    assert GOOD.expected is not None
+    return np.array_equal(device.read(0, GOOD.dram.size), GOOD.expected)
+
+
+@pytest.mark.parametrize("dram", ["ideal", "ddr", "random:1", "random:4"])
+def test_a_reset_in_the_middle_of_bursts_completes_them_and_the_next_program_runs(
+    dram: str,
+) -> None:
+    bench = Bench(memory_timing(dram))
+    stopped = set()
+    for cycles in range(1, 400, 13):
+        bench.put_image(random_program(TINY, seed=cycles, length=40))
+        bench.command("launch")
+        bench.settle(cycles)
+        bench.command("reset")
+        bench.settle(3000)
+        assert bench.machine.quiet
+        assert not bench.status & {"busy", "draining"}
+        stopped.add("stopped" in bench.status)
+        assert runs_correctly(bench)
+    assert True in stopped
+
+
+def test_a_stopped_run_says_where_it_was() -> None:
+    bench = Bench(MemoryTiming())
+    endless = isa.Alu(uop_end=1, iter_out=16383, iter_in=16383, alu_opcode=2, use_immediate=1)
+    bench.put(isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish())
+    bench.command("launch")
+    bench.settle(500)
+    assert bench.status == {"busy"}
+    bench.command("reset")
+    bench.settle(50)
+    assert bench.status == {"done", "stopped"}
+    assert bench.peek("FAULT") & 7 == 0
+    assert bench.place() == ("compute", 1)
+    bench.command("reset")
+    assert bench.status == set()
+    assert runs_correctly(bench)
+
+
+def test_a_launch_while_busy_is_refused_and_harms_nothing() -> None:
+    bench = Bench(memory_timing("ddr"))
+    bench.put_image(GOOD)
+    bench.command("launch")
+    bench.settle(60)
+    bench.command("launch")
+    assert bench.status == {"busy", "refused"}
+    bench.settle()
+    assert bench.status == {"done", "refused"}
+    assert GOOD.expected is not None
+    assert np.array_equal(bench.read(0, GOOD.dram.size), GOOD.expected)
+    assert runs_correctly(bench)
+    assert bench.status == {"done"}
+
+
+def test_the_interrupt_line_is_masked() -> None:
+    bench = Bench(MemoryTiming())
+    enable = {part.name: 1 << part.offset for part in REGISTERS["INTERRUPT_ENABLE"].bits}
+    bench.put(isa.Finish(), isa.Finish())  # ends at a fault
+    for count, mask, interrupts in (
+        (2, 0, False),
+        (2, enable["fault"], True),
+        (2, enable["done"], True),
+        (1, enable["fault"], False),
+        (1, enable["done"], True),
+    ):
+        bench.poke("INTERRUPT_ENABLE", 0)
+        bench.poke("INSN_ADDR", PROGRAM + 16 * (2 - count))
+        bench.poke("INSN_COUNT", count)
+        bench.poke("INTERRUPT_ENABLE", mask)
+        bench.command("launch")
+        assert bench.machine.advance(500) == interrupts
+        assert "done" in bench.status
+
+
+def test_a_memory_that_never_answers_is_a_timeout_and_the_reset_line_helps() -> None:
+    bench = Bench(MemoryTiming(latency=1 << 40))
+    bench.poke("TIMEOUT", 200)
+    result = bench.run(PROGRAM, 3)
+    assert result.fault == Fault("fetch", 0, "timeout")
+    assert result.cycles is not None
+    assert 200 < result.cycles < 230
+    assert bench.status == set()  # the reset line has been used
+    bench.poke("TIMEOUT", 0)
+    bench.put(isa.Finish())
+    bench.command("launch")
+    bench.settle(5000)
+    assert bench.status == {"busy"}
+
+
+def test_answers_that_come_after_a_timeout_do_no_harm() -> None:
+    bench = Bench(MemoryTiming(latency=700))
+    bench.put_image(GOOD)
+    bench.poke("TIMEOUT", 300)
+    bench.command("launch")
+    bench.settle(400)
+    assert bench.status == {"done", "fault", "draining"}
+    assert bench.peek("FAULT") & 7 == isa.Cause.TIMEOUT
+    bench.command("launch")
+    assert bench.status == {"done", "fault", "draining", "refused"}
+    bench.settle(1000)
+    assert bench.machine.quiet
+    assert bench.status == {"done", "fault", "refused"}
+    bench.poke("TIMEOUT", 800)
+    assert runs_correctly(bench)
+
+
+@pytest.mark.parametrize(
+    ("waits", "module"),
+    [
+        (isa.Load(memory=isa.Memory.INP, x_size=8, y_size=16, x_stride=16), "load"),
+        (isa.Load(memory=isa.Memory.ACC, x_size=8, y_size=16, x_stride=16), "compute"),
+        (isa.Store(x_size=8, y_size=16, x_stride=16), "store"),
+    ],
+)
+def test_a_timeout_is_of_the_module_that_waits(waits: isa.Instruction, module: str) -> None:
+    # The memory moves words for 60 cycles after the launch, enough for fetch, and then for long
+    # not a single one.
+    bench = Bench(MemoryTiming(refresh_period=3000, refresh_stall=2940))
+    bench.put(isa.Load(memory=isa.Memory.INP, x_size=0), waits, isa.Finish())
+    bench.poke("TIMEOUT", 400)
+    result = bench.run(PROGRAM, 3)
+    assert result.fault == Fault(module, 1, "timeout")
+    bench.poke("TIMEOUT", 10_000)
+    assert runs_correctly(bench)
+
+
+def test_a_misaligned_program_is_a_bad_stream_and_the_next_one_runs() -> None:
+    bench = Bench(memory_timing("random:2"))
+    assert bench.run(PROGRAM + 8, 1).fault == Fault("fetch", 0, "bad_stream")
+    assert runs_correctly(bench)
+
+
+def test_counters_are_read_while_a_program_runs_and_start_again_after_it_is_stopped() -> None:
+    bench = Bench(MemoryTiming())
+    endless = isa.Alu(uop_end=1, iter_out=16383, iter_in=16383, alu_opcode=2, use_immediate=1)
+    bench.put(isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish())
+    bench.command("launch")
+    bench.settle(500)
+    first = bench.peek("ALU_BUSY")
+    bench.settle(300)
+    assert 300 < first < first + 300 <= bench.peek("ALU_BUSY") < 1000
+    bench.command("reset")
+    assert runs_correctly(bench)
+    fresh = Bench(MemoryTiming())
+    fresh.write(0, GOOD.dram)
+    expected = fresh.run(GOOD.insn_addr, GOOD.insn_count).counters
+    bench.write(0, GOOD.dram)
+    assert bench.run(GOOD.insn_addr, GOOD.insn_count).counters == expected
+
+
+def test_each_memory_is_found_at_its_base() -> None:
+    bases = {"UOP": 0x1000, "INP": 0x2040, "WGT": 0x3000, "ACC": 0x40C0, "OUT": 0x5000}
+    chance = np.random.default_rng(0)
+    dram = chance.integers(0, 256, 0x6000, np.uint8)
+    dram[bases["UOP"] : bases["UOP"] + 4] = 0
+
+    def program(starts: dict[str, int]) -> list[isa.Instruction]:
+        """``starts`` is where each memory begins, for a machine whose base registers are 0."""
+
+        def load(memory: isa.Memory, base: str, **fields: int) -> isa.Load:
+            start = starts[base] // TINY.memory(memory).element_bytes
+            return isa.Load(memory=memory, dram_base=start, **fields)
+
+        store = starts["OUT"] // TINY.out.element_bytes
+        return [
+            load(isa.Memory.INP, "INP"),
+            load(isa.Memory.WGT, "WGT", push_next=1),
+            load(isa.Memory.UOP, "UOP"),
+            load(isa.Memory.ACC, "ACC"),
+            load(isa.Memory.ACC_8BIT, "OUT", sram_base=1),
+            isa.Gemm(uop_end=1, pop_prev=1, push_next=1),
+            isa.Store(dram_base=store + 4, x_size=2, pop_prev=1),
+            isa.Finish(),
+        ]
+
+    found = []
+    for device in (Bench(MemoryTiming()), FunctionalDevice(TINY, MEMORY)):
+        device.write(0, dram)
+        if isinstance(device, Bench):
+            for name, address in bases.items():
+                device.poke(f"{name}_BASE", address)
+            device.put(*program(dict.fromkeys(bases, 0)))
+        else:
+            encode = isa.instruction_set(TINY).encode
+            words = [encode(item).to_bytes(16, "little") for item in program(bases)]
+            device.write(PROGRAM, b"".join(words))
+        assert device.run(PROGRAM, 8).fault is None
+        found.append(device.read(0, 0x6000))
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], dram)
+
+
+@pytest.mark.parametrize("device", [RtlDevice, PysimDevice])
+def test_software_refuses_a_machine_of_another_configuration(
+    device: type[RtlDevice] | type[PysimDevice],
+) -> None:
+    machine = device(TINY, 4096)
+    machine.config = PRESETS["batch2"]
+    with pytest.raises(MismatchError, match="the machine has LOG_BATCH = 0, but .* for 1"):
+        machine.attach(machine.machine)

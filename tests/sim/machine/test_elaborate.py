@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.machine.elaborate import verilog
+from amaranth_vta.sim.machine.rtl.build import verilator_root
+
+TINY = PRESETS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("verilog") / "vta.v"
+    path.write_text(verilog(TINY))
+    return path
+
+
+def _lint(path: Path) -> str:
+    root = verilator_root()
+    command: list[str | Path] = [root / "bin" / "verilator_bin", "--lint-only", path]
+    environment = {**os.environ, "VERILATOR_ROOT": str(root)}
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False
+    ).stderr
+
+
+def test_verilator_finds_nothing_to_say(tiny_file: Path) -> None:
+    assert _lint(tiny_file) == ""
+
+
+def test_verilator_says_what_is_wrong(tiny_file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "vta.v"
+    text = tiny_file.read_text()
+    driver = re.search(r"  assign irq = .*\n", text)
+    assert driver is not None
+    broken.write_text(text.replace(driver[0], "  assign irq = nothing;\n"))
+    assert "'nothing'" in _lint(broken)
+
+
+@pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is not installed")
+def test_icarus_elaborates_it(tiny_file: Path) -> None:
+    subprocess.run(["iverilog", "-g2005-sv", "-t", "null", "-s", "vta", tiny_file], check=True)
+
+
+def test_the_text_does_not_depend_on_the_process(tiny_file: Path) -> None:
+    program = (
+        "from amaranth_vta.hw.config import PRESETS;"
+        "from amaranth_vta.sim.machine.elaborate import verilog;"
+        "print(verilog(PRESETS['tiny']), end='')"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout == tiny_file.read_text()
+
+
+def test_the_text_names_no_file_and_holds_no_memory_contents(tiny_file: Path) -> None:
+    text = tiny_file.read_text()
+    assert ".py" not in text
+    assert "initial begin" not in text
+
+
+def test_the_ports_have_the_names_that_tools_know(tiny_file: Path) -> None:
+    head = re.search(r"module vta\((.*?)\);", tiny_file.read_text(), re.DOTALL)
+    assert head is not None
+    ports = {port.strip() for port in head[1].split(",")}
+    assert {"clk", "rst", "irq"} < ports
+    assert {"m_axi_awaddr", "m_axi_wstrb", "m_axi_bresp", "m_axi_arlen", "m_axi_rdata"} < ports
+    assert {"s_axil_awaddr", "s_axil_wdata", "s_axil_bvalid", "s_axil_rready"} < ports
+    assert all(port.startswith(("m_axi_", "s_axil_")) for port in ports - {"clk", "rst", "irq"})

@@ -1,0 +1,75 @@
+"""The machine on Amaranth's simulator: the same results as compiled, and the same cycles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.machine.pysim import PysimDevice
+from amaranth_vta.sim.machine.rtl.engine import RtlDevice
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sw.runtime.device import Device, Fault
+
+VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
+TINY = PRESETS["tiny"]
+
+
+def _load_and_store(config: Config) -> list[isa.Instruction]:
+    """Moves vectors through the accumulators, padded on one side."""
+    address = 1024 // config.out.element_bytes
+    return [
+        isa.Load(memory=isa.Memory.ACC_8BIT, dram_base=address, x_size=9, x_pad_0=1, push_next=1),
+        isa.Store(dram_base=2 * address, x_size=10, pop_prev=1),
+        isa.Finish(),
+    ]
+
+
+def _run(device: Device, program: list[isa.Instruction]) -> int | None:
+    encode = isa.instruction_set(device.config).encode
+    device.write(0, b"".join(encode(item).to_bytes(16, "little") for item in program))
+    result = device.run(0, len(program))
+    assert result.fault is None
+    return result.cycles
+
+
+@pytest.mark.parametrize("name", ["tiny-1", "tiny-2", "tiny-corners-1", "tiny-corners-2"])
+def test_a_vector_gives_what_is_expected(name: str) -> None:
+    image = ProgramImage.load(VECTORS / f"{name}.npz")
+    device = PysimDevice(image.config, image.dram.size)
+    device.write(0, image.dram)
+    assert device.run(image.insn_addr, image.insn_count).fault is None
+    np.testing.assert_array_equal(device.read(0, image.dram.size), image.expected)
+
+
+@pytest.mark.parametrize("dram", ["ideal", "ddr", "random:1", "random:2", "random:3"])
+def test_a_run_takes_the_cycles_that_the_compiled_machine_takes(dram: str) -> None:
+    cycles, memories = [], []
+    for make in (PysimDevice, RtlDevice):
+        device = make(TINY, 4096, dram)
+        device.write(1024, np.arange(64, dtype=np.uint8))
+        cycles.append([_run(device, _load_and_store(TINY)) for _ in range(2)])
+        memories.append(device.read(0, 4096))
+    assert cycles[0] == cycles[1]
+    np.testing.assert_array_equal(memories[0], memories[1])
+    stored = memories[0][2048 : 2048 + 10 * TINY.out.element_bytes]
+    assert not stored[: TINY.out.element_bytes].any()
+    assert stored[TINY.out.element_bytes :].tolist() == list(range(9 * TINY.out.element_bytes))
+
+
+def test_a_fault_is_reported_and_the_next_program_runs() -> None:
+    device = PysimDevice(TINY, 4096)
+    encode = isa.instruction_set(TINY).encode
+    device.write(0, encode(isa.Finish(pop_prev=1)).to_bytes(16, "little"))
+    assert device.run(0, 1).fault == Fault("compute", 0, "deadlock")
+    _run(device, [isa.Finish()])
+
+
+def test_waves_are_written(tmp_path: Path) -> None:
+    device = PysimDevice(TINY, 4096, waves=tmp_path / "run.vcd")
+    _run(device, [isa.Finish()])
+    device.close()
+    assert "$enddefinitions" in (tmp_path / "run.vcd").read_text()

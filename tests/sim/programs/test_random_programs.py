@@ -1,0 +1,242 @@
+"""Random programs are legal, free of races, and reach what they are meant to reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.corners import CORNERS
+from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.tokens import tokens_of, without_token
+from amaranth_vta.sw.runtime.device import Fault
+
+VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
+CONFIGS = (
+    PRESETS
+    | CORNERS
+    | {
+        name: ProgramImage.load(VECTORS / f"{name}-corners-1.npz").config
+        for name in ("bus128", "deep8x32", "int4out8")
+    }
+)
+ORDERS = ("program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store")
+
+
+def run(image: ProgramImage, order: str) -> tuple[FunctionalDevice, Fault | None]:
+    device = FunctionalDevice(
+        image.config,
+        image.dram.size,
+        order,
+        report_uninitialized=True,
+        report_races=True,
+        report_false_claims=True,
+    )
+    device.write(0, image.dram)
+    return device, device.run(image.insn_addr, image.insn_count).fault
+
+
+def is_as_expected(image: ProgramImage, device: FunctionalDevice) -> bool:
+    assert image.expected is not None
+    return np.array_equal(device.read(0, image.dram.size), image.expected)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_programs_give_the_same_in_every_order(name: str) -> None:
+    for seed in range(6):
+        image = random_program(CONFIGS[name], seed, deep_tokens=seed == 5)
+        for order in ORDERS:
+            device, fault = run(image, order)
+            assert fault is None, (seed, order)
+            assert device.races == [], (seed, order)
+            assert device.false_claims == [], (seed, order)
+            assert device.uninitialized_reads == [], (seed, order)
+            assert is_as_expected(image, device), (seed, order)
+
+
+def test_the_same_seed_gives_the_same_program_and_others_give_others() -> None:
+    one, again, other = (random_program(PRESETS["tiny"], seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.dram, again.dram)
+    assert one.dram.size != other.dram.size or not np.array_equal(one.dram, other.dram)
+
+
+def test_random_programs_reach_everything() -> None:
+    config = PRESETS["tiny"]
+    decode = isa.instruction_set(config).decode
+    seen: Counter[str] = Counter()
+    written = {memory: np.zeros(depth, bool) for memory, depth in (("ACC", 128), ("INP", 128))}
+    for seed in range(40):
+        image = random_program(config, seed, deep_tokens=seed == 0)
+        seen[f"address {image.insn_addr % 64}"] += 1
+        for bits in image.instruction_bits():
+            match decode(bits):
+                case isa.Load() as load:
+                    seen[isa.Memory(load.memory).name] += 1
+                    if load.elements:
+                        seen["padding"] += load.y_pad_0 + load.x_pad_1 > 0
+                        seen["micro-op padding"] += load.x_pad_0 > 0 and load.memory == 0
+                        seen["padding alone"] += load.y_size == 0
+                        seen["overlap"] += load.y_size > 1 and load.x_stride < load.x_size
+                        name = isa.Memory(load.memory).name
+                        if name in written:
+                            written[name][load.sram_base : load.sram_base + load.elements] = True
+                    else:
+                        seen["empty load"] += 1
+                case isa.Store() as store:
+                    seen["STORE"] += 1
+                    seen["empty store"] += store.elements == 0
+                    seen["overlapping store"] += store.y_size > 1 and store.x_stride < store.x_size
+                case isa.Gemm() as gemm:
+                    seen["empty GEMM"] += gemm.uops == 0
+                    seen["reset"] += gemm.reset
+                    seen["GEMM"] += gemm.uops > 1
+                case isa.Alu() as alu:
+                    seen[isa.AluOp(alu.alu_opcode).name] += alu.uops > 0
+                    seen["immediate"] += alu.use_immediate
+                    seen["register"] += not alu.use_immediate
+                case isa.Finish() as finish:
+                    seen["FINISH with tokens"] += finish.pop_prev + finish.push_next
+    missing = [what for what, count in seen.items() if count < 3]
+    assert not missing
+    assert len(seen) == 4 + len(isa.Memory) - 1 + len(isa.BASE_ALU_OPS) + 14
+    # Both ends of a scratchpad.
+    for elements in written.values():
+        assert elements[0]
+        assert elements[-1]
+
+
+def test_random_programs_use_the_extensions_that_there_are() -> None:
+    config = PRESETS["tiny-extended"]
+    decode = isa.instruction_set(config).decode
+    seen: Counter[str] = Counter()
+    for seed in range(10):
+        for bits in random_program(config, seed).instruction_bits():
+            instruction = decode(bits)
+            if isinstance(instruction, isa.Gemm | isa.Alu) and instruction.uops:
+                name = instruction.opcode.name
+                if isinstance(instruction, isa.Alu):
+                    name = isa.AluOp(instruction.alu_opcode).name
+                seen[f"{name}, independent" if instruction.independent else name] += 1
+            if isinstance(instruction, isa.SetPadding):
+                seen[isa.Padding(instruction.memory).name] += 1
+    for name in ("GEMM", "MULTIPLY", "ADD", "REQUANTIZE"):
+        assert seen[name] > 3
+        assert seen[f"{name}, independent"] > 3
+    for padding in isa.Padding:
+        assert seen[padding.name] > 3
+
+
+def test_deep_tokens_are_deep() -> None:
+    depths = []
+    for seed in range(4):
+        image = random_program(PRESETS["tiny"], seed, deep_tokens=True)
+        waiting: Counter[object] = Counter()
+        events = [(token.giver, token.queue, 1) for token in tokens_of(image)]
+        events += [(token.taker, token.queue, -1) for token in tokens_of(image)]
+        for _, queue, step in sorted(events, key=lambda event: event[0]):
+            waiting[queue] += step
+            depths.append(waiting[queue])
+    assert max(depths) > 150
+
+
+@pytest.mark.parametrize("name", ["tiny", "batch2"])
+def test_each_token_of_a_program_is_needed_or_proved_redundant(name: str) -> None:
+    image = random_program(PRESETS[name], seed=11, length=40)
+    tokens = tokens_of(image)
+    outcomes: Counter[str] = Counter()
+    for token in tokens:
+        shortened = without_token(image, token)
+        assert shortened.insn_count == image.insn_count
+        runs = [run(shortened, order) for order in ORDERS]
+        # Fewer tokens, taken and given in pairs, cannot block a program that others do not.
+        assert all(fault is None for _, fault in runs)
+        races = [device.races for device, _ in runs]
+        differs = any(
+            not is_as_expected(shortened, device) or device.uninitialized_reads
+            for device, _ in runs
+        )
+        # The report of races does not depend on the order in which they are looked for.
+        assert len({bool(found) for found in races}) == 1, str(token)
+        if not races[0]:
+            # Proved redundant: nothing that is shared has lost its order.
+            assert not differs, str(token)
+            outcomes["redundant"] += 1
+        else:
+            outcomes["seen in the results" if differs else "a race without effect"] += 1
+    assert outcomes["redundant"] > 0
+    assert outcomes["seen in the results"] >= 10, outcomes
+    assert outcomes["seen in the results"] >= 2 * outcomes["a race without effect"], outcomes
+
+
+def test_a_token_that_is_never_given_ends_alike_in_every_order() -> None:
+    image = random_program(PRESETS["tiny"], seed=11, length=20)
+    fields = isa.instruction_set(image.config).layouts[isa.Opcode.FINISH]
+    outcomes: Counter[str | None] = Counter()
+    for token in tokens_of(image):
+        bits = image.instruction_bits()
+        name = "push_next" if token.queue[0] < token.queue[1] else "push_prev"
+        bits[token.giver] &= ~fields[name].insert(1)
+        changed = ProgramImage.assemble(image.config, image.dram, image.insn_addr, bits)
+        faults = {run(changed, order)[1] for order in ORDERS}
+        assert len(faults) == 1, str(token)
+        outcomes.update(None if fault is None else fault.cause for fault in faults)
+    # Where tokens are left over in the end, a later one may take the place of the one missing.
+    assert set(outcomes) <= {None, "deadlock"}
+    assert outcomes["deadlock"] > 10
+
+
+def test_a_token_tells_who_gives_and_takes_it() -> None:
+    config = PRESETS["tiny"]
+    program = [
+        isa.Load(memory=isa.Memory.INP, push_next=1),
+        isa.Gemm(uop_end=0, push_prev=1),
+        isa.Gemm(uop_end=0, pop_prev=1, push_next=1),
+        isa.Store(x_size=0, pop_prev=1, push_prev=1),
+        isa.Load(memory=isa.Memory.INP, pop_next=1, push_next=1),
+        isa.Finish(pop_next=1),
+    ]
+    image = ProgramImage.assemble(config, np.zeros(256, np.uint8), 0, program)
+    tokens = tokens_of(image)
+    assert [(token.number, token.giver, token.taker) for token in tokens] == [
+        (0, 0, 2),
+        (0, 1, 4),
+        (0, 2, 3),
+        (0, 3, 5),
+    ]
+    assert str(tokens[1]) == ("token 0 from compute to load, given by instruction 1, taken by 4")
+    decode = isa.instruction_set(config).decode
+    for token in tokens:
+        changed = [decode(bits) for bits in without_token(image, token).instruction_bits()]
+        differing = [
+            index for index, (a, b) in enumerate(zip(program, changed, strict=True)) if a != b
+        ]
+        assert differing == sorted((token.giver, token.taker))
+        assert tokens_of(without_token(image, token)) == [
+            other for other in tokens if other != token
+        ]
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_faulty_programs_are_reported_alike_in_every_order(kind: str) -> None:
+    for name in ("tiny", "batch2", "int4", "pynq", "tiny-extended"):
+        for seed in range(3):
+            image, fault = random_faulty_program(PRESETS[name], kind, seed)
+            assert fault.cause in kind or (kind, fault.cause) in {
+                ("transfer_out_of_range", "index_out_of_range"),
+                ("uop_out_of_range", "index_out_of_range"),
+                ("operand_out_of_range", "index_out_of_range"),
+                ("finish_before_the_end", "bad_stream"),
+                ("no_finish_at_the_end", "bad_stream"),
+            }
+            assert image.expected is None
+            for order in ORDERS:
+                device = FunctionalDevice(image.config, image.dram.size, order)
+                device.write(0, image.dram)
+                assert device.run(image.insn_addr, image.insn_count).fault == fault, (seed, order)

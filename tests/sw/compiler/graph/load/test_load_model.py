@@ -1,0 +1,107 @@
+"""What is wrong with a model is said in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from amaranth_vta.sw.compiler.graph.load.load_model import load_network, open_batch, read_model
+from amaranth_vta.sw.runtime.network.model import ModelError
+
+Make = Callable[..., Any]
+DIGITS = Path(__file__).parents[5] / "examples/digits/digits.onnx"
+
+
+def test_an_open_first_dimension_becomes_the_batch() -> None:
+    model = read_model(DIGITS)
+    assert open_batch(model)
+    network = load_network(model, 4)
+    assert network.types["image"].shape == (4, 1, 8, 8)
+    assert network.types["logits"].shape == (4, 10)
+
+
+def test_a_model_can_be_given_as_bytes_and_as_an_object() -> None:
+    model = read_model(DIGITS.read_bytes())
+    assert read_model(model) is model
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"none\.onnx cannot be read: No such file"):
+        read_model(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("data", [b"hello", b"\x00" * 100, DIGITS.read_bytes()[:1000]])
+def test_what_is_no_model_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=r"bad\.onnx is (not an ONNX model|damaged)"):
+        read_model(path)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    path.touch()
+    with pytest.raises(ModelError, match="is damaged: it does not say which opset"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("opset", [7, 99])
+def test_an_opset_that_is_not_supported_is_refused(qdq: Make, opset: int) -> None:
+    model = qdq((1, 4)).qdq(2**-5).model(opset)
+    with pytest.raises(ModelError, match=rf"the model uses opset {opset} of ONNX; 13 to "):
+        read_model(model)
+
+
+def test_an_operator_that_does_not_exist_is_refused(qdq: Make) -> None:
+    with pytest.raises(ModelError, match=r"the model is damaged: .*Convolve"):
+        read_model(qdq((1, 4)).node("Convolve").model())
+
+
+def test_a_node_that_reads_what_is_not_there_is_refused(qdq: Make) -> None:
+    with pytest.raises(ModelError, match=r"the model is damaged: .*ghost"):
+        read_model(qdq((1, 4)).node("Add", "ghost").model())
+
+
+def test_an_open_size_of_images_is_refused(qdq: Make) -> None:
+    model = qdq((1, 3, "height", 8)).qdq(2**-5).model()
+    with pytest.raises(
+        ModelError, match=r"input x: dimension 2 \(height\) is open; only the first"
+    ):
+        load_network(model, 1)
+
+
+def test_an_input_without_a_shape_is_refused(qdq: Make) -> None:
+    model = qdq((1, 3)).qdq(2**-5).model()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ModelError, match="input x has no shape"):
+        load_network(model, 1)
+
+
+def test_shapes_that_contradict_each_other_are_refused(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    model = graph.node("Add", graph.weights(5)).model()
+    with pytest.raises(ModelError, match=r"the model contradicts itself: .*add"):
+        load_network(model, 1)
+
+
+def test_weights_in_a_file_that_is_missing_are_reported(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "external",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [weight],
+    )
+    path = tmp_path / "model.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path, save_as_external_data=True, location="data.bin", size_threshold=0)
+    (tmp_path / "data.bin").unlink()
+    with pytest.raises(ModelError, match=r"model\.onnx (cannot be read|is not an ONNX model)"):
+        read_model(path)

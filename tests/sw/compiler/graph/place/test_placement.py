@@ -1,0 +1,292 @@
+"""What fits is placed on the machine, and for the rest the reason is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.session import Session
+from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
+from amaranth_vta.sw.compiler.graph.layers.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.load.load_model import load_network
+from amaranth_vta.sw.compiler.graph.place.placement import place
+from amaranth_vta.sw.runtime.network.model import ModelError
+
+Make = Callable[..., Any]
+EXTENDED = PRESETS["pynq-extended"]
+
+
+def placed(model: onnx.ModelProto, config: Config = PRESETS["pynq"]) -> dict[str, str]:
+    """For each operator that is no quantization ``machine`` or the reason why it is not."""
+    placement = place(canonical(load_network(model, config.batch)), config)
+    result = {}
+    for item in placement.items:
+        if isinstance(item, Layer):
+            result[item.operator] = "machine"
+        elif not item.node.operator.endswith("quantizeLinear"):
+            result[item.node.operator] = item.reason
+    return {name: what for name, what in result.items() if name != "QuantizeLinear"}
+
+
+def convolution(qdq: Make, output_scale: float = 2**-3, zero: int = 0) -> Any:
+    return qdq((1, 3, 8, 8)).qdq(2**-5, zero).conv(3, 5).node("Relu").qdq(output_scale)
+
+
+def test_a_convolution_with_its_clip_is_on_the_machine(qdq: Make) -> None:
+    assert placed(convolution(qdq).model()) == {"QLinearConv": "machine"}
+
+
+@pytest.mark.parametrize(
+    ("output_scale", "reason"),
+    [
+        (0.1, "its scale 0.00488281 is not a power of two"),
+        (2**-13, "its scale 2^2 is not within 2^-16 and 1"),
+        (2**6, "its scale 2^-17 is not within 2^-16 and 1"),
+    ],
+)
+def test_scales_that_no_shift_gives_are_the_hosts(
+    qdq: Make, output_scale: float, reason: str
+) -> None:
+    assert placed(convolution(qdq, output_scale).model()) == {
+        "QLinearConv": reason,
+        "Clip": "it follows an operator on the host",
+    }
+
+
+def test_scales_that_differ_between_channels_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[2**-6, 2**-7])).qdq(2**-3)
+    assert placed(graph.model()) == {"QLinearConv": "its scale differs from channel to channel"}
+
+
+def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(0.031)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[0.013, 0.017])).node("Relu").qdq(0.1, 7)
+    assert placed(graph.model(), EXTENDED) == {"QLinearConv": "machine"}
+    # Products in fixed point are what they are in float32, unless a scale is too large or small.
+    graph = qdq((1, 3, 8, 8)).qdq(1e3).conv(3, 5).qdq(1e-3)
+    reason = placed(graph.model(), EXTENDED)["QLinearConv"]
+    assert reason.startswith("REQUANTIZE by the scale ")
+    assert " of channel 0 differs from float32 for sums from -" in reason
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_zero_points_go_into_the_bias(qdq: Make, dtype: Any) -> None:
+    """On the base machine too, but for an odd one of the result: halves would go to odd."""
+    low = np.iinfo(dtype).min
+    assert_exact(qdq((1, 3, 8, 8), dtype).qdq(2**-5, low + 3).conv(3, 5).qdq(2**-3, low + 130))
+    graph = qdq((1, 3, 8, 8), dtype).qdq(2**-5).conv(3, 5).qdq(2**-3, low + 131)
+    reason = "the zero point 3 is odd: halves would be rounded to odd"
+    assert placed(graph.model()) == {"QLinearConv": reason}
+
+
+def test_padding_with_a_zero_point_needs_a_machine_that_can(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 5).qdq(2**-3, 4)
+    graph.conv(5, 4, pads=[1, 1, 1, 1]).qdq(2**-1)
+    model = graph.model()
+    reason = "it pads with its zero point, and the machine with zeros"
+    assert placed(model) == {"QLinearConv": reason}
+    assert placed(model, EXTENDED) == {"QLinearConv": "machine"}
+
+
+def test_a_zero_point_of_weights_is_taken_off_if_they_remain_int8(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    assert_exact(graph.node("Conv", graph.weights(2, 3, 3, 3, zero=1)).qdq(2**-3))
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(2, 3, 3, 3, zero=-100)).qdq(2**-3)
+    reason = "its weights, their zero point taken off, are not int8"
+    assert placed(graph.model()) == {"QLinearConv": reason}
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(4, 2), (12, 12), (9, 3), (8, 4)])
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_groups_are_exact(qdq: Make, channels: int, groups: int, config: str) -> None:
+    graph = qdq((1, channels, 8, 8)).qdq(2**-5)
+    weights = graph.weights(2 * channels, channels // groups, 3, 3)
+    graph.node("Conv", weights, group=groups, pads=[1, 1, 0, 1], strides=[2, 1]).qdq(2**-3)
+    assert_exact(graph, config=config)
+
+
+AVERAGES: list[tuple[str, dict[str, Any]]] = [
+    ("GlobalAveragePool", {}),
+    ("ReduceMean", {"axes": [2, 3]}),
+    ("ReduceMean", {"axes": [-1, -2], "keepdims": 0}),
+    ("AveragePool", {"kernel_shape": [2, 3], "strides": [2, 1]}),
+    ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 0, 1, 1], "count_include_pad": 1}),
+]
+
+
+@pytest.mark.parametrize(("operator", "attributes"), AVERAGES)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_averages_are_exact(qdq: Make, operator: str, attributes: Any, dtype: Any) -> None:
+    graph = qdq((1, 3, 8, 8), dtype).qdq(0.031).conv(3, 6).node("Relu").qdq(0.07, 21)
+    graph.node(operator, **attributes).qdq(0.043, 17)
+    assert_exact(graph, config="tiny-extended")
+
+
+def test_averages_of_windows_of_different_sizes_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    reason = "the machine has no AveragePool"
+    assert placed(graph.qdq(2**-3).model())["AveragePool"] == reason
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("clamp", [[], [0.0, 2.5], [0.0]])
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_additions_are_exact(qdq: Make, dtype: Any, clamp: list[float], config: str) -> None:
+    graph = qdq((1, 3, 8, 8), dtype).qdq(2**-5).conv(3, 5).qdq(2**-3)
+    branch = graph.value
+    graph.conv(5, 5, 1).qdq(2**0, 6)
+    graph.node("Add", branch)
+    if clamp:
+        bounds = [graph.constant(bound, np.float32) for bound in clamp]
+        graph.node("Clip", *bounds)
+    graph.qdq(0.61, 9)
+    assert_exact(graph, {"QLinearConv", "Add"}, config)
+
+
+def test_operands_from_the_host_are_read_as_it_has_them(qdq: Make) -> None:
+    graph = qdq((1, 5, 8, 8)).qdq(2**-5)
+    branch = graph.value
+    graph.node("Sigmoid").qdq(2**-7).node("Add", branch).qdq(2**-4)
+    with Session(graph.model(), "tiny") as session:
+        assert session.check({"x": graph.images(1)}).ok
+        assert not [layer for layer in session.layers if layer.operator == "layout"]
+        assert {layer.placed_on for layer in session.layers if layer.operator == "Add"} == {
+            "machine"
+        }
+
+
+def test_additions_that_the_machine_cannot_do_have_a_reason(qdq: Make) -> None:
+    graph = convolution(qdq)
+    graph.node("Add", graph.constant(np.ones((1, 5, 1, 1)), np.float32)).qdq(2**-3)
+    assert placed(graph.model())["Add"] == "its operand c13 is in float"
+    graph = convolution(qdq)
+    graph.node("Add", graph.value)
+    assert placed(graph.model())["Add"] == "its result is not quantized to 8 bits at one scale"
+    graph = convolution(qdq)
+    branch = graph.value
+    graph.node("GlobalAveragePool").qdq(2**-3).node("Add", branch).qdq(2**-3)
+    assert placed(graph.model())["Add"] == (
+        "its operands have different shapes: (1, 5, 1, 1) and (1, 5, 6, 6)"
+    )
+
+
+def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("Conv", graph.weights(3, 3, 1, 1), graph.bias(3, 2**-9)).node("Sin")
+    result = placed(graph.model())
+    assert result["Conv"].startswith("Conv is in float: it is not between DequantizeLinear")
+    assert result["Sin"] == "the machine has no Sin"
+
+
+def test_transposed_convolutions_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq)
+    model = graph.node("ConvTranspose", graph.weights(5, 3, 2, 2)).qdq(2**-3).model()
+    reason = "it sums in float: ONNX has no form of it on integers"
+    assert placed(model)["ConvTranspose"] == reason
+
+
+def test_sums_that_could_wrap_are_the_hosts(qdq: Make) -> None:
+    narrow = replace(PRESETS["tiny"], log_acc_width=4, log_acc_buff_size=10)
+    assert placed(convolution(qdq).model(), narrow)["QLinearConv"] == (
+        "its sums can exceed 16-bit accumulators"
+    )
+
+
+def test_integers_wider_than_the_machines_are_the_hosts(qdq: Make) -> None:
+    assert placed(convolution(qdq).model(), PRESETS["int4"])["QLinearConv"] == (
+        "integers of 8 bits do not fit the 4-bit inputs of this machine"
+    )
+
+
+def test_pooling_with_padding_needs_values_that_are_not_negative(qdq: Make) -> None:
+    pads = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("MaxPool", **pads)
+    reason = "the machine pads with zeros, and what it holds may be negative"
+    assert placed(graph.qdq(2**-5).model()) == {"MaxPool": reason}
+    extended = {"MaxPool": "machine"}
+    assert placed(graph.model(), PRESETS["pynq-extended"]) == extended
+    graph = convolution(qdq).node("MaxPool", **pads).node("MaxPool", **pads)
+    assert placed(graph.qdq(2**-3).model()) == {"QLinearConv": "machine", "MaxPool": "machine"}
+
+
+def test_pooling_over_gaps_is_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]).qdq(2**-3)
+    assert placed(graph.model())["MaxPool"] == "its window has gaps"
+
+
+def test_weights_for_other_channels_are_refused(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(4, 5).qdq(2**-3)
+    with pytest.raises(ModelError, match="conv.*: its weights are for 4 channels, its input .* 3"):
+        placed(graph.model())
+
+
+@pytest.mark.parametrize("attributes", [{"auto_pad": "SAME_UPPER"}, {"auto_pad": "SAME_LOWER"}])
+def test_automatic_padding_is_what_onnx_runtime_makes_of_it(qdq: Make, attributes: Any) -> None:
+    graph = qdq((1, 3, 8, 7)).qdq(2**-5)
+    weight = graph.weights(5, 3, 4, 2)
+    graph.node("Conv", weight, graph.bias(5, 2**-11), strides=[2, 1], **attributes).qdq(2**-3)
+    assert_exact(graph, {"QLinearConv"})
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_pooling_with_a_last_window_beyond_the_edge_is_exact(qdq: Make, size: int) -> None:
+    graph = qdq((1, 3, size, size)).qdq(2**-5).conv(3, 5).node("Relu")
+    graph.qdq(2**-3).node("MaxPool", kernel_shape=[2, 3], strides=[2, 2], ceil_mode=1).qdq(2**-3)
+    assert_exact(graph, {"QLinearConv", "MaxPool"})
+
+
+def test_a_network_that_goes_back_and_forth_is_exact(qdq: Make) -> None:
+    """Machine, host, machine; and a second reader."""
+    graph = qdq(("n", 3, 8, 8)).qdq(2**-5).conv(3, 5, pads=[1, 1, 1, 1]).qdq(2**-3)
+    branch = graph.value
+    graph.node("Sigmoid").qdq(0.007).conv(5, 5, 1).node("Relu").qdq(2**-4)
+    graph.node("Add", branch).qdq(2**-3).conv(5, 6).qdq(2**-1)
+    graph.node("Flatten")
+    graph.node("Gemm", graph.weights(9, 216), transB=1).qdq(2**3)
+    assert_exact(graph, {"QLinearConv", "Add"})
+
+
+def assert_exact(
+    graph: Any, on_machine: Collection[str] = frozenset({"QLinearConv"}), config: str = "tiny"
+) -> None:
+    with Session(graph.model(), config) as session:
+        report = session.check({"x": graph.images(2)})
+        placed = {layer.operator for layer in session.layers if layer.placed_on == "machine"}
+    assert report.ok
+    assert np.unique(report.outputs["y"]).size > 3
+    assert placed == on_machine
+
+
+def test_pooling_of_negative_values_is_exact_where_padding_has_a_value(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 7)).qdq(2**-5).conv(3, 5).qdq(2**-3)
+    graph.node("MaxPool", kernel_shape=[3, 2], pads=[2, 1, 1, 0]).qdq(2**-3)
+    assert_exact(graph, {"QLinearConv", "MaxPool"}, "tiny-extended")
+
+
+def test_a_reshape_that_moves_elements_between_channels_is_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq)
+    graph.node("Reshape", graph.constant([1, 9, 5, 4], np.int64))
+    model = graph.qdq(2**-3).model()
+    assert placed(model)["Reshape"] == "it changes the layout"
+
+
+def test_a_flattened_image_is_another_name_for_it(qdq: Make) -> None:
+    graph = convolution(qdq).node("Flatten")
+    graph.node("Gemm", graph.weights(9, 180), transB=1).qdq(2**-1)
+    network = canonical(load_network(graph.model(), 1))
+    placement = place(network, PRESETS["pynq"])
+    assert not [
+        item
+        for item in placement.items
+        if isinstance(item, HostNode) and item.node.operator in ("Flatten", "Reshape")
+    ]
+    (dense,) = [item for item in placement.items if isinstance(item, Layer) and item.macs == 1620]
+    assert dense.sources[0].image == (1, 5, 6, 6)

@@ -1,0 +1,80 @@
+"""Which kernels may claim to be independent: loop nests as text, in and out."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
+from amaranth_vta.sw.compiler.nest.ir import Kernel, walk
+from amaranth_vta.sw.compiler.nest.parse import parse
+from amaranth_vta.sw.compiler.passes.mark_independent import mark_independent
+
+EXTENDED = PRESETS["tiny-extended"]
+# Compute waits for everything before it loads accumulators; what follows may claim something.
+HEAD = """\
+def function(x: int8[8, 1, 4], w: int8[4, 4], p: int32[8, 1, 4]):
+    x_buf = allocate(inp, int8, [8, 1, 4], base=0)
+    w_buf = allocate(wgt, int8, [4, 4], base=0)
+    low = allocate(acc, int32, [8, 1, 4], base=0)
+    high = allocate(acc, int32, [8, 1, 4], base=64)
+    load_buffer_2d(p, 0, x_size=8, y_size=1, x_stride=8, sram_index=high, memory=ACC)
+"""
+LOAD = (
+    "load_buffer_2d(x, 0, x_size=2, y_size=1, x_stride=2, x_pad_before=1{value}, "
+    "sram_index=x_buf, memory=INP)"
+)
+
+
+def gemm(target: str) -> str:
+    return f"with push_gemm():\n    uop_push(dst={target}, src=x_buf, wgt=w_buf)"
+
+
+def alu(target: str, operand: str) -> str:
+    return f"with push_alu():\n    uop_push(dst={target}, {operand})"
+
+
+def claims(*statements: str) -> list[bool]:
+    """The claims of the kernels in ``statements``, in their order."""
+    function = parse(HEAD + indent("\n".join(statements), "    "))
+    marked = mark_independent(function, EXTENDED)
+    return [part.independent for part in walk(marked.body) if isinstance(part, Kernel)]
+
+
+def test_kernels_that_touch_different_accumulators_are_independent() -> None:
+    assert claims(gemm("low"), alu("high", "immediate=1, op=ADD")) == [True, True]
+    assert claims(gemm("low"), alu("high", "src=high + 1, op=ADD")) == [True, True]
+
+
+def test_the_alu_waits_for_what_gemm_writes() -> None:
+    assert claims(gemm("low + 3"), alu("low + 3", "immediate=1, op=ADD")) == [True, False]
+    assert claims(gemm("low + 3"), alu("high", "src=low + 3, op=ADD")) == [True, False]
+    assert claims(gemm("low + 3"), alu("high", "src=low + 2, op=ADD")) == [True, True]
+
+
+def test_the_alu_waits_for_all_parameters_of_a_requantization() -> None:
+    for behind in range(REQUANTIZE_PARAMETERS + 1):
+        requantize = alu("high", "src=low + 1, op=REQUANTIZE")
+        independent = behind == REQUANTIZE_PARAMETERS
+        assert claims(gemm(f"low + {1 + behind}"), requantize) == [True, independent]
+
+
+def test_gemm_waits_for_what_the_alu_reads_and_writes() -> None:
+    assert claims(alu("high", "src=low + 3, op=ADD"), gemm("low + 3")) == [True, False]
+    assert claims(alu("high", "src=low + 3, op=ADD"), gemm("high")) == [True, False]
+    assert claims(alu("high", "src=low + 3, op=ADD"), gemm("low + 2")) == [True, True]
+
+
+@pytest.mark.parametrize("value", ["", ", pad_value=-3"])
+def test_a_load_of_inputs_makes_nobody_wait(value: str) -> None:
+    between = LOAD.format(value=value)
+    assert claims(gemm("low"), between, alu("high", "src=low, op=ADD")) == [True, False]
+
+
+def test_a_claim_holds_in_every_iteration() -> None:
+    kernels = "\n".join((alu("high", "src=low + o, op=ADD"), gemm("low + 5")))
+    assert claims("for o in range(5):\n" + indent(kernels, "    ")) == [True, True]
+    # In the last one the ALU reads what GEMM, an iteration before, writes.
+    assert claims("for o in range(6):\n" + indent(kernels, "    ")) == [False, False]

@@ -1,0 +1,153 @@
+"""The model by which schedules are chosen: its parts, and what it says of schedules beside what
+the compiled machine takes for them."""
+
+from __future__ import annotations
+
+import pytest
+
+import amaranth_vta as vta
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.machine.dram import memory_timing
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators import dense as matmul
+from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv
+from amaranth_vta.sw.compiler.operators.conv2d.cost import estimated
+from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.tuner import cost_model as model
+from amaranth_vta.sw.compiler.tuner.cost_model import Pipeline, TakingTurns
+from amaranth_vta.sw.runtime.command import Runtime
+
+TINY = PRESETS["tiny-extended"]
+SHIFT = Requantize(5, -128, 127)
+
+
+def test_the_memory_of_the_model_is_that_of_the_simulators() -> None:
+    ddr = memory_timing("ddr")
+    assert (ddr.latency, ddr.reads_outstanding) == (model.READ_LATENCY, model.READS_OUTSTANDING)
+    assert 1 - ddr.refresh_stall / ddr.refresh_period == model.BUS_SHARE
+
+
+def test_long_rows_take_the_whole_bus_and_short_ones_wait_for_the_memory() -> None:
+    size = TINY.bus_bytes
+    assert model.bus_cycles(TINY, 4, 100 * size) == pytest.approx(400 / model.BUS_SHARE)
+    # Eight are under way at a time, one word each: seven times the latency, and a word.
+    assert model.bus_cycles(TINY, 57, size) == 7 * (48 + 1) + 1
+    assert model.bus_cycles(TINY, 57, size, reads=False) == pytest.approx(57 / model.BUS_SHARE)
+
+
+def test_loads_run_beside_gemm_as_far_as_there_are_copies() -> None:
+    cycles = {}
+    for copies in (1, 2):
+        pipeline = Pipeline(TINY)
+        buffer = TakingTurns(pipeline, copies)
+        for _ in range(10):
+            buffer.load(1, 380 * TINY.bus_bytes, None)
+            buffer.use(pipeline.gemm(500, [buffer.loaded]))
+        estimate = pipeline.estimate()
+        assert estimate.gemm == 5000
+        assert estimate.bus == pytest.approx(3800 / model.BUS_SHARE)
+        cycles[copies] = estimate
+    assert cycles[1].cycles > 5000 + 3800 + 1000
+    assert cycles[2].waits == pytest.approx(0, abs=1)
+    assert cycles[2].cycles < 5000 + 400 + 200
+
+
+@pytest.mark.parametrize(("config", "beside"), [("tiny", False), ("tiny-extended", True)])
+def test_the_alu_runs_beside_gemm_where_the_machine_can(config: str, beside: bool) -> None:
+    pipeline = Pipeline(PRESETS[config])
+    for _ in range(10):
+        pipeline.alu(100, [pipeline.gemm(100, [])])
+    cycles = pipeline.estimate().cycles
+    assert (cycles < 1400) == beside
+    assert cycles > (1000 if beside else 2000)
+
+
+def test_stores_share_the_bus_with_loads() -> None:
+    alone, together = Pipeline(TINY), Pipeline(TINY)
+    alone.load(1, 1000 * TINY.bus_bytes)
+    together.load(1, 1000 * TINY.bus_bytes)
+    together.store(1, 1000 * TINY.bus_bytes, [])
+    assert together.estimate().cycles > 1.9 * alone.estimate().cycles
+
+
+CONVOLUTION = Conv2d(1, 4, 4, 14, 14, (3, 3), Rescale(), pads=(1, 1, 1, 1))
+STRIDED = Conv2d(1, 4, 8, 14, 14, (1, 1), Rescale(), strides=(2, 2))
+BY_SHIFT = Conv2d(1, 6, 4, 12, 12, (1, 1), SHIFT)
+# What each is cut into, and by how much its estimate may differ from what is measured.
+CASES: list[tuple[Conv2d, Conv2dKnobs | None, float] | tuple[Dense, DenseKnobs | None, float]] = [
+    (CONVOLUTION, None, 0.03),
+    (CONVOLUTION, Conv2dKnobs(1, 7, 2, 1, 3, True, True, True), 0.05),
+    (CONVOLUTION, Conv2dKnobs(2, 2, 7, 1, 3, True, True, True), 0.05),
+    (CONVOLUTION, Conv2dKnobs(4, 7, 4, 1, 1, True, True, False), 0.05),
+    (STRIDED, None, 0.10),
+    (STRIDED, Conv2dKnobs(8, 1, 4, 4, 1, False, True, True), 0.10),
+    (BY_SHIFT, None, 0.15),
+    (BY_SHIFT, Conv2dKnobs(2, 3, 4, 6, 1, True, False, False), 0.15),
+    (Dense(1, 32, 12, Rescale()), None, 0.10),
+    (Dense(12, 16, 8, Rescale()), None, 0.05),
+    (Dense(12, 16, 8, SHIFT), DenseKnobs(4, 4, 8, True), 0.10),
+]
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[tuple[float, float]]:
+    """Estimated and measured cycles of each case."""
+    env, found = Environment(TINY), list[tuple[float, float]]()
+    for workload, knobs, _ in CASES:
+        if isinstance(workload, Conv2d):
+            chosen = knobs or conv.choose(workload, TINY).estimates[0][1]
+            assert isinstance(chosen, Conv2dKnobs)
+            estimate = estimated(workload, TINY, chosen)
+            function = conv2d(workload, env, chosen)
+        else:
+            cut = knobs or matmul.choose(workload, TINY).estimates[0][1]
+            assert isinstance(cut, DenseKnobs)
+            estimate = matmul.estimated(workload, TINY, cut)
+            function = dense(workload, env, cut)
+        found.append((estimate.cycles, cycles_of(function)))
+    return found
+
+
+def cycles_of(function: Function) -> int:
+    runtime = Runtime(open_device("rtl", function.config, 1 << 20, dram="ddr"))
+    buffers = [runtime.allocate(function.nbytes(i), a.name) for i, a in enumerate(function.args)]
+    function.run_on(runtime, *buffers)
+    cycles = runtime.synchronize().cycles
+    assert cycles is not None
+    return cycles
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_estimates_are_near_what_is_measured(
+    number: int, measured: list[tuple[float, float]]
+) -> None:
+    predicted, cycles = measured[number]
+    assert predicted == pytest.approx(cycles, rel=CASES[number][2])
+
+
+def test_estimates_rank_schedules_of_one_operator_as_they_are_measured(
+    measured: list[tuple[float, float]],
+) -> None:
+    for workload in (CONVOLUTION, STRIDED, BY_SHIFT):
+        of_one = [pair for pair, case in zip(measured, CASES, strict=True) if case[0] == workload]
+        assert len(of_one) > 1
+        for predicted, cycles in of_one:
+            for other_predicted, other_cycles in of_one:
+                if cycles < 0.97 * other_cycles:
+                    assert predicted < other_predicted
+
+
+def test_a_choice_is_explained_by_what_was_considered_and_what_bounds_it() -> None:
+    env = Environment(TINY)
+    lines = str(vta.explain(CONVOLUTION, env)).splitlines()
+    assert " ".join(lines[0].split()) == "cycles gemm alu bus fill waits drain limit knobs"
+    chosen = lines[1].split()
+    assert [chosen[1], chosen[7]] == ["29,008", "gemm"]
+    assert "in_turn" in chosen
+    assert "others fit, the best of them about" in lines[-1]
+    assert "rows=1" in str(vta.explain(Dense(1, 32, 12, SHIFT), env))
