@@ -1,13 +1,12 @@
-"""Single instructions against an interpreter that does one scalar at a time.
+"""Single instructions on NumPy arrays against `ScalarMachine`, which does one scalar at a time.
 
-The interpreter follows the page of the instruction set and shares no code with the model: Python
+The scalar machine is the definition of the instruction set and shares no code with the model: Python
 integers in lists, and a bytearray.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.execution import ExecutionFault, Executor
+from amaranth_vta.sim.model.scalar import ScalarMachine
 
 MEMORY_BYTES = 2048
 # Few and small elements, in which indices meet often.
@@ -53,172 +53,13 @@ PADDED = [
 ]
 
 
-class Interpreter:
-    def __init__(self, config: Config, executor: Executor) -> None:
-        self.config = config
-        self.memory = bytearray(executor.memory.tobytes())
-        self.scratchpads = {
-            name: [element.reshape(-1).tolist() for element in scratchpad.tiles]
-            for name, scratchpad in vars(executor).items()
-            if name in ("uop", "inp", "wgt", "acc")
-        }
-        # The bits that LOADs of memory ids 6 and 7 have set.
-        self.pads = {6: 0, 7: 0}
-
-    # LOAD and STORE.
-
-    def scalar(self, address: int, number: int, width: int, signed: bool) -> int:
-        """The ``number``-th scalar of the element at byte ``address``."""
-        bit = number * width
-        value = 0
-        for position in range(width):
-            at = bit + position
-            value |= (self.memory[address + at // 8] >> at % 8 & 1) << position
-        return value - (1 << width) if signed and value >> width - 1 else value
-
-    def pad_scalar(self, memory: Memory) -> int:
-        """Of micro-ops zero; else the low bits of what was set for the memory's module."""
-        if memory is Memory.UOP:
-            return 0
-        inputs = memory in (Memory.INP, Memory.WGT)
-        width = self.config.memory(memory).scalar_width if inputs else self.config.acc_width
-        low = self.pads[6 if inputs else 7] % (1 << width)
-        return low - (1 << width) if low >> width - 1 else low
-
-    def load(self, load: Load) -> None:
-        if load.x_size == 0:
-            return
-        names = {Memory.UOP: "uop", Memory.INP: "inp", Memory.WGT: "wgt"}
-        target = self.scratchpads[names.get(Memory(load.memory), "acc")]
-        source = self.config.memory(Memory(load.memory))
-        scalars = source.rows * source.columns
-        padding = [self.pad_scalar(Memory(load.memory))] * scalars
-        at = load.sram_base
-        for y in range(-load.y_pad_0, load.y_size + load.y_pad_1):
-            for x in range(-load.x_pad_0, load.x_size + load.x_pad_1):
-                if 0 <= y < load.y_size and 0 <= x < load.x_size:
-                    address = (load.dram_base + y * load.x_stride + x) * source.element_bytes
-                    target[at] = [
-                        self.scalar(address, n, source.scalar_width, source.name != "UOP")
-                        for n in range(scalars)
-                    ]
-                else:
-                    target[at] = list(padding)
-                at += 1
-
-    def store(self, store: Store) -> None:
-        width = self.config.out_width
-        size = self.config.out.element_bytes
-        at = store.sram_base
-        for y in range(store.y_size):
-            for x in range(store.x_size):
-                bits = 0
-                for number, value in enumerate(self.scratchpads["acc"][at]):
-                    bits |= (value % (1 << width)) << number * width
-                address = (store.dram_base + y * store.x_stride + x) * size
-                self.memory[address : address + size] = bits.to_bytes(size, "little")
-                at += 1
-
-    # GEMM and ALU.
-
-    def wrapped(self, value: int) -> int:
-        width = self.config.acc_width
-        value %= 1 << width
-        return value - (1 << width) if value >> width - 1 else value
-
-    def uop(self, number: int) -> tuple[int, int, int]:
-        """The fields dst, src, wgt, from bit 0 up."""
-        depths = [self.config.acc.depth, self.config.inp.depth, self.config.wgt.depth]
-        a, i, w = ((depth - 1).bit_length() for depth in depths)
-        word = self.scratchpads["uop"][number][0]
-        src = word >> a & (1 << max(a, i)) - 1
-        return word & (1 << a) - 1, src, word >> a + max(a, i) & (1 << w) - 1
-
-    def gemm(self, gemm: Gemm) -> None:
-        batch, k, n = self.config.batch, self.config.block_in, self.config.block_out
-        acc, inp, wgt = (self.scratchpads[name] for name in ("acc", "inp", "wgt"))
-        for o in range(gemm.iter_out):
-            for i in range(gemm.iter_in):
-                for u in range(gemm.uop_begin, gemm.uop_end):
-                    dst, src, weight = self.uop(u)
-                    dst += o * gemm.dst_factor_out + i * gemm.dst_factor_in
-                    src += o * gemm.src_factor_out + i * gemm.src_factor_in
-                    weight += o * gemm.wgt_factor_out + i * gemm.wgt_factor_in
-                    for b in range(batch):
-                        for c in range(n):
-                            if gemm.reset:
-                                acc[dst][b * n + c] = 0
-                                continue
-                            total = 0 if isinstance(gemm, Multiply) else acc[dst][b * n + c]
-                            for r in range(k):
-                                total += inp[src][b * k + r] * wgt[weight][c * k + r]
-                            acc[dst][b * n + c] = self.wrapped(total)
-
-    def alu(self, alu: Alu) -> None:
-        acc = self.scratchpads["acc"]
-        for o in range(alu.iter_out):
-            for i in range(alu.iter_in):
-                for u in range(alu.uop_begin, alu.uop_end):
-                    dst, src, _ = self.uop(u)
-                    dst += o * alu.dst_factor_out + i * alu.dst_factor_in
-                    src += o * alu.src_factor_out + i * alu.src_factor_in
-                    if alu.alu_opcode == AluOp.REQUANTIZE:
-                        acc[dst] = [
-                            requantized_scalar(*lane)
-                            for lane in zip(
-                                acc[dst], *acc[src : src + isa.REQUANTIZE_PARAMETERS], strict=True
-                            )
-                        ]
-                        continue
-                    second = [alu.immediate] * len(acc[dst])
-                    if not alu.use_immediate:
-                        second = list(acc[src])
-                    acc[dst] = [
-                        self.wrapped(self.operation(alu.alu_opcode, a, b))
-                        for a, b in zip(acc[dst], second, strict=True)
-                    ]
-
-    def operation(self, opcode: int, a: int, b: int) -> int:
-        match AluOp(opcode):
-            case AluOp.MIN:
-                return min(a, b)
-            case AluOp.MAX:
-                return max(a, b)
-            case AluOp.ADD:
-                return a + b
-            case AluOp.MUL:
-                return a * b
-            case AluOp.SHR:
-                if abs(b) >= self.config.acc_width:
-                    return (-1 if a < 0 else 0) if b > 0 else 0
-                return a >> b if b >= 0 else a << -b
-            case AluOp.REQUANTIZE:
-                raise AssertionError("requantized_scalar does it")
-
-
-def requantized_scalar(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:
-    total = (acc + bias + (1 << 31)) % (1 << 32) - (1 << 31)
-    if bounds >> 24 & 1:
-        total = total >> 7 | (total % 128 > 0)
-    scale = low_scale % (1 << 32) | high_scale % (1 << 17) << 32
-    # Python rounds half to even, too.
-    quotient = round(to_24_bits(Fraction(total * scale, 1 << 43)))
-    if not -1 << 24 <= total < 1 << 24:
-        quotient = 1000 if total > 0 else -1000
-    zero_point, low, high = ((bounds >> shift & 255 ^ 128) - 128 for shift in (0, 8, 16))
-    return min(max(quotient + zero_point, low), high)
-
-
-def to_24_bits(value: Fraction) -> Fraction:
-    """Rounded to a float of 24 bits and any exponent."""
-    if not value:
-        return value
-    unit = Fraction(1)
-    while abs(value) / unit >= 1 << 24:
-        unit *= 2
-    while abs(value) / unit < 1 << 23:
-        unit /= 2
-    return round(value / unit) * unit
+def scalar_machine(executor: Executor) -> ScalarMachine:
+    """A `ScalarMachine` that holds what ``executor`` holds."""
+    scratchpads = {
+        name: [element.reshape(-1).tolist() for element in getattr(executor, name).tiles]
+        for name in ("uop", "inp", "wgt", "acc")
+    }
+    return ScalarMachine(executor.config, bytearray(executor.memory.tobytes()), scratchpads)
 
 
 def executor_of(config: Config, seed: int) -> Executor:
@@ -238,20 +79,16 @@ def assert_same_effect(
 ) -> None:
     executor = executor_of(config, seed)
     executor.uop.tiles[: len(uop_words), 0, 0] = uop_words
-    interpreter = Interpreter(config, executor)
+    machine = scalar_machine(executor)
     executor.execute(0, instruction)
-    match instruction:
-        case Load():
-            interpreter.load(instruction)
-        case Store():
-            interpreter.store(instruction)
-        case Gemm():
-            interpreter.gemm(instruction)
-        case Alu():
-            interpreter.alu(instruction)
-    after = Interpreter(config, executor)
-    assert after.scratchpads == interpreter.scratchpads
-    assert bytes(after.memory) == bytes(interpreter.memory)
+    machine.execute(instruction)
+    assert_same_contents(executor, machine)
+
+
+def assert_same_contents(executor: Executor, machine: ScalarMachine) -> None:
+    after = scalar_machine(executor)
+    assert after.scratchpads == machine.scratchpads
+    assert after.memory == machine.memory
 
 
 configs = st.sampled_from(CONFIGS)
@@ -291,19 +128,20 @@ def test_loads_do_what_the_page_says(data: st.DataObject, config: Config, seed: 
 @given(st.data(), st.sampled_from(PADDED), seeds)
 def test_loads_pad_with_what_was_set(data: st.DataObject, config: Config, seed: int) -> None:
     executor = executor_of(config, seed)
-    interpreter = Interpreter(config, executor)
+    machine = scalar_machine(executor)
     for index in range(data.draw(st.integers(1, 4))):
         if data.draw(st.booleans()):
             padding = data.draw(st.sampled_from(list(isa.Padding)))
             bits = data.draw(st.integers(0, (1 << 32) - 1))
-            executor.execute(index, isa.SetPadding(memory=padding, dram_base=bits))
-            interpreter.pads[int(padding)] = bits
+            set_padding = isa.SetPadding(memory=padding, dram_base=bits)
+            executor.execute(index, set_padding)
+            machine.execute(set_padding)
         loaded = [memory for memory in Memory if memory is not Memory.OUT]
         memory = data.draw(st.sampled_from(loaded))
         load = Load(memory=memory, **data.draw(transfers(config, memory)))
         executor.execute(index, load)
-        interpreter.load(load)
-    assert Interpreter(config, executor).scratchpads == interpreter.scratchpads
+        machine.execute(load)
+    assert_same_contents(executor, machine)
 
 
 @settings(max_examples=200, deadline=None)
@@ -412,7 +250,7 @@ def test_alu_results_at_the_extremes(operation: AluOp, width: int) -> None:
                 executor.acc.tiles[0] = np.resize(values, (1, 4))
                 executor.acc.tiles[1] = source
                 executor.uop.tiles[0] = isa.instruction_set(config).encode_uop(isa.Uop(0, 1))
-                interpreter = Interpreter(config, executor)
+                machine = scalar_machine(executor)
                 alu = Alu(
                     alu_opcode=operation,
                     uop_end=1,
@@ -420,8 +258,8 @@ def test_alu_results_at_the_extremes(operation: AluOp, width: int) -> None:
                     immediate=immediate,
                 )
                 executor.execute(0, alu)
-                interpreter.alu(alu)
-                assert Interpreter(config, executor).scratchpads == interpreter.scratchpads
+                machine.execute(alu)
+                assert_same_contents(executor, machine)
 
 
 def test_more_micro_ops_than_a_chunk_holds_are_all_done() -> None:

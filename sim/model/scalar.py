@@ -1,0 +1,199 @@
+"""The instruction set, one scalar at a time: what each instruction means, in Python integers.
+
+This is the definition of the effects of LOAD, STORE, GEMM and ALU, written to be read beside the
+page on the instruction set (docs/isa.md). It shares no code with what is checked against it: the
+NumPy model (`amaranth_vta.sim.model.execution`), and through that the compiled model and the RTL.
+Instructions are legal and their indices and addresses in range; faults, tokens and the order
+between modules are defined by `amaranth_vta.sim.model.device`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import AluOp, Memory
+
+# The scratchpad that each memory of a LOAD or STORE fills or reads; all others are accumulators.
+_SCRATCHPADS = {Memory.UOP: "uop", Memory.INP: "inp", Memory.WGT: "wgt"}
+
+
+class ScalarMachine:
+    """Scratchpads as lists of elements, each a flat list of scalars, and ``memory`` as bytes.
+
+    ``scratchpads`` has "uop", "inp", "wgt" and "acc"; scalars are signed, micro-ops plain words.
+    Both arguments are changed in place. Padding values are zero at first, as at the start of a run.
+    """
+
+    def __init__(
+        self, config: Config, memory: bytearray, scratchpads: dict[str, list[list[int]]]
+    ) -> None:
+        self.config = config
+        self.memory = memory
+        self.scratchpads = scratchpads
+        self.padding = dict.fromkeys(isa.Padding, 0)
+
+    def execute(self, instruction: isa.Instruction) -> None:
+        match instruction:
+            case isa.SetPadding():
+                self.padding[isa.Padding(instruction.memory)] = instruction.value
+            case isa.Load():
+                self._load(instruction)
+            case isa.Store():
+                self._store(instruction)
+            case isa.Gemm():
+                self._gemm(instruction)
+            case isa.Alu():
+                self._alu(instruction)
+
+    def _load(self, load: isa.Load) -> None:
+        if load.x_size == 0:
+            return
+        memory = Memory(load.memory)
+        target = self.scratchpads[_SCRATCHPADS.get(memory, "acc")]
+        source = self.config.memory(memory)
+        scalars = source.rows * source.columns
+        padding = [self._padding_scalar(memory)] * scalars
+        at = load.sram_base
+        for y in range(-load.y_pad_0, load.y_size + load.y_pad_1):
+            for x in range(-load.x_pad_0, load.x_size + load.x_pad_1):
+                if 0 <= y < load.y_size and 0 <= x < load.x_size:
+                    address = (load.dram_base + y * load.x_stride + x) * source.element_bytes
+                    target[at] = [
+                        self._scalar(address, number, source.scalar_width, memory is not Memory.UOP)
+                        for number in range(scalars)
+                    ]
+                else:
+                    target[at] = list(padding)
+                at += 1
+
+    def _scalar(self, address: int, number: int, width: int, signed: bool) -> int:
+        """The ``number``-th scalar, of ``width`` bits, of the element at byte ``address``."""
+        value = 0
+        for position in range(width):
+            bit = number * width + position
+            value |= (self.memory[address + bit // 8] >> bit % 8 & 1) << position
+        return as_signed(value, width) if signed else value
+
+    def _padding_scalar(self, memory: Memory) -> int:
+        """Of micro-ops zero; else the low bits of the value that was set for the module."""
+        padding = isa.padding_of(memory)
+        if padding is None:
+            return 0
+        inputs = memory in (Memory.INP, Memory.WGT)
+        width = self.config.memory(memory).scalar_width if inputs else self.config.acc_width
+        return as_signed(self.padding[padding], width)
+
+    def _store(self, store: isa.Store) -> None:
+        width, size = self.config.out_width, self.config.out.element_bytes
+        at = store.sram_base
+        for y in range(store.y_size):
+            for x in range(store.x_size):
+                bits = 0
+                for number, value in enumerate(self.scratchpads["acc"][at]):
+                    bits |= value % (1 << width) << number * width
+                address = (store.dram_base + y * store.x_stride + x) * size
+                self.memory[address : address + size] = bits.to_bytes(size, "little")
+                at += 1
+
+    def _gemm(self, gemm: isa.Gemm) -> None:
+        batch, k, n = self.config.batch, self.config.block_in, self.config.block_out
+        acc, inp, wgt = (self.scratchpads[name] for name in ("acc", "inp", "wgt"))
+        for o, i, (dst, src, weight) in self._uops(gemm):
+            dst += o * gemm.dst_factor_out + i * gemm.dst_factor_in
+            src += o * gemm.src_factor_out + i * gemm.src_factor_in
+            weight += o * gemm.wgt_factor_out + i * gemm.wgt_factor_in
+            for b in range(batch):
+                for c in range(n):
+                    if gemm.reset:
+                        acc[dst][b * n + c] = 0
+                        continue
+                    total = 0 if isinstance(gemm, isa.Multiply) else acc[dst][b * n + c]
+                    for r in range(k):
+                        total += inp[src][b * k + r] * wgt[weight][c * k + r]
+                    acc[dst][b * n + c] = as_signed(total, self.config.acc_width)
+
+    def _alu(self, alu: isa.Alu) -> None:
+        acc = self.scratchpads["acc"]
+        for o, i, (dst, src, _) in self._uops(alu):
+            dst += o * alu.dst_factor_out + i * alu.dst_factor_in
+            src += o * alu.src_factor_out + i * alu.src_factor_in
+            if alu.alu_opcode == AluOp.REQUANTIZE:
+                parameters = acc[src : src + isa.REQUANTIZE_PARAMETERS]
+                acc[dst] = [requantize(*lane) for lane in zip(acc[dst], *parameters, strict=True)]
+                continue
+            second = [alu.immediate] * len(acc[dst]) if alu.use_immediate else list(acc[src])
+            acc[dst] = [
+                as_signed(self._operation(AluOp(alu.alu_opcode), a, b), self.config.acc_width)
+                for a, b in zip(acc[dst], second, strict=True)
+            ]
+
+    def _uops(
+        self, instruction: isa.Gemm | isa.Alu
+    ) -> Iterator[tuple[int, int, tuple[int, int, int]]]:
+        """Both iterations, outer and inner, and the fields dst, src and wgt of each micro-op."""
+        a, i, w = (
+            (memory.depth - 1).bit_length()
+            for memory in (self.config.acc, self.config.inp, self.config.wgt)
+        )
+        for outer in range(instruction.iter_out):
+            for inner in range(instruction.iter_in):
+                for number in range(instruction.uop_begin, instruction.uop_end):
+                    word = self.scratchpads["uop"][number][0]
+                    src = word >> a & (1 << max(a, i)) - 1
+                    wgt = word >> a + max(a, i) & (1 << w) - 1
+                    yield outer, inner, (word & (1 << a) - 1, src, wgt)
+
+    def _operation(self, operation: AluOp, a: int, b: int) -> int:
+        match operation:
+            case AluOp.MIN:
+                return min(a, b)
+            case AluOp.MAX:
+                return max(a, b)
+            case AluOp.ADD:
+                return a + b
+            case AluOp.MUL:
+                return a * b
+            case AluOp.SHR:
+                if abs(b) >= self.config.acc_width:
+                    return (-1 if a < 0 else 0) if b > 0 else 0
+                return a >> b if b >= 0 else a << -b
+            case AluOp.REQUANTIZE:
+                raise ValueError("REQUANTIZE has more than two operands")
+
+
+def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:
+    """min(max(rint(float32((acc + bias) · scale)) + zero_point, low), high), one scalar.
+
+    The parameters are the words of `isa.REQUANTIZE_PARAMETERS`; the scale is in units of 2^-43.
+    Both roundings are half to even, of exact fractions.
+    """
+    total = as_signed(acc + bias, 32)
+    if bounds >> isa.WIDE_BIT & 1:
+        total = total >> 7 | (total % 128 > 0)
+    scale = low_scale % (1 << 32) | high_scale % (1 << 17) << 32
+    quotient = round(_to_24_bits(Fraction(total * scale, 1 << isa.SCALE_FRACTION)))
+    if not -1 << 24 <= total < 1 << 24:
+        quotient = 1000 if total > 0 else -1000
+    zero_point, low, high = (as_signed(bounds >> shift, 8) for shift in (0, 8, 16))
+    return min(max(quotient + zero_point, low), high)
+
+
+def as_signed(value: int, width: int) -> int:
+    """The low ``width`` bits of ``value``, the highest of them as the sign."""
+    value %= 1 << width
+    return value - (1 << width) if value >> width - 1 else value
+
+
+def _to_24_bits(value: Fraction) -> Fraction:
+    """Rounded half to even to a float of 24 bits and any exponent."""
+    if not value:
+        return value
+    unit = Fraction(1)
+    while abs(value) / unit >= 1 << 24:
+        unit *= 2
+    while abs(value) / unit < 1 << 23:
+        unit /= 2
+    return round(value / unit) * unit
