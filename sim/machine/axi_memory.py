@@ -139,8 +139,27 @@ class AxiMemory:
 
     def step(self, request: Request) -> Answer:
         """The answer of the next cycle to ``request`` in this one; raises `ProtocolError`."""
-        timing, answer = self.timing, self.answer
+        self._accept(request)
         following = self.cycle + 1
+        if self.timing.seed is not None:
+            if following % _DENSITY_CYCLES == 0:
+                self._densities = [_DENSITIES[self.dice.draw(4)] for _ in range(6)]
+            self._open = [self.dice.draw(8) < density for density in self._densities]
+        self._transfer_words(following)
+        if (
+            not self.answer.b_valid
+            and self._filling
+            and self._writes[0].earliest <= following
+            and self._open[_B]
+        ):
+            self._respond(self._writes[0])
+        self._show_room()
+        self.cycle = following
+        return self.answer
+
+    def _accept(self, request: Request) -> None:
+        """Takes what is handed over in this cycle, on all five channels."""
+        answer = self.answer
         ar = self._ar.take(request.ar, answer.ar_ready, self.cycle)
         aw = self._aw.take(request.aw, answer.aw_ready, self.cycle)
         w = self._w.take(request.w, answer.w_ready, self.cycle)
@@ -166,17 +185,17 @@ class AxiMemory:
             answer.b_valid = 0
             self._writes.popleft()
             self._filling -= 1
-        if timing.seed is not None:
-            if following % _DENSITY_CYCLES == 0:
-                self._densities = [_DENSITIES[self.dice.draw(4)] for _ in range(6)]
-            self._open = [self.dice.draw(8) < density for density in self._densities]
+
+    def _transfer_words(self, following: int) -> None:
+        """Moves a word each way, or only one if reads and writes share the bus."""
+        timing = self.timing
         moving = not timing.refresh_period or (
             (following - self.start - 1) % timing.refresh_period
             < timing.refresh_period - timing.refresh_stall
         )
         can_read = (
             moving
-            and not answer.r_valid
+            and not self.answer.r_valid
             and bool(self._reads)
             and self._reads[0].earliest <= following
             and self._open[_R]
@@ -191,13 +210,10 @@ class AxiMemory:
             self._show_word(self._reads[0])
         if can_write:
             self._take_word(self._writes[self._filling])
-        if (
-            not answer.b_valid
-            and self._filling
-            and self._writes[0].earliest <= following
-            and self._open[_B]
-        ):
-            self._respond(self._writes[0])
+
+    def _show_room(self) -> None:
+        """Says which channels take something in the next cycle."""
+        timing, answer = self.timing, self.answer
         answer.ar_ready = int(
             (not timing.reads_outstanding or len(self._reads) < timing.reads_outstanding)
             and self._open[_AR]
@@ -207,8 +223,6 @@ class AxiMemory:
             and self._open[_AW]
         )
         answer.w_ready = int(len(self._words) < _WORDS_WAITING and self._open[_WREADY])
-        self.cycle = following
-        return answer
 
     def _check_burst(self, channel: str, burst: Address) -> None:
         beats = burst.length + 1

@@ -7,11 +7,11 @@ from dataclasses import fields
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import COUNTERS, IDENTITY, REGISTERS, VERSION, WORD_BYTES
+from amaranth_vta.sim.memory import MemoryBacked
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import spans
 from amaranth_vta.sw.runtime.counters import completed
@@ -19,8 +19,6 @@ from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault, RunResult
 
 from .dram import ProtocolError
 
-# Memory sizes are rounded up to this, the widest bus.
-_MEMORY_UNIT = 64
 # Longer than the longest instruction that a compiler would make, in which the bus may be silent.
 _SILENT_CYCLES = 20_000_000
 # How often to look until memory has answered what was under way when a run was stopped.
@@ -56,7 +54,7 @@ class Machine(Protocol):
     def quiet(self) -> bool: ...
 
 
-class SimulatedDevice:
+class SimulatedDevice(MemoryBacked):
     """The `Device` around a `Machine` on ``memory``, which a subclass makes and attaches.
 
     ``timeline`` gets each run of the machine, which must then be a watched one.
@@ -65,10 +63,9 @@ class SimulatedDevice:
     machine: Machine
 
     def __init__(self, config: Config, memory_bytes: int, timeline: Timeline | None = None) -> None:
+        super().__init__(memory_bytes)
         self.config = config
         self._timeline = timeline
-        self.memory_bytes = -(-memory_bytes // _MEMORY_UNIT) * _MEMORY_UNIT
-        self.memory = np.zeros(self.memory_bytes, np.uint8)
 
     def attach(self, machine: Machine) -> None:
         """Takes ``machine``; `MismatchError` if it is not one of this device's configuration."""
@@ -84,17 +81,6 @@ class SimulatedDevice:
                     f"the machine has {item.name.upper()} = {found}, but its software is for "
                     f"{expected}"
                 )
-
-    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
-        """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
-        self._check_bounds(address, size)
-        return self.memory[address : address + size].copy()
-
-    def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
-        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
-        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
-        self._check_bounds(address, len(raw))
-        self.memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
         """Runs ``insn_count`` instructions from byte ``insn_addr``.
@@ -204,13 +190,6 @@ class SimulatedDevice:
         for number in range(register.width // 32):
             word = value >> 32 * number & 0xFFFFFFFF
             self.machine.write_register(register.offset + WORD_BYTES * number, word)
-
-    def _check_bounds(self, address: int, size: int) -> None:
-        if address < 0 or size < 0 or address + size > self.memory_bytes:
-            raise ValueError(
-                f"{size} bytes at {address:#x} are not within the memory of "
-                f"{self.memory_bytes} bytes"
-            )
 
 
 def _bit(register: str, name: str) -> int:

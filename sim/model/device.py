@@ -44,26 +44,18 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.memory import MemoryBacked
 from amaranth_vta.sw.runtime.counters import completed
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 from .execution import ExecutionFault, Executor
-from .observers.observers import (
-    FalseClaim,
-    FalseClaims,
-    Observer,
-    Race,
-    Races,
-    TokenQueue,
-    UninitializedRead,
-    UninitializedReads,
-)
-
-# Memory sizes are rounded up to this, the widest bus.
-_MEMORY_UNIT = 64
+from .observers.false_claims import FalseClaim, FalseClaims
+from .observers.observer import Observer, TokenQueue
+from .observers.races import Race, Races
+from .observers.uninitialized_reads import UninitializedRead, UninitializedReads
 
 
-class FunctionalDevice:
+class FunctionalDevice(MemoryBacked):
     """A `Device` that runs programs on NumPy arrays.
 
     ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``; `ValueError`
@@ -84,9 +76,8 @@ class FunctionalDevice:
         report_races: bool = False,
         report_false_claims: bool = False,
     ) -> None:
+        super().__init__(memory_bytes)
         self.config = config
-        self.memory_bytes = -(-memory_bytes // _MEMORY_UNIT) * _MEMORY_UNIT
-        self._memory = np.zeros(self.memory_bytes, np.uint8)
         self._choose, seed = _parse_order(order)
         self._uninitialized_reads = UninitializedReads(config)
         self._races = Races(config, self.memory_bytes)
@@ -98,7 +89,7 @@ class FunctionalDevice:
             observers.append(self._races)
         if report_false_claims:
             observers.append(self._false_claims)
-        self._executor = Executor(config, self._memory, seed, observers)
+        self._executor = Executor(config, self.memory, seed, observers)
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:
@@ -111,17 +102,6 @@ class FunctionalDevice:
     @property
     def false_claims(self) -> list[FalseClaim]:
         return self._false_claims.found
-
-    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
-        """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
-        self._check_bounds(address, size)
-        return self._memory[address : address + size].copy()
-
-    def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
-        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
-        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
-        self._check_bounds(address, len(raw))
-        self._memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
         """Runs ``insn_count`` instructions from byte ``insn_addr``.
@@ -138,7 +118,7 @@ class FunctionalDevice:
             observer.begin()
         started = time.monotonic()
         executor.deadline = None if time_limit is None else started + time_limit
-        machine = _Machine(self.config, self._memory, executor, insn_addr, insn_count)
+        machine = _Machine(self.config, self.memory, executor, insn_addr, insn_count)
         fault = machine.run(self._choose)
         return RunResult(
             cycles=None,
@@ -150,13 +130,6 @@ class FunctionalDevice:
             counters=completed(self.config, executor.counters),
             seconds=time.monotonic() - started,
         )
-
-    def _check_bounds(self, address: int, size: int) -> None:
-        if address < 0 or size < 0 or address + size > self.memory_bytes:
-            raise ValueError(
-                f"{size} bytes at {address:#x} are not within the device's "
-                f"{self.memory_bytes:#x} bytes of memory"
-            )
 
 
 # Chooses one of the modules that can take a step, given each with the index of its instruction.

@@ -16,7 +16,7 @@ from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.registers import COUNTERS
 
 from .arithmetic import Indices, alu, gemm, multiply, requantize
-from .observers.observers import Observer
+from .observers.observer import Observer
 from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
 
 # Micro-ops that are computed at once; more would only take memory.

@@ -16,23 +16,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.model.observers.observers import Elements
-from amaranth_vta.sim.model.observers.ordered_stream import TOKENS, Access, OrderedStream
+from amaranth_vta.sim.model.observers.observer import Elements
 
+from .empty_instructions import X_PADS, empty_instruction
 from .image import ProgramImage
+from .ordered_stream import TOKENS, Access, OrderedStream, kernel_accesses
+from .random_data import PARAMETER_SETS, REACH, random_data
+from .random_fields import random_loops, random_operand, random_rows
 
 # Elements at each end of a scratchpad that a program uses.
 _WINDOW = 24
-# The furthest that a transfer within a window reaches, in elements, with room to spare.
-_REACH = 64
-# Sets of requantization parameters at the beginning of memory.
-_PARAMETER_SETS = 30
 
 
 def random_program(
@@ -58,9 +56,9 @@ class _Generator:
     def __init__(self, config: Config, chance: random.Random) -> None:
         self.config = config
         self.chance = chance
-        self.data = self._make_data()
+        self.data = random_data(config, chance)
         out_bytes = config.out.element_bytes
-        self.results = range(self.data.size, self.data.size + 4 * _REACH * out_bytes)
+        self.results = range(self.data.size, self.data.size + 4 * REACH * out_bytes)
         self.final = self.results.stop
         self.uops_at = -(-(self.final + 2 * _WINDOW * out_bytes) // 64) * 64
         self.uop_words: list[int] = []
@@ -83,7 +81,7 @@ class _Generator:
             (self._alu, 5),
             (self._repeat, 3),
             (self._store, 4),
-            (self._do_nothing, 1),
+            (lambda: self._emit(empty_instruction(self.config, self.chance), []), 1),
         ]
         if self.config.requantize:
             makers.append((self._requantize, 4))
@@ -101,36 +99,6 @@ class _Generator:
             self._emit_store(Store(sram_base=window.start, dram_base=at, x_size=len(window)))
         self._emit(Finish(), [])
         return self._image()
-
-    def _make_data(self) -> npt.NDArray[np.uint8]:
-        memories = (self.config.inp, self.config.wgt, self.config.acc)
-        size = max(1 << 16, 2 * _REACH * max(memory.element_bytes for memory in memories))
-        data = np.frombuffer(self.chance.randbytes(size), np.uint8).copy()
-        # Some small accumulators too: amounts to shift by.
-        small = np.array([self.chance.randint(-40, 40) for _ in range(size // 16)], "<i4")
-        data[-4 * small.size :] = small.view(np.uint8)
-        if self.config.requantize:
-            lanes = self.config.acc.rows * self.config.acc.columns
-            sets = [self._parameters() for _ in range(_PARAMETER_SETS * lanes)]
-            table = np.array(sets, "<u4").reshape(_PARAMETER_SETS, lanes, -1).transpose(0, 2, 1)
-            data[: table.nbytes] = np.ascontiguousarray(table).view(np.uint8).reshape(-1)
-        return data
-
-    def _parameters(self) -> tuple[int, ...]:
-        """Bias, scale in two parts, and bounds of one lane's requantization, as bits."""
-        chance = self.chance
-        bias = chance.choice((0, chance.randint(-3000, 3000), chance.randrange(1 << 32)))
-        # From 2^-24 to 2^0 mostly, which leaves something of most accumulators.
-        mantissa = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
-        mantissa |= 1 << 23
-        scale = chance.choice((0, mantissa << 25, *[mantissa << 20 >> chance.randrange(24)] * 8))
-        low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
-        zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
-        # With the flag of wide sums, and bits that say nothing.
-        bounds = sum(byte % 256 << 8 * at for at, byte in enumerate((zero_point, low, high)))
-        bounds |= chance.randrange(256) << isa.WIDE_BIT
-        upper = scale >> 32 | chance.randrange(1 << 15) << 17
-        return bias % (1 << 32), scale % (1 << 32), upper, bounds
 
     def _image(self) -> ProgramImage:
         words = np.array(self.uop_words, "<u4").view(np.uint8)
@@ -166,7 +134,7 @@ class _Generator:
     def _load(self, memory: Memory) -> None:
         target = self.config.acc if memory is Memory.ACC_8BIT else self.config.memory(memory)
         window = self._window(target, self._half())
-        fields = self._rows(len(window), padded=True)
+        fields = random_rows(self.chance, len(window), padded=True)
         load = Load(memory=memory, **fields)
         geometry = self.config.memory(memory)
         reach = max(load.y_size - 1, 0) * load.x_stride + load.x_size
@@ -189,7 +157,7 @@ class _Generator:
 
     def _store(self) -> None:
         window = self._window(self.config.acc, self._half())
-        store = Store(**self._rows(len(window), padded=False))
+        store = Store(**random_rows(self.chance, len(window), padded=False))
         size = self.config.out.element_bytes
         reach = (store.y_size - 1) * store.x_stride + store.x_size
         first, last = self.results.start // size, self.results.stop // size - reach
@@ -200,24 +168,6 @@ class _Generator:
                 dram_base=self.chance.randrange(first, last),
             )
         )
-
-    def _rows(self, elements: int, padded: bool) -> dict[str, int]:
-        """Sizes, stride and padding of a transfer of 1 to ``elements`` elements."""
-        chance = self.chance
-        pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
-        while True:
-            fields = {
-                "x_size": chance.choice((1, 1, 2, 3, 4, 5, 8, chance.randint(1, elements))),
-                "y_size": chance.choice((1, 1, 1, 2, 3, 5)),
-            }
-            fields["x_stride"] = chance.choice(
-                (fields["x_size"], fields["x_size"] + chance.randrange(4), chance.randrange(4))
-            )
-            if padded and chance.random() < 0.4:
-                fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in pads}
-                fields["y_size"] = chance.choice((0, fields["y_size"], fields["y_size"]))
-            if 0 < Load(memory=Memory.INP, **fields).elements <= elements:
-                return fields
 
     def _data_index(self, memory: TileMemory, elements: int) -> int:
         return self.chance.randrange(self.data.size // memory.element_bytes - elements + 1)
@@ -245,7 +195,7 @@ class _Generator:
     # GEMM and ALU.
 
     def _gemm(self) -> None:
-        loops, windows = self._loops(), (self._half(), self._half(), self._half())
+        loops, windows = random_loops(self.chance), (self._half(), self._half(), self._half())
         count = self._uop_count()
         layout = isa.instruction_set(self.config).uop_layout
         fields: dict[str, int] = {}
@@ -256,7 +206,9 @@ class _Generator:
             windows,
             strict=True,
         ):
-            uops[name], factors = self._operand(name, self._window(memory, half), loops, count)
+            uops[name], factors = random_operand(
+                self.chance, name, self._window(memory, half), loops, count
+            )
             fields |= factors
         reset = int(self.chance.random() < 0.15)
         if reset:
@@ -274,14 +226,14 @@ class _Generator:
         )
 
     def _alu(self) -> None:
-        loops, windows = self._loops(), (self._half(), self._half())
+        loops, windows = random_loops(self.chance), (self._half(), self._half())
         count = self._uop_count()
         layout = isa.instruction_set(self.config).uop_layout
         fields: dict[str, int] = {}
         uops: dict[str, Elements] = {}
         for name, half in zip(("dst", "src"), windows, strict=True):
             window = self._window(self.config.acc, half)
-            uops[name], factors = self._operand(name, window, loops, count)
+            uops[name], factors = random_operand(self.chance, name, window, loops, count)
             fields |= factors
         immediate = self.chance.random() < 0.5
         if immediate:
@@ -332,9 +284,9 @@ class _Generator:
             range(max(window.start, table.stop), window.stop),
             key=len,
         )
-        loops, count = self._loops(), self._uop_count()
-        dst, fields = self._operand("dst", window, loops, count)
-        which, factors = self._operand("src", range(len(table)), loops, count)
+        loops, count = random_loops(self.chance), self._uop_count()
+        dst, fields = random_operand(self.chance, "dst", window, loops, count)
+        which, factors = random_operand(self.chance, "src", range(len(table)), loops, count)
         fields |= {name: factor * size for name, factor in factors.items()}
         top = 1 << isa.instruction_set(self.config).uop_layout["wgt"].width
         unused = np.array([chance.randrange(top) for _ in range(count)])
@@ -350,7 +302,7 @@ class _Generator:
     def _load_parameters(self) -> None:
         window, size = self._window(self.config.acc, self._half()), isa.REQUANTIZE_PARAMETERS
         sets = self.chance.randint(1, min(3, len(window) // (2 * size)))
-        first = self.chance.randrange(_PARAMETER_SETS - sets + 1)
+        first = self.chance.randrange(PARAMETER_SETS - sets + 1)
         base = window.start + self.chance.randrange(len(window) - size * sets + 1)
         load = Load(
             memory=Memory.ACC, sram_base=base, dram_base=size * first, x_size=size * sets, y_size=1
@@ -360,33 +312,6 @@ class _Generator:
 
     def _uop_count(self) -> int:
         return min(self.chance.choice((1, 1, 2, 3, 4, 6, 9)), len(self._window(self.config.uop, 0)))
-
-    def _loops(self) -> dict[str, int]:
-        return {name: self.chance.choice((1, 1, 2, 3, 5)) for name in ("iter_out", "iter_in")}
-
-    def _operand(
-        self, name: str, window: range, loops: dict[str, int], count: int
-    ) -> tuple[Elements, dict[str, int]]:
-        """Fields and factors of one operand of ``count`` micro-ops, all within ``window``."""
-        chance = self.chance
-        left = len(window) - 1
-        factors = {}
-        for loop in chance.sample(("out", "in"), 2):
-            steps = loops[f"iter_{loop}"] - 1
-            if steps:
-                factor = chance.randint(0, min(left // steps, 4))
-                left -= factor * steps
-            else:
-                factor = chance.choice((0, 1, len(window) - 1))
-            factors[f"{name}_factor_{loop}"] = factor
-        kind = chance.random()
-        if kind < 0.4:
-            start = chance.randint(0, left)
-            step = chance.choice((0, 1, 1, 2))
-            offsets = [min(start + step * at, left) for at in range(count)]
-        else:
-            offsets = [chance.randint(0, left) for _ in range(count)]
-        return np.array([window.start + offset for offset in offsets]), factors
 
     def _emit_kernel(
         self,
@@ -398,9 +323,9 @@ class _Generator:
         chance = self.chance
         count = uops["dst"].size
         window = self._window(self.config.uop, self._half())
-        pads = {name: chance.choice((0, 0, 1, 2)) if may_pad else 0 for name in _X_PADS}
+        pads = {name: chance.choice((0, 0, 1, 2)) if may_pad else 0 for name in X_PADS}
         if count + sum(pads.values()) > len(window):
-            pads = dict.fromkeys(_X_PADS, 0)
+            pads = dict.fromkeys(X_PADS, 0)
         total = count + sum(pads.values())
         begin = window.start + chance.randrange(len(window) - total + 1)
         layout = isa.instruction_set(self.config).uop_layout
@@ -429,7 +354,7 @@ class _Generator:
             for name in uops
         }
         instruction = make(uop_begin=taken.start, uop_end=taken.stop)
-        accesses = _kernel_accesses(instruction, padded)
+        accesses = kernel_accesses(instruction, padded)
         self.kernels.append(_Kernel(taken, instruction, accesses))
         self._emit(instruction, accesses)
 
@@ -471,72 +396,11 @@ class _Generator:
 
     # Instructions for their tokens alone.
 
-    def _do_nothing(self) -> None:
-        """An instruction that reads and writes nothing, whatever its other fields hold."""
-        chance = self.chance
-        anything = {
-            "sram_base": chance.randrange(1 << 16),
-            "dram_base": chance.randrange(1 << 32),
-            "x_stride": chance.randrange(1 << 16),
-        }
-        pads = {name: chance.randrange(16) for name in ("y_pad_0", "y_pad_1", *_X_PADS)}
-        top = self.config.uop.depth
-        empty: dict[str, int] = chance.choice(
-            (
-                {"uop_begin": top - 1, "uop_end": 2 * top - 1, "iter_out": 0, "iter_in": 9},
-                {"uop_begin": 0, "uop_end": 2 * top - 1, "iter_out": (1 << 14) - 1, "iter_in": 0},
-                {"uop_begin": top - 1, "uop_end": top - 1},
-                {"uop_begin": top - 1, "uop_end": 1, "iter_in": (1 << 14) - 1},
-            )
-        )
-        memory = chance.choice((Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT))
-        rows = chance.randrange(1 << 16)
-        operations = [*isa.BASE_ALU_OPS, *([AluOp.REQUANTIZE] if self.config.requantize else [])]
-        self._emit(
-            chance.choice(
-                (
-                    Load(memory=memory, x_size=0, y_size=rows, **anything, **pads),
-                    Load(memory=memory, x_size=rows, y_size=0, **anything),
-                    Store(x_size=0, y_size=rows, **anything),
-                    Store(x_size=rows, y_size=0, **anything),
-                    Gemm(**empty),
-                    Alu(alu_opcode=chance.choice(operations), **empty),
-                    *([Multiply(**empty)] if self.config.overwrite else []),
-                )
-            ),
-            [],
-        )
-
     def _pile_up_tokens(self) -> None:
         queue = self.chance.choice(list(self.stream.clocks.tokens))
         room = TOKENS - len(self.stream.clocks.tokens[queue])
         for _ in range(min(self.chance.randint(200, 700), room)):
             self.stream.pass_on(queue[0], pushes={queue})
-
-
-_X_PADS = ("x_pad_0", "x_pad_1")
-
-
-def _kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[Access]:
-    def touched(name: str) -> Elements:
-        outer, inner = np.divmod(
-            np.arange(instruction.iter_out * instruction.iter_in), instruction.iter_in
-        )
-        offset = outer * getattr(instruction, f"{name}_factor_out") + inner * getattr(
-            instruction, f"{name}_factor_in"
-        )
-        return (offset[:, np.newaxis] + uops[name]).reshape(-1)
-
-    accesses = [Access("ACC", touched("dst"), writes=True)]
-    if isinstance(instruction, Alu) and not instruction.use_immediate:
-        accesses.append(Access("ACC", touched("src"), writes=False))
-        if instruction.alu_opcode == AluOp.REQUANTIZE:
-            for at in range(1, isa.REQUANTIZE_PARAMETERS):
-                accesses.append(Access("ACC", touched("src") + at, writes=False))
-    if isinstance(instruction, Gemm) and not instruction.reset:
-        accesses.append(Access("INP", touched("src"), writes=False))
-        accesses.append(Access("WGT", touched("wgt"), writes=False))
-    return accesses
 
 
 @dataclass(frozen=True)

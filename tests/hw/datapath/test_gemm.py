@@ -7,8 +7,8 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config, TileMemory
 from amaranth_vta.hw.datapath.gemm import DotProducts, GemmUnit
-from amaranth_vta.sim.programs.corners import CORNERS
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
+from tests.support.corners import CORNERS
 
 CONFIGS = {
     "tiny": PRESETS["tiny"],

@@ -14,7 +14,6 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.loader import Loader
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.isa import Load, Memory, Padding, SetPadding, padding_of, set_padding
-from amaranth_vta.sim.programs.corners import CORNERS
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,
@@ -24,6 +23,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     simulate,
     transfer_command,
 )
+from tests.support.corners import CORNERS
 
 CONFIGS = {
     "tiny": PRESETS["tiny"],

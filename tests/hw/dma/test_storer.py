@@ -12,7 +12,6 @@ import pytest
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.storer import Storer
 from amaranth_vta.hw.isa import Store
-from amaranth_vta.sim.programs.corners import CORNERS
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,
@@ -22,6 +21,7 @@ from amaranth_vta.sim.testbench.amaranth import (
     simulate,
     transfer_command,
 )
+from tests.support.corners import CORNERS
 
 CONFIGS = {
     "tiny": PRESETS["tiny"],

@@ -11,7 +11,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store, Uop
 from amaranth_vta.hw.isa import instruction_set as isa_of
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.model.observers.observers import UninitializedRead
+from amaranth_vta.sim.model.observers.uninitialized_reads import UninitializedRead
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault
 

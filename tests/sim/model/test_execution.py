@@ -1,7 +1,6 @@
 """Single instructions on NumPy arrays against `ScalarMachine`, which does one scalar at a time.
 
-The scalar machine is the definition of the instruction set and shares no code with the model: Python
-integers in lists, and a bytearray.
+The scalar machine is the definition of the instruction set and shares no code with the model.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.programs.corners import CORNERS
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
-from amaranth_vta.sim.programs.tokens import tokens_of, without_token
 from amaranth_vta.sw.runtime.device import Fault
+from tests.support.corners import CORNERS
+from tests.support.tokens import tokens_of, without_token
 
 VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
 CONFIGS = (

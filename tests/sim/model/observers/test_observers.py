@@ -19,7 +19,8 @@ from amaranth_vta.hw.isa import (
     Store,
 )
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.model.observers.observers import FalseClaim, Race
+from amaranth_vta.sim.model.observers.false_claims import FalseClaim
+from amaranth_vta.sim.model.observers.races import Race
 from amaranth_vta.sim.programs.image import ProgramImage
 
 CONFIG = PRESETS["tiny"]

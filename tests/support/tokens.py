@@ -6,9 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from amaranth_vta.hw import isa
-from amaranth_vta.sim.model.observers.observers import TokenQueue
-
-from .image import ProgramImage
+from amaranth_vta.sim.model.observers.observer import TokenQueue
+from amaranth_vta.sim.programs.image import ProgramImage
 
 
 @dataclass(frozen=True)

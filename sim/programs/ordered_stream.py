@@ -8,11 +8,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, Gemm, Instruction, Load, Memory, Module, Store
-
-from .observers import Accesses, Claims, Clocks, Elements, TokenQueue, unit_of
+from amaranth_vta.sim.model.observers.false_claims import Claims, unit_of
+from amaranth_vta.sim.model.observers.observer import Elements, TokenQueue
+from amaranth_vta.sim.model.observers.races import Accesses, Clocks
 
 # Tokens that may be under way: short of the limit by what a module may be ahead of another.
 TOKENS = 900
@@ -163,3 +166,28 @@ class OrderedStream:
         else:
             latest.pushes.add(queue)
             self.clocks.give(queue)
+
+
+def kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[Access]:
+    """What GEMM or ALU touches with micro-ops of these fields: first what it writes, then what it
+    reads."""
+
+    def touched(name: str) -> Elements:
+        outer, inner = np.divmod(
+            np.arange(instruction.iter_out * instruction.iter_in), instruction.iter_in
+        )
+        offset = outer * getattr(instruction, f"{name}_factor_out") + inner * getattr(
+            instruction, f"{name}_factor_in"
+        )
+        return (offset[:, np.newaxis] + uops[name]).reshape(-1)
+
+    accesses = [Access("ACC", touched("dst"), writes=True)]
+    if isinstance(instruction, Alu) and not instruction.use_immediate:
+        accesses.append(Access("ACC", touched("src"), writes=False))
+        if instruction.alu_opcode == isa.AluOp.REQUANTIZE:
+            for at in range(1, isa.REQUANTIZE_PARAMETERS):
+                accesses.append(Access("ACC", touched("src") + at, writes=False))
+    if isinstance(instruction, Gemm) and not instruction.reset:
+        accesses.append(Access("INP", touched("src"), writes=False))
+        accesses.append(Access("WGT", touched("wgt"), writes=False))
+    return accesses

@@ -1,0 +1,35 @@
+"""The memory of every simulated device, as the host reads and writes it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+# Memory sizes are rounded up to this, the bytes of the widest bus.
+_UNIT = 64
+
+
+class MemoryBacked:
+    """A device's ``memory``: ``memory_bytes`` zeros at first, rounded up to whole bus words."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.memory_bytes = -(-memory_bytes // _UNIT) * _UNIT
+        self.memory = np.zeros(self.memory_bytes, np.uint8)
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
+        self._check_bounds(address, size)
+        return self.memory[address : address + size].copy()
+
+    def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
+        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
+        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
+        self._check_bounds(address, len(raw))
+        self.memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
+
+    def _check_bounds(self, address: int, size: int) -> None:
+        if address < 0 or size < 0 or address + size > self.memory_bytes:
+            raise ValueError(
+                f"{size} bytes at {address:#x} are not within the device's "
+                f"{self.memory_bytes:#x} bytes of memory"
+            )

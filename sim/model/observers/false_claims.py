@@ -1,0 +1,159 @@
+"""False claims: instructions marked independent of compute's other unit that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+from .observer import Elements, Observer, TokenQueue
+
+
+@dataclass(frozen=True)
+class FalseClaim:
+    """Instruction ``second`` says that it is independent of what GEMM, or ALU, may still be at with
+    instruction ``first``, and both touch ACC[``element``], which one of them writes.
+
+    Or, if they are one: a REQUANTIZE that writes one of its own parameters.
+    """
+
+    first: int
+    second: int
+    element: int
+
+    def __str__(self) -> str:
+        if self.first == self.second:
+            return (
+                f"instruction {self.first} requantizes ACC[{self.element}], one of its own "
+                "parameters"
+            )
+        return (
+            f"instruction {self.second} claims to be independent, but may overtake instruction "
+            f"{self.first}, with which it shares ACC[{self.element}]"
+        )
+
+
+class FalseClaims(Observer):
+    """Collects the false claims of a run in ``found``.
+
+    A run without any proves that a machine which executes independent instructions beside others
+    gives the same result as one that executes all one after the other.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.found: list[FalseClaim] = []
+        self._claims = Claims(config)
+        self.begin()
+
+    def begin(self) -> None:
+        self.found = []
+        self._claims.wait()
+        self._unit: Unit | None = None
+        # Of the instruction under way.
+        self._kept: list[Elements] = []
+        self._written: list[Elements] = []
+        self._seen: set[FalseClaim] = set()
+
+    def start(self, index: int, instruction: isa.Instruction, pops: Sequence[TokenQueue]) -> None:
+        self._unit = unit_of(instruction)
+        self._kept, self._written = [], []
+        self._claims.start(instruction)
+
+    def read(self, index: int, memory: str, elements: Elements) -> None:
+        self._see(index, memory, elements, writes=False)
+
+    def write(self, index: int, memory: str, elements: Elements) -> None:
+        self._see(index, memory, elements, writes=True)
+        if memory == "ACC":
+            self._written.append(elements)
+            self._compare(index, self._kept, elements)
+
+    def keep(self, index: int, elements: Elements) -> None:
+        self._kept.append(elements)
+        self._compare(index, self._written, elements)
+
+    def _compare(self, index: int, earlier: list[Elements], elements: Elements) -> None:
+        """Finds what one instruction both keeps and writes."""
+        for others in earlier:
+            own = np.intersect1d(others, elements)
+            if own.size:
+                self._find(FalseClaim(index, index, int(own[0])))
+
+    def _see(self, index: int, memory: str, elements: Elements, writes: bool) -> None:
+        # Loads and stores are ordered by tokens, which are not given before an instruction is done.
+        if memory != "ACC" or self._unit is None:
+            return
+        last = self._claims.met(self._unit, elements, writes)
+        if (last >= 0).any():
+            at = int(np.where(last >= 0, elements, elements.max() + 1).argmin())
+            self._find(FalseClaim(int(last[at]), index, int(elements[at])))
+        self._claims.note(index, self._unit, elements, writes)
+
+    def _find(self, claim: FalseClaim) -> None:
+        if claim not in self._seen:
+            self._seen.add(claim)
+            self.found.append(claim)
+
+
+class Unit(Enum):
+    """The units of compute, each of which keeps the order of its own instructions."""
+
+    GEMM = "gemm"
+    ALU = "alu"
+
+
+def unit_of(instruction: isa.Instruction) -> Unit | None:
+    """The unit that executes ``instruction``; None if the whole of compute does, as it does LOAD
+    and FINISH, which wait for everything."""
+    match instruction:
+        case isa.Gemm():
+            return Unit.GEMM
+        case isa.Alu():
+            return Unit.ALU
+    return None
+
+
+class Claims:
+    """For each unit of compute, the last instruction that read, and that wrote, each accumulator
+    and may still be under way; -1 where there is none."""
+
+    def __init__(self, config: Config) -> None:
+        self._last = {
+            (unit, writes): np.full(config.acc.depth, -1)
+            for unit in Unit
+            for writes in (False, True)
+        }
+
+    def wait(self) -> None:
+        """Nothing is under way any more."""
+        for last in self._last.values():
+            last[:] = -1
+
+    def start(self, instruction: isa.Instruction) -> None:
+        """Forgets what has ended by the time that ``instruction`` starts."""
+        if isa.module_of(instruction) is not isa.Module.COMPUTE:
+            return
+        unit = unit_of(instruction)
+        if unit is None:
+            self.wait()
+        elif not getattr(instruction, "independent", 0):
+            for (other, _), last in self._last.items():
+                if other is not unit:
+                    last[:] = -1
+
+    def met(self, unit: Unit, elements: Elements, writes: bool) -> Elements:
+        """The last instruction of the other unit, for each of ``elements``, that an access of
+        ``unit`` to it must be ordered with."""
+        last = np.full(elements.shape, -1)
+        for (other, other_writes), instructions in self._last.items():
+            if other is not unit and (writes or other_writes):
+                last = np.maximum(last, instructions[elements])
+        return last
+
+    def note(self, index: int, unit: Unit, elements: Elements, writes: bool) -> None:
+        self._last[unit, writes][elements] = index

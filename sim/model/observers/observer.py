@@ -1,0 +1,38 @@
+"""What the functional model shows of a run, step by step, to whoever observes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+
+Elements = npt.NDArray[np.int64]
+# From which module to which.
+TokenQueue = tuple[isa.Module, isa.Module]
+
+
+class Observer:
+    """Base of all observers: sees each step of a run; its own callbacks do nothing.
+
+    Memories are ``UOP``, ``INP``, ``WGT``, ``ACC``, counted in elements, and ``DRAM``, in bytes.
+    Elements may repeat. Of one instruction, reads are shown before the writes that they precede.
+    """
+
+    def begin(self) -> None:
+        """A run begins."""
+
+    def start(self, index: int, instruction: isa.Instruction, pops: Sequence[TokenQueue]) -> None:
+        """Instruction ``index`` has taken its tokens."""
+
+    def read(self, index: int, memory: str, elements: Elements) -> None: ...
+
+    def write(self, index: int, memory: str, elements: Elements) -> None: ...
+
+    def keep(self, index: int, elements: Elements) -> None:
+        """Instruction ``index`` may keep what it read of these accumulators until it ends."""
+
+    def finish(self, index: int, module: isa.Module, pushes: Sequence[TokenQueue]) -> None:
+        """Instruction ``index`` has given its tokens."""

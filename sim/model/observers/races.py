@@ -1,0 +1,135 @@
+"""Races: accesses of different modules to one element that no token orders."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+from .observer import Elements, Observer, TokenQueue
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two instructions of different modules that no token orders, one of which writes what the
+    other reads or writes too. ``element`` is the first of those elements."""
+
+    first: int
+    second: int
+    memory: str
+    element: int
+
+    def __str__(self) -> str:
+        return (
+            f"no token orders instructions {self.first} and {self.second}, which meet at "
+            f"{self.memory}[{self.element}]"
+        )
+
+
+class Races(Observer):
+    """Collects the races of a run in ``found``.
+
+    A run without any proves that every order gives the same result: whatever two modules share
+    is then ordered by tokens. (The order that full queues happen to enforce does not count.)
+    """
+
+    def __init__(self, config: Config, memory_bytes: int) -> None:
+        self.found: list[Race] = []
+        self._config = config
+        self._memory_bytes = memory_bytes
+        self.begin()
+
+    def begin(self) -> None:
+        self.found = []
+        self._clocks = Clocks()
+        self._accesses = Accesses(self._config, self._memory_bytes)
+        self._module = isa.Module.FETCH
+
+    def start(self, index: int, instruction: isa.Instruction, pops: Sequence[TokenQueue]) -> None:
+        self._module = isa.module_of(instruction)
+        for queue in pops:
+            self._clocks.take(queue)
+
+    def finish(self, index: int, module: isa.Module, pushes: Sequence[TokenQueue]) -> None:
+        self._clocks.advance(module, index)
+        for queue in pushes:
+            self._clocks.give(queue)
+
+    def read(self, index: int, memory: str, elements: Elements) -> None:
+        self._see(index, memory, elements, writes=False)
+
+    def write(self, index: int, memory: str, elements: Elements) -> None:
+        self._see(index, memory, elements, writes=True)
+
+    def _see(self, index: int, memory: str, elements: Elements, writes: bool) -> None:
+        known = self._clocks.known[self._module]
+        for other, last in self._accesses.met(self._module, memory, elements, writes):
+            unordered = last > known[other]
+            if unordered.any():
+                at = int(np.where(unordered, elements, elements.max() + 1).argmin())
+                first, second = sorted((int(last[at]), index))
+                self.found.append(Race(first, second, memory, int(elements[at])))
+        self._accesses.note(index, self._module, memory, elements, writes)
+
+
+class Clocks:
+    """What each module knows by its tokens of how far the others are.
+
+    ``known[a][b]`` is the last instruction of module ``b`` that is complete whenever ``a`` starts
+    its next one; -1 for none. ``tokens`` are those under way, oldest first, each with what its
+    giver knew.
+    """
+
+    def __init__(self) -> None:
+        self.known = {module: dict.fromkeys(isa.Module, -1) for module in isa.Module}
+        self.tokens: dict[TokenQueue, deque[dict[isa.Module, int]]] = {
+            (giver, taker): deque()
+            for giver in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+            for taker in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+            if abs(giver - taker) == 1
+        }
+
+    def advance(self, module: isa.Module, index: int) -> None:
+        """``module`` has completed instruction ``index``."""
+        self.known[module][module] = index
+
+    def give(self, queue: TokenQueue) -> None:
+        self.tokens[queue].append(dict(self.known[queue[0]]))
+
+    def take(self, queue: TokenQueue) -> None:
+        known = self.known[queue[1]]
+        for other, last in self.tokens[queue].popleft().items():
+            known[other] = max(known[other], last)
+
+
+class Accesses:
+    """The last instruction of each module that read, and that wrote, each element."""
+
+    def __init__(self, config: Config, memory_bytes: int) -> None:
+        self._sizes = {
+            memory.name: memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc)
+        }
+        self._sizes["DRAM"] = memory_bytes
+        self._last: dict[tuple[str, isa.Module, bool], Elements] = {}
+
+    def met(
+        self, module: isa.Module, memory: str, elements: Elements, writes: bool
+    ) -> Iterator[tuple[isa.Module, Elements]]:
+        """For each other module, its last access to each of ``elements`` that an access of
+        ``module`` to them must be ordered with; -1 where there is none."""
+        for (where, other, other_writes), last in self._last.items():
+            if where == memory and other is not module and (writes or other_writes):
+                yield other, last[elements]
+
+    def note(
+        self, index: int, module: isa.Module, memory: str, elements: Elements, writes: bool
+    ) -> None:
+        key = (memory, module, writes)
+        if key not in self._last:
+            self._last[key] = np.full(self._sizes[memory], -1)
+        self._last[key][elements] = index

@@ -1,0 +1,57 @@
+"""Fields of instructions and micro-ops at random, all within what a program may touch."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from amaranth_vta.hw.isa import Load, Memory
+from amaranth_vta.sim.model.observers.observer import Elements
+
+
+def random_rows(chance: random.Random, elements: int, padded: bool) -> dict[str, int]:
+    """Sizes, stride and padding of a transfer of 1 to ``elements`` elements."""
+    pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
+    while True:
+        fields = {
+            "x_size": chance.choice((1, 1, 2, 3, 4, 5, 8, chance.randint(1, elements))),
+            "y_size": chance.choice((1, 1, 1, 2, 3, 5)),
+        }
+        fields["x_stride"] = chance.choice(
+            (fields["x_size"], fields["x_size"] + chance.randrange(4), chance.randrange(4))
+        )
+        if padded and chance.random() < 0.4:
+            fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in pads}
+            fields["y_size"] = chance.choice((0, fields["y_size"], fields["y_size"]))
+        if 0 < Load(memory=Memory.INP, **fields).elements <= elements:
+            return fields
+
+
+def random_loops(chance: random.Random) -> dict[str, int]:
+    """Iterations of the two loops around micro-ops."""
+    return {name: chance.choice((1, 1, 2, 3, 5)) for name in ("iter_out", "iter_in")}
+
+
+def random_operand(
+    chance: random.Random, name: str, window: range, loops: dict[str, int], count: int
+) -> tuple[Elements, dict[str, int]]:
+    """Fields and factors of one operand of ``count`` micro-ops, all within ``window``."""
+    left = len(window) - 1
+    factors = {}
+    for loop in chance.sample(("out", "in"), 2):
+        steps = loops[f"iter_{loop}"] - 1
+        if steps:
+            factor = chance.randint(0, min(left // steps, 4))
+            left -= factor * steps
+        else:
+            factor = chance.choice((0, 1, len(window) - 1))
+        factors[f"{name}_factor_{loop}"] = factor
+    kind = chance.random()
+    if kind < 0.4:
+        start = chance.randint(0, left)
+        step = chance.choice((0, 1, 1, 2))
+        offsets = [min(start + step * at, left) for at in range(count)]
+    else:
+        offsets = [chance.randint(0, left) for _ in range(count)]
+    return np.array([window.start + offset for offset in offsets]), factors
