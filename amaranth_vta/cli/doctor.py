@@ -56,7 +56,8 @@ def _python() -> str:
 
 
 def _cpp_compiler() -> str:
-    from amaranth_vta.sim.machine.rtl.build import BuildError, compiler
+    from amaranth_vta.sim.cache import BuildError
+    from amaranth_vta.sim.toolchain import compiler
 
     try:
         return f"C++ compiler {compiler()}"
@@ -65,7 +66,7 @@ def _cpp_compiler() -> str:
 
 
 def _cache() -> str:
-    from amaranth_vta.sim.machine.rtl.build import cache_folder
+    from amaranth_vta.sim.cache import cache_folder
 
     folder = cache_folder()
     try:

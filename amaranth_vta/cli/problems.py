@@ -18,7 +18,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.machine.dram.DramError",
         "amaranth_vta.sim.programs.image.ImageError",
-        "amaranth_vta.sim.machine.rtl.build.BuildError",
+        "amaranth_vta.sim.cache.BuildError",
         "amaranth_vta.sw.runtime.network.model.ModelError",
         "amaranth_vta.sw.compiler.nest.ir.LoweringError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",

@@ -11,7 +11,8 @@ from pathlib import Path
 from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import get_runner
 
-from amaranth_vta.sim.machine.rtl.build import compiler, verilator_root
+from amaranth_vta.sim.machine.rtl.build import verilator_root
+from amaranth_vta.sim.toolchain import compiler
 
 
 def simulate(

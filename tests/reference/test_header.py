@@ -13,7 +13,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.reference.header import header
-from amaranth_vta.sim.machine.rtl.build import compiler
+from amaranth_vta.sim.toolchain import compiler
 
 
 def run_c(text: str, body: str, folder: Path) -> list[int]:

@@ -1,0 +1,139 @@
+"""What is made once and kept between processes: elaborated designs, compiled simulators.
+
+A file of the cache is named by a hash of everything that it depends on. It appears whole, with a
+seal beside it, the digest of its name and contents: a file that was damaged, or put there by
+another user, is made again. Several processes may ask for the same file at the same time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+KEPT_SECONDS = 30 * 24 * 3600
+_OTHERS_WRITE = 0o022
+
+
+class BuildError(RuntimeError):
+    """Something cannot be built, or kept, on this machine; the message says why."""
+
+
+def cache_folder() -> Path:
+    """$VTA_CACHE, or amaranth-vta in the user's cache folder."""
+    if "VTA_CACHE" in os.environ:
+        return Path(os.environ["VTA_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amaranth-vta"
+
+
+def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
+    """The file ``name`` in the folder ``kind`` of the cache, made if it is not there.
+
+    ``make`` writes the file at the path that it is given; what it raises is passed on, and nothing
+    is kept then. Raises `BuildError` if the file is not there and cannot be kept, or if the folder
+    belongs to another user.
+    """
+    folder = cache_folder() / kind
+    path = folder / name
+    for place in (folder.parent, folder):
+        _make_private(place)
+    if _is_sound(path):
+        return path
+    try:
+        lock = (folder / f"{path.name}.lock").open("w")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        target = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            if not _is_sound(path):
+                make(target)
+                target.chmod(0o644)
+                _seal(path).unlink(missing_ok=True)
+                # Another process may look at any moment: without its seal the file is not used.
+                seal = target.with_name(f"{target.name}.seal")
+                seal.write_text(_digest(path.name, target))
+                seal.chmod(0o644)
+                target.replace(path)
+                seal.replace(_seal(path))
+                _forget_unused(folder)
+        finally:
+            target.unlink(missing_ok=True)
+            Path(lock.name).unlink(missing_ok=True)
+    return path
+
+
+def hash_of(*parts: str) -> str:
+    """A name for what depends on ``parts``."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part.encode())
+    return digest.hexdigest()[:32]
+
+
+def _make_private(folder: Path) -> None:
+    """Makes ``folder`` one in which only this user writes."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if _is_own(status) and status.st_mode & _OTHERS_WRITE:
+            folder.chmod(status.st_mode & 0o7777 & ~_OTHERS_WRITE)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    if not _is_own(status):
+        raise BuildError(
+            f"the cache folder {folder} belongs to another user and is not used; "
+            "VTA_CACHE names another"
+        )
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether it belongs to this user, or to root, who may change everything anyway."""
+    return status.st_uid in (os.geteuid(), 0)
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether the file is as `kept` left it; its time is that of its latest use then."""
+    seal = _seal(path)
+    try:
+        for file in (path, seal):
+            status = file.lstat()
+            if not _is_own(status) or status.st_mode & _OTHERS_WRITE:
+                return False
+        if seal.read_text() != _digest(path.name, path):
+            return False
+    except (OSError, UnicodeDecodeError):
+        return False
+    for file in (path, seal):
+        with suppress(OSError):  # of a cache that can only be read
+            file.touch()
+    return True
+
+
+def _seal(path: Path) -> Path:
+    return path.with_name(f"{path.name}.seal")
+
+
+def _digest(name: str, file: Path) -> str:
+    # The name counts: a file under the name of another is not what was asked for.
+    return hashlib.sha256(name.encode() + b"\0" + file.read_bytes()).hexdigest()
+
+
+def _unwritable(folder: Path, error: OSError) -> BuildError:
+    return BuildError(
+        f"the cache folder {folder} cannot be written: {error.strerror}; VTA_CACHE names another"
+    )
+
+
+def _forget_unused(folder: Path) -> None:
+    """Removes what has not been used for a month: sources that change leave much behind."""
+    for path in folder.iterdir():
+        with suppress(OSError):  # removed by another process
+            if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,53 @@
+"""The C++ compiler of this machine, and what its output depends on besides the sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from amaranth_vta.sim.cache import BuildError, cache_folder
+
+Command = Sequence[str | Path]
+
+
+def compiler() -> str:
+    """The path of the C++ compiler: $CXX, or g++; `BuildError` without one."""
+    path = shutil.which(os.environ.get("CXX") or "g++")
+    if path is None:
+        raise BuildError(
+            f"there is no C++ compiler {os.environ.get('CXX') or 'g++'}: install it (Debian: "
+            "apt install g++) or set CXX; the functional and pysim devices need none"
+        )
+    return path
+
+
+@cache
+def target_of(path: str) -> str:
+    """What the compiler at ``path`` makes of ``-march=native``: itself and the processor."""
+    return subprocess.run(
+        [path, "-march=native", "-E", "-dM", "-x", "c++", os.devnull],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+
+def run_tool(command: Command, problem: str, environment: Mapping[str, str] | None = None) -> None:
+    """Runs ``command``; if it fails, raises `BuildError` with ``problem`` and the first error, and
+    leaves all that the tool said in a log in the cache folder."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    if done.returncode:
+        log = cache_folder() / "build.log"
+        log.write_text(f"{' '.join(map(str, command))}\n\n{done.stdout}{done.stderr}")
+        first = next((line for line in done.stderr.splitlines() if "rror" in line), "")
+        raise BuildError(f"{problem}; the log is {log}: {first.strip()[:200]}")
