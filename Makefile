@@ -34,7 +34,7 @@ format: setup  ## Put sources into the format that lint asks for
 	$(BIN)/ruff format .
 
 tutorials: setup  ## Run the tutorials and write their outputs anew
-	REWRITE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/docs
+	$(BIN)/pytest -n $(JOBS) --rewrite-golden tests/docs
 
 bench: setup  ## Measure how fast the compiled machine simulates
 	$(BIN)/python benchmarks/simulation_speed.py

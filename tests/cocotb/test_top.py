@@ -19,8 +19,8 @@ from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
+from tests.support.golden import VECTORS
 
-VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 PROGRAMS = ["tiny-1", "tiny-2", "tiny-corners-1", "tiny-corners-2"]
 CYCLE_NS = 10
 TIME_LIMIT_US = 10_000

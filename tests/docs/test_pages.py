@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -16,6 +15,7 @@ from amaranth_vta.sim.devices import DEVICES
 from amaranth_vta.sw.compiler.lower import PASS_NAMES
 from amaranth_vta.sw.compiler.te.schedule import SCOPES, Stage
 from amaranth_vta.sw.runtime.command import Runtime
+from tests.support.golden import Golden
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -46,9 +46,9 @@ def changed(before: str, after: str) -> str:
 
 
 def test_the_walk_through_the_passes_is_what_the_compiler_prints(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
-    """``REWRITE_GOLDEN=1`` writes the page anew."""
+    """``--rewrite-golden`` writes the page anew."""
     page = DOCS / "pass-by-pass.md"
     text = page.read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -65,9 +65,7 @@ def test_the_walk_through_the_passes_is_what_the_compiler_prints(
         return f"```{match[1]} {match[2]}\n{shown[match[2]]}\n```"
 
     current = re.sub(r"```(\w+) (\w+)\n.*?```", filled, text, flags=re.DOTALL)
-    if os.environ.get("REWRITE_GOLDEN"):
-        page.write_text(current, encoding="utf-8")
-    assert page.read_text(encoding="utf-8") == current
+    golden.check_text(page, current)
     left = {name for name in PASS_NAMES if f"```text {name}" not in text}
     assert all(shown[name] == "..." for name in left)
 

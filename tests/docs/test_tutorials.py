@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from find_libpython import find_libpython
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from tests.support.golden import Golden
+
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
-GOLDEN = Path(__file__).parents[1] / "golden" / "tutorials"
-REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
 SECONDS_A_CELL = 300  # the first use of a device builds its simulator
 # Runs after a tutorial, in its kernel: all instructions and micro-ops of the functions it built.
 STREAMS = """
@@ -75,19 +74,17 @@ def test_links_lead_somewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tutorial_prints_what_it_is_committed_with(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # where tutorials write
     if "cocotb" in name and find_libpython() is None:
         pytest.skip("this Python has no shared library (Debian: apt install libpython3.11)")
-    path, golden = TUTORIALS / f"{name}.ipynb", GOLDEN / f"{name}.txt"
+    path = TUTORIALS / f"{name}.ipynb"
     notebook, streams = executed(path)
-    if REWRITE:
+    if golden.rewrites:
         nbformat.write(notebook, path)
-        golden.unlink(missing_ok=True)
-        if streams:
-            golden.write_text(streams, encoding="utf-8")
     committed = nbformat.read(path, as_version=4)
     for number, (now, then) in enumerate(zip(notebook.cells, committed.cells, strict=True), 1):
         assert printed(now) == printed(then), f"cell {number}: {now.source}"
-    assert streams == (golden.read_text(encoding="utf-8") if golden.exists() else "")
+    if streams:
+        golden.check_text(f"tutorials/{name}.txt", streams)

@@ -1,15 +1,12 @@
 """The machine takes no more cycles than it did: tests/golden/cycles.json.
 
-``REWRITE_GOLDEN=1 pytest tests/end_to_end/test_golden_cycles.py`` writes the file anew, when the
+``pytest --rewrite-golden tests/end_to_end/test_golden_cycles.py`` writes the file anew, when the
 machine has become faster, or when it is right that it has become slower.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -22,22 +19,18 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.runtime.command import Runtime
+from tests.support.golden import Golden
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "cycles.json"
 EXTENDED = PRESETS["pynq-extended"]
 
 
-def check(group: str, cycles: Mapping[str, int | None]) -> None:
-    known = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
-    if os.environ.get("REWRITE_GOLDEN"):
-        known[group] = cycles
-        text = json.dumps(dict(sorted(known.items())), indent=2)
-        GOLDEN.write_text(text + "\n", encoding="utf-8")
-    assert cycles.keys() == known[group].keys()
+def check(golden: Golden, group: str, cycles: Mapping[str, int | None]) -> None:
+    known = golden.known("cycles.json", group, cycles)
+    assert cycles.keys() == known.keys()
     slower = {
-        name: (known[group][name], count)
+        name: (known[name], count)
         for name, count in cycles.items()
-        if count is None or count > known[group][name]
+        if count is None or count > known[name]
     }
     assert not slower
 
@@ -50,18 +43,18 @@ def cycles_of(measured: list[Measurement]) -> dict[str, int | None]:
 @pytest.mark.parametrize("dram", ["ideal", "ddr"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
-def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str) -> None:
+def test_rates_are_as_good_as_they_were(config: str, kind: str, dram: str, golden: Golden) -> None:
     measured = list(measure_rates(kind, PRESETS[config], "rtl", dram))
-    check(f"{kind}, {config}, {dram}", cycles_of(measured))
+    check(golden, f"{kind}, {config}, {dram}", cycles_of(measured))
     if config == "pynq-extended":
         assert [item.name for item in measured if not item.is_reached] == []
 
 
 @pytest.mark.parametrize("schedules", ["default", "by-hand"])
-def test_layers_are_as_fast_as_they_were(schedules: str) -> None:
+def test_layers_are_as_fast_as_they_were(schedules: str, golden: Golden) -> None:
     by_hand = schedules == "by-hand"
     measured = list(layers.measure_layers(EXTENDED, "rtl", "ddr", by_hand=by_hand))
-    check(f"resnet18-layers, {schedules}, ddr", cycles_of(measured))
+    check(golden, f"resnet18-layers, {schedules}, ddr", cycles_of(measured))
     assert [item.name for item in measured if not item.is_reached] == []
 
 
@@ -104,7 +97,7 @@ def matrix_product(env: Environment, threads: int) -> Function:
     return build(s, [x, w, y], env=env)
 
 
-def test_two_virtual_threads_take_fewer_cycles_than_one() -> None:
+def test_two_virtual_threads_take_fewer_cycles_than_one(golden: Golden) -> None:
     config = PRESETS["tiny"]
     cycles = {}
     for threads, name in ((1, "one thread"), (2, "two threads")):
@@ -113,7 +106,7 @@ def test_two_virtual_threads_take_fewer_cycles_than_one() -> None:
         sizes = [function.nbytes(i) for i in range(len(function.args))]
         function.run_on(runtime, *[runtime.allocate(size, "buffer") for size in sizes])
         cycles[name] = runtime.synchronize().cycles
-    check("matrix product, tiny, ddr", cycles)
+    check(golden, "matrix product, tiny, ddr", cycles)
     one, two = cycles.values()
     assert one is not None
     assert two is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +16,10 @@ from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sw.runtime.device import RunResult
+from tests.support.golden import VECTORS
 
 # The configurations of the conformance vectors, whose simulators other tests build as well, and the
 # extensions.
-VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 CONFIGS = {
     path.stem.split("-")[0]: ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))

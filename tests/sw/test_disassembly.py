@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.disassembly import instruction_text, listing
+from tests.support.golden import VECTORS
 
 TINY = PRESETS["tiny"]
-VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from amaranth_vta.sim.machine.pysim import PysimDevice
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Device, Fault
+from tests.support.golden import VECTORS
 
-VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
 TINY = PRESETS["tiny"]
 
 

@@ -14,8 +14,9 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.uninitialized_reads import UninitializedRead
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault
+from tests.support import golden
 
-VECTORS = sorted((Path(__file__).parents[2] / "golden" / "vectors").glob("*.npz"))
+VECTORS = sorted(golden.VECTORS.glob("*.npz"))
 ORDERS = ("program", "reverse", "random:1", "last:load", "last:compute")
 TINY = PRESETS["tiny"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sw.runtime.device import Fault
 from tests.support.corners import CORNERS
+from tests.support.golden import VECTORS
 from tests.support.tokens import tokens_of, without_token
 
-VECTORS = Path(__file__).parents[2] / "golden" / "vectors"
 CONFIGS = (
     PRESETS
     | CORNERS

@@ -13,8 +13,8 @@ from amaranth_vta.sim.machine.dram import DramError
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault, RunResult
+from tests.support.golden import VECTORS
 
-VECTORS = Path(__file__).parents[3] / "golden" / "vectors"
 TINY = PRESETS["tiny"]
 
 

@@ -1,14 +1,12 @@
 """Each pass by the text before and after it, in tests/golden/lowering.
 
-``REWRITE_GOLDEN=1 pytest tests/sw/compiler/passes/test_passes.py`` writes the files anew; read the
+``pytest --rewrite-golden tests/sw/compiler/passes/test_passes.py`` writes the files anew; read the
 difference before you commit it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +19,8 @@ from amaranth_vta.sw.compiler.nest.parse import ParseError, parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from tests.support.golden import Golden
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "lowering"
 ENV = Environment(PRESETS["tiny"])
 # The same sizes, and all extensions.
 EXTENDED = Environment(PRESETS["tiny-extended"])
@@ -372,17 +370,15 @@ def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_the_text_before_and_after_a_pass(case: tuple[str, Callable[[], Scheduled]]) -> None:
+def test_the_text_before_and_after_a_pass(
+    case: tuple[str, Callable[[], Scheduled]], golden: Golden
+) -> None:
     step, make = case
     steps = lower(*make(), env=environment(case), trace=True).steps
     position = [name for name, _ in steps].index(step)
     text = f"# before {step}\n{steps[position - 1][1]}\n\n" if position else ""
     text += f"# after {step}\n{steps[position][1]}\n"
-    golden = GOLDEN / f"{case_name(case)}.txt"
-    if os.environ.get("REWRITE_GOLDEN"):
-        golden.parent.mkdir(parents=True, exist_ok=True)
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    golden.check_text(f"lowering/{case_name(case)}.txt", text)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)

@@ -1,0 +1,20 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.golden import Golden
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-golden",
+        action="store_true",
+        help="write golden files anew instead of comparing with them; read the difference",
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(rewrites=request.config.getoption("--rewrite-golden"))

@@ -1,0 +1,40 @@
+"""Files that say what came out when it was right: the fixture ``golden``, in tests/conftest.py.
+
+``pytest --rewrite-golden PATH`` writes those of the tests in PATH anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "golden"
+VECTORS = FOLDER / "vectors"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Compares with golden files, or if it ``rewrites``, writes them."""
+
+    rewrites: bool
+
+    def check_text(self, name: str | Path, text: str) -> None:
+        """``text`` is that of the file ``name``, in tests/golden if it is relative."""
+        path = FOLDER / name
+        if self.rewrites:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"{path}: see --rewrite-golden"
+
+    def known(self, name: str, key: str, value: Mapping[str, Any]) -> Any:
+        """What the JSON file ``name`` in tests/golden holds under ``key``; ``value`` if written."""
+        path = FOLDER / name
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if self.rewrites:
+            known[key] = value
+            text = json.dumps(dict(sorted(known.items())), indent=2)
+            path.write_text(text + "\n", encoding="utf-8")
+        return known[key]
