@@ -3,7 +3,7 @@
     import amaranth_vta as vta
     from amaranth_vta import te
 
-The names below are imported when they are first used, since some of them bring much with them.
+The names below are imported at their first use, since some of them load much.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amaranth_vta.default_device import build
     from amaranth_vta.hw.config import PRESETS, Config
-    from amaranth_vta.session import Session, compile
+    from amaranth_vta.session import Session
+    from amaranth_vta.session.compilation import compile
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
     from amaranth_vta.sw.compiler.graph.place.placement import register_operator
     from amaranth_vta.sw.compiler.lower import lower
     from amaranth_vta.sw.compiler.tuner.explain import explain
+
+__version__: str  # that of the installed package, read when it is asked for
 
 __all__ = [
     "PRESETS",
@@ -43,7 +46,7 @@ _HOMES = {
     "Environment": "sw.compiler.environment",
     "Session": "session",
     "build": "default_device",
-    "compile": "session",
+    "compile": "session.compilation",
     "explain": "sw.compiler.tuner.explain",
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",
@@ -53,10 +56,15 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "te":
-        value: Any = import_module("amaranth_vta.sw.compiler.te")
+    if name == "__version__":
+        value: Any = import_module("importlib.metadata").version("amaranth-vta")
+    elif name == "te":
+        value = import_module("amaranth_vta.sw.compiler.te")
     elif name in _HOMES:
-        value = getattr(import_module(f"amaranth_vta.{_HOMES[name]}"), name)
+        from amaranth_vta.extras import explain_missing_extras
+
+        with explain_missing_extras():
+            value = getattr(import_module(f"amaranth_vta.{_HOMES[name]}"), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

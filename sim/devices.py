@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-
-from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.device import Device
+from typing import TYPE_CHECKING
 
 from .machine.dram import memory_timing
-from .machine.skipping import PARTS, SkippingDevice
-from .model.device import FunctionalDevice
-from .trace.perfetto import Timeline
+
+if TYPE_CHECKING:
+    from amaranth_vta.hw.config import Config
+    from amaranth_vta.sw.runtime.device import Device
+
+    from .trace.perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "pysim")
+# Parts of the machine that can be skipped.
+PARTS = ("load", "gemm", "alu", "store")
 
 
 class DeviceError(ValueError):
@@ -37,14 +40,18 @@ def open_device(
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
     VCD of each run, and ``timeline`` gets each run; these are for the cycle-accurate devices.
     ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
-    ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of
-    `skipping.PARTS`. ``progress`` is told what a build is at. Raises `DeviceError`, or
-    `DramError` for a ``dram`` that does not exist.
+    ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of `PARTS`.
+    ``progress`` is called with each step of a build. Raises `DeviceError`, or `DramError` for a
+    ``dram`` that does not exist.
     """
     if skip is not None and skip not in PARTS:
         raise DeviceError(f"{skip!r} cannot be skipped; what can is {', '.join(PARTS)}")
     device = _open(name, config, memory_bytes, dram, order, waves, timeline, progress)
-    return device if skip is None else SkippingDevice(device, skip)
+    if skip is None:
+        return device
+    from .machine.skipping import SkippingDevice
+
+    return SkippingDevice(device, skip)
 
 
 def _open(
@@ -58,14 +65,16 @@ def _open(
     progress: Callable[[str], None] | None,
 ) -> Device:
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
-    # model need not wait for.
+    # model need not wait for; and the command line reads the names above for every command.
     match name:
         case "functional":
+            from .model.device import FunctionalDevice
+
             if waves is not None:
                 raise DeviceError("the functional model has no clock, hence no waves to write")
             if timeline is not None:
                 raise DeviceError("the functional model has no clock, hence no timeline to write")
-            memory_timing(dram)  # of no use here, but a name that means nothing is refused
+            memory_timing(dram)  # unused here, but an unknown name is refused
             try:
                 return FunctionalDevice(config, memory_bytes, order)
             except ValueError as error:

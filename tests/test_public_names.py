@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -23,3 +24,10 @@ def test_the_package_alone_loads_nothing_heavy() -> None:
     code = "import sys, amaranth_vta; print({'amaranth', 'numpy', 'onnx'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_the_package_runs_as_a_module_and_says_its_version() -> None:
+    command = [sys.executable, "-m", "amaranth_vta", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"vta, version {amaranth_vta.__version__}\n"
+    assert amaranth_vta.__version__ == metadata.version("amaranth-vta")

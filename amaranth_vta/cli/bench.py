@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.sim.devices import DEVICES
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .cycles import SKIPPED, show_cycles
-from .options import DEVICES, ConfigType, DramType, json_option, skip_option, trace_option
+from .options import ConfigType, DramType, json_option, skip_option, trace_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building

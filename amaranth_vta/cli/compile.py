@@ -23,7 +23,7 @@ def compile_model(model: str, output: str, config: Config, images: int | None) -
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the machine that
     it is for. `vta run FILE` runs it.
     """
-    from amaranth_vta.session import compile
+    from amaranth_vta.session.compilation import compile
     from amaranth_vta.sw.runtime.network.file import write_network
     from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def explanation(session: Session) -> Iterator[str]:
-    """A paragraph a step, in order: why it is on the host, or the loop nest that the machine runs.
+    """One paragraph per step, in order: why it is on the host, or the machine's loop nest.
 
-    A loop nest is what the host's code for the runtime is printed from; indices count tiles.
+    The host's calls of the runtime are printed from that loop nest; its indices count tiles.
     """
     from amaranth_vta.sw.compiler.graph.layers.layer import Layer
     from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer, ToMachine
@@ -32,7 +32,7 @@ def explanation(session: Session) -> Iterator[str]:
                 packing = f"{step.operand.packing}, " if step.operand.packing else ""
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
             case _:
-                yield f"{step.tensor}: put together from tiles, to the host"
+                yield f"{step.tensor}: joined from tiles, to the host"
 
 
 def _layer(step: RunLayer, layer: Layer) -> str:

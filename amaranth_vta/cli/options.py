@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
 
 from amaranth_vta.hw.config import DEFAULT, Config
-
-# As in sim.devices, which is loaded when a device is opened.
-DEVICES = ("functional", "rtl", "pysim")
-# As in sim.machine.skipping.
-PARTS = ("load", "gemm", "alu", "store")
+from amaranth_vta.sim.devices import DEVICES, PARTS
+from amaranth_vta.sim.machine.dram import DramError, memory_timing
 
 
 class ConfigType(click.ParamType):
@@ -30,8 +26,10 @@ class DramType(click.ParamType):
     name = "ideal|ddr|random:SEED"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        if not re.fullmatch(r"ideal|ddr|random:[0-9]{1,9}", value):
-            self.fail(f"{value!r} is not ideal, ddr or random:SEED with a whole number", param, ctx)
+        try:
+            memory_timing(value)
+        except DramError as error:
+            self.fail(str(error), param, ctx)
         return str(value)
 
 

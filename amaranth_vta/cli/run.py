@@ -27,8 +27,7 @@ from .problems import DONE, WRONG_RESULT
 from .progress import building
 
 if TYPE_CHECKING:
-    from amaranth_vta.network_session import NetworkSession
-    from amaranth_vta.session import CheckReport
+    from amaranth_vta.session import CheckReport, Session
 
 Arrays = dict[str, Any]
 # Differences that a comparison lists.
@@ -98,12 +97,11 @@ def run(
     """
     import numpy as np
 
-    from amaranth_vta.network_session import NetworkSession
     from amaranth_vta.report import PAGE, TIMELINE, report_files
+    from amaranth_vta.session import Session
     from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.runtime.archive import is_archive
     from amaranth_vta.sw.runtime.command import RuntimeFault
-    from amaranth_vta.sw.runtime.network.file import load_network
 
     is_compiled = is_archive(model)
     if is_compiled and (check or explain):
@@ -131,19 +129,16 @@ def run(
                 "skip": skip,
                 "progress": progress,
             }
-            session: NetworkSession
             if is_compiled:
-                session = NetworkSession(load_network(model, _asked_for(config)), **options)
+                session = Session.load(model, _asked_for(config), **options)
             else:
-                from amaranth_vta.session import Session
-
-                session = from_model = Session(model, config, images=images, **options)
+                session = Session(model, config, images=images, **options)
         checked: CheckReport | None = None
         with session:
             inputs = _random_inputs(session) if given is None else given
             try:
                 if check:
-                    checked = from_model.check(inputs)
+                    checked = session.check(inputs)
                     results = checked.outputs
                 else:
                     results = session.run(inputs)
@@ -165,7 +160,7 @@ def run(
                 files[TIMELINE] = timeline.text()
             outputs.save_folder("--report", files)
     if explain:
-        for paragraph in explanation(from_model):
+        for paragraph in explanation(session):
             click.echo(f"{paragraph}\n")
     click.echo(session.plan_table())
     show_cycles(session.spent)
@@ -197,7 +192,7 @@ def _asked_for(config: Config) -> Config | None:
     return None if source is click.core.ParameterSource.DEFAULT else config
 
 
-def _random_inputs(session: NetworkSession) -> Arrays:
+def _random_inputs(session: Session) -> Arrays:
     """One image, the same at each call: all values of an integer type, 0 to 1 of a float."""
     import numpy as np
 

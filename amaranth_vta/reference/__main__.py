@@ -1,11 +1,11 @@
-"""``python -m amaranth_vta.reference FOLDER`` writes the pages that are made: ``make docs``."""
+"""``python -m amaranth_vta.reference FOLDER`` writes the generated pages: ``make docs``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from . import pages
+from .pages import pages
 
 
 def main() -> None:

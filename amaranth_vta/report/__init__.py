@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .page import page
 
 if TYPE_CHECKING:
-    from amaranth_vta.network_session import NetworkSession
+    from amaranth_vta.session import Session
 
 # By it a folder with a report is known.
 PAGE = "report.html"
@@ -16,9 +16,7 @@ TIMELINE = "timeline.json"
 _NUMBERS = "report.json"
 
 
-def report_files(
-    session: NetworkSession, title: str, dram: str, timeline: bool
-) -> dict[str, bytes]:
+def report_files(session: Session, title: str, dram: str, timeline: bool) -> dict[str, bytes]:
     """The files of the report, by name, but for the timeline; ``timeline`` if there is one."""
     links = {_NUMBERS: "all numbers, counters among them, as JSON"}
     if timeline:

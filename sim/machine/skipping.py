@@ -19,14 +19,14 @@ _PARTS = {
     "alu": ((isa.Opcode.ALU,), "iter_out"),
     "store": ((isa.Opcode.STORE,), "x_size"),
 }
-PARTS = tuple(_PARTS)
 _LOADED_BY_LOAD = (isa.Memory.INP, isa.Memory.WGT)
 
 Words = npt.NDArray[np.uint64]
 
 
 class SkippingDevice:
-    """``device``, on which the instructions of ``part``, one of `PARTS`, do nothing but tokens.
+    """``device``, on which the instructions of ``part``, one of `sim.devices.PARTS`, do nothing
+    but their tokens.
 
     Programs take as long as they would if that part took no time; results are wrong.
     """

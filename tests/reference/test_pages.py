@@ -9,7 +9,8 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.reference import pages, semantics
+from amaranth_vta.reference import semantics
+from amaranth_vta.reference.pages import pages
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXTENDED = PRESETS["pynq-extended"]

@@ -14,8 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import amaranth_vta as vta
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.network_session import InputError
-from amaranth_vta.session import Session
+from amaranth_vta.session import InputError, Session
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
@@ -23,7 +22,7 @@ from amaranth_vta.sw.runtime.command import RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from amaranth_vta.sw.runtime.network.model import ModelError
 
-DIGITS = Path(__file__).parents[1] / "examples/digits"
+DIGITS = Path(__file__).parents[2] / "examples/digits"
 
 
 @pytest.fixture(scope="module")

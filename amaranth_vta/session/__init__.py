@@ -1,0 +1,10 @@
+"""Networks on devices: `Session`."""
+
+from __future__ import annotations
+
+from .batches import InputError, TensorInfo
+from .comparison import CheckReport
+from .layers import LayerReport
+from .session import Session
+
+__all__ = ["CheckReport", "InputError", "LayerReport", "Session", "TensorInfo"]

@@ -1,0 +1,95 @@
+"""How results compare with those of ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.runtime.network.layout import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+    from amaranth_vta.sw.compiler.graph.network import Network
+
+Run = Callable[[dict[str, Array]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """How a result compares with that of ONNX Runtime on the canonical network.
+
+    ``histogram`` counts the non-zero differences by their value; where an output is dequantized
+    they are in steps of its scale. ``differs_from_default`` counts elements that differ from the
+    untouched model in a default session. ``outputs`` is the result itself.
+    """
+
+    elements: int
+    mismatches: int
+    histogram: dict[float, int]
+    differs_from_default: int
+    outputs: dict[str, Array]
+
+    @property
+    def ok(self) -> bool:
+        return self.mismatches == 0
+
+
+def compare(
+    outputs: dict[str, Array],
+    network: Network,
+    model: onnx.ModelProto,
+    in_batches: Callable[[Run], Mapping[str, Array]],
+) -> CheckReport:
+    """Compares ``outputs`` with the canonical ``network`` and the ``model`` it was made from.
+
+    ``in_batches`` runs either on the same inputs.
+    """
+    from amaranth_vta.sw.runtime.network.onnx_runtime import (
+        default_session,
+        exact_session,
+        run_session,
+    )
+
+    names = list(outputs)
+    reference = exact_session(network.to_onnx().SerializeToString())
+    expected = in_batches(lambda feeds: run_session(reference, names, feeds))
+    default = default_session(model.SerializeToString())
+    untouched = in_batches(lambda feeds: run_session(default, names, feeds))
+    histogram: dict[float, int] = {}
+    for name in names:
+        different = _differences(outputs[name], expected[name], _step(network, name))
+        for value, count in zip(*np.unique(different, return_counts=True), strict=True):
+            histogram[value.item()] = histogram.get(value.item(), 0) + int(count)
+    return CheckReport(
+        elements=sum(output.size for output in outputs.values()),
+        mismatches=sum(histogram.values()),
+        histogram=histogram,
+        differs_from_default=sum(
+            _differences(outputs[name], untouched[name], 1).size for name in names
+        ),
+        outputs=outputs,
+    )
+
+
+def _step(network: Network, output: str) -> float:
+    """The scale of an output that is dequantized, else 1."""
+    node = network.producers().get(output)
+    if node is not None and node.operator == "DequantizeLinear":
+        scale = network.constants.get(node.input(1))
+        if scale is not None and scale.size == 1:
+            return float(scale.item())
+    return 1
+
+
+def _differences(got: Array, expected: Array, step: float) -> npt.NDArray[np.float64]:
+    """The non-zero differences, in steps; NaN equals NaN."""
+    if got.dtype.kind not in "biuf":
+        return np.ones(np.count_nonzero(got != expected), np.float64)
+    differs = ~((got == expected) | (got != got) & (expected != expected))
+    difference = got[differs].astype(np.float64) - expected[differs].astype(np.float64)
+    return np.round(difference / step, 6)

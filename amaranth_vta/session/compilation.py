@@ -1,0 +1,38 @@
+"""From a model to a network compiled for a machine: `compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
+from amaranth_vta.sw.compiler.graph.load.load_model import (
+    Source,
+    load_network,
+    open_batch,
+    read_model,
+)
+from amaranth_vta.sw.compiler.graph.plan.compiled import CompiledNetwork, compile_network
+from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.runtime.network.model import ModelError
+
+
+def compile(
+    model: Source,
+    config: Config | str = DEFAULT,
+    images: int | None = None,
+    passes: Sequence[OwnPass] = (),
+) -> CompiledNetwork:
+    """``model`` compiled for the machine of ``config``, as `Session` takes them.
+
+    ``passes`` are the caller's own, each with its place as in `vta.build`; they work on each layer.
+    Raises `ModelError`, `ConfigError`, and `LoweringError` for an unknown place.
+    """
+    model = read_model(model)
+    config = Config.load(config) if isinstance(config, str) else config
+    if images is not None and not open_batch(model):
+        raise ModelError("the model says itself how many images it takes at a time")
+    if images is not None and images < 1:
+        raise ValueError(f"{images} images cannot be run at a time")
+    network = canonical(load_network(model, images or config.batch))
+    return compile_network(network, config, open_batch(model), passes)

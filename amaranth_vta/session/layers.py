@@ -1,0 +1,121 @@
+"""What each operator of a network took: `LayerReport`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.program import (
+    NetworkProgram,
+    OnHost,
+    RunHost,
+    RunLayer,
+    ToHost,
+    ToMachine,
+)
+
+if TYPE_CHECKING:
+    from amaranth_vta.sw.runtime.network.runner import Measured
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """An operator of the network, and what it took in all runs so far.
+
+    ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are
+    those of the network, without padding of channels; ``cycles`` and ``utilization`` are None on
+    devices without a clock. ``macs_per_run`` is for one run. ``counters`` are those of `RunResult`,
+    empty for the host.
+    """
+
+    name: str
+    operator: str
+    placed_on: str
+    reason: str
+    macs_per_run: int
+    macs: int
+    cycles: int | None
+    bound_cycles: int
+    utilization: float | None
+    bytes_loaded: int
+    bytes_stored: int
+    runs: int
+    counters: dict[str, int]
+
+
+def layer_reports(program: NetworkProgram, measured: Sequence[Measured]) -> list[LayerReport]:
+    """The operators in the order in which they run, conversions of layout included.
+
+    ``measured`` has one item per step of ``program``.
+    """
+    reports: list[LayerReport] = []
+    # Tensors that the machine has made and the host has read.
+    stored: set[str] = set()
+    peak = program.config.macs_per_cycle
+    for step, spent in zip(program.steps, measured, strict=True):
+        match step:
+            case RunHost():
+                reports += [_host_report(item, spent) for item in step.operators]
+            case RunLayer():
+                reports.append(_machine_report(step, spent, peak))
+            case ToMachine():
+                reason = _conversion(step.operand, stored)
+                if reason:
+                    layout = OnHost(step.operand.tensor, "layout", reason)
+                    reports.append(_host_report(layout, spent))
+            case ToHost():
+                stored.add(step.tensor)
+    return reports
+
+
+def _machine_report(step: RunLayer, measured: Measured, peak: int) -> LayerReport:
+    cycles = measured.result.cycles if measured.result else None
+    macs = step.macs * measured.runs
+    return LayerReport(
+        name=step.name,
+        operator=step.operator,
+        placed_on="machine",
+        reason="",
+        macs_per_run=step.macs,
+        macs=macs,
+        cycles=cycles,
+        bound_cycles=step.work.bound_cycles * measured.runs,
+        utilization=macs / cycles / peak if cycles else None,
+        bytes_loaded=step.work.bytes_loaded * measured.runs,
+        bytes_stored=step.work.bytes_stored * measured.runs,
+        runs=measured.runs,
+        counters=measured.result.counters if measured.result else {},
+    )
+
+
+def _host_report(item: OnHost, measured: Measured) -> LayerReport:
+    return LayerReport(
+        name=item.name,
+        operator=item.operator,
+        placed_on="host",
+        reason=item.reason,
+        macs_per_run=0,
+        macs=0,
+        cycles=None,
+        bound_cycles=0,
+        utilization=None,
+        bytes_loaded=0,
+        bytes_stored=0,
+        runs=measured.runs,
+        counters={},
+    )
+
+
+def _conversion(operand: Operand, stored: set[str]) -> str:
+    """Why the host converts a tensor on its way to the machine; empty if it only tiles it.
+
+    ``stored`` are tensors that come from the machine.
+    """
+    if operand.packing:
+        plain = replace(operand, packing=None).nbytes
+        return f"{operand.packing}: it writes {operand.nbytes:,} bytes instead of {plain:,}"
+    if operand.tensor in stored:
+        return "tiles that the machine stores are not those that it reads"
+    return ""

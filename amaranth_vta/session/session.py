@@ -1,0 +1,294 @@
+"""A quantized network on a device: from arrays to arrays, with numbers about the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Self
+
+from amaranth_vta.extras import explain_missing_extras
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
+from amaranth_vta.sw.runtime.counters import Spent
+from amaranth_vta.sw.runtime.device import Device, Fault, total
+from amaranth_vta.sw.runtime.network.file import load_network, save_network
+from amaranth_vta.sw.runtime.network.layout import Array
+from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.program import NetworkProgram, RunHost, RunLayer
+
+from .batches import Batches, TensorInfo
+from .comparison import CheckReport, compare
+from .layers import LayerReport, layer_reports
+
+if TYPE_CHECKING:
+    import onnx
+
+    from amaranth_vta.sw.compiler.graph.load.load_model import Source
+    from amaranth_vta.sw.compiler.graph.network import Network
+    from amaranth_vta.sw.compiler.graph.plan.compiled import CompiledNetwork
+    from amaranth_vta.sw.compiler.lower import OwnPass
+
+
+class Session:
+    """A network compiled for a machine and placed on a device.
+
+    ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
+    `Config`, the name of a preset or the path of a file. ``images`` is for a model that leaves
+    their number open: how many one run takes, so that weights are loaded once for all of them;
+    BATCH if it is not given. ``passes`` are those of `compile`.
+
+    ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``
+    and ``progress`` are for: see `open_device`.
+
+    Raises `ModelError`, `ConfigError`, `MissingExtra` where the packages of the extra ``networks``
+    are not installed, and what `open_device` raises.
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        config: Config | str = DEFAULT,
+        device: Device | str = "functional",
+        dram: str = "ideal",
+        *,
+        images: int | None = None,
+        passes: Sequence[OwnPass] = (),
+        waves: str | Path | None = None,
+        timeline: Timeline | None = None,
+        skip: str | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        # A saved network runs without the compiler, which is therefore imported only here.
+        with explain_missing_extras():
+            from amaranth_vta.sw.compiler.graph.load.load_model import read_model
+
+            from .compilation import compile
+        self._name = _name(model)
+        self._model: onnx.ModelProto | None = read_model(model)
+        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes)
+        self._open(self._compiled.program, device, dram, waves, timeline, skip, progress)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        config: Config | str | None = None,
+        device: Device | str = "functional",
+        dram: str = "ideal",
+        *,
+        waves: str | Path | None = None,
+        timeline: Timeline | None = None,
+        skip: str | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> Self:
+        """A network from a file that `save` or ``vta compile`` wrote; needs no compiler.
+
+        With ``config``, the file must be for that machine. The other options are those of the
+        constructor. Raises `ProgramError` if the file is none of these, is damaged, has another
+        format version or is for another machine.
+        """
+        session = cls.__new__(cls)
+        session._name, session._model, session._compiled = str(path), None, None
+        program = load_network(path, Config.load(config) if isinstance(config, str) else config)
+        session._open(program, device, dram, waves, timeline, skip, progress)
+        return session
+
+    def _open(
+        self,
+        program: NetworkProgram,
+        device: Device | str,
+        dram: str,
+        waves: str | Path | None,
+        timeline: Timeline | None,
+        skip: str | None,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        with explain_missing_extras():
+            from amaranth_vta.sw.runtime.network.runner import Runner
+        self.program = program
+        self.config: Config = program.config
+        if isinstance(device, str):
+            device = open_device(
+                device,
+                self.config,
+                program.program.placed_bytes,
+                dram=dram,
+                waves=waves,
+                timeline=timeline,
+                skip=skip,
+                progress=progress,
+            )
+        self.device = device
+        self._timeline = timeline
+        self._skip = skip
+        self._batches = Batches(program)
+        self._runner = Runner(program, Runtime(device), self._label)
+        self._wall_seconds = 0.0
+        self._fault: Fault | None = None
+        self._mismatches: int | None = None
+
+    def __repr__(self) -> str:
+        layers = sum(isinstance(step, RunLayer) for step in self.program.steps)
+        hosts = [len(step.operators) for step in self.program.steps if isinstance(step, RunHost)]
+        machine = self.config
+        return (
+            f"<Session of {self._name} on {self.device.name}: {layers} layers on the machine of "
+            f"{machine.batch}×{machine.block_in}×{machine.block_out} MACs per cycle, "
+            f"{sum(hosts)} operators on the host>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back what the device holds; may be called again."""
+        close = getattr(self.device, "close", None)
+        if close is not None:
+            close()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the compiled network for `load`, whole or not at all; raises `ProgramError`."""
+        save_network(self.program, path)
+
+    # Running.
+
+    @property
+    def inputs(self) -> dict[str, TensorInfo]:
+        return {name: self._batches.info(name) for name in self.program.inputs}
+
+    @property
+    def outputs(self) -> dict[str, TensorInfo]:
+        return {name: self._batches.info(name) for name in self.program.outputs}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The network's outputs, by name, for its ``inputs``, by name: any number of images.
+
+        Where the first dimension of inputs is open, it is the number of images, and is cut into as
+        many as one run takes. Raises `InputError`, or `RuntimeFault` if the machine stops with a
+        fault.
+        """
+        start = perf_counter()
+        try:
+            return self._batches.run(inputs, self._runner.run)
+        except RuntimeFault as error:
+            self._fault = error.fault
+            raise
+        finally:
+            self._wall_seconds += perf_counter() - start
+
+    def check(self, inputs: Mapping[str, Array]) -> CheckReport:
+        """Runs, and compares with ONNX Runtime.
+
+        Raises as `run` does, and `ModelError` for a network that was loaded compiled.
+        """
+        network, model = self.compiled.network, self._model
+        assert model is not None
+        outputs = self.run(inputs)
+        report = compare(outputs, network, model, lambda run: self._batches.run(inputs, run))
+        self._mismatches = report.mismatches
+        return report
+
+    def _label(self, layer: str) -> None:
+        if self._timeline is not None:
+            self._timeline.label = layer
+
+    @property
+    def compiled(self) -> CompiledNetwork:
+        """What the compiler made of the model; `ModelError` if the network was loaded compiled."""
+        if self._compiled is None:
+            raise ModelError(
+                f"{self._name} is compiled and does not hold its model: this needs a Session of "
+                "the ONNX file"
+            )
+        return self._compiled
+
+    @property
+    def network(self) -> Network:
+        """The network in canonical form; raises as `compiled` does."""
+        return self.compiled.network
+
+    # Numbers.
+
+    @property
+    def layers(self) -> list[LayerReport]:
+        """The operators in the order in which they run, conversions of layout included."""
+        return layer_reports(self.program, self._runner.measured)
+
+    @property
+    def cycles(self) -> int | None:
+        """Of the machine in all runs; None on a device without a clock."""
+        cycles = [layer.cycles for layer in self.layers if layer.cycles is not None]
+        return sum(cycles) if cycles else None
+
+    @property
+    def macs(self) -> int:
+        """Of the network on the machine in all runs."""
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def device_seconds(self) -> float:
+        return sum(item.result.seconds for item in self._runner.measured if item.result)
+
+    @property
+    def spent(self) -> list[Spent]:
+        """Where the cycles of each layer went; empty on a device without a clock."""
+        return [
+            Spent(layer.name, layer.counters, layer.runs)
+            for layer in self.layers
+            if layer.cycles is not None
+        ]
+
+    def report(self) -> dict[str, Any]:
+        """All numbers, as JSON has them; complete after a fault too."""
+        layers, cycles, seconds = self.layers, self.cycles, self.device_seconds
+        fault = self._fault
+        results = [item.result for item in self._runner.measured if item.result]
+        return {
+            "cycles": cycles,
+            "macs": self.macs,
+            "peak_macs_per_cycle": self.config.macs_per_cycle,
+            "utilization": self.macs / cycles / self.config.macs_per_cycle if cycles else None,
+            "bound_cycles": sum(layer.bound_cycles for layer in layers),
+            "wall_seconds": self._wall_seconds,
+            "device_seconds": seconds,
+            "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
+            "mismatches": self._mismatches,
+            "fault": asdict(fault) if fault else None,
+            "skipped": self._skip,
+            "counters": total(results).counters,
+            "layers": [asdict(layer) for layer in layers],
+        }
+
+    def plan_table(self) -> str:
+        """One line per layer: where it runs, and what it took per run."""
+        rows = [("layer", "operator", "runs on", "MACs", "cycles", "utilization")]
+        for layer in self.layers:
+            machine = layer.placed_on == "machine"
+            cycles = f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else ""
+            used = f"{layer.utilization:.1%}" if layer.utilization is not None else ""
+            where = "machine" if machine else f"host: {layer.reason}"
+            macs = f"{layer.macs_per_run:,}" if machine else ""
+            rows.append((layer.name, layer.operator, where, macs, cycles, used))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [
+            "  ".join(
+                text.rjust(width) if column > 2 else text.ljust(width)
+                for column, (text, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        return "\n".join(lines)
+
+
+def _name(model: Source) -> str:
+    """The model as a repr shows it."""
+    if isinstance(model, str | Path):
+        return str(model)
+    return "bytes" if isinstance(model, bytes) else f"graph {model.graph.name!r}"
