@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.devices import open_device
     from amaranth_vta.sw.compiler import te
     from amaranth_vta.sw.compiler.environment import Environment, get_env
-    from amaranth_vta.sw.compiler.graph.place.placement import register_operator
+    from amaranth_vta.sw.compiler.graph.plan.placement import register_operator
     from amaranth_vta.sw.compiler.lower import lower
     from amaranth_vta.sw.compiler.tuner.explain import explain
 
@@ -51,7 +51,7 @@ _HOMES = {
     "get_env": "sw.compiler.environment",
     "lower": "sw.compiler.lower",
     "open_device": "sim.devices",
-    "register_operator": "sw.compiler.graph.place.placement",
+    "register_operator": "sw.compiler.graph.plan.placement",
 }
 
 

@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.sw.compiler.build import build
-from amaranth_vta.sw.compiler.graph.layers.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
-from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 
 @vta.register_operator("Abs")
@@ -53,8 +53,8 @@ def magnitude(node: Node, tensors: Tensors) -> Layer:
         name=node.name,
         operator=node.operator,
         nodes=(node,),
-        sources=(Operand(tensors.root(source), image, layout),),
-        result=Operand(result, image, layout),
+        sources=(TiledTensor(tensors.root(source), image, layout),),
+        result=TiledTensor(result, image, layout),
         function=build(s, [x, y], name=identifier(node.name), env=env),
         constants={},
         macs=0,

@@ -23,8 +23,8 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d.schedule import choose, conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
-from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.runtime import Runtime
 
 from .measurement import Measurement
 from .resnet18 import Row, rows

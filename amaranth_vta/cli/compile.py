@@ -24,8 +24,8 @@ def compile_model(model: str, output: str, config: Config, images: int | None) -
     it is for. `vta run FILE` runs it.
     """
     from amaranth_vta.session.compilation import compile
-    from amaranth_vta.sw.runtime.network.file import write_network
-    from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer
+    from amaranth_vta.sw.runtime.network.network_file import write_network
+    from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
-    from amaranth_vta.sw.compiler.graph.layers.layer import Layer
-    from amaranth_vta.sw.runtime.network.program import RunLayer
+    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.runtime.network.network_program import RunLayer
 
 
 def explanation(session: Session) -> Iterator[str]:
@@ -16,8 +16,8 @@ def explanation(session: Session) -> Iterator[str]:
 
     The host's calls of the runtime are printed from that loop nest; its indices count tiles.
     """
-    from amaranth_vta.sw.compiler.graph.layers.layer import Layer
-    from amaranth_vta.sw.runtime.network.program import RunHost, RunLayer, ToMachine
+    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer, ToMachine
 
     items = session.compiled.placement.items
     layers = {item.name: item for item in items if isinstance(item, Layer)}

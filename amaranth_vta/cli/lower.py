@@ -93,10 +93,10 @@ def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
 
 
 def _of_network(path: str, config: Config, layer: str | None) -> list[Scheduled]:
-    from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
-    from amaranth_vta.sw.compiler.graph.layers.layer import Layer
-    from amaranth_vta.sw.compiler.graph.load.load_model import load_network, read_model
-    from amaranth_vta.sw.compiler.graph.place.placement import place
+    from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
+    from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
+    from amaranth_vta.sw.compiler.graph.plan.placement import place
 
     network = canonical(load_network(read_model(path), config.batch))
     items = place(network, config).items

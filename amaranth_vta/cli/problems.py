@@ -20,13 +20,13 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sim.machine.dram.DramError",
         "amaranth_vta.sim.programs.image.ImageError",
         "amaranth_vta.sim.cache.BuildError",
-        "amaranth_vta.sw.runtime.network.model.ModelError",
+        "amaranth_vta.sw.runtime.network.model_error.ModelError",
         "amaranth_vta.sw.compiler.nest.ir.LoweringError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",
         "amaranth_vta.sw.runtime.archive.ProgramError",
     }
 )
-FAULTS = frozenset({"amaranth_vta.sw.runtime.command.RuntimeFault"})
+FAULTS = frozenset({"amaranth_vta.sw.runtime.runtime.RuntimeFault"})
 
 
 class MachineFault(Exception):

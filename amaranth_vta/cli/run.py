@@ -101,7 +101,7 @@ def run(
     from amaranth_vta.session import Session
     from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.runtime.archive import is_archive
-    from amaranth_vta.sw.runtime.command import RuntimeFault
+    from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
     is_compiled = is_archive(model)
     if is_compiled and (check or explain):

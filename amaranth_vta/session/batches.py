@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from amaranth_vta.sw.runtime.network.layout import Array
-from amaranth_vta.sw.runtime.network.program import NetworkProgram
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.sw.runtime.network.layout import Array
+from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 if TYPE_CHECKING:
     import onnx

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
-from amaranth_vta.sw.compiler.graph.load.load_model import (
+from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
+from amaranth_vta.sw.compiler.graph.load.onnx_model import (
     Source,
     load_network,
     open_batch,
     read_model,
 )
-from amaranth_vta.sw.compiler.graph.plan.compiled import CompiledNetwork, compile_network
+from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
 from amaranth_vta.sw.compiler.lower import OwnPass
-from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 
 def compile(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from amaranth_vta.sw.runtime.network.operand import Operand
-from amaranth_vta.sw.runtime.network.program import (
+from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
     OnHost,
     RunHost,
@@ -15,6 +14,7 @@ from amaranth_vta.sw.runtime.network.program import (
     ToHost,
     ToMachine,
 )
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 if TYPE_CHECKING:
     from amaranth_vta.sw.runtime.network.runner import Measured
@@ -108,7 +108,7 @@ def _host_report(item: OnHost, measured: Measured) -> LayerReport:
     )
 
 
-def _conversion(operand: Operand, stored: set[str]) -> str:
+def _conversion(operand: TiledTensor, stored: set[str]) -> str:
     """Why the host converts a tensor on its way to the machine; empty if it only tiles it.
 
     ``stored`` are tensors that come from the machine.

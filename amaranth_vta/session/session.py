@@ -12,13 +12,13 @@ from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.trace.perfetto import Timeline
-from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, total
-from amaranth_vta.sw.runtime.network.file import load_network, save_network
-from amaranth_vta.sw.runtime.network.layout import Array
-from amaranth_vta.sw.runtime.network.model import ModelError
-from amaranth_vta.sw.runtime.network.program import NetworkProgram, RunHost, RunLayer
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram, RunHost, RunLayer
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
 from .batches import Batches, TensorInfo
 from .comparison import CheckReport, compare
@@ -27,9 +27,9 @@ from .layers import LayerReport, layer_reports
 if TYPE_CHECKING:
     import onnx
 
-    from amaranth_vta.sw.compiler.graph.load.load_model import Source
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
     from amaranth_vta.sw.compiler.graph.network import Network
-    from amaranth_vta.sw.compiler.graph.plan.compiled import CompiledNetwork
+    from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.compiler.lower import OwnPass
 
 
@@ -64,7 +64,7 @@ class Session:
     ) -> None:
         # A saved network runs without the compiler, which is therefore imported only here.
         with explain_missing_extras():
-            from amaranth_vta.sw.compiler.graph.load.load_model import read_model
+            from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
             from .compilation import compile
         self._name = _name(model)

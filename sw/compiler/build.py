@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 from .emit.host_code import Calls, HostCode, KernelLoader, argument_bytes, issued

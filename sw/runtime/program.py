@@ -19,9 +19,9 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 from .archive import ProgramError, check_config, load_archive, save_archive, save_arrays
-from .command import Runtime
 from .device import RunResult, total
 from .memory import Buffer, buffer_alignment
+from .runtime import Runtime
 from .stream import Stream
 
 _KIND = "program"

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta import cli, session
-from amaranth_vta.sw.runtime.command import RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
 IMAGE = np.arange(-96, 96, 3, dtype=np.int8).reshape(1, 4, 4, 4)
 

@@ -14,7 +14,7 @@ from amaranth_vta import te
 from amaranth_vta.sim.devices import DEVICES
 from amaranth_vta.sw.compiler.lower import PASS_NAMES
 from amaranth_vta.sw.compiler.te.schedule import SCOPES, Stage
-from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.golden import Golden
 
 DOCS = Path(__file__).parents[2] / "docs"

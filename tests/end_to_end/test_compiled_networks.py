@@ -16,7 +16,7 @@ from amaranth_vta import cli
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.archive import ProgramError
-from amaranth_vta.sw.runtime.network.file import load_network, save_network
+from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(compiled: Path, tmp_
         # No file may become longer than 16 KiB.
         code = (
             "import resource, sys; from amaranth_vta import cli\n"
-            "from amaranth_vta.sw.runtime.network.file import load_network, save_network\n"
+            "from amaranth_vta.sw.runtime.network.network_file import load_network, save_network\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))\n"
             f"sys.exit({call})\n"
         )

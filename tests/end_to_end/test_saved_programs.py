@@ -12,8 +12,8 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.program import Program, Recorder
+from amaranth_vta.sw.runtime.runtime import Runtime
 
 TINY = PRESETS["tiny"]
 

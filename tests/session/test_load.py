@@ -10,7 +10,7 @@ import pytest
 
 import amaranth_vta as vta
 from amaranth_vta.sw.runtime.archive import ProgramError
-from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 

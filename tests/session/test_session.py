@@ -18,9 +18,9 @@ from amaranth_vta.session import InputError, Session
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
-from amaranth_vta.sw.runtime.command import RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault, RunResult
-from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
 

@@ -47,7 +47,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Calls(Protocol):
-    """What the code calls; `amaranth_vta.sw.runtime.command.Runtime` has it all."""
+    """What the code calls; `amaranth_vta.sw.runtime.runtime.Runtime` has it all."""
 
     def load_buffer_2d(
         self,

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 Array = npt.NDArray[Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import onnxruntime
 
-from .layout import Array
-from .model import ModelError
+from .model_error import ModelError
+from .tile_layout import Array
 
 
 def exact_session(model: bytes) -> onnxruntime.InferenceSession:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from .layout import Array, Image, signed
+from .tile_layout import Array, Image, signed
 
 
 @dataclass(frozen=True)

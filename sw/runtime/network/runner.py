@@ -8,12 +8,12 @@ from time import perf_counter
 
 import numpy as np
 
-from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import RunResult, total
+from amaranth_vta.sw.runtime.runtime import Runtime
 
-from .layout import Array
+from .network_program import NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
 from .onnx_runtime import exact_session, run_session
-from .program import NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
+from .tile_layout import Array
 
 
 @dataclass

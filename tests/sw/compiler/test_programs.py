@@ -26,7 +26,7 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.schedule import ScheduleError
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses
-from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Array = npt.NDArray[Any]

@@ -24,7 +24,7 @@ from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Program = tuple[te.Schedule, list[Tensor]]

@@ -17,9 +17,9 @@ from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.archive import ProgramError
-from amaranth_vta.sw.runtime.command import CommandError, Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.memory import OutOfMemory
 from amaranth_vta.sw.runtime.program import Program, Recorder
+from amaranth_vta.sw.runtime.runtime import CommandError, Runtime, RuntimeFault
 
 MakeDevice = Callable[..., Any]
 TINY = PRESETS["tiny"]

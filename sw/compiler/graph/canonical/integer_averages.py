@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.layers.window import window
+from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.network import Network, Node
 
 from .quantization import INT8, Parameters, clipped, integer_limits, parameters_of, quantized_after

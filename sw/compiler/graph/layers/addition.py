@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import integer_limits, quantized_after
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.parts.identity import ones
 from amaranth_vta.sw.compiler.operators.residual_add import (
@@ -16,12 +18,9 @@ from amaranth_vta.sw.compiler.operators.residual_add import (
     addition_constants,
     residual_add,
 )
-from amaranth_vta.sw.runtime.network.layout import offset
-from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.tile_layout import offset
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
-
-from .layer import Layer, NotHere, identifier
-from .scales import dequantized, quantized
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:
@@ -74,8 +73,8 @@ def addition_layer(
         name=node.name,
         operator=node.operator,
         nodes=nodes,
-        sources=tuple(Operand(tensors.root(name), images[0], layout) for name in sources),
-        result=Operand(result, images[0], layout),
+        sources=tuple(TiledTensor(tensors.root(name), images[0], layout) for name in sources),
+        result=TiledTensor(result, images[0], layout),
         function=residual_add(workload, tensors.env, name=identifier(node.name)),
         constants=given,
         macs=0,

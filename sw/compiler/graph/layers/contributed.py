@@ -7,19 +7,19 @@ from math import prod
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere
+from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, Quantized
-from amaranth_vta.sw.runtime.network.layout import offset
-from amaranth_vta.sw.runtime.network.model import TensorType
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .addition import addition_layer
 from .dense import matrix_product
-from .layer import Layer, NotHere
 from .pooling import average_pool
-from .products import Product
-from .window import window
 
 DOMAIN = "com.microsoft"
 # Names of tensors in the model of one addition.

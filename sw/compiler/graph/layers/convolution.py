@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from amaranth_vta.sw.compiler.graph.layers.parts.choose_packing import best_packing
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import pack_weights
+from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.plan.layout import pack_weights
-from amaranth_vta.sw.compiler.graph.plan.packing import best_packing
 from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
@@ -16,17 +19,14 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     grouping,
 )
-from amaranth_vta.sw.runtime.network.layout import Image, tiles
-from amaranth_vta.sw.runtime.network.model import ModelError
-from amaranth_vta.sw.runtime.network.operand import Operand
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .dense import product_layer
-from .layer import Layer, NotHere, identifier
 from .pooling import average_pool, is_average
-from .products import Product
-from .window import window
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:
@@ -49,14 +49,14 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
     held = tensors.held(node.inputs[0], image)
     if held != image:
         raise NotHere(f"its input is held as an image of {list(held)}")
-    source = Operand(tensors.root(node.inputs[0]), image, tensors.input_layout)
+    source = TiledTensor(tensors.root(node.inputs[0]), image, tensors.input_layout)
     if groups > 1:
         return _grouped(product, tensors, moved, source, out)
     return _convolution(product, tensors, moved, source, out)
 
 
 def _convolution(
-    product: Product, tensors: Tensors, moved: Window, source: Operand, out: Image
+    product: Product, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
 ) -> Layer:
     config, image, packing = tensors.config, source.image, None
     if source.tensor not in tensors.results:
@@ -72,7 +72,7 @@ def _convolution(
 
 
 def _grouped(
-    product: Product, tensors: Tensors, moved: Window, source: Operand, out: Image
+    product: Product, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
 ) -> Layer:
     config, image, node = tensors.config, source.image, product.nodes[0]
     groups = node.attributes["group"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import pack_weights
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.plan.layout import pack_weights
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
-from amaranth_vta.sw.runtime.network.layout import Image, tiles
-from amaranth_vta.sw.runtime.network.operand import Operand
-
-from .layer import Layer, NotHere, identifier
-from .products import Product
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:
@@ -38,5 +37,5 @@ def product_layer(product: Product, tensors: Tensors, image: Image, out: Image) 
     )
     function = dense(workload, tensors.env, name=identifier(node.name))
     weights = product.sums.weights.reshape(out[1], *held[1:])
-    source = Operand(tensors.root(node.inputs[0]), held, tensors.input_layout)
+    source = TiledTensor(tensors.root(node.inputs[0]), held, tensors.input_layout)
     return product.layer(tensors, source, out, function, pack_weights(weights, config))

@@ -8,8 +8,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.operators.concatenate import (
     Concatenate,
     concatenate,
@@ -17,12 +18,10 @@ from amaranth_vta.sw.compiler.operators.concatenate import (
 )
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
-from amaranth_vta.sw.runtime.network.layout import Image, offset, tiles
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
-from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
+from amaranth_vta.sw.runtime.network.tile_layout import Image, offset, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
-
-from .layer import Layer, NotHere, identifier
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:
@@ -137,10 +136,10 @@ def _layer(
         operator=node.operator,
         nodes=(node,),
         sources=tuple(
-            Operand(tensors.root(name), image, layout)
+            TiledTensor(tensors.root(name), image, layout)
             for name, image in zip(node.inputs, images, strict=False)
         ),
-        result=Operand(node.outputs[0], out, layout),
+        result=TiledTensor(node.outputs[0], out, layout),
         function=function,
         constants=constants,
         macs=0,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
+from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2d,
     average_pool2d,
@@ -14,14 +17,10 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.parts.identity import ones, reads_what_it_stores
-from amaranth_vta.sw.runtime.network.layout import Image, tiles
-from amaranth_vta.sw.runtime.network.operand import Operand
 from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
-
-from .layer import Layer, NotHere, identifier
-from .products import Product
-from .window import window
 
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:
@@ -58,8 +57,8 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         name=node.name,
         operator=node.operator,
         nodes=(node,),
-        sources=(Operand(tensors.root(source), image, tensors.output_layout),),
-        result=Operand(result, out, tensors.output_layout),
+        sources=(TiledTensor(tensors.root(source), image, tensors.output_layout),),
+        result=TiledTensor(result, out, tensors.output_layout),
         function=max_pool2d(workload, tensors.env, name=identifier(node.name)),
         constants=(
             {"ones": pack(ones(tensors.env), tensors.env.wgt_dtype)}
@@ -120,8 +119,8 @@ def average_pool(
         name=node.name,
         operator=node.operator,
         nodes=product.nodes,
-        sources=(Operand(tensors.root(node.inputs[0]), image, tensors.output_layout),),
-        result=Operand(result, out, tensors.output_layout),
+        sources=(TiledTensor(tensors.root(node.inputs[0]), image, tensors.output_layout),),
+        result=TiledTensor(result, out, tensors.output_layout),
         function=average_pool2d(workload, tensors.env, name=identifier(node.name)),
         constants={"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
         macs=0,

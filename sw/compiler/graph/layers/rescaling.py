@@ -10,17 +10,16 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     is_clamp,
     parameters_of,
 )
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.rescale import RescaleTensor, byte_constants, rescale
-from amaranth_vta.sw.runtime.network.layout import offset
-from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
+from amaranth_vta.sw.runtime.network.tile_layout import offset
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
-
-from .layer import Layer, NotHere, identifier
-from .scales import dequantized, quantized
 
 
 def clip(node: Node, tensors: Tensors) -> Layer:
@@ -88,8 +87,8 @@ def _layer(
         name=node.name,
         operator=node.operator,
         nodes=nodes,
-        sources=(Operand(root, tensors.images[root], layout),),
-        result=Operand(result, tensors.images[root], layout),
+        sources=(TiledTensor(root, tensors.images[root], layout),),
+        result=TiledTensor(result, tensors.images[root], layout),
         function=function,
         constants=constants,
         macs=0,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 
 _ELEMENTS = {

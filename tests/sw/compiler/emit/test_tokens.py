@@ -19,7 +19,7 @@ from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
-from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.runtime import Runtime
 
 ORDERS = ["program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store"]
 QUEUES = [

@@ -13,7 +13,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 OPERATORS = {
     *("Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),

@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.layers.layer import NotHere
-from amaranth_vta.sw.compiler.graph.place import placement
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import NotHere
+from amaranth_vta.sw.compiler.graph.plan import placement
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "own_operator.py"
 DOMAIN = "example.magnitudes"

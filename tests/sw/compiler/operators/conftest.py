@@ -19,8 +19,8 @@ from amaranth_vta.sw.compiler.lower import PASSES, lower
 from amaranth_vta.sw.compiler.nest.interpret import interpret
 from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.runtime.command import Runtime
 from amaranth_vta.sw.runtime.device import Device
+from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Array = npt.NDArray[Any]

@@ -27,7 +27,7 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKn
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
 from amaranth_vta.sw.compiler.operators.parts.identity import ones
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits, even_tiles
-from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Array = npt.NDArray[Any]

@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
 from amaranth_vta.sw.compiler.tuner import cost_model as model
 from amaranth_vta.sw.compiler.tuner.cost_model import Pipeline, TakingTurns
-from amaranth_vta.sw.runtime.command import Runtime
+from amaranth_vta.sw.runtime.runtime import Runtime
 
 TINY = PRESETS["tiny-extended"]
 SHIFT = Requantize(5, -128, 127)

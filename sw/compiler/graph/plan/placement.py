@@ -11,16 +11,15 @@ from amaranth_vta.sw.compiler.graph.layers import contributed
 from amaranth_vta.sw.compiler.graph.layers.addition import addition
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
 from amaranth_vta.sw.compiler.graph.layers.dense import matrix_product
-from amaranth_vta.sw.compiler.graph.layers.layer import HostNode, Layer, NotHere
 from amaranth_vta.sw.compiler.graph.layers.moving import concatenation, padding, upsampling
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, NotHere
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
 from amaranth_vta.sw.compiler.graph.network import Network, Node
 from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
-from amaranth_vta.sw.runtime.network.layout import Image
-
-from .tensors import Tensors
+from amaranth_vta.sw.runtime.network.tile_layout import Image
 
 # Makes the layer of a node, or raises `NotHere` with the reason why the node is the host's.
 MakeLayer = Callable[[Node, Tensors], Layer]

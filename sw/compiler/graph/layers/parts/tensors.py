@@ -10,11 +10,12 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.graph.layers.layer import Layer, NotHere
 from amaranth_vta.sw.compiler.graph.network import Network, Node
-from amaranth_vta.sw.compiler.graph.plan.layout import input_layout, output_layout
 from amaranth_vta.sw.compiler.lower import OwnPass
-from amaranth_vta.sw.runtime.network.layout import Image, offset
+from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
+
+from .layer import Layer, NotHere
+from .tiled_constants import input_layout, output_layout
 
 # The least and the greatest of what scratchpads hold.
 Range = tuple[int, int]

@@ -14,10 +14,10 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sw.runtime.command import Runtime, RuntimeFault
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.kernels import CommandError
 from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
 MakeDevice = Callable[..., Any]
 TINY = PRESETS["tiny"]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.network.layout import Array, TileLayout, tiles
+from amaranth_vta.sw.runtime.network.tile_layout import Array, TileLayout, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.network.layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.packing import Packing, Window
+from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 
 
 def best_packing(

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from amaranth_vta.sw.compiler.graph.canonical.canonical import canonical
-from amaranth_vta.sw.compiler.graph.load.load_model import load_network, read_model
+from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
+from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 

@@ -9,14 +9,14 @@ from math import prod
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.place.sums import Sums, requantization, sums
-from amaranth_vta.sw.compiler.graph.place.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
-from amaranth_vta.sw.runtime.network.layout import Image
-from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
 from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.network.tile_layout import Image
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 from .layer import Layer, NotHere
+from .sums import Sums, requantization, sums
+from .tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Product:
         return self.zero_point
 
     def layer(
-        self, tensors: Tensors, source: Operand, out: Image, function: Function, weights: Bytes
+        self, tensors: Tensors, source: TiledTensor, out: Image, function: Function, weights: Bytes
     ) -> Layer:
         """That of ``function``, whose arguments are input, ``weights``, parameters and output."""
         node, result = self.nodes[0], self.nodes[-1].outputs[0]
@@ -65,7 +65,7 @@ class Product:
             operator=node.operator,
             nodes=self.nodes,
             sources=(source,),
-            result=Operand(result, out, tensors.output_layout),
+            result=TiledTensor(result, out, tensors.output_layout),
             function=function,
             constants={"weights": weights, "requantization": self._requantization[1]},
             macs=prod(out) * prod(self.sums.weights.shape[1:]),

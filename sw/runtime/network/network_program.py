@@ -9,9 +9,9 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
 
-from .layout import Array
-from .model import TensorType
-from .operand import Operand
+from .tensor_type import TensorType
+from .tile_layout import Array
+from .tiled_tensor import TiledTensor
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RunLayer:
 class ToMachine:
     """Cuts the host's tensor that ``operand`` names into tiles and writes them to ``buffer``."""
 
-    operand: Operand
+    operand: TiledTensor
     buffer: str
 
 
@@ -59,7 +59,7 @@ class ToHost:
 
     tensor: str
     type: TensorType
-    operand: Operand
+    operand: TiledTensor
     buffer: str
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.runtime.network.layout import Image
 from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.network.tile_layout import Image
 
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:

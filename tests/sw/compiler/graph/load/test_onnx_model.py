@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from amaranth_vta.sw.compiler.graph.load.load_model import load_network, open_batch, read_model
-from amaranth_vta.sw.runtime.network.model import ModelError
+from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, open_batch, read_model
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 Make = Callable[..., Any]
 DIGITS = Path(__file__).parents[5] / "examples/digits/digits.onnx"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .layout import Array, Image, TileLayout
 from .packing import Packing
+from .tile_layout import Array, Image, TileLayout
 
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Operand:
+class TiledTensor:
     """A tensor as a layer reads or writes it: of shape ``image`` (N, C, H, W), in ``layout``.
 
     With a ``packing`` the host has packed it before, which only the network's layer knows of.

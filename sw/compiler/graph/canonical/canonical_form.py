@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.load.load_model import infer
+from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
 from amaranth_vta.sw.compiler.graph.network import Network, Node
 
 from .integer_averages import fuse_average

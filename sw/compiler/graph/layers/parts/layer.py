@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.runtime.network.operand import Bytes, Operand
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 
 class NotHere(Exception):
@@ -24,8 +24,8 @@ class Layer:
     name: str
     operator: str
     nodes: tuple[Node, ...]
-    sources: tuple[Operand, ...]
-    result: Operand
+    sources: tuple[TiledTensor, ...]
+    result: TiledTensor
     function: Function
     constants: dict[str, Bytes]
     macs: int

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.graph.layers.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.graph.place.placement import Placement, place
 from amaranth_vta.sw.compiler.lower import OwnPass
 from amaranth_vta.sw.runtime.memory import Buffer
-from amaranth_vta.sw.runtime.network.operand import Operand
-from amaranth_vta.sw.runtime.network.program import (
+from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
     OnHost,
     RunHost,
@@ -24,10 +22,12 @@ from amaranth_vta.sw.runtime.network.program import (
     ToHost,
     ToMachine,
 )
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import Work, work
 
 from .memory_plan import share_buffers
+from .placement import Placement, place
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Planner:
         self.placement = placement
         self.on_host = set(network.inputs) | set(network.constants)
         # How the machine holds a tensor.
-        self.held: dict[str, list[Operand]] = {}
+        self.held: dict[str, list[TiledTensor]] = {}
         self.done: list[RunHost | Layer | ToMachine | ToHost] = []
 
     def steps(self) -> list[RunHost | Layer | ToMachine | ToHost]:

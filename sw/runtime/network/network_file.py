@@ -14,11 +14,11 @@ from amaranth_vta.sw.runtime.archive import check_config, load_archive, save_arc
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
 
-from .layout import Array, TileLayout
-from .model import TensorType
-from .operand import Operand
+from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
 from .packing import Packing, Window
-from .program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
+from .tensor_type import TensorType
+from .tile_layout import Array, TileLayout
+from .tiled_tensor import TiledTensor
 
 KIND = "network"
 # Behind the names of the arrays of the program, so that no two names are one.
@@ -132,13 +132,13 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
     raise ValueError(f"{item['kind']} is no kind of step")
 
 
-def _operand(item: Mapping[str, Any]) -> Operand:
+def _operand(item: Mapping[str, Any]) -> TiledTensor:
     packing = None
     if item["packing"] is not None:
         window = {name: tuple(values) for name, values in item["packing"]["window"].items()}
         packing = Packing(Window(**window), item["packing"]["value"])
     n, c, h, w = item["image"]
-    return Operand(item["tensor"], (n, c, h, w), TileLayout(**item["layout"]), packing)
+    return TiledTensor(item["tensor"], (n, c, h, w), TileLayout(**item["layout"]), packing)
 
 
 def _type_to_json(info: TensorType) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from amaranth_vta.sw.compiler.graph.network import Network, Node
-from amaranth_vta.sw.runtime.network.model import ModelError, TensorType
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .foreign_types import with_foreign_types
 

@@ -20,13 +20,13 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.graph.layers.layer import NotHere
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.graph.plan.layout import pack_bias
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
-from amaranth_vta.sw.runtime.network.operand import Bytes
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
+from .layer import NotHere
 from .tensors import Range, Tensors
+from .tiled_constants import pack_bias
 
 Integers = npt.NDArray[np.int64]
 # Where operators have bias, scale and zero point of their result among their inputs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from amaranth_vta.sw.compiler.graph.canonical.quantization import INT8, Parameters, parameters_of
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
-from amaranth_vta.sw.runtime.network.layout import offset
+from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .layer import NotHere
 

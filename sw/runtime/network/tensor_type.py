@@ -1,4 +1,4 @@
-"""What is said of a network's tensors, and of a network that cannot be run."""
+"""Element type and shape of a network's tensors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-
-class ModelError(ValueError):
-    """A model that is damaged or that cannot be run; the message says what is wrong and where."""
 
 
 @dataclass(frozen=True)
