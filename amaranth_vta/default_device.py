@@ -9,7 +9,7 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.build import build as build_for
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.te.schedule import Schedule
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.device import Device
@@ -21,7 +21,7 @@ def build(
     name: str = "function",
     env: Environment | None = None,
     device: str = "functional",
-    passes: Sequence[OwnPass] = (),
+    passes: Sequence[PlacedPass] = (),
 ) -> Function:
     """A function of ``args``, placeholders and outputs, which can be called with arrays.
 

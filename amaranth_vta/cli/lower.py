@@ -44,7 +44,7 @@ def lower(
     layers that the machine runs are printed, with the schedules that the compiler gives them.
     """
     from amaranth_vta.sw.compiler.environment import Environment
-    from amaranth_vta.sw.compiler.lower import PASS_NAMES
+    from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES
 
     if after is not None and after not in PASS_NAMES:
         raise click.ClickException(f"--after {after}: the passes are {', '.join(PASS_NAMES)}")

@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.graph.load.onnx_model import (
     read_model,
 )
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
-from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 
@@ -21,7 +21,7 @@ def compile(
     model: Source,
     config: Config | str = DEFAULT,
     images: int | None = None,
-    passes: Sequence[OwnPass] = (),
+    passes: Sequence[PlacedPass] = (),
 ) -> CompiledNetwork:
     """``model`` compiled for the machine of ``config``, as `Session` takes them.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.load.onnx_model import Source
     from amaranth_vta.sw.compiler.graph.network import Network
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
-    from amaranth_vta.sw.compiler.lower import OwnPass
+    from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 
 
 class Session:
@@ -56,7 +56,7 @@ class Session:
         dram: str = "ideal",
         *,
         images: int | None = None,
-        passes: Sequence[OwnPass] = (),
+        passes: Sequence[PlacedPass] = (),
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         skip: str | None = None,

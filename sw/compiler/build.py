@@ -13,9 +13,11 @@ from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
-from .emit.host_code import Calls, HostCode, KernelLoader, argument_bytes, issued
+from .emit.host_code import HostCode, KernelLoader, argument_bytes, issued
+from .emit.kernels import RuntimeCalls
 from .environment import Environment
-from .lower import Lowered, OwnPass, lower
+from .lower import Lowered, lower
+from .passes.pipeline import PlacedPass
 from .te.dtypes import dtype_interval
 from .te.evaluation import numpy_dtype
 from .te.schedule import Schedule
@@ -49,7 +51,7 @@ class Function:
         self.lowered = lowered
         self._open_device = open_device
         self._runtime: Runtime | None = None
-        code = HostCode(lowered.function, lowered.config)
+        code = HostCode(lowered.nest, lowered.config)
         self.source = code.source
         self._host = code.compile(issued)
         self._load_kernels = KernelLoader(code)
@@ -59,7 +61,7 @@ class Function:
         """Bytes of the buffer of argument ``index``."""
         return argument_bytes(self.args[index].shape, self.args[index].dtype)
 
-    def run_on(self, runtime: Calls, *buffers: Any) -> None:
+    def run_on(self, runtime: RuntimeCalls, *buffers: Any) -> None:
         """Gives the function's instructions to ``runtime``; nothing is waited for.
 
         ``buffers`` are device buffers, one an argument; none may overlap an output. What runs
@@ -121,11 +123,11 @@ def build(
     name: str = "function",
     env: Environment | None = None,
     open_device: OpenDevice | None = None,
-    passes: Sequence[OwnPass] = (),
+    passes: Sequence[PlacedPass] = (),
 ) -> Function:
     """A function of ``args``, placeholders and outputs, for the machine of ``env``.
 
-    ``passes`` are passes of one's own, each with its place: ``("after fold_loops", function)``.
+    ``passes`` are additional passes, each with its place: ``("after fold_loops", function)``.
     Raises `BuildError` with the reason if the machine cannot run the schedule, and `LoweringError`
     as `lower` does.
     """

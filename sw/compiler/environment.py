@@ -11,13 +11,13 @@ from amaranth_vta.hw.config import PYNQ, Config
 from .te.schedule import TensorIntrinsic
 
 if TYPE_CHECKING:
-    from .lower import OwnPass
+    from .passes.pipeline import PlacedPass
 
 
 class Environment:
     """Sizes, dtypes, scopes and instructions of the machine that ``config`` describes.
 
-    ``with environment:`` makes it what `get_env` returns. ``passes`` are passes of one's own, as
+    ``with environment:`` makes it what `get_env` returns. ``passes`` are additional passes, as
     `lower` takes them, for all that is lowered for this environment.
     """
 
@@ -28,7 +28,7 @@ class Environment:
     alu = "alu"
     TARGET = "functional"
 
-    def __init__(self, config: Config, passes: Sequence[OwnPass] = ()) -> None:
+    def __init__(self, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
         self.config = config
         self.passes = tuple(passes)
         self.BATCH = config.batch

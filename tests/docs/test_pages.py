@@ -12,7 +12,7 @@ import pytest
 import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.sim.devices import DEVICES
-from amaranth_vta.sw.compiler.lower import PASS_NAMES
+from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES
 from amaranth_vta.sw.compiler.te.schedule import SCOPES, Stage
 from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.golden import Golden

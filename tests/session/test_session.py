@@ -16,8 +16,7 @@ import amaranth_vta as vta
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.session import InputError, Session
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
-from amaranth_vta.sw.compiler.nest.ir import LoweringError
+from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.runtime import RuntimeFault

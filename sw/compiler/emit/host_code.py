@@ -6,25 +6,22 @@ whose micro-ops depend on three numbers only, the elements that it begins at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
-    Buffer,
     Dma,
     For,
-    Function,
     Kernel,
+    LoopNest,
     LoweringError,
-    Operand,
+    NestBuffer,
     Seq,
     Stmt,
     Token,
@@ -43,133 +40,14 @@ from amaranth_vta.sw.compiler.te.expr import (
     Var,
 )
 
-Indices = npt.NDArray[np.int64]
-
-
-class Calls(Protocol):
-    """What the code calls; `amaranth_vta.sw.runtime.runtime.Runtime` has it all."""
-
-    def load_buffer_2d(
-        self,
-        buffer: Any,
-        element_offset: int,
-        x_size: int,
-        y_size: int,
-        x_stride: int,
-        x_pad_before: int,
-        y_pad_before: int,
-        x_pad_after: int,
-        y_pad_after: int,
-        sram_index: int,
-        memory: Memory,
-        pad_value: int = 0,
-    ) -> None: ...
-
-    def store_buffer_2d(
-        self,
-        sram_index: int,
-        buffer: Any,
-        element_offset: int,
-        x_size: int,
-        y_size: int,
-        x_stride: int,
-    ) -> None: ...
-
-    def dep_push(self, giver: Module, taker: Module) -> None: ...
-
-    def dep_pop(self, giver: Module, taker: Module) -> None: ...
-
-    def push_gemm(self, body: Callable[[], None], key: Any) -> None: ...
-
-    def push_alu(self, body: Callable[[], None], key: Any) -> None: ...
-
-    def load_kernels(self, kernels: Iterable[tuple[int, Callable[[], None], Any]]) -> None: ...
-
-    def wait_for_alu(self) -> None: ...
-
-    def uop_loop_begin(self, extent: int, dst: int, src: int, wgt: int) -> None: ...
-
-    def uop_loop_end(self) -> None: ...
-
-    def uop_push(
-        self,
-        mode: int,
-        reset: int,
-        dst: Indices,
-        src: Indices,
-        wgt: Indices,
-        alu_opcode: int,
-        use_immediate: int,
-        immediate: int,
-        overwrite: int,
-        independent: int,
-    ) -> None: ...
-
-
-class UopKernel:
-    """The micro-ops of one instruction, relative to the elements that it begins at."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        uop = kernel.uop
-        self.loops = kernel.loops
-        self.uop = uop
-        self.mode = int(uop.alu is not None)
-        self.independent = kernel.independent
-        self.dst, self.src, self.wgt = (
-            _unrolled(kernel, uop.operands().get(name)) for name in ("dst", "src", "wgt")
-        )
-
-    def issue(self, runtime: Calls, dst: int, src: int, wgt: int) -> None:
-        """One instruction, on the elements from ``dst``, ``src`` and ``wgt`` on."""
-        push = runtime.push_alu if self.mode else runtime.push_gemm
-        push(*self.call(runtime, dst, src, wgt))
-
-    def call(
-        self, runtime: Calls, dst: int, src: int, wgt: int
-    ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-        """Body and key of the kernel."""
-        return partial(self._body, runtime, dst, src, wgt), (self, dst, src, wgt)
-
-    def _body(self, runtime: Calls, dst: int, src: int, wgt: int) -> None:
-        uop = self.uop
-        for loop in self.loops:
-            runtime.uop_loop_begin(loop.extent, loop.dst, loop.src, loop.wgt)
-        runtime.uop_push(
-            self.mode,
-            int(uop.reset),
-            self.dst + dst,
-            self.src + src,
-            self.wgt + wgt,
-            uop.alu or 0,
-            int(uop.immediate is not None),
-            uop.immediate or 0,
-            int(uop.overwrite),
-            int(self.independent),
-        )
-        for _ in self.loops:
-            runtime.uop_loop_end()
-
-    def span(self, operand: str) -> tuple[int, int]:
-        """The least and the greatest element that ``operand`` (dst, src or wgt) reaches."""
-        offsets: Indices = getattr(self, operand)
-        reach = sum((loop.extent - 1) * getattr(loop, operand) for loop in self.loops)
-        return int(offsets.min()), int(offsets.max()) + reach
-
-
-def _unrolled(kernel: Kernel, operand: Operand | None) -> Indices:
-    """The part of the operand's index that the unrolled loops give, outermost loop slowest."""
-    result = np.zeros(1, np.int64)
-    for loop in kernel.unrolled:
-        factor = operand.index.terms.get(loop.var, 0) if operand else 0
-        result = (result[:, None] + factor * np.arange(loop.extent)).reshape(-1)
-    return result
+from .kernels import RuntimeCalls, UopKernel
 
 
 class HostCode:
-    """The code of a function: ``source`` as text, and what the names in it stand for."""
+    """The code of a loop nest: ``source`` as text, and what the names in it stand for."""
 
-    def __init__(self, function: Function, config: Config, marks: bool = False) -> None:
-        self.function = function
+    def __init__(self, nest: LoopNest, config: Config, marks: bool = False) -> None:
+        self.nest = nest
         self.config = config
         # With marks, each machine statement is announced by its number in program order.
         self.marks = marks
@@ -180,10 +58,10 @@ class HostCode:
             ["rt", "min", "max", "range", *Memory.__members__, *Module.__members__]
         ).of
         self._lines: list[str] = []
-        args = [self._name(arg, arg.name) for arg in function.args]
-        self.name = self._name(function, function.name)
+        args = [self._name(arg, arg.name) for arg in nest.args]
+        self.name = self._name(nest, nest.name)
         self._lines.append(f"def {self.name}({', '.join(['rt', *args])}):")
-        self._write(function.body, ())
+        self._write(nest.body, ())
         if len(self._lines) == 1:
             self._lines.append("    pass")
         self.source = "\n".join(self._lines) + "\n"
@@ -279,7 +157,7 @@ class HostCode:
         self.kernels.append(kernel)
         return f"{name}(rt, {', '.join(starts)})"
 
-    def _element(self, buffer: Buffer, index: Expr) -> str:
+    def _element(self, buffer: NestBuffer, index: Expr) -> str:
         text = self._expr(index)
         name = self._name(buffer, buffer.name)
         return name if text == "0" else f"{name} + {text}"
@@ -311,10 +189,10 @@ class KernelLoader:
 
     def __init__(self, code: HostCode) -> None:
         self._issued: dict[tuple[UopKernel, int, int, int], None] = {}
-        nothing = [None] * len(code.function.args)
+        nothing = [None] * len(code.nest.args)
         code.compile(self._note)(self, *nothing)
 
-    def __call__(self, runtime: Calls) -> None:
+    def __call__(self, runtime: RuntimeCalls) -> None:
         runtime.load_kernels(
             (kernel.mode, *kernel.call(runtime, *start)) for kernel, *start in self._issued
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.nest.ir import Function, Kernel
+from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest
 from amaranth_vta.sw.runtime.program import Recorder
 
 from .host_code import HostCode, KernelLoader, argument_bytes, issued
@@ -25,15 +25,15 @@ class _Marked(Recorder):
         self.begins.append((self.queued, statement))
 
 
-def listing(function: Function, config: Config) -> str:
+def listing(nest: LoopNest, config: Config) -> str:
     """One line an instruction with its stage and source line, its micro-ops below it.
 
-    ``function`` has been through all passes. Its arguments lie one after the other in memory,
+    ``nest`` has been through all passes. Its arguments lie one after the other in memory,
     from address 0.
     """
-    code = HostCode(function, config, marks=True)
+    code = HostCode(nest, config, marks=True)
     recorder = _Marked(config)
-    buffers = [recorder.allocate(argument_bytes(a.shape, a.dtype), a.name) for a in function.args]
+    buffers = [recorder.allocate(argument_bytes(a.shape, a.dtype), a.name) for a in nest.args]
     host = code.compile(issued)
     KernelLoader(code)(recorder)
     host(recorder, *buffers)

@@ -1,6 +1,6 @@
 """The meaning of the loop-nest form at any stage of its lowering, element by element.
 
-For checking passes: each must leave a function that does the same. Slow, and clear.
+For checking passes: each must leave a nest that does the same. Slow, and clear.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from amaranth_vta.sw.compiler.te.requantization import requantized
 from .ir import (
     Allocate,
     Assign,
-    Buffer,
     Dma,
+    Element,
     For,
-    Function,
     Kernel,
-    Operand,
+    LoopNest,
+    NestBuffer,
     Region,
     Seq,
     Stmt,
@@ -56,12 +56,12 @@ class InterpretError(ValueError):
     """A statement that reads what was never written, or leaves its buffer."""
 
 
-def interpret(function: Function, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Runs ``function`` on ``arrays``, one an argument, and writes the outputs into them.
+def interpret(nest: LoopNest, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Runs ``nest`` on ``arrays``, one an argument, and writes the outputs into them.
 
     Raises `InterpretError`.
     """
-    _Interpreter(config).run(function, arrays)
+    _Interpreter(config).run(nest, arrays)
 
 
 class _Interpreter:
@@ -69,16 +69,16 @@ class _Interpreter:
         self.config = config
         self.vars: dict[Var, int] = {}
         # The scalars of each buffer, and where it begins in them; None was never written.
-        self.places: dict[Buffer, tuple[list[Any], int]] = {}
+        self.places: dict[NestBuffer, tuple[list[Any], int]] = {}
         self.scratchpads: dict[str, list[Any]] = {}
         # How often each allocation has been entered: which of its copies it uses.
         self.turns: dict[Allocate, int] = {}
 
-    def run(self, function: Function, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        for buffer, array in zip(function.args, arrays, strict=True):
+    def run(self, nest: LoopNest, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        for buffer, array in zip(nest.args, arrays, strict=True):
             self.places[buffer] = (array.reshape(-1).tolist(), 0)
-        self.stmt(function.body)
-        for buffer, array in zip(function.args, arrays, strict=True):
+        self.stmt(nest.body)
+        for buffer, array in zip(nest.args, arrays, strict=True):
             array[...] = np.array(self.places[buffer][0], array.dtype).reshape(array.shape)
 
     def stmt(self, stmt: Stmt) -> None:
@@ -118,7 +118,7 @@ class _Interpreter:
         self.turns[stmt] = turn + 1
         return scalars, (buffer.base + turn % buffer.copies * buffer.pitch) * tile
 
-    def tile(self, buffer: Buffer) -> int:
+    def tile(self, buffer: NestBuffer) -> int:
         return tile_scalars(self.config, buffer.scope)
 
     # Scalars.
@@ -163,7 +163,7 @@ class _Interpreter:
                 )
         raise InterpretError(f"{value} has no value")
 
-    def element(self, buffer: Buffer, indices: Sequence[Expr]) -> tuple[list[Any], int]:
+    def element(self, buffer: NestBuffer, indices: Sequence[Expr]) -> tuple[list[Any], int]:
         scalars, index = self.places[buffer]
         for dimension, stride, extent in zip(indices, buffer.strides, buffer.shape, strict=True):
             at = self.value(dimension)
@@ -174,7 +174,7 @@ class _Interpreter:
 
     # Tiles.
 
-    def tiles(self, buffer: Buffer, index: int, tile: int) -> tuple[list[Any], slice]:
+    def tiles(self, buffer: NestBuffer, index: int, tile: int) -> tuple[list[Any], slice]:
         scalars, begin = self.places[buffer]
         at = begin + index * tile
         if at < 0 or at + tile > len(scalars):
@@ -250,11 +250,11 @@ class _Interpreter:
         total = np.array(old).reshape(shape[0], -1) + inp @ wgt.T
         target[there] = [wrap(value, dtype) for value in total.reshape(-1).tolist()]
 
-    def operand(self, operand: Operand, added: int) -> tuple[list[Any], slice]:
+    def operand(self, operand: Element, added: int) -> tuple[list[Any], slice]:
         index = self.value(operand.index) + added
         return self.tiles(operand.buffer, index, self.tile(operand.buffer))
 
-    def read(self, operand: Operand, added: int) -> list[Any]:
+    def read(self, operand: Element, added: int) -> list[Any]:
         scalars, here = self.operand(operand, added)
         if None in scalars[here]:
             raise InterpretError(f"{operand.buffer.name} is read but was never written")

@@ -1,6 +1,6 @@
 """The loop-nest form of a function, from plain loops down to calls of the runtime.
 
-A `Function` holds a tree of statements. Passes replace statements of the first kinds (`Assign`
+A `LoopNest` holds a tree of statements. Passes replace statements of the first kinds (`Assign`
 within a `Region`) by those of the machine (`Dma`, `Uop`, `Kernel`, `Token`); loops, allocations
 and sequences stay what they are. Every loop begins at 0 and has a constant extent.
 """
@@ -29,7 +29,7 @@ class LoweringError(ValueError):
 
 
 @dataclass(eq=False)
-class Buffer:
+class NestBuffer:
     """Dense storage of ``shape`` scalars, row-major, in DRAM or in a scratchpad.
 
     ``copies`` of it are used in turn. ``base`` is its first element in the scratchpad, ``pitch``
@@ -102,7 +102,7 @@ class For:
 class Allocate:
     """``buffer`` exists within ``body``."""
 
-    buffer: Buffer
+    buffer: NestBuffer
     body: Stmt
 
 
@@ -118,7 +118,7 @@ class Region:
 class Assign:
     """``buffer[indices] = value``."""
 
-    buffer: Buffer
+    buffer: NestBuffer
     indices: tuple[Expr, ...]
     value: Expr
     label: Label
@@ -139,9 +139,9 @@ class Dma:
     """
 
     memory: Memory
-    dram: Buffer
+    dram: NestBuffer
     offset: Expr
-    sram: Buffer
+    sram: NestBuffer
     index: Expr
     x_size: Expr
     y_size: Expr
@@ -157,10 +157,10 @@ class Dma:
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class Element:
     """Element ``index`` of the scratchpad buffer ``buffer``."""
 
-    buffer: Buffer
+    buffer: NestBuffer
     index: Affine
 
 
@@ -169,16 +169,16 @@ class Uop:
     """One micro-op: GEMM (``alu`` is None), with ``reset`` a clearing one, with ``overwrite`` one
     that does not add, or an ALU operation of ``dst`` and either ``src`` or ``immediate``."""
 
-    dst: Operand
+    dst: Element
     label: Label
-    src: Operand | None = None
-    wgt: Operand | None = None
+    src: Element | None = None
+    wgt: Element | None = None
     reset: bool = False
     overwrite: bool = False
     alu: AluOp | None = None
     immediate: int | None = None
 
-    def operands(self) -> dict[str, Operand]:
+    def operands(self) -> dict[str, Element]:
         named = {"dst": self.dst, "src": self.src, "wgt": self.wgt}
         return {name: operand for name, operand in named.items() if operand is not None}
 
@@ -230,17 +230,12 @@ class Token:
 
 
 @dataclass(eq=False)
-class Function:
+class LoopNest:
     """A loop nest with its arguments."""
 
     name: str
-    args: list[Buffer]
+    args: list[NestBuffer]
     body: Stmt
-
-    def __str__(self) -> str:
-        from .printer import to_text
-
-        return to_text(self)
 
 
 def seq(*parts: Stmt) -> Stmt:
@@ -290,7 +285,9 @@ def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
 
 
 def copied(
-    stmt: Stmt, values: Mapping[Var, Affine], buffers: Mapping[Buffer, Callable[[Access], Access]]
+    stmt: Stmt,
+    values: Mapping[Var, Affine],
+    buffers: Mapping[NestBuffer, Callable[[Access], Access]],
 ) -> Stmt:
     """A copy of ``stmt``, as it is before any instruction is made, with loops and allocations of
     its own, variables replaced by ``values``, and reads and writes of ``buffers`` changed."""

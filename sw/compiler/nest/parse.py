@@ -29,13 +29,13 @@ from amaranth_vta.sw.compiler.te.functions import maximum, minimum
 from .ir import (
     Allocate,
     Assign,
-    Buffer,
     Dma,
+    Element,
     For,
-    Function,
     Kernel,
     Label,
-    Operand,
+    LoopNest,
+    NestBuffer,
     Region,
     Seq,
     Stmt,
@@ -68,7 +68,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
-def parse(text: str) -> Function:
+def parse(text: str) -> LoopNest:
     """The function that ``text`` shows; raises `ParseError`."""
     try:
         (definition,) = ast.parse(text).body
@@ -81,9 +81,9 @@ def parse(text: str) -> Function:
 
 class _Parser:
     def __init__(self) -> None:
-        self.names: dict[str, Var | Buffer] = {}
+        self.names: dict[str, Var | NestBuffer] = {}
 
-    def function(self, definition: ast.FunctionDef) -> Function:
+    def function(self, definition: ast.FunctionDef) -> LoopNest:
         args = []
         for arg in definition.args.args:
             if not isinstance(arg.annotation, ast.Subscript):
@@ -93,10 +93,10 @@ class _Parser:
                 if isinstance(arg.annotation.slice, ast.Tuple)
                 else (ast.literal_eval(arg.annotation.slice),)
             )
-            buffer = Buffer(arg.arg, shape, self.word(arg.annotation.value), "dram")
+            buffer = NestBuffer(arg.arg, shape, self.word(arg.annotation.value), "dram")
             self.names[arg.arg] = buffer
             args.append(buffer)
-        return Function(definition.name, args, self.block(definition.body))
+        return LoopNest(definition.name, args, self.block(definition.body))
 
     def error(self, node: ast.AST, text: str) -> ParseError:
         return ParseError(f"line {getattr(node, 'lineno', '?')}: {text}")
@@ -119,12 +119,12 @@ class _Parser:
                 parts.append(self.stmt(node))
         return seq(*parts)
 
-    def allocation(self, node: ast.Assign) -> Buffer:
+    def allocation(self, node: ast.Assign) -> NestBuffer:
         assert isinstance(node.value, ast.Call)
         name = self.word(node.targets[0])
         scope, dtype, shape = node.value.args
         more = {str(item.arg): ast.literal_eval(item.value) for item in node.value.keywords}
-        buffer = Buffer(
+        buffer = NestBuffer(
             name, tuple(ast.literal_eval(shape)), self.word(dtype), self.word(scope), **more
         )
         self.names[name] = buffer
@@ -222,9 +222,9 @@ class _Parser:
     def transfer(
         self,
         memory: Memory,
-        dram: Buffer,
+        dram: NestBuffer,
         offset: ast.expr,
-        sram: Buffer,
+        sram: NestBuffer,
         index: Expr,
         named: dict[str, ast.expr],
     ) -> Dma:
@@ -256,7 +256,7 @@ class _Parser:
             if name in named:
                 buffer, index = self.element(named[name])
                 assert isinstance(index, Affine)
-                operands[name] = Operand(buffer, index)
+                operands[name] = Element(buffer, index)
         return Uop(
             label=Label(operands["dst"].buffer.name),
             reset="reset" in named,
@@ -266,13 +266,13 @@ class _Parser:
             **operands,
         )
 
-    def buffer(self, node: ast.AST) -> Buffer:
+    def buffer(self, node: ast.AST) -> NestBuffer:
         found = self.names.get(self.word(node))
-        if not isinstance(found, Buffer):
+        if not isinstance(found, NestBuffer):
             raise self.error(node, f"{self.word(node)} is not a buffer")
         return found
 
-    def element(self, node: ast.expr) -> tuple[Buffer, Expr]:
+    def element(self, node: ast.expr) -> tuple[NestBuffer, Expr]:
         """A buffer and the element in it that ``buffer + index`` names."""
         terms: list[ast.expr] = []
         signs: list[int] = []

@@ -21,11 +21,11 @@ from .ir import (
     Allocate,
     Assign,
     Dma,
+    Element,
     For,
-    Function,
     Kernel,
     Label,
-    Operand,
+    LoopNest,
     Region,
     Seq,
     Stmt,
@@ -37,23 +37,23 @@ from .ir import (
 from .names import Names
 
 
-def to_text(function: Function, labels: bool = False) -> str:
-    """The function as text, with ``labels`` the stage, axis and source line at each line."""
+def to_text(nest: LoopNest, labels: bool = False) -> str:
+    """The nest as text, with ``labels`` the stage, axis and source line at each line."""
     printer = _Printer(labels)
     args = ", ".join(
-        f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in function.args
+        f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in nest.args
     )
-    printer.lines.append((f"def {Names().of(function, function.name)}({args}):", ""))
-    printer.write(function.body, 1)
+    printer.lines.append((f"def {Names().of(nest, nest.name)}({args}):", ""))
+    printer.write(nest.body, 1)
     return printer.text()
 
 
-def body_text(function: Function, labels: bool = False) -> str:
-    """The body of the function alone, as text."""
+def body_text(nest: LoopNest, labels: bool = False) -> str:
+    """The body of the nest alone, as text."""
     printer = _Printer(labels)
-    for arg in function.args:
+    for arg in nest.args:
         printer.name(arg, arg.name)
-    printer.write(function.body, 0)
+    printer.write(nest.body, 0)
     return printer.text()
 
 
@@ -127,7 +127,7 @@ class _Printer:
 
     def dma(self, stmt: Dma, depth: int) -> None:
         dram = f"{self.name(stmt.dram, stmt.dram.name)}, {self.expr(stmt.offset)}"
-        sram = self.element(Operand(stmt.sram, Affine({})), stmt.index)
+        sram = self.element(Element(stmt.sram, Affine({})), stmt.index)
         size = (
             f"x_size={self.expr(stmt.x_size)}, y_size={self.expr(stmt.y_size)}, "
             f"x_stride={stmt.x_stride}"
@@ -149,7 +149,7 @@ class _Printer:
             stmt.label,
         )
 
-    def element(self, operand: Operand, index: Expr | None = None) -> str:
+    def element(self, operand: Element, index: Expr | None = None) -> str:
         text = self.expr(operand.index if index is None else index)
         name = self.name(operand.buffer, operand.buffer.name)
         return name if text == "0" else f"{name} + {text}"

@@ -1,16 +1,8 @@
-"""What the passes ask of the machine: the memory behind a scope, and tiles within an index."""
+"""The memory of the machine behind each scope of a loop nest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import permutations
-
 from amaranth_vta.hw.config import Config, TileMemory
-from amaranth_vta.sw.compiler.te.expr import Affine, Binary, Compare, Const, Expr, Var
-from amaranth_vta.sw.compiler.te.traverse import children, substitute
-
-from .ir import Assign, Buffer, For, LoweringError, Region, Seq, Stmt
 
 
 def scratchpad(config: Config, scope: str) -> TileMemory:
@@ -25,99 +17,3 @@ def tile_scalars(config: Config, scope: str) -> int:
 
 def scope_dtype(config: Config, scope: str) -> str:
     return f"int{scratchpad(config, scope).scalar_width}"
-
-
-def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
-    """Every assignment of a region with the loops of the region around it, outermost first."""
-    match region:
-        case Assign():
-            return [([], region)]
-        case Seq():
-            return [item for part in region.body for item in assignments(part)]
-        case For():
-            return [([region, *loops], assign) for loops, assign in assignments(region.body)]
-        case Region():
-            return assignments(region.body)
-    raise LoweringError(f"{type(region).__name__} within what is to be one instruction")
-
-
-def rejoined(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
-    """Loops that walk on in one another, in a condition too, as one: a split made them."""
-    forms = [
-        form for value in (*assign.indices, assign.value) for form in _sums(value) if form.terms
-    ]
-    for outer, inner in permutations(loops, 2):
-        steps = [(f.terms.get(outer.var, 0), f.terms.get(inner.var, 0)) for f in forms]
-        if all(far == inner.extent * near for far, near in steps) and _are_compared(
-            assign.value, outer.var
-        ):
-            fewer = [loop for loop in loops if loop is not outer and loop is not inner]
-            joint = replace(inner, extent=outer.extent * inner.extent)
-            gone: dict[Var, Affine] = {outer.var: Affine({})}
-            indices = tuple(substitute(index, gone) for index in assign.indices)
-            value = substitute(assign.value, gone)
-            return rejoined([*fewer, joint], replace(assign, indices=indices, value=value))
-    return list(loops), assign
-
-
-def _sums(value: Expr) -> Iterator[Affine]:
-    form = Affine.of(value)
-    if form is not None:
-        yield form
-    for child in children(value):
-        yield from _sums(child)
-
-
-def _are_compared(value: Expr, var: Var) -> bool:
-    if isinstance(value, Compare):
-        return any(var in form.terms for form in _sums(value))
-    return any(_are_compared(child, var) for child in children(value))
-
-
-def flat_index(buffer: Buffer, indices: Sequence[Expr], stage: str) -> Affine:
-    """The scalar that ``indices`` select; raises `LoweringError` naming the index that is not a
-    sum of loop variables."""
-    form = buffer.flat(indices)
-    if form is None:
-        for position, index in enumerate(indices):
-            if Affine.of(index) is None:
-                raise LoweringError(
-                    f"{stage}: index {index} of dimension {position} of {buffer.name} is not affine"
-                    + _how_to_split(index)
-                )
-    assert form is not None
-    return form
-
-
-def _how_to_split(index: Expr) -> str:
-    match index:
-        case Binary(op="//" | "%", left=Affine() as left, right=Const() as right):
-            if len(left.terms) == 1:
-                return f"; it would be, were {next(iter(left.terms))} split by {right}"
-    return ""
-
-
-def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, int] | None:
-    """The loops that walk through one tile of ``scalars`` elements of ``form``, with their
-    factors; None if no loops do."""
-    found: dict[Var, int] = {}
-    reached = 1
-    while reached < scalars:
-        step = [loop for loop in loops if form.terms.get(loop.var) == reached]
-        step = [loop for loop in step if loop.var not in found]
-        if len(step) != 1 or scalars % (reached * step[0].extent):
-            return None
-        found[step[0].var] = reached
-        reached *= step[0].extent
-    return found
-
-
-def element_index(form: Affine, tile: Mapping[Var, int], scalars: int) -> Affine | None:
-    """``form`` in tiles, given the loops within a tile; None if it does not walk through whole
-    tiles in the same way."""
-    outer = {var: factor for var, factor in form.terms.items() if var not in tile}
-    if any(form.terms.get(var, 0) != factor for var, factor in tile.items()):
-        return None
-    if form.const % scalars or any(factor % scalars for factor in outer.values()):
-        return None
-    return Affine({v: f // scalars for v, f in outer.items()}, form.const // scalars)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
-    Buffer,
-    Function,
+    LoopNest,
     LoweringError,
+    NestBuffer,
     Stmt,
     rebuild,
     walk,
@@ -21,27 +21,27 @@ from amaranth_vta.sw.compiler.nest.ir import (
 from amaranth_vta.sw.compiler.nest.scopes import scratchpad, tile_scalars
 
 
-def allocate_scratchpads(function: Function, config: Config) -> Function:
-    """``function`` with a base for each buffer.
+def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with a base for each buffer.
 
     Raises `LoweringError` when a scratchpad is too small: which buffers it would hold, and what
     would fit.
     """
-    if config.overlap and _used_in_turn(function):
+    if config.overlap and _used_in_turn(nest):
         try:
-            return replace(function, body=_Allocator(config, True).visit(function.body, ()))
+            return replace(nest, body=_Allocator(config, True).visit(nest.body, ()))
         except LoweringError:
             pass  # in halves it does not fit; perhaps it does as a whole
-    return replace(function, body=_Allocator(config, False).visit(function.body, ()))
+    return replace(nest, body=_Allocator(config, False).visit(nest.body, ()))
 
 
-def _used_in_turn(function: Function) -> bool:
-    buffers = [part.buffer for part in walk(function.body) if isinstance(part, Allocate)]
+def _used_in_turn(nest: LoopNest) -> bool:
+    buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     copies = {buffer.copies for buffer in buffers if buffer.scope == "acc"}
     return 2 in copies and copies <= {1, 2}
 
 
-def elements(buffer: Buffer, config: Config) -> int:
+def elements(buffer: NestBuffer, config: Config) -> int:
     """Tiles that one copy of ``buffer`` takes."""
     return -(-buffer.scalars // tile_scalars(config, buffer.scope))
 
@@ -53,12 +53,12 @@ class _Allocator:
         self.config = config
         self.banked = banked
 
-    def taken(self, buffer: Buffer) -> int:
+    def taken(self, buffer: NestBuffer) -> int:
         """Elements from the base of ``buffer`` on that others cannot have."""
         size = elements(buffer, self.config)
         return size if self.banked and buffer.scope == "acc" else buffer.copies * size
 
-    def visit(self, stmt: Stmt, live: tuple[Buffer, ...]) -> Stmt:
+    def visit(self, stmt: Stmt, live: tuple[NestBuffer, ...]) -> Stmt:
         """``live`` are the buffers that exist around ``stmt``, in the order of their bases."""
         if not isinstance(stmt, Allocate):
             return rebuild(stmt, lambda child: self.visit(child, live))
@@ -78,7 +78,7 @@ class _Allocator:
         buffer.pitch = depth // 2 if in_banks else elements(buffer, self.config)
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))
 
-    def overflow(self, buffers: list[Buffer], depth: int) -> str:
+    def overflow(self, buffers: list[NestBuffer], depth: int) -> str:
         parts = []
         for buffer in buffers:
             size = elements(buffer, self.config)

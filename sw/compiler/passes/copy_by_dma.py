@@ -15,44 +15,37 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import PAD_WIDTH, Memory
 from amaranth_vta.sw.compiler.nest.ir import (
     Assign,
-    Buffer,
     Dma,
     For,
-    Function,
     Label,
+    LoopNest,
     LoweringError,
+    NestBuffer,
     Region,
     Stmt,
     loop_ranges,
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.nest.scopes import (
-    assignments,
-    element_index,
-    flat_index,
-    rejoined,
-    scope_dtype,
-    tile_loops,
-    tile_scalars,
-)
+from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
 from amaranth_vta.sw.compiler.te.dtypes import Interval, wrap
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, AllOf, Cast, Const, Expr, Select, Var
 from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum, minimum
 from amaranth_vta.sw.compiler.te.simplify import simplify, value_interval
 
 from .support.partition import not_negative
+from .support.tiles import assignments, element_index, flat_index, rejoined, tile_loops
 
 _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 
 
-def copy_by_dma(function: Function, config: Config) -> Function:
-    """``function`` with its copies made instructions.
+def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with its copies made instructions.
 
     Raises `LoweringError` for a copy that is none, or whose indices or conditions are not affine.
     """
-    body = _widen(function.body)
-    return replace(function, body=_Copies(config, loop_ranges(body)).visit(body))
+    body = _widen(nest.body)
+    return replace(nest, body=_Copies(config, loop_ranges(body)).visit(body))
 
 
 def _widen(stmt: Stmt) -> Stmt:
@@ -154,7 +147,7 @@ class _Copies:
             guards,
         )
 
-    def memory(self, stage: str, target: Buffer, source: Buffer, narrowed: bool) -> Memory:
+    def memory(self, stage: str, target: NestBuffer, source: NestBuffer, narrowed: bool) -> Memory:
         """What a LOAD or STORE calls the scratchpad; raises if there is no such copy."""
         out = f"int{self.config.out_width}"
         if target.scope == "dram" and source.scope == "acc":

@@ -11,8 +11,8 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import ITERATION_WIDTH
 from amaranth_vta.sw.compiler.nest.ir import (
     For,
-    Function,
     Kernel,
+    LoopNest,
     Seq,
     Stmt,
     Uop,
@@ -28,10 +28,10 @@ from amaranth_vta.sw.compiler.te.simplify import value_interval
 _MOST_ITERATIONS = (1 << ITERATION_WIDTH) - 1
 
 
-def fold_loops(function: Function, config: Config) -> Function:
-    """``function`` with its micro-ops gathered into GEMM and ALU instructions."""
-    folder = _Folder(config, loop_ranges(function.body))
-    return replace(function, body=folder.visit(function.body))
+def fold_loops(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with its micro-ops gathered into GEMM and ALU instructions."""
+    folder = _Folder(config, loop_ranges(nest.body))
+    return replace(nest, body=folder.visit(nest.body))
 
 
 @dataclass

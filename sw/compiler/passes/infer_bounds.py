@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
-    Buffer,
     For,
-    Function,
     Label,
+    LoopNest,
     LoweringError,
+    NestBuffer,
     Region,
     Seq,
     Stmt,
@@ -34,7 +34,7 @@ from .support.partition import Limit, cut
 from .support.stage_loops import Bounds, StageLoops, stage_loops
 
 
-def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> Function:
+def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> LoopNest:
     """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs."""
     _check_arguments(schedule, args)
     _check_attachments(schedule)
@@ -76,9 +76,9 @@ class _Builder:
     def __init__(self, schedule: Schedule, args: Sequence[Tensor]) -> None:
         self.schedule = schedule
         self.ranges: dict[Var, Interval] = {}
-        self.buffers: dict[Tensor, Buffer] = {}
+        self.buffers: dict[Tensor, NestBuffer] = {}
         for tensor in args:
-            self.buffers[tensor] = Buffer(
+            self.buffers[tensor] = NestBuffer(
                 tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
             )
         self.args = list(args)
@@ -88,7 +88,7 @@ class _Builder:
             if stage.body is not None:
                 self.bodies[stage] = self._inlined(stage.body)
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> LoopNest:
         body: Stmt = Seq([])
         for stage in reversed(self.schedule.stages):
             if stage.body is None or stage.attach is not None or stage.inlined:
@@ -99,7 +99,7 @@ class _Builder:
             else:
                 body = self._place(stage, body)
         body = self._read_arguments(body)
-        return Function(name, [self.buffers[t] for t in self.args], body)
+        return LoopNest(name, [self.buffers[t] for t in self.args], body)
 
     def _inlined(self, value: Expr) -> Expr:
         value = rebuild(value, self._inlined)
@@ -151,7 +151,7 @@ class _Builder:
             return body
         bounds = self._bounds(stage.tensor, reads)
         shape = tuple(extent for _, extent in bounds)
-        buffer = Buffer(
+        buffer = NestBuffer(
             stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
         )
         producer = self._stage(stage, bounds, buffer)
@@ -222,7 +222,7 @@ class _Builder:
 
     # The loops of one stage.
 
-    def _stage(self, stage: Stage, bounds: Bounds, buffer: Buffer) -> Stmt:
+    def _stage(self, stage: Stage, bounds: Bounds, buffer: NestBuffer) -> Stmt:
         loops = stage_loops(stage, self.bodies[stage], bounds, buffer)
         return self._nest(loops, 0, {}, loops.limits)
 

@@ -1,6 +1,6 @@
 """Dependence tokens, from what each instruction reads and writes.
 
-The instructions of the function are followed in program order. One that touches scratchpad
+The instructions of the loop nest are followed in program order. One that touches scratchpad
 elements that a neighbouring module has used in a way that conflicts takes a token which that
 module's latest such instruction gives, unless an earlier token has told it as much. Modules work
 in order, so tokens are taken in the order in which they are given, and none is redundant. In
@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.compiler.emit.host_code import HostCode, UopKernel
+from amaranth_vta.sw.compiler.emit.host_code import HostCode
+from amaranth_vta.sw.compiler.emit.kernels import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import (
     Dma,
     For,
-    Function,
     Kernel,
+    LoopNest,
     LoweringError,
     Stmt,
     Token,
@@ -39,9 +40,9 @@ from .support.conditions import Flags, condition
 _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
 
-def insert_tokens(function: Function, config: Config) -> Function:
-    """``function`` with a push or a pop wherever one is needed."""
-    transfers = [part for part in walk(function.body) if isinstance(part, Dma)]
+def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with a push or a pop wherever one is needed."""
+    transfers = [part for part in walk(nest.body) if isinstance(part, Dma)]
     stored = {part.dram for part in transfers if not part.is_load}
     for part in transfers:
         if part.is_load and part.dram in stored:
@@ -49,11 +50,11 @@ def insert_tokens(function: Function, config: Config) -> Function:
                 f"{part.label.stage} reads {part.dram.name}, which the same function stores; no "
                 "token passes from store to load, so these must be two functions"
             )
-    code = HostCode(function, config, marks=True)
+    code = HostCode(nest, config, marks=True)
     follower = _Follower(config)
-    code.compile(follower.kernel)(follower, *function.args)
+    code.compile(follower.kernel)(follower, *nest.args)
     tokens = _Tokens(follower, code.statements)
-    return replace(function, body=tokens.visit(function.body))
+    return replace(nest, body=tokens.visit(nest.body))
 
 
 class _Follower:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
-    Buffer,
     For,
-    Function,
+    LoopNest,
     LoweringError,
+    NestBuffer,
     Seq,
     Stmt,
     copied,
@@ -26,9 +27,9 @@ from amaranth_vta.sw.compiler.nest.ir import rebuild as rebuild_stmt
 from amaranth_vta.sw.compiler.te.expr import Access, Affine
 
 
-def interleave_threads(function: Function) -> Function:
-    """``function`` without loops of the kind cthread."""
-    return replace(function, body=_visit(function.body))
+def interleave_threads(nest: LoopNest, _: Config) -> LoopNest:
+    """``nest`` without loops of the kind cthread."""
+    return replace(nest, body=_visit(nest.body))
 
 
 def _visit(stmt: Stmt) -> Stmt:
@@ -52,7 +53,7 @@ class _Thread:
     def __init__(self, loop: For) -> None:
         self.loop = loop
         # The buffers of each thread, in one.
-        self.shared: dict[Buffer, Buffer] = {}
+        self.shared: dict[NestBuffer, NestBuffer] = {}
 
     def sink(self, stmt: Stmt) -> Stmt:
         if _is_one_stage(stmt):
@@ -78,7 +79,7 @@ class _Thread:
         return seq(*(self._of_thread(stmt, thread) for thread in range(self.loop.extent)))
 
     def _of_thread(self, stmt: Stmt, thread: int) -> Stmt:
-        def part_of(buffer: Buffer) -> Callable[[Access], Access]:
+        def part_of(buffer: NestBuffer) -> Callable[[Access], Access]:
             return lambda access: Access(buffer, (Affine({}, thread), *access.indices))
 
         parts = {old: part_of(new) for old, new in self.shared.items()}

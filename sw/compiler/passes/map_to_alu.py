@@ -13,31 +13,25 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import IMMEDIATE_WIDTH, AluOp
 from amaranth_vta.sw.compiler.nest.ir import (
     Assign,
+    Element,
     For,
-    Function,
+    LoopNest,
     LoweringError,
-    Operand,
     Region,
     Stmt,
     Uop,
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.nest.scopes import (
-    assignments,
-    element_index,
-    flat_index,
-    scope_dtype,
-    tile_loops,
-    tile_scalars,
-)
+from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 
 from .support.alu_chain import Step, chain, constant
+from .support.tiles import assignments, element_index, flat_index, tile_loops
 
 
-def map_to_alu(function: Function, config: Config) -> Function:
-    """``function`` with its tensor arithmetic made micro-ops.
+def map_to_alu(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with its tensor arithmetic made micro-ops.
 
     Raises `LoweringError` for what is not a chain of ALU operations on accumulators.
     """
@@ -49,7 +43,7 @@ def map_to_alu(function: Function, config: Config) -> Function:
             )
         return rebuild(stmt, visit)
 
-    return replace(function, body=visit(function.body))
+    return replace(nest, body=visit(nest.body))
 
 
 class _Arithmetic:
@@ -75,7 +69,7 @@ class _Arithmetic:
                 f"accumulators ({buffer.name}: {index})"
             )
         self.tile: Mapping[Var, int] = tile
-        self.dst = Operand(buffer, dst)
+        self.dst = Element(buffer, dst)
         self.loops = [loop for loop in loops if loop.var not in tile]
 
     def nests(self) -> Stmt:
@@ -104,8 +98,8 @@ class _Arithmetic:
         """The loops around one operation, as loops of its own."""
         fresh = {loop.var: Affine({Var(loop.var.name): 1}) for loop in self.loops}
 
-        def renamed(operand: Operand | None) -> Operand | None:
-            return operand and Operand(operand.buffer, operand.index.replace(fresh))
+        def renamed(operand: Element | None) -> Element | None:
+            return operand and Element(operand.buffer, operand.index.replace(fresh))
 
         dst = renamed(uop.dst)
         assert dst is not None
@@ -146,7 +140,7 @@ class _Arithmetic:
                 )
         return Uop(self.dst, label, operand, alu=step.operation)
 
-    def operand(self, access: Access) -> Operand:
+    def operand(self, access: Access) -> Element:
         source = access.source
         if source.scope != "acc" or source.dtype != self.assign.buffer.dtype:
             raise LoweringError(
@@ -160,4 +154,4 @@ class _Arithmetic:
                 f"{self.stage}: {access} does not walk through tiles of {self.scalars} "
                 f"accumulators as the result does ({form})"
             )
-        return Operand(source, index)
+        return Element(source, index)

@@ -16,25 +16,26 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
-from amaranth_vta.sw.compiler.emit.host_code import HostCode, UopKernel
-from amaranth_vta.sw.compiler.nest.ir import Function, Kernel, Stmt, WaitForAlu, rebuild, seq
+from amaranth_vta.sw.compiler.emit.host_code import HostCode
+from amaranth_vta.sw.compiler.emit.kernels import UopKernel
+from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, Stmt, WaitForAlu, rebuild, seq
 
 _GEMM, _ALU = 0, 1
 
 
-def mark_independent(function: Function, config: Config) -> Function:
-    """``function`` with all that is independent marked, if the machine can make use of it."""
+def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with all that is independent marked, if the machine can make use of it."""
     if not config.overlap:
-        return function
+        return nest
     recorder = _Recorder(config)
-    code = HostCode(function, config)
+    code = HostCode(nest, config)
     kernels = [stmt for stmt, _ in code.statements if isinstance(stmt, Kernel)]
     numbers = iter(range(len(kernels)))
-    code.compile(lambda kernel: recorder.kernel(next(numbers), kernel))(recorder, *function.args)
+    code.compile(lambda kernel: recorder.kernel(next(numbers), kernel))(recorder, *nest.args)
     claims = _Claims(recorder, [_GEMM if kernel.uop.alu is None else _ALU for kernel in kernels])
     independent = claims.true_ones()
     if not any(independent):
-        return function
+        return nest
     waits = {kernels[number] for number in claims.after_gemm}
     marked = {
         kernel: replace(kernel, independent=claim)
@@ -46,7 +47,7 @@ def mark_independent(function: Function, config: Config) -> Function:
             return seq(WaitForAlu(stmt.uop.label), marked[stmt]) if stmt in waits else marked[stmt]
         return rebuild(stmt, visit)
 
-    return replace(function, body=visit(function.body))
+    return replace(nest, body=visit(nest.body))
 
 
 class _Recorder:

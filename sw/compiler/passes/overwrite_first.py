@@ -17,9 +17,9 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
-    Buffer,
     For,
-    Function,
+    LoopNest,
+    NestBuffer,
     Region,
     Seq,
     Stmt,
@@ -31,9 +31,9 @@ from amaranth_vta.sw.compiler.nest.ir import (
 from amaranth_vta.sw.compiler.te.expr import Affine, Const, Var
 
 
-def overwrite_first(function: Function, config: Config) -> Function:
-    """``function`` without the resets that can be done without."""
-    return replace(function, body=_visit(function.body)) if config.overwrite else function
+def overwrite_first(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` without the resets that can be done without."""
+    return replace(nest, body=_visit(nest.body)) if config.overwrite else nest
 
 
 def _visit(stmt: Stmt) -> Stmt:
@@ -53,7 +53,7 @@ def _visit(stmt: Stmt) -> Stmt:
     return seq(*parts)
 
 
-def _reset_buffer(stmt: Stmt) -> Buffer | None:
+def _reset_buffer(stmt: Stmt) -> NestBuffer | None:
     """The buffer that ``stmt`` sets to 0 for a matrix product, if that is what it does."""
     if not isinstance(stmt, Region) or stmt.kind != "gemm":
         return None
@@ -63,7 +63,7 @@ def _reset_buffer(stmt: Stmt) -> Buffer | None:
     return first.buffer if is_reset and not first.updates else None
 
 
-def _updates_of(buffer: Buffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
+def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
     """The first ones of ``parts``, as far as they do nothing but to update ``buffer``."""
 
     def updates(stmt: Stmt) -> bool:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
     Assign,
-    Buffer,
-    Function,
+    LoopNest,
     LoweringError,
+    NestBuffer,
     Seq,
     Stmt,
     rebuild,
@@ -24,9 +25,9 @@ from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expr
 from .support.alu_chain import chain
 
 
-def share_storage(function: Function) -> Function:
-    """``function`` with such pairs of buffers made one."""
-    return replace(function, body=_visit(function.body))
+def share_storage(nest: LoopNest, _: Config) -> LoopNest:
+    """``nest`` with such pairs of buffers made one."""
+    return replace(nest, body=_visit(nest.body))
 
 
 def _visit(stmt: Stmt) -> Stmt:
@@ -60,7 +61,7 @@ def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
             yield from _same_iteration(part)
 
 
-def _takes_over(old: Buffer, new: Buffer, stmt: Allocate, inner: Allocate) -> bool:
+def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocate) -> bool:
     """Whether ``old`` is read, from where ``new`` begins, only to make the element of ``new`` of
     the same index, and dies with that."""
     order = list(walk(stmt.body))
@@ -82,7 +83,7 @@ def _takes_over(old: Buffer, new: Buffer, stmt: Allocate, inner: Allocate) -> bo
     return reads > 0
 
 
-def _replaces_head(part: Assign, old: Buffer) -> bool:
+def _replaces_head(part: Assign, old: NestBuffer) -> bool:
     """Whether ``old`` is what the chain of ALU operations begins with, once and nowhere else."""
     if sum(access.source is old for access in accesses(part.value)) != 1:
         return False
@@ -93,7 +94,7 @@ def _replaces_head(part: Assign, old: Buffer) -> bool:
     return isinstance(first, Access) and first.source is old
 
 
-def _merge(stmt: Stmt, inner: Allocate, old: Buffer) -> Stmt:
+def _merge(stmt: Stmt, inner: Allocate, old: NestBuffer) -> Stmt:
     new = inner.buffer
 
     def expression(value: Expr) -> Expr:

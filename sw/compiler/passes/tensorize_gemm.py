@@ -8,29 +8,24 @@ from dataclasses import replace
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
     Assign,
+    Element,
     For,
-    Function,
+    LoopNest,
     LoweringError,
-    Operand,
     Region,
     Stmt,
     Uop,
     rebuild,
     seq,
 )
-from amaranth_vta.sw.compiler.nest.scopes import (
-    assignments,
-    element_index,
-    flat_index,
-    scope_dtype,
-    tile_loops,
-    tile_scalars,
-)
+from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr, Var
 
+from .support.tiles import assignments, element_index, flat_index, tile_loops
 
-def tensorize_gemm(function: Function, config: Config) -> Function:
-    """``function`` with its matrix products made micro-ops.
+
+def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with its matrix products made micro-ops.
 
     Raises `LoweringError` for a region that is not acc[b, o] += inp[b, i] * wgt[o, i] of the
     machine's block.
@@ -44,7 +39,7 @@ def tensorize_gemm(function: Function, config: Config) -> Function:
             return seq(*(_tensorize(loops, assign, config) for loops, assign in parts))
         return rebuild(stmt, visit)
 
-    return replace(function, body=visit(function.body))
+    return replace(nest, body=visit(nest.body))
 
 
 def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
@@ -82,7 +77,7 @@ def _tensorize(
             raise LoweringError(
                 f"{stage}: {assign.value} is not a te.sum of products, which gemm begins at 0"
             )
-        uop = Uop(Operand(assign.buffer, dst), assign.label, reset=True)
+        uop = Uop(Element(assign.buffer, dst), assign.label, reset=True)
         return _around([loop for loop in loops if loop.var not in outputs], uop)
     inp, wgt = _factors(assign, config)
     inp_index, wgt_index = (flat_index(a.source, a.indices, stage) for a in (inp, wgt))
@@ -109,10 +104,10 @@ def _tensorize(
     assert src is not None
     assert weight is not None
     uop = Uop(
-        Operand(assign.buffer, dst),
+        Element(assign.buffer, dst),
         assign.label,
-        Operand(inp.source, src),
-        Operand(wgt.source, weight),
+        Element(inp.source, src),
+        Element(wgt.source, weight),
         overwrite=overwrite,
     )
     tile = {reduced, *outputs}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.nest.ir import For, Function, Region, Stmt, copied, rebuild, seq
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.nest.ir import For, LoopNest, Region, Stmt, copied, rebuild, seq
 from amaranth_vta.sw.compiler.te.expr import Affine
 
 
-def unroll_loops(function: Function) -> Function:
-    """``function`` without loops of the kind unroll around instructions."""
-    return replace(function, body=_visit(function.body))
+def unroll_loops(nest: LoopNest, _: Config) -> LoopNest:
+    """``nest`` without loops of the kind unroll around instructions."""
+    return replace(nest, body=_visit(nest.body))
 
 
 def _visit(stmt: Stmt) -> Stmt:

@@ -16,11 +16,11 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.lower import PASSES, lower
+from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.nest.interpret import interpret
-from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
-from amaranth_vta.sw.compiler.nest.ir import LoweringError, Seq
+from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError, Seq
 from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.schedule import ScheduleError
@@ -407,7 +407,7 @@ def test_passes_of_ones_own_stand_where_they_are_asked_for() -> None:
     before, after = seen
     assert "push_gemm" not in before
     assert "push_gemm" in after
-    assert to_text(built.lowered.function) == to_text(program.build().lowered.function).replace(
+    assert to_text(built.lowered.nest) == to_text(program.build().lowered.nest).replace(
         "program", "function"
     )
 
@@ -446,7 +446,7 @@ def test_odd_sizes_make_nests_of_constant_extents() -> None:
     env = Environment(PRESETS["tiny"])
     shape = Convolution(1, 2, 3, (13, 7), (3, 3), 1, (1, 1, 1, 1), (2, 4, 3, 1))
     function = check(convolution(env, shape))
-    assert str(function.lowered.function).count("store_buffer_2d") == 8
+    assert to_text(function.lowered.nest).count("store_buffer_2d") == 8
 
 
 # Pooling and arithmetic.

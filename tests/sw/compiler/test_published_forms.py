@@ -306,7 +306,7 @@ def test_their_text_lowers_to_the_same_bytes_after_each_pass(
         assert to_text(parse(text)) == text
         again = lower_further(parse(text), name, env.config)
         assert again.problem is None
-        assert instructions(listing(again.function, env.config)) == want, name
+        assert instructions(listing(again.nest, env.config)) == want, name
 
 
 def instructions(text: str) -> list[str]:

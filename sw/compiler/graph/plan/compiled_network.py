@@ -11,7 +11,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
 from amaranth_vta.sw.compiler.graph.network import Network
-from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
@@ -43,11 +43,11 @@ def compile_network(
     network: Network,
     config: Config,
     open_batch: bool = False,
-    passes: Sequence[OwnPass] = (),
+    passes: Sequence[PlacedPass] = (),
 ) -> CompiledNetwork:
     """Places the operators of a canonical network and compiles those that are the machine's.
 
-    ``open_batch`` is that of `NetworkProgram`; ``passes`` are passes of one's own, for each layer.
+    ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes, for each layer.
     """
     placement = place(network, config, passes)
     planned = _Planner(network, placement).steps()

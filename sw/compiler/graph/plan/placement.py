@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
 from amaranth_vta.sw.compiler.graph.network import Network, Node
-from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
@@ -69,10 +69,10 @@ class Placement:
     images: dict[str, Image]
 
 
-def place(network: Network, config: Config, passes: Sequence[OwnPass] = ()) -> Placement:
+def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> Placement:
     """Puts each operator that fits on the machine of ``config``, the others on the host.
 
-    ``passes`` are passes of one's own, for each layer.
+    ``passes`` are additional passes, for each layer.
     """
     tensors = Tensors(network, config, passes)
     items: list[Layer | HostNode] = []

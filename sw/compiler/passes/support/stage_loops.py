@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from amaranth_vta.sw.compiler.nest.ir import Buffer, LoweringError
+from amaranth_vta.sw.compiler.nest.ir import LoweringError, NestBuffer
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr, IterVar, Var
 from amaranth_vta.sw.compiler.te.schedule import Fuse, Split, Stage
 
@@ -35,12 +35,12 @@ class StageLoops:
     last: set[Var]
     values: dict[Var, Affine]
     limits: list[Limit]
-    buffer: Buffer
+    buffer: NestBuffer
     # The indices within `buffer` in terms of the loops.
     indices: list[Affine] = field(default_factory=list)
 
 
-def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: Buffer) -> StageLoops:
+def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) -> StageLoops:
     """The loops that compute the region ``bounds`` of ``stage``, by ``body``, into ``buffer``.
 
     Raises `LoweringError` for a split of a fused axis that does not leave whole loops.

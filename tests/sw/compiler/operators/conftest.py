@@ -15,9 +15,10 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.lower import PASSES, lower
+from amaranth_vta.sw.compiler.lower import lower
 from amaranth_vta.sw.compiler.nest.interpret import interpret
-from amaranth_vta.sw.compiler.nest.ir import Function as LoopNest
+from amaranth_vta.sw.compiler.nest.ir import LoopNest
+from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.device import Device
 from amaranth_vta.sw.runtime.runtime import Runtime

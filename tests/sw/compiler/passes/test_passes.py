@@ -14,9 +14,10 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.lower import PASSES, lower, lower_further
+from amaranth_vta.sw.compiler.lower import lower, lower_further
 from amaranth_vta.sw.compiler.nest.parse import ParseError, parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from tests.support.golden import Golden
@@ -390,7 +391,7 @@ def test_printed_text_reads_back_and_lowers_to_the_same(
         assert to_text(parse(text)) == text
         again = lower_further(parse(text), name, environment(case).config)
         if lowered.problem is None:
-            assert to_text(again.function) == lowered.steps[-1][1]
+            assert to_text(again.nest) == lowered.steps[-1][1]
         else:
             # Loops that are gone by now gave their names to others.
             assert type(again.problem) is type(lowered.problem)

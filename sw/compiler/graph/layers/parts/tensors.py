@@ -11,7 +11,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network, Node
-from amaranth_vta.sw.compiler.lower import OwnPass
+from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 
 from .layer import Layer, NotHere
@@ -31,7 +31,7 @@ class Tensors:
     machine holds them: a uint8 is less by 128.
     """
 
-    def __init__(self, network: Network, config: Config, passes: Sequence[OwnPass] = ()) -> None:
+    def __init__(self, network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
         self.network = network
         self.config = config
         self.env = Environment(config, passes)
