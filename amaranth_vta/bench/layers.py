@@ -22,7 +22,7 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d.schedule import choose, conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
 
@@ -60,7 +60,7 @@ def explanations(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _workload(row: Row) -> Conv2d:
-    return Conv2d(**row.workload, requantize=Rescale())
+    return Conv2d(**row.workload, requantize=PerChannelScale())
 
 
 def bound_cycles(layer: Conv2d, config: Config, dram: str) -> float:

@@ -11,7 +11,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from tests.support.golden import FOLDER
 
 CONFIG = PRESETS["pynq-extended"]
@@ -24,7 +24,7 @@ def test_requantization_runs_beside_gemm_and_nothing_is_loaded_between(
     row: Row, by_hand: bool
 ) -> None:
     knobs = Conv2dKnobs(**row.knobs) if by_hand else None
-    layer = Conv2d(**row.workload, requantize=Rescale())
+    layer = Conv2d(**row.workload, requantize=PerChannelScale())
     lines = conv2d(layer, Environment(CONFIG), knobs).lowered.instructions().splitlines()
     compute = [line[17:] for line in lines if line[8:15] == "compute"]
     first = next(at for at, line in enumerate(compute) if not line.startswith("LOAD"))

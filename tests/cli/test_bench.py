@@ -13,7 +13,7 @@ from amaranth_vta.bench.resnet18 import rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 
 
 @pytest.mark.parametrize("name", rates.KINDS)
@@ -56,7 +56,9 @@ def test_a_layer_is_compared_with_numpy_and_with_the_model(
 def test_bounds_are_those_of_the_targets() -> None:
     config = PRESETS["pynq-extended"]
     bounds = {
-        row.name: layers.bound_cycles(Conv2d(**row.workload, requantize=Rescale()), config, "ideal")
+        row.name: layers.bound_cycles(
+            Conv2d(**row.workload, requantize=PerChannelScale()), config, "ideal"
+        )
         for row in rows(config)
     }
     assert bounds["conv1 7x7 s2 3-64, im2col"] == 501_760

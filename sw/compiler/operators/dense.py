@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 
-from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
@@ -31,7 +30,7 @@ from amaranth_vta.sw.compiler.tuner.search import (
     parts,
 )
 
-from .parts.epilogue import Requantize, Rescale, requantized, rescaled
+from .parts.epilogue import Requantization, epilogue
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,7 @@ class Dense:
     rows: int
     inputs: int
     outputs: int
-    requantize: Requantize | Rescale
-
-    @property
-    def constants(self) -> int:
-        """Elements of bias or parameters for each tile of outputs."""
-        return isa.REQUANTIZE_PARAMETERS if isinstance(self.requantize, Rescale) else 1
+    requantize: Requantization
 
 
 @dataclass(frozen=True)
@@ -66,8 +60,8 @@ def dense(
     """A function of input, weights, bias and output.
 
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs, BLOCK_OUT,
-    BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype and has `Requantize.half`
-    added, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. For `Rescale` there are
+    BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype and has `RoundingShift.half`
+    added, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. For `PerChannelScale` there are
     parameters instead of bias, (outputs, number of them, BATCH, BLOCK_OUT) acc_dtype. Without
     knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do
     not fit.
@@ -89,14 +83,9 @@ def scheduled(
     d, acc = workload, env.acc_dtype
     x = te.placeholder((d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((d.outputs, d.inputs, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
-    tile = (env.BATCH, env.BLOCK_OUT)
-    if isinstance(d.requantize, Rescale):
-        bias = te.placeholder((d.outputs, isa.REQUANTIZE_PARAMETERS, *tile), "parameters", acc)
-    else:
-        bias = te.placeholder((d.outputs, *tile), "bias", acc)
-    x_buf, w_buf, bias_buf = (
+    x_buf, w_buf = (
         te.compute(tensor.shape, lambda *i, t=tensor: t(*i), f"{tensor.name}_buf")
-        for tensor in (x, w, bias)
+        for tensor in (x, w)
     )
     ko, ki = te.reduce_axis((0, d.inputs), "ko"), te.reduce_axis((0, env.BLOCK_IN), "ki")
     matmul = te.compute(
@@ -106,11 +95,8 @@ def scheduled(
         ),
         "matmul",
     )
-    if isinstance(d.requantize, Rescale):
-        stages = rescaled(matmul, lambda number, n, o, b, k: bias_buf(o, number, b, k))
-    else:
-        stages = requantized(matmul, lambda n, o, b, k: bias_buf(o, b, k), d.requantize, env)
-    y = te.compute(matmul.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
+    end = epilogue(matmul, (d.outputs,), lambda n, o: (o,), d.requantize, env)
+    y = end.y
 
     s = te.create_schedule(y.op)
     n, o, b, k = s[y].op.axis
@@ -118,15 +104,15 @@ def scheduled(
     oo, oi = s[y].split(o, knobs.outputs)
     s[y].reorder(oo, no, ni, oi, b, k)
     s[y].pragma(ni, env.dma_copy)
-    for tensor in (matmul, *stages, bias_buf):
+    for tensor in (matmul, *end.stages, end.buffer):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], no)
-    for tensor in stages:
+    for tensor in end.stages:
         # The rows of a tile of outputs one after the other: they have parameters in common.
         n, o, b, k = s[tensor].op.axis
         s[tensor].reorder(o, n, b, k)
         s[tensor].pragma(o, env.alu)
-    s[bias_buf].pragma(s[bias_buf].op.axis[0], env.dma_copy)
+    s[end.buffer].pragma(s[end.buffer].op.axis[0], env.dma_copy)
 
     n, o, b, k = s[matmul].op.axis
     k_out, k_in = s[matmul].split(ko, knobs.inputs)
@@ -138,7 +124,7 @@ def scheduled(
         s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
         if knobs.ahead:
             s[tensor].double_buffer()
-    return s, [x, w, bias, y]
+    return s, [x, w, end.constants, y]
 
 
 @cache
@@ -150,7 +136,6 @@ def choose(workload: Dense, config: Config) -> Choice[DenseKnobs]:
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
     """Knobs whose tiles fit the scratchpads, with a rough estimate of their cycles."""
     d = workload
-    accumulators = 2 if isinstance(d.requantize, Requantize) and d.requantize.shift else 1
     for rows, outputs, inputs, ahead in product(
         even_tiles(d.rows), even_tiles(d.outputs), divisors(d.inputs), (True, False)
     ):
@@ -159,7 +144,7 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
             continue
         if copies * outputs * inputs > config.wgt.depth:
             continue
-        if outputs * (accumulators * rows + d.constants) > config.acc.depth:
+        if outputs * (d.requantize.accumulators * rows + d.requantize.constants) > config.acc.depth:
             continue
         knobs = DenseKnobs(rows, outputs, inputs, ahead)
         yield rough_cycles(d, config, knobs), knobs
@@ -194,7 +179,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs) -> Estimate:
             gemm = pipeline.gemm(rows * outputs * inputs, [x.loaded, w.loaded, stored])
             x.use(gemm)
             w.use(gemm)
-        pipeline.load_for_compute(outputs * d.constants * config.acc.element_bytes)
+        pipeline.load_for_compute(outputs * d.requantize.constants * config.acc.element_bytes)
         alu = pipeline.alu(rows * outputs, [gemm], d.requantize.operations)
         stored = pipeline.store(rows, outputs * config.out.element_bytes, [alu])
     return pipeline.estimate()

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
@@ -33,7 +32,7 @@ from amaranth_vta.sw.compiler.tuner.search import (
 )
 
 from .conv2d.sizes import Conv2d
-from .parts.epilogue import Requantize, Rescale, post_processed
+from .parts.epilogue import epilogue
 from .parts.placing import place_constants, place_operands, place_results
 
 Array = npt.NDArray[Any]
@@ -185,10 +184,8 @@ def scheduled(
         ),
         "conv",
     )
-    constants, constants_buf, stages = post_processed(
-        conv, (groups, c.outputs), lambda n, g, o, h, w: (g, o), c.requantize, env
-    )
-    y = te.compute(conv.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
+    end = epilogue(conv, (groups, c.outputs), lambda n, g, o, h, w: (g, o), c.requantize, env)
+    y = end.y
 
     s = te.create_schedule(y.op)
     n, g, o, h, w_, b, k = s[y].op.axis
@@ -203,8 +200,8 @@ def scheduled(
     )
     s[y].reorder(go, oo, n, ho, wo, gi, oi, hi, wi, b, k)
     s[y].pragma(gi, env.dma_copy)
-    place_results(s, y, conv, stages, wo, knobs.in_turn, env)
-    place_constants(s, y, constants_buf, oo, knobs.in_turn, env)
+    place_results(s, y, conv, end.stages, wo, knobs.in_turn, env)
+    place_constants(s, y, end.buffer, oo, knobs.in_turn, env)
 
     n, g, o, h, w_, b, k = s[conv].op.axis
     co, ci_ = s[conv].split(ci, knobs.inputs)
@@ -214,7 +211,7 @@ def scheduled(
     copies = 2 if knobs.ahead else 1
     operands = ((x_buf, env.inp_scope, wo, copies), (w_buf, env.wgt_scope, oo, copies))
     place_operands(s, y, conv, operands, None if knobs.is_whole(c) else do, env)
-    return s, [x, w, constants, y]
+    return s, [x, w, end.constants, y]
 
 
 def candidates(
@@ -222,8 +219,6 @@ def candidates(
 ) -> Iterator[tuple[float, GroupedConv2dKnobs]]:
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     c = workload.group
-    accumulators = 2 if isinstance(c.requantize, Requantize) and c.requantize.shift else 1
-    parameters = REQUANTIZE_PARAMETERS if isinstance(c.requantize, Rescale) else 1
     for groups, outputs, rows, inputs, kernel, ahead in product(
         even_tiles(workload.groups),
         even_tiles(c.outputs),
@@ -238,11 +233,14 @@ def candidates(
         for in_turn in (True, False) if config.overlap else (False,):
             constants = workload.groups * c.outputs if in_turn else groups * outputs
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            room = bank - parameters * constants
+            room = bank - c.requantize.constants * constants
             for columns in even_tiles(c.output_width):
                 loaded = groups * inputs * c.input_rows(rows, kernel) * c.input_columns(columns)
                 results = groups * outputs * rows * columns
-                if copies * loaded <= config.inp.depth and accumulators * results <= room:
+                if (
+                    copies * loaded <= config.inp.depth
+                    and c.requantize.accumulators * results <= room
+                ):
                     knobs = GroupedConv2dKnobs(
                         groups, outputs, rows, columns, inputs, kernel, ahead, in_turn
                     )

@@ -20,7 +20,7 @@ from amaranth_vta.sw.compiler.tuner.search import (
     parts,
 )
 
-from .parts.identity import multiplied, ones_argument, reads_what_it_stores
+from .parts.identity import identity_operand, multiplied, reads_what_it_stores
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def max_pool2d(
     knobs: MaxPool2dKnobs | None = None,
     name: str = "max_pool2d",
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT), `ones` where tiles of
-    inputs are those of outputs, and output (batch, channels, output height, output width, BATCH,
-    BLOCK_OUT), input and output out_dtype.
+    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT), `identity_weights`
+    where tiles of inputs are those of outputs, and output (batch, channels, output height, output
+    width, BATCH, BLOCK_OUT), input and output out_dtype.
 
     Without knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if
     ``knobs`` do not fit.
@@ -99,7 +99,7 @@ def scheduled(
     padded = te.pad(
         x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), p.pad_value, name="padded"
     )
-    w, w_buf = ones_argument(env)
+    w, w_buf = identity_operand(env)
     by_gemm = reads_what_it_stores(env)
     shape = (p.batch, p.channels, p.output_height, p.output_width, *tail)
 

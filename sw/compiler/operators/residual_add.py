@@ -54,8 +54,8 @@ def residual_add(
     knobs: PointwiseKnobs | None = None,
     name: str = "residual_add",
 ) -> Function:
-    """A function of two operands, `ones` where tiles of inputs are those of outputs, parameters if
-    the constants have any, and output, as `pointwise` has them.
+    """A function of two operands, `identity_weights` where tiles of inputs are those of outputs,
+    parameters if the constants have any, and output, as `pointwise` has them.
 
     The parameters are those of the workload's constants, `FixedPoint.parameters`.
     """

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import product
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
@@ -27,7 +26,7 @@ from amaranth_vta.sw.compiler.tuner.search import (
     parts,
 )
 
-from .parts.epilogue import Requantize, Rescale, post_processed
+from .parts.epilogue import Requantization, epilogue
 from .parts.placing import place_constants, place_operands, place_results
 
 
@@ -44,7 +43,7 @@ class TransposedConv2d:
     height: int
     width: int
     kernel: tuple[int, int]
-    requantize: Requantize | Rescale
+    requantize: Requantization
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     output_padding: tuple[int, int] = (0, 0)
@@ -132,7 +131,7 @@ def transposed_conv2d(
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
     inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
-    BLOCK_OUT) acc_dtype, or parameters, as `post_processed` says; output is (batch, outputs, output
+    BLOCK_OUT) acc_dtype, or parameters, as `epilogue` says; output is (batch, outputs, output
     height, output width, BATCH, BLOCK_OUT) out_dtype. Without knobs the cheapest ones are taken.
     Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
     """
@@ -183,16 +182,18 @@ def scheduled(
         lambda *i: te.sum(term(*i), axis=[ci, ty, tx, ki]),
         "conv",
     )
-    constants, constants_buf, stages = post_processed(
-        conv, (c.outputs,), lambda n, o, *_: (o,), c.requantize, env
-    )
-    y = te.compute(
-        (c.batch, c.outputs, v.results, u.results, env.BATCH, env.BLOCK_OUT),
-        lambda n, o, h, w, b, k: stages[-1](
-            n, o, h // v.stride, h % v.stride, w // u.stride, w % u.stride, b, k
-        ).astype(env.out_dtype),
-        "y",
-    )
+
+    def interleaved(last: Tensor) -> Tensor:
+        return te.compute(
+            (c.batch, c.outputs, v.results, u.results, env.BATCH, env.BLOCK_OUT),
+            lambda n, o, h, w, b, k: last(
+                n, o, h // v.stride, h % v.stride, w // u.stride, w % u.stride, b, k
+            ).astype(env.out_dtype),
+            "y",
+        )
+
+    end = epilogue(conv, (c.outputs,), lambda n, o, *_: (o,), c.requantize, env, interleaved)
+    y = end.y
 
     s = te.create_schedule(y.op)
     n, o, h, w_, b, k = s[y].op.axis
@@ -207,8 +208,8 @@ def scheduled(
     (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
     s[y].reorder(oo, n, ho, wo, oi, hq, hp, wq, wp, b, k)
     s[y].pragma(oi, env.dma_copy)
-    place_results(s, y, conv, stages, wo, knobs.in_turn, env)
-    place_constants(s, y, constants_buf, oo, knobs.in_turn, env)
+    place_results(s, y, conv, end.stages, wo, knobs.in_turn, env)
+    place_constants(s, y, end.buffer, oo, knobs.in_turn, env)
 
     n, o, h, p, w_, q, b, k = s[conv].op.axis
     co, ci_ = s[conv].split(ci, knobs.inputs)
@@ -218,7 +219,7 @@ def scheduled(
     copies = 2 if knobs.ahead else 1
     operands = ((x_buf, env.inp_scope, wo, copies), (w_buf, env.wgt_scope, oo, copies))
     place_operands(s, y, conv, operands, None if knobs.is_whole(c) else to, env)
-    return s, [x, w, constants, y]
+    return s, [x, w, end.constants, y]
 
 
 def candidates(
@@ -226,8 +227,6 @@ def candidates(
 ) -> Iterator[tuple[float, TransposedConv2dKnobs]]:
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     c, v, u = workload, workload.vertical, workload.horizontal
-    accumulators = 2 if isinstance(c.requantize, Requantize) and c.requantize.shift else 1
-    parameters = REQUANTIZE_PARAMETERS if isinstance(c.requantize, Rescale) else 1
     for outputs, rows, inputs, taps, ahead in product(
         even_tiles(c.outputs),
         even_tiles(v.steps),
@@ -241,11 +240,14 @@ def candidates(
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            room = bank - parameters * (c.outputs if in_turn else outputs)
+            room = bank - c.requantize.constants * (c.outputs if in_turn else outputs)
             for columns in even_tiles(u.steps):
                 loaded = inputs * (rows + taps - 1) * (columns + u.taps - 1)
                 results = outputs * rows * v.stride * columns * u.stride
-                if copies * loaded <= config.inp.depth and accumulators * results <= room:
+                if (
+                    copies * loaded <= config.inp.depth
+                    and c.requantize.accumulators * results <= room
+                ):
                     knobs = TransposedConv2dKnobs(
                         outputs, rows, columns, inputs, taps, ahead, in_turn
                     )

@@ -11,7 +11,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quan
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.network import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.parts.identity import ones
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
     added,
@@ -65,7 +65,7 @@ def addition_layer(
     workload = ResidualAdd(prod(layout.shape(images[0])[:4]), constants)
     given = {}
     if workload.by_gemm(tensors.env):
-        given["ones"] = pack(ones(tensors.env), tensors.env.wgt_dtype)
+        given["identity"] = pack(identity_weights(tensors.env), tensors.env.wgt_dtype)
     if constants.parameter_count:
         given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
     tensors.set_range(result, int(wanted.min()), int(wanted.max()))

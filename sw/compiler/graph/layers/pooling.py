@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
 )
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
-from amaranth_vta.sw.compiler.operators.parts.identity import ones, reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights, reads_what_it_stores
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
@@ -61,7 +61,7 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         result=TiledTensor(result, out, tensors.output_layout),
         function=max_pool2d(workload, tensors.env, name=identifier(node.name)),
         constants=(
-            {"ones": pack(ones(tensors.env), tensors.env.wgt_dtype)}
+            {"identity": pack(identity_weights(tensors.env), tensors.env.wgt_dtype)}
             if reads_what_it_stores(tensors.env)
             else {}
         ),

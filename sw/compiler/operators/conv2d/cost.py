@@ -160,7 +160,7 @@ class _Tiles:
         return one * config.uop.element_bytes, True
 
     def _load_constants(self, outputs: int) -> None:
-        elements = outputs * self.c.constants
+        elements = outputs * self.c.requantize.constants
         self.pipeline.load_for_compute(elements * self.config.acc.element_bytes)
 
     def _load(self, tile: _Tile, before: _Tile | None, inputs: int, kernel_rows: int) -> None:

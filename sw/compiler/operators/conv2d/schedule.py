@@ -7,11 +7,10 @@ from functools import cache, partial
 from itertools import product
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Rescale, requantized, rescaled
+from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
 from amaranth_vta.sw.compiler.operators.parts.placing import (
     place_constants,
     place_operands,
@@ -34,10 +33,10 @@ def conv2d(
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
     inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
-    BLOCK_OUT) acc_dtype and has `Requantize.half` added, output is (batch, outputs, output
-    height, output width, BATCH, BLOCK_OUT) out_dtype. For `Rescale` there are parameters instead
-    of bias, (outputs, number of them, BATCH, BLOCK_OUT) acc_dtype. Without knobs those of `choose`
-    are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    BLOCK_OUT) acc_dtype and has `RoundingShift.half` added, output is (batch, outputs, output
+    height, output width, BATCH, BLOCK_OUT) out_dtype. For `PerChannelScale` there are parameters
+    instead of bias, (outputs, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT) acc_dtype. Without knobs
+    those of `choose` are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
     """
 
     def built(chosen: Conv2dKnobs) -> Function:
@@ -75,11 +74,6 @@ def scheduled(
     w = te.placeholder(
         (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
-    tile = (env.BATCH, env.BLOCK_OUT)
-    if isinstance(c.requantize, Rescale):
-        bias = te.placeholder((c.outputs, REQUANTIZE_PARAMETERS, *tile), "parameters", acc)
-    else:
-        bias = te.placeholder((c.outputs, *tile), "bias", acc)
     step = c.row_step
     if step > 1:
         x_buf = te.compute(
@@ -92,7 +86,6 @@ def scheduled(
             x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), c.pad_value, name="x_buf"
         )
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    bias_buf = te.compute(bias.shape, lambda *i: bias(*i), f"{bias.name}_buf")
     ci, dy, dx, ki = (
         te.reduce_axis((0, extent), axis)
         for extent, axis in zip(
@@ -115,11 +108,8 @@ def scheduled(
         ),
         "conv",
     )
-    if isinstance(c.requantize, Rescale):
-        stages = rescaled(conv, lambda number, n, o, h, w, b, k: bias_buf(o, number, b, k))
-    else:
-        stages = requantized(conv, lambda n, o, h, w, b, k: bias_buf(o, b, k), c.requantize, env)
-    y = te.compute(conv.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
+    end = epilogue(conv, (c.outputs,), lambda n, o, h, w: (o,), c.requantize, env)
+    y = end.y
 
     s = te.create_schedule(y.op)
     n, o, h, w_, b, k = s[y].op.axis
@@ -130,8 +120,8 @@ def scheduled(
     outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
     s[y].reorder(*outer, oi, hi, wi, b, k)
     s[y].pragma(oi, env.dma_copy)
-    place_results(s, y, conv, stages, outer[-1], knobs.in_turn, env)
-    place_constants(s, y, bias_buf, oo, knobs.in_turn, env)
+    place_results(s, y, conv, end.stages, outer[-1], knobs.in_turn, env)
+    place_constants(s, y, end.buffer, oo, knobs.in_turn, env)
 
     n, o, h, w_, b, k = s[conv].op.axis
     co, ci_ = s[conv].split(ci, knobs.inputs)
@@ -143,7 +133,7 @@ def scheduled(
         (w_buf, env.wgt_scope, oo, knobs.copies_of_weights(c)),
     )
     place_operands(s, y, conv, operands, None if knobs.is_whole(c) else do, env)
-    return s, [x, w, bias, y]
+    return s, [x, w, end.constants, y]
 
 
 def candidates(workload: Conv2d, config: Config) -> Iterator[tuple[float, Conv2dKnobs]]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
 from amaranth_vta.sw.compiler.tuner.search import parts
 
 # Of the image, with `Conv2dKnobs.ahead`.
@@ -26,7 +25,7 @@ class Conv2d:
     height: int
     width: int
     kernel: tuple[int, int]
-    requantize: Requantize | Rescale
+    requantize: Requantization
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -41,11 +40,6 @@ class Conv2d:
     def output_width(self) -> int:
         reach = (self.kernel[1] - 1) * self.dilations[1] + 1
         return (self.width + self.pads[1] + self.pads[3] - reach) // self.strides[1] + 1
-
-    @property
-    def constants(self) -> int:
-        """Elements of bias or parameters for each tile of outputs."""
-        return REQUANTIZE_PARAMETERS if isinstance(self.requantize, Rescale) else 1
 
     @property
     def row_step(self) -> int:
@@ -114,10 +108,9 @@ class Conv2dKnobs:
 
     def fits(self, c: Conv2d, config: Config) -> bool:
         weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
-        accumulators = self.outputs * self.rows * self.columns
-        if isinstance(c.requantize, Requantize) and c.requantize.shift:
-            accumulators *= 2
-        constants = c.constants * (c.outputs if self.in_turn else self.outputs)
+        results = self.outputs * self.rows * self.columns
+        accumulators = c.requantize.accumulators * results
+        constants = c.requantize.constants * (c.outputs if self.in_turn else self.outputs)
         return (
             self.copies_of_weights(c) * weights <= config.wgt.depth
             and self.copies_of_image(c) * self.image_elements(c) <= config.inp.depth

@@ -1,4 +1,4 @@
-"""What follows a sum of products: bias, scaling with rounding, clipping."""
+"""The epilogue of a product: bias, scaling with rounding, clipping, before it is stored."""
 
 from __future__ import annotations
 
@@ -16,121 +16,142 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Array = npt.NDArray[Any]
+# Gives one of the epilogue's constants, by its number, at an index of the total.
+Constant = Callable[..., Expr]
 
 
 @dataclass(frozen=True)
-class Requantize:
-    """Division by 2^``shift``, rounded half to even, then clipping to ``low`` and ``high``."""
+class RoundingShift:
+    """Division by 2^``shift``, rounded half to even, then clipping to ``low`` and ``high``; for
+    every machine. Its one constant is the bias, with ``half`` added to it."""
 
     shift: int
     low: int
     high: int
 
+    constants_name = "bias"
+    # Accumulators that each tile of outputs takes for its constants.
+    constants = 1
+
     @property
     def half(self) -> int:
-        """What the bias holds beyond the bias, so that rounding costs no addition."""
+        """Half a step: added to the bias when compiling, so that rounding needs no addition."""
         return 1 << self.shift >> 1
 
     @property
     def operations(self) -> int:
-        """Micro-ops that an accumulator takes in the ALU."""
+        """ALU micro-ops per accumulator."""
         return 9 if self.shift else 3
 
+    @property
+    def accumulators(self) -> int:
+        """Accumulators live at a time per result."""
+        return 2 if self.shift else 1
+
     def evaluate(self, total: Array) -> Array:
-        """The meaning, for an array of integers that have no ``half`` in them."""
+        """The meaning in NumPy, for an array of integers to which ``half`` was not added."""
         whole, rest = total >> self.shift, total & ((1 << self.shift) - 1)
         up = (rest > self.half) | ((rest == self.half) & (whole & 1 == 1))
         return np.clip(whole + (up & (self.shift > 0)), self.low, self.high)
 
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        """The stages from ``total`` to its requantized value, which the last one holds.
+
+        Let a be total + bias + half and n the shift. Then a >> n rounds halves up. That is wrong
+        only for ties, where the n low bits of a are 0, with an odd quotient: there 1 has to be
+        subtracted before the shift. Subtracting 1 wherever bit n of a is set does that and
+        changes nothing else: if any low bit is set, a - 1 has the same quotient. Bit n moved to
+        the sign and back is 0 or -1.
+        """
+        biased = te.compute(
+            total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased"
+        )
+        stages = [biased]
+        n, rounded = self.shift, biased
+        if n > 0:
+            odd = te.compute(
+                total.shape,
+                lambda *i: biased(*i) << (env.ACC_WIDTH - 1 - n) >> (env.ACC_WIDTH - 1),
+                f"{total.name}_odd",
+            )
+            rounded = te.compute(
+                total.shape, lambda *i: biased(*i) + odd(*i) >> n, f"{total.name}_rounded"
+            )
+            stages += [odd, rounded]
+        clipped = te.compute(
+            total.shape,
+            lambda *i: te.min(te.max(rounded(*i), self.low), self.high),
+            f"{total.name}_clipped",
+        )
+        return [*stages, clipped]
+
 
 @dataclass(frozen=True)
-class Rescale:
-    """Scales, zero points and bounds of any value, a channel at a time, as
-    `te.requantization_parameters` has them; for machines with REQUANTIZE."""
+class PerChannelScale:
+    """A scale of any value per channel, with zero point and bounds, by REQUANTIZE; for machines
+    that have it. Its constants are `te.requantization_parameters`, bias included."""
 
-    # Micro-ops that an accumulator takes in the ALU.
+    constants_name = "parameters"
+    constants = REQUANTIZE_PARAMETERS
     operations = 1
+    accumulators = 1
+
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        """The one stage from ``total`` to its requantized value."""
+        numbers = range(self.constants)
+        return [
+            te.compute(
+                total.shape,
+                lambda *i: te.requantize(total(*i), *(constant(number, *i) for number in numbers)),
+                f"{total.name}_rescaled",
+            )
+        ]
 
 
-def rescaled(total: Tensor, parameters: Callable[..., Expr]) -> list[Tensor]:
-    """The one stage from ``total`` to its requantized value.
-
-    ``parameters`` gives one of them at its number and an index of ``total``.
-    """
-    numbers = range(REQUANTIZE_PARAMETERS)
-    return [
-        te.compute(
-            total.shape,
-            lambda *i: te.requantize(total(*i), *(parameters(number, *i) for number in numbers)),
-            f"{total.name}_rescaled",
-        )
-    ]
+# How a sum of products becomes a result.
+Requantization = RoundingShift | PerChannelScale
 
 
-def requantized(
-    total: Tensor,
-    bias: Callable[..., Expr],
-    requantize: Requantize,
-    env: Environment,
-) -> list[Tensor]:
-    """The stages from ``total`` to its requantized value, all for the ALU; the last has it.
+@dataclass(frozen=True)
+class Epilogue:
+    """``constants`` is the argument with bias or parameters, ``buffer`` its accumulators, and
+    ``stages`` lead from the total to ``y``, the output, out_dtype."""
 
-    ``bias`` gives the bias at an index of ``total``, with `Requantize.half` added to it.
-
-    Let a be the sum of both and n the shift. Then a >> n rounds halves up, which is right but
-    for a tie, where the n low bits of a are 0, that comes out odd: there one is to be taken off.
-    Taking one off where bit n of a is set does that, and elsewhere changes nothing: if a low bit
-    is set, a - 1 has the same quotient. Bit n moved to the sign and back is 0 or -1.
-    """
-    biased = te.compute(total.shape, lambda *i: total(*i) + bias(*i), f"{total.name}_biased")
-    stages = [biased]
-    n, rounded = requantize.shift, biased
-    if n > 0:
-        odd = te.compute(
-            total.shape,
-            lambda *i: biased(*i) << (env.ACC_WIDTH - 1 - n) >> (env.ACC_WIDTH - 1),
-            f"{total.name}_odd",
-        )
-        rounded = te.compute(
-            total.shape, lambda *i: biased(*i) + odd(*i) >> n, f"{total.name}_rounded"
-        )
-        stages += [odd, rounded]
-    clipped = te.compute(
-        total.shape,
-        lambda *i: te.min(te.max(rounded(*i), requantize.low), requantize.high),
-        f"{total.name}_clipped",
-    )
-    return [*stages, clipped]
+    constants: Tensor
+    buffer: Tensor
+    stages: list[Tensor]
+    y: Tensor
 
 
-def post_processed(
+def epilogue(
     total: Tensor,
     channels: Sequence[int],
     position: Callable[..., Sequence[Expr]],
-    requantize: Requantize | Rescale,
+    requantize: Requantization,
     env: Environment,
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Bias or parameters, their buffer, and the stages from ``total`` to its requantized value.
+    output: Callable[[Tensor], Tensor] | None = None,
+) -> Epilogue:
+    """The epilogue of ``total``.
 
     ``channels`` are the extents of the tiles of channels, and ``position`` gives the indices among
     them for an index of ``total`` without its last two, which are those within a tile. The bias is
-    (*channels, BATCH, BLOCK_OUT) acc_dtype, and has `Requantize.half` added; for `Rescale` the
-    parameters are (*channels, parameters, BATCH, BLOCK_OUT).
+    (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
+    `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
+    ``y`` of the last stage where its shape is not that of ``total``.
     """
-    rescales = isinstance(requantize, Rescale)
-    numbers = (REQUANTIZE_PARAMETERS,) if rescales else ()
+    numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
-        (*channels, *numbers, env.BATCH, env.BLOCK_OUT),
-        "parameters" if rescales else "bias",
-        env.acc_dtype,
+        (*channels, *numbers, env.BATCH, env.BLOCK_OUT), requantize.constants_name, env.acc_dtype
     )
     buffer = te.compute(constants.shape, lambda *i: constants(*i), f"{constants.name}_buf")
-    if isinstance(requantize, Rescale):
-        stages = rescaled(
-            total, lambda number, *i: buffer(*position(*i[:-2]), number, i[-2], i[-1])
-        )
+
+    def constant(number: int, *i: Expr) -> Expr:
+        return buffer(*position(*i[:-2]), *([number] if numbers else []), *i[-2:])
+
+    stages = requantize.stages(total, constant, env)
+    last = stages[-1]
+    if output is None:
+        y = te.compute(total.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
-        stages = requantized(
-            total, lambda *i: buffer(*position(*i[:-2]), i[-2], i[-1]), requantize, env
-        )
-    return constants, buffer, stages
+        y = output(last)
+    return Epilogue(constants, buffer, stages, y)

@@ -25,15 +25,15 @@ def reads_what_it_stores(env: Environment) -> bool:
     return (env.BLOCK_IN, env.inp_dtype) == (env.BLOCK_OUT, env.out_dtype)
 
 
-def ones(env: Environment) -> Array:
+def identity_weights(env: Environment) -> Array:
     """int8 (1, BLOCK_OUT, BLOCK_IN): the weights for it, an argument of the operators."""
     return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
 
 
-def ones_argument(env: Environment) -> tuple[Tensor, Tensor]:
+def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
     """The argument, and its buffer."""
-    w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "ones", env.wgt_dtype)
-    return w, te.compute(w.shape, lambda *i: w(*i), "ones_buf")
+    w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "identity", env.wgt_dtype)
+    return w, te.compute(w.shape, lambda *i: w(*i), "identity_buf")
 
 
 def multiplied(

@@ -19,7 +19,7 @@ from amaranth_vta.sw.compiler.tuner.search import (
     parts,
 )
 
-from .identity import multiplied, ones_argument
+from .identity import identity_operand, multiplied
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class Pointwise(Protocol):
 def pointwise(
     workload: Pointwise, env: Environment, knobs: PointwiseKnobs | None, name: str
 ) -> Function:
-    """A function of operands, `ones` if they come by GEMM, parameters if there are any, and output.
+    """A function of operands, `identity_weights` if they come by GEMM, parameters if there are
+    any, and output.
 
     Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype; parameters are
     (parameters, BATCH, BLOCK_OUT) acc_dtype. Without knobs the cheapest ones are taken. Raises
@@ -88,7 +89,7 @@ def scheduled(
         te.placeholder((workload.vectors, *tile), f"x{number}", dtype)
         for number, dtype in enumerate(workload.operand_dtypes(env))
     ]
-    w, w_buf = ones_argument(env)
+    w, w_buf = identity_operand(env)
     by_gemm = workload.by_gemm(env)
     inputs: list[Tensor] = []
     if by_gemm:
@@ -129,8 +130,8 @@ def scheduled(
         s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
     if knobs.in_turn:
         s[result].double_buffer()
-    ones_and_constants = ((w, by_gemm), (constants, workload.parameter_count))
-    return s, [*operands, *(tensor for tensor, needed in ones_and_constants if needed), y]
+    optional = ((w, by_gemm), (constants, workload.parameter_count))
+    return s, [*operands, *(tensor for tensor, needed in optional if needed), y]
 
 
 def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, PointwiseKnobs]]:

@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 ORDERS = ["program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store"]
@@ -28,9 +28,9 @@ QUEUES = [
     (Module.COMPUTE, Module.STORE),
     (Module.STORE, Module.COMPUTE),
 ]
-SHIFT = Requantize(4, -128, 127)
+SHIFT = RoundingShift(4, -128, 127)
 SQUARE = Conv2d(1, 2, 3, 6, 5, (3, 3), SHIFT, pads=(1, 1, 1, 1))
-RESCALED = Conv2d(1, 2, 3, 6, 5, (3, 3), Rescale(), pads=(1, 1, 1, 1))
+RESCALED = Conv2d(1, 2, 3, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
 
 
 def vector_add(env: Environment) -> Function:
@@ -89,7 +89,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "matrix product": ("tiny", lambda env: matrix_product(env, threads=False)),
     "matrix product, two threads": ("tiny", lambda env: matrix_product(env, threads=True)),
     "dense": ("batch2", lambda env: dense(Dense(2, 6, 5, SHIFT), env, DenseKnobs(1, 2, 3, True))),
-    "dense, rescaled": ("tiny-extended", lambda env: dense(Dense(3, 8, 4, Rescale()), env)),
+    "dense, rescaled": ("tiny-extended", lambda env: dense(Dense(3, 8, 4, PerChannelScale()), env)),
     "pool": (
         "tiny",
         lambda env: max_pool2d(MaxPool2d(1, 2, 7, 6, (3, 3), (2, 2)), env, MaxPool2dKnobs(1, 2, 2)),

@@ -19,7 +19,11 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+    PerChannelScale,
+    Requantization,
+    RoundingShift,
+)
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
 
 Array = npt.NDArray[Any]
@@ -51,9 +55,9 @@ def random_machine(pick: random.Random) -> Config:
 
 
 def random_workload(pick: random.Random, config: Config) -> Conv2d | Dense:
-    requantize: Requantize | Rescale = Requantize(pick.choice([0, 3, 6]), -8, 7)
+    requantize: Requantization = RoundingShift(pick.choice([0, 3, 6]), -8, 7)
     if config.requantize and pick.random() < 0.6:
-        requantize = Rescale()
+        requantize = PerChannelScale()
     if pick.random() < 0.3:
         return Dense(pick.randint(1, 6), pick.randint(1, 20), pick.randint(1, 12), requantize)
     kernel = (pick.randint(1, 5), pick.randint(1, 5))
@@ -81,7 +85,7 @@ def built(workload: Conv2d | Dense, env: Environment, knobs: Any = None) -> Func
 def some(workload: Conv2d | Dense, function: Function, rng: np.random.Generator) -> list[Array]:
     x, w = (rng.integers(-8, 8, arg.shape).astype(np.int8) for arg in function.args[:2])
     bias = function.args[2]
-    if isinstance(workload.requantize, Requantize):
+    if isinstance(workload.requantize, RoundingShift):
         return [x, w, rng.integers(-500, 500, bias.shape).astype(bias.dtype)]
     channels = workload.outputs * bias.shape[-1]
     scale = rng.uniform(0.001, 0.2, channels).astype(np.float32)
@@ -144,7 +148,7 @@ def test_where_no_schedule_fits_none_does() -> None:
             pick.randint(kernel[0], kernel[0] + 1),
             pick.randint(kernel[1], kernel[1] + 1),
             kernel,
-            Rescale() if config.requantize else Requantize(pick.choice([0, 3]), -8, 7),
+            PerChannelScale() if config.requantize else RoundingShift(pick.choice([0, 3]), -8, 7),
         )
         env = Environment(config)
         if not fits(workload, env, None):

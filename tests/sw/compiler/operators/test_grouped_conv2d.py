@@ -25,7 +25,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouping,
     scheduled,
 )
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -43,7 +43,9 @@ class Case:
         high = (1 << config.out_width - 1) - 1
         kernel, dilations = (pick.randint(1, 3), pick.randint(1, 3)), (1, pick.choice([1, 2]))
         rescale = config.requantize and seed % 2 == 0
-        requantize = Rescale() if rescale else Requantize(pick.randint(0, 4), -high - 1, high)
+        requantize = (
+            PerChannelScale() if rescale else RoundingShift(pick.randint(0, 4), -high - 1, high)
+        )
         self.workload = GroupedConv2d(
             way.groups,
             Conv2d(
@@ -81,7 +83,7 @@ class Case:
         w = grouped_weights(self.w.astype(np.int8), self.groups, config)
         channels = (self.workload.groups, conv.outputs, 1, config.block_out)
         bias = self.rng.integers(-90, 90, channels)
-        if isinstance(conv.requantize, Requantize):
+        if isinstance(conv.requantize, RoundingShift):
             bias += conv.requantize.half
             return [x, w, np.repeat(bias, config.batch, axis=2).astype(f"int{config.acc_width}")]
         scale = self.rng.uniform(0.01, 0.2, bias.size)
@@ -123,7 +125,7 @@ class Case:
 
     def want(self, constants: Array, dtype: str) -> Array:
         total, requantize = self.sums(), self.workload.group.requantize
-        if isinstance(requantize, Requantize):
+        if isinstance(requantize, RoundingShift):
             result = requantize.evaluate(total + constants[:, :, None, None] - requantize.half)
         else:
             parts = [constants[:, :, n][:, :, None, None] for n in range(constants.shape[2])]
@@ -209,7 +211,9 @@ def test_a_depthwise_convolution_takes_a_cycle_for_a_vector_and_a_tap(run: Any) 
 def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     config = PRESETS[name]
     way = grouping(64, 64, 64, config)
-    conv = Conv2d(1, way.inputs, way.outputs, 28, 28, (3, 3), Requantize(6, -8, 7), pads=(1,) * 4)
+    conv = Conv2d(
+        1, way.inputs, way.outputs, 28, 28, (3, 3), RoundingShift(6, -8, 7), pads=(1,) * 4
+    )
     workload = GroupedConv2d(way.groups, conv)
     _, knobs = min(candidates(workload, config), key=lambda item: item[0])
     assert grouped_conv2d(workload, Environment(config), knobs).outputs == [3]

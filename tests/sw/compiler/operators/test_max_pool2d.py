@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import (
     max_pool2d,
     scheduled,
 )
-from amaranth_vta.sw.compiler.operators.parts.identity import ones, reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights, reads_what_it_stores
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "batch2"])
@@ -40,7 +40,7 @@ def test_no_pass_changes_what_a_max_pooling_does(
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0)))
     windows = sliding_window_view(padded, kernel, axis=(2, 3))[:, :, ::2]
     want = windows.max(axis=(6, 7))
-    inputs = [x, ones(env)] if reads_what_it_stores(env) else [x]
+    inputs = [x, identity_weights(env)] if reads_what_it_stores(env) else [x]
     interpreted(schedule, inputs, want, env)
     function = max_pool2d(workload, env, knobs)
     device = "functional" if config == "batch2" else "rtl"
@@ -53,6 +53,6 @@ def test_a_pooling_takes_one_comparison_less_than_it_has_pixels(
     env = Environment(PRESETS["pynq-extended"])
     function = max_pool2d(MaxPool2d(1, 1, 16, 16, (2, 2), (2, 2)), env)
     x = some(np.random.default_rng(0), function.args[0])
-    run(function, [x, ones(env)])
+    run(function, [x, identity_weights(env)])
     assert run.counters["alu_uops"] == 64 * 3
     assert run.counters["gemm_uops"] == 256 + 64

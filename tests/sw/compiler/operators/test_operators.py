@@ -24,8 +24,8 @@ from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
-from amaranth_vta.sw.compiler.operators.parts.identity import ones
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits, even_tiles
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
@@ -64,7 +64,7 @@ def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
     return unpack(data, output.dtype).reshape(output.shape)
 
 
-def accumulated(total: Array, bias: Array, requantize: Requantize, config: Config) -> Array:
+def accumulated(total: Array, bias: Array, requantize: RoundingShift, config: Config) -> Array:
     """Bias, division and clipping as the division by a power of two is meant, in float64."""
     assert np.abs(total).max(initial=0) + np.abs(bias).max() < 1 << config.acc_width - 1
     rounded = np.rint((total + bias - requantize.half) / 2.0**requantize.shift)
@@ -77,9 +77,11 @@ def biases(rng: np.random.Generator, outputs: int, config: Config, half: int) ->
     return np.repeat(one_row, config.batch, axis=1).astype(f"int{config.acc_width}")
 
 
-def random_requantize(pick: random.Random, config: Config) -> Requantize:
+def random_requantize(pick: random.Random, config: Config) -> RoundingShift:
     high = (1 << min(config.out_width, 8) - 1) - 1
-    return Requantize(pick.randint(0, 9), pick.choice([-high - 1, 0, -3]), pick.choice([high, 5]))
+    return RoundingShift(
+        pick.randint(0, 9), pick.choice([-high - 1, 0, -3]), pick.choice([high, 5])
+    )
 
 
 def convolved(workload: Conv2d, x: Array, w: Array) -> Array:
@@ -99,7 +101,7 @@ def check_conv2d(
     workload: Conv2d, config: Config, knobs: Conv2dKnobs | None, seed: int, order: str = "reverse"
 ) -> None:
     function = conv2d(workload, Environment(config), knobs)
-    assert isinstance(workload.requantize, Requantize)
+    assert isinstance(workload.requantize, RoundingShift)
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
     w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
@@ -168,13 +170,13 @@ def check_rescaled(
 @pytest.mark.parametrize("seed", range(12))
 def test_convolutions_with_any_scales_are_exact(seed: int) -> None:
     config = PRESETS["tiny-extended"]
-    workload = replace(random_conv2d(seed, config), requantize=Rescale())
+    workload = replace(random_conv2d(seed, config), requantize=PerChannelScale())
     check_rescaled(workload, config, None, seed, f"random:{seed}")
 
 
 @pytest.mark.parametrize("order", ["program", "reverse", "last:load", "last:compute", "last:store"])
 def test_accumulators_in_turn_let_requantization_run_beside_gemm(order: str) -> None:
-    workload = Conv2d(1, 2, 3, 6, 5, (3, 3), Rescale(), pads=(1, 1, 1, 1))
+    workload = Conv2d(1, 2, 3, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
     knobs = Conv2dKnobs(1, 2, 5, 2, 3, in_turn=True, ahead=False)
     text = check_rescaled(workload, PRESETS["tiny-extended"], knobs, 1, order)
     operations = [line[17:].split()[0] for line in text.splitlines() if "compute" in line]
@@ -186,13 +188,13 @@ def test_accumulators_in_turn_let_requantization_run_beside_gemm(order: str) -> 
 
 def test_rows_that_no_output_reads_are_not_loaded() -> None:
     config = PRESETS["tiny-extended"]
-    workload = Conv2d(1, 2, 2, 6, 6, (1, 1), Rescale(), strides=(2, 2))
+    workload = Conv2d(1, 2, 2, 6, 6, (1, 1), PerChannelScale(), strides=(2, 2))
     text = check_rescaled(workload, config, Conv2dKnobs(2, 3, 3, 2, 1), 1, "reverse")
     # Three of six rows, of two tiles of channels; the last column is not read either.
     assert "LOAD INP[0:30], memory 6 x 5 from 0 stride 12" in text
 
 
-CONV = Conv2d(2, 3, 3, 9, 7, (3, 2), Requantize(5, -128, 127), pads=(1, 0, 1, 2))
+CONV = Conv2d(2, 3, 3, 9, 7, (3, 2), RoundingShift(5, -128, 127), pads=(1, 0, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_convolutions_are_exact_however_they_are_cut(knobs: Conv2dKnobs) -> None
 
 
 def test_a_kernel_larger_than_the_weight_scratchpad_is_loaded_by_rows() -> None:
-    workload = Conv2d(1, 1, 1, 11, 11, (11, 11), Requantize(4, -128, 127), pads=(5, 5, 5, 5))
+    workload = Conv2d(1, 1, 1, 11, 11, (11, 11), RoundingShift(4, -128, 127), pads=(5, 5, 5, 5))
     config = PRESETS["tiny"]
     assert workload.kernel[0] * workload.kernel[1] > config.wgt.depth
     check_conv2d(workload, config, None, 2)
@@ -233,7 +235,7 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
         pick.randint(1, 9),
         random_requantize(pick, machine),
     )
-    assert isinstance(workload.requantize, Requantize)
+    assert isinstance(workload.requantize, RoundingShift)
     knobs = DenseKnobs(2, 2, 3, ahead=config == "tiny") if seed == 0 else None
     function = dense(workload, Environment(machine), knobs)
     rng = np.random.default_rng(seed)
@@ -248,7 +250,7 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_matrix_products_with_any_scales_are_exact(seed: int) -> None:
     config, pick = PRESETS["tiny-extended"], random.Random(seed)
-    workload = Dense(pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9), Rescale())
+    workload = Dense(pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9), PerChannelScale())
     function = dense(workload, Environment(config))
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
@@ -295,14 +297,14 @@ def test_max_pooling_is_exact(config: str, seed: int) -> None:
     top, left, bottom, right = workload.pads
     around = ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))
     padded = np.pad(x, around, constant_values=workload.pad_value)
-    weights = [ones(Environment(machine))][: len(function.args) - 2]
+    weights = [identity_weights(Environment(machine))][: len(function.args) - 2]
     windows = sliding_window_view(padded, workload.kernel, axis=(2, 3))
     windows = windows[:, :, :: workload.strides[0], :: workload.strides[1]]
     np.testing.assert_array_equal(run(function, [x, *weights], "reverse"), windows.max((6, 7)))
 
 
 def test_rounding_is_half_to_even_for_every_sum_near_a_step() -> None:
-    requantize = Requantize(3, -128, 127)
+    requantize = RoundingShift(3, -128, 127)
     sums = np.arange(-3000, 3000)
     want = np.clip(np.rint(sums / 8), -128, 127)
     np.testing.assert_array_equal(requantize.evaluate(sums), want)
@@ -321,7 +323,7 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     """The formulas by which tiles are chosen say what the compiler will say."""
     config = PRESETS[name]
     env = Environment(config)
-    requantize = Requantize(6, 0, 127)
+    requantize = RoundingShift(6, 0, 127)
     shape = Conv2d(1, 8, 8, 28, 28, (3, 3), requantize, pads=(1, 1, 1, 1))
     for module, workload in (
         (conv, shape),
@@ -340,7 +342,7 @@ def test_knobs_that_do_not_fit_are_refused_with_the_reason() -> None:
 
 
 def test_an_operator_for_which_nothing_fits_says_so() -> None:
-    workload = Conv2d(1, 1, 1, 1, 200, (1, 200), Requantize(1, -128, 127))
+    workload = Conv2d(1, 1, 1, 1, 200, (1, 200), RoundingShift(1, -128, 127))
     with pytest.raises(NoScheduleFits, match="wide: the scratchpads are too small"):
         conv2d(workload, Environment(PRESETS["tiny"]), name="wide")
 

@@ -15,7 +15,7 @@ from amaranth_vta.sw.compiler.operators import dense
 from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
@@ -24,7 +24,7 @@ def test_no_pass_changes_what_a_product_does(
     config: str, kind: str, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
     env = Environment(PRESETS[config])
-    requantize = Rescale() if env.config.requantize else Requantize(3, -100, 90)
+    requantize = PerChannelScale() if env.config.requantize else RoundingShift(3, -100, 90)
     module: Any = dense if kind == "dense" else conv2d
     workload: Any = Dense(3, 2, 3, requantize)
     knobs: Any = DenseKnobs(2, 2, 1, ahead=True)
@@ -38,7 +38,7 @@ def test_no_pass_changes_what_a_product_does(
     args, rng = schedule[1], np.random.default_rng(0)
     x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
     shape = args[2].shape
-    if isinstance(requantize, Rescale):
+    if isinstance(requantize, PerChannelScale):
         channels = shape[0] * shape[-1]
         scale = rng.uniform(0.005, 0.1, channels)
         parameters = te.requantization_parameters(

@@ -13,7 +13,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.parts.identity import ones
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.residual_add import (
     ResidualAdd,
@@ -35,7 +35,7 @@ def weights(constants: FixedPoint, env: Environment) -> list[Any]:
     """The arguments between operands and output."""
     by_gemm = ResidualAdd(1, constants).by_gemm(env)
     return [
-        *([ones(env)] if by_gemm else []),
+        *([identity_weights(env)] if by_gemm else []),
         *([constants.parameters(env)] if constants.parameter_count else []),
     ]
 

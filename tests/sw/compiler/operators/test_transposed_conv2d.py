@@ -14,7 +14,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.operators.transposed_conv2d import (
     TransposedConv2d,
     TransposedConv2dKnobs,
@@ -40,7 +40,9 @@ def random_workload(seed: int, config: Config, size: int = 6) -> TransposedConv2
         height=pick.randint(2, size),
         width=pick.randint(2, size),
         kernel=kernel,
-        requantize=Rescale() if rescale else Requantize(pick.randint(0, 5), -high - 1, high),
+        requantize=PerChannelScale()
+        if rescale
+        else RoundingShift(pick.randint(0, 5), -high - 1, high),
         strides=strides,
         pads=tuple(pick.randint(0, k // 2) for k in (*kernel, *kernel)),  # type: ignore[arg-type]
         output_padding=(pick.randrange(strides[0]), pick.randrange(strides[1])),
@@ -69,7 +71,7 @@ def arguments(workload: TransposedConv2d, args: Any, some: Any, seed: int) -> li
     rng = np.random.default_rng(seed)
     x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
     constants = args[2]
-    if isinstance(workload.requantize, Requantize):
+    if isinstance(workload.requantize, RoundingShift):
         bias = rng.integers(-90, 90, constants.shape) + workload.requantize.half
         return [x, w, bias.astype(constants.dtype)]
     channels = (workload.outputs, 1, constants.shape[-1])
@@ -81,7 +83,7 @@ def arguments(workload: TransposedConv2d, args: Any, some: Any, seed: int) -> li
 
 def wanted(workload: TransposedConv2d, inputs: list[Array], dtype: str) -> Array:
     total, constants = spread(workload, *inputs[:2]), inputs[2][:, None, None]
-    if isinstance(workload.requantize, Requantize):
+    if isinstance(workload.requantize, RoundingShift):
         result = workload.requantize.evaluate(total + constants - workload.requantize.half)
     else:
         result = te.requantized(total.astype(np.int32), *np.moveaxis(constants, 3, 0))
@@ -116,7 +118,7 @@ def test_transposed_convolutions_are_exact_however_they_are_cut(
 ) -> None:
     env = Environment(PRESETS[config])
     workload = TransposedConv2d(
-        2, 2, 2, 5, 4, (5, 3), Requantize(4, -128, 127), (2, 3), (1, 0, 2, 1), (1, 2)
+        2, 2, 2, 5, 4, (5, 3), RoundingShift(4, -128, 127), (2, 3), (1, 0, 2, 1), (1, 2)
     )
     function = transposed_conv2d(workload, env, knobs)
     inputs = arguments(workload, function.args, some, 1)
@@ -143,7 +145,7 @@ def test_no_pass_changes_what_a_transposed_convolution_does(
 def test_nothing_is_multiplied_by_inserted_zeros(run: Any, some: Callable[..., Any]) -> None:
     env = Environment(PRESETS["pynq"])
     workload = TransposedConv2d(
-        1, 2, 1, 6, 5, (3, 3), Requantize(4, -128, 127), (2, 2), (1, 1, 1, 1), (1, 1)
+        1, 2, 1, 6, 5, (3, 3), RoundingShift(4, -128, 127), (2, 2), (1, 1, 1, 1), (1, 1)
     )
     function = transposed_conv2d(workload, env)
     inputs = arguments(workload, function.args, some, 0)
@@ -154,7 +156,9 @@ def test_nothing_is_multiplied_by_inserted_zeros(run: Any, some: Callable[..., A
 
 def test_each_phase_begins_by_overwriting(run: Any, some: Callable[..., Any]) -> None:
     env = Environment(PRESETS["pynq-extended"])
-    workload = TransposedConv2d(1, 2, 1, 6, 5, (3, 3), Rescale(), (2, 2), (1, 1, 1, 1), (1, 1))
+    workload = TransposedConv2d(
+        1, 2, 1, 6, 5, (3, 3), PerChannelScale(), (2, 2), (1, 1, 1, 1), (1, 1)
+    )
     knobs = TransposedConv2dKnobs(1, 6, 5, 2, 2)
     text = transposed_conv2d(workload, env, knobs).lowered.instructions()
     assert "GEMM reset" not in text
@@ -170,6 +174,8 @@ def test_each_phase_begins_by_overwriting(run: Any, some: Callable[..., Any]) ->
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     config = PRESETS[name]
-    workload = TransposedConv2d(1, 4, 4, 14, 14, (4, 4), Requantize(6, -8, 7), (2, 2), (1, 1, 1, 1))
+    workload = TransposedConv2d(
+        1, 4, 4, 14, 14, (4, 4), RoundingShift(6, -8, 7), (2, 2), (1, 1, 1, 1)
+    )
     _, knobs = min(candidates(workload, config), key=lambda item: item[0])
     assert transposed_conv2d(workload, Environment(config), knobs).outputs == [3]

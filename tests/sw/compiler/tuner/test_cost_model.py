@@ -17,13 +17,13 @@ from amaranth_vta.sw.compiler.operators.conv2d.cost import estimated
 from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner import cost_model as model
 from amaranth_vta.sw.compiler.tuner.cost_model import Pipeline, TakingTurns
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 TINY = PRESETS["tiny-extended"]
-SHIFT = Requantize(5, -128, 127)
+SHIFT = RoundingShift(5, -128, 127)
 
 
 def test_the_memory_of_the_model_is_that_of_the_simulators() -> None:
@@ -75,8 +75,8 @@ def test_stores_share_the_bus_with_loads() -> None:
     assert together.estimate().cycles > 1.9 * alone.estimate().cycles
 
 
-CONVOLUTION = Conv2d(1, 4, 4, 14, 14, (3, 3), Rescale(), pads=(1, 1, 1, 1))
-STRIDED = Conv2d(1, 4, 8, 14, 14, (1, 1), Rescale(), strides=(2, 2))
+CONVOLUTION = Conv2d(1, 4, 4, 14, 14, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
+STRIDED = Conv2d(1, 4, 8, 14, 14, (1, 1), PerChannelScale(), strides=(2, 2))
 BY_SHIFT = Conv2d(1, 6, 4, 12, 12, (1, 1), SHIFT)
 # What each is cut into, and by how much its estimate may differ from what is measured.
 CASES: list[tuple[Conv2d, Conv2dKnobs | None, float] | tuple[Dense, DenseKnobs | None, float]] = [
@@ -88,8 +88,8 @@ CASES: list[tuple[Conv2d, Conv2dKnobs | None, float] | tuple[Dense, DenseKnobs |
     (STRIDED, Conv2dKnobs(8, 1, 4, 4, 1, False, True, True), 0.10),
     (BY_SHIFT, None, 0.15),
     (BY_SHIFT, Conv2dKnobs(2, 3, 4, 6, 1, True, False, False), 0.15),
-    (Dense(1, 32, 12, Rescale()), None, 0.10),
-    (Dense(12, 16, 8, Rescale()), None, 0.05),
+    (Dense(1, 32, 12, PerChannelScale()), None, 0.10),
+    (Dense(12, 16, 8, PerChannelScale()), None, 0.05),
     (Dense(12, 16, 8, SHIFT), DenseKnobs(4, 4, 8, True), 0.10),
 ]
 

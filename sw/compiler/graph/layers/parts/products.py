@@ -9,7 +9,7 @@ from math import prod
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
@@ -38,12 +38,12 @@ class Product:
         return cls((node, *clip), clipped, tensors.zero_point(node, 2), tensors.config)
 
     @property
-    def requantize(self) -> Requantize | Rescale:
+    def requantize(self) -> Requantization:
         """Raises `NotHere`."""
         return self._requantization[0]
 
     @cached_property
-    def _requantization(self) -> tuple[Requantize | Rescale, Bytes]:
+    def _requantization(self) -> tuple[Requantization, Bytes]:
         return requantization(self.sums, self.config)
 
     def pad_value(self, window: Window) -> int:

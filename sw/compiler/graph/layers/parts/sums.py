@@ -21,7 +21,11 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.network import Node
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantize, Rescale
+from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+    PerChannelScale,
+    Requantization,
+    RoundingShift,
+)
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
 from .layer import NotHere
@@ -95,7 +99,7 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     )
 
 
-def requantization(sums: Sums, config: Config) -> tuple[Requantize | Rescale, Bytes]:
+def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
     """How the machine of ``config`` makes results of sums, and the constants that it reads for
     that: parameters of REQUANTIZE, else the bias. Raises `NotHere`."""
     if config.requantize:
@@ -109,9 +113,9 @@ def requantization(sums: Sums, config: Config) -> tuple[Requantize | Rescale, By
                 f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
             )
         parameters = te.requantization_parameters(sums.bias, sums.scale, *bounds)
-        return Rescale(), pack_bias(parameters, config)
+        return PerChannelScale(), pack_bias(parameters, config)
     shift = _shift(sums)
-    how = Requantize(shift, sums.low, sums.high)
+    how = RoundingShift(shift, sums.low, sums.high)
     if shift and sums.zero_point % 2:
         raise NotHere(f"the zero point {sums.zero_point} is odd: halves would be rounded to odd")
     moved = (sums.zero_point << shift) + how.half
