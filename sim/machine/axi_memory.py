@@ -1,4 +1,4 @@
-"""The memory behind the machine's AXI4 port, a step a cycle, and the rules the port must keep.
+"""The memory behind the machine's AXI4 port, one step per cycle, and the rules the port must keep.
 
 rtl/harness.cpp has the same model in C++; what is changed here is changed there.
 """
@@ -48,7 +48,7 @@ _Payload = TypeVar("_Payload")
 
 
 class Channel(Generic[_Payload]):
-    """Sees that what the machine offers on a channel stands until it is taken."""
+    """Checks that an offer on a channel is held stable until it is taken."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,7 +106,7 @@ class _Write:
 
 
 class AxiMemory:
-    """``memory``, of whole bus words, as ``timing`` allows; `answer` is what stands this cycle."""
+    """``memory``, of whole bus words, as ``timing`` allows; `answer` is valid in this cycle."""
 
     def __init__(self, memory: npt.NDArray[np.uint8], bus_bytes: int, timing: MemoryTiming) -> None:
         self.memory = memory
@@ -260,7 +260,7 @@ class AxiMemory:
             self._filling += 1
 
     def _respond(self, write: _Write) -> None:
-        """A write takes effect no earlier than its response: who does not wait reads old data."""
+        """A write takes effect only with its response: a read that does not wait gets old data."""
         address, inside = self._first(write.burst), True
         for word in write.words:
             place = self.memory[address : address + self.bus_bytes]

@@ -23,7 +23,7 @@ class MemoryTiming:
 
     ``latency`` is from the handshake of a read's address to its first word at the earliest, and
     from the handshake of a write's last word to its response at the earliest. A ``shared`` memory
-    moves one word a cycle, read or written; otherwise one of each. No word moves in the last
+    moves one word per cycle, read or written; otherwise one of each. No word moves in the last
     ``refresh_stall`` of each ``refresh_period`` cycles, counted from the launch of a run. With a
     ``seed``, latencies, gaps and backpressure on each channel are random and the seed gives the
     rest as well.
@@ -71,7 +71,7 @@ def memory_timing(name: str) -> MemoryTiming:
 
 
 class Dice:
-    """A small random number generator (xorshift64*) that is quickly said in C++ as well."""
+    """A small random number generator (xorshift64*), also in C++ in rtl/harness.cpp."""
 
     MASK = (1 << 64) - 1
 

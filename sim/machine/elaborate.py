@@ -22,7 +22,7 @@ def verilog(config: Config, watched: bool = False) -> str:
     """The machine as module ``vta``, in one text that is the same on every computer.
 
     Scratchpads have no initial contents: they hold anything after power-up. ``watched`` adds
-    outputs that say what each module is at, for simulation.
+    outputs that show what each module executes, for simulation.
     """
     parameters = json.dumps(config.to_dict())
     return f"// Configuration: {parameters}\n" + component_verilog(machine(config, watched), "vta")

@@ -1,4 +1,4 @@
-"""What drives a simulated machine as a driver does: by its registers and its memory."""
+"""Drives a simulated machine as a device driver would: through its registers and its memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class StuckError(RuntimeError):
 
 
 class MismatchError(RuntimeError):
-    """The machine behind the registers is not the one that software was told of."""
+    """The hardware's configuration is not the one that the software was told."""
 
 
 class Machine(Protocol):
-    """A simulated machine, as `CompiledMachine` of rtl/engine.py describes its parts."""
+    """A simulated machine; `CompiledMachine` of rtl/engine.py documents each part."""
 
     cycles_a_look: int
 
@@ -132,7 +132,7 @@ class SimulatedDevice(MemoryBacked):
         self.machine.close()
 
     def _stop(self) -> Fault | None:
-        """Stops the run and says at which instruction it was; None if it had just ended."""
+        """Stops the run; a `timeout` of the instruction it had reached, None if it had just ended."""
         self._write("CONTROL", _bit("CONTROL", "reset"))
         most = _STOP_LOOKS * self.machine.cycles_a_look
         if not self.machine.advance(most):

@@ -1,4 +1,4 @@
-"""The machine on Amaranth's own simulator: no compiler needed, some hundred cycles a second."""
+"""The machine on Amaranth's own simulator: no compiler needed, some hundred cycles per second."""
 
 from __future__ import annotations
 

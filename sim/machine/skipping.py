@@ -1,4 +1,4 @@
-"""Programs with one part of the machine doing nothing, to see what it costs to have it work."""
+"""Programs with the instructions of one part disabled, to see how many cycles it costs."""
 
 from __future__ import annotations
 

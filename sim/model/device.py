@@ -249,7 +249,7 @@ class _Machine:
         return deadline is not None and time.monotonic() > deadline
 
     def _timeout(self, ready: dict[isa.Module, int]) -> Fault:
-        """Of the lowest instruction that could go on, or that the limit stopped in the middle."""
+        """The timeout, of the lowest instruction that could go on or was stopped in the middle."""
         unfinished = {index: module for module, index in ready.items()}
         for index, (module, cause) in self._faults.items():
             if cause is isa.Cause.TIMEOUT:

@@ -34,7 +34,7 @@ class ExecutionFault(Exception):
 
 @dataclass
 class Executor:
-    """Scratchpads that keep their contents, beside a memory of bytes that others may also hold.
+    """Scratchpads that keep their contents, and a memory of bytes shared with the device.
 
     ``memory`` is a 1-D uint8 array. ``observers`` see every read and write. ``counters`` adds up
     what `registers.COUNTERS` counts, but for what depends on time. ``seed`` decides what

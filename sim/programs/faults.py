@@ -201,7 +201,7 @@ def _drop_finish(fault: _Fault) -> None:
 
 
 def _insert_deadlock(fault: _Fault) -> None:
-    """Pops that nobody pushes for, of more tokens than there can be left."""
+    """Pops that no instruction pushes for, of more tokens than there can be left."""
     nothing: Instruction = fault.chance.choice(
         (
             Load(memory=Memory.INP, x_size=0, pop_next=1),

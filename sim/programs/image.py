@@ -121,7 +121,7 @@ class ProgramImage:
             raise ImageError(f"{path} cannot be written: {error.strerror}") from None
 
     def instruction_bits(self) -> list[int]:
-        """The stream as it stands in ``dram``: 128 bits an instruction."""
+        """The stream as it stands in ``dram``: 128 bits per instruction."""
         size = isa.INSTRUCTION_BYTES
         stream = self.dram[self.insn_addr : self.insn_addr + self.insn_count * size].tobytes()
         return [

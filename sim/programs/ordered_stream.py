@@ -48,7 +48,7 @@ class OrderedStream:
         self._latest: dict[Module, int] = {}
 
     def emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:
-        """Adds an instruction after all that it must follow, and some tokens that nobody needs."""
+        """Adds an instruction after all that it must follow, and some redundant tokens."""
         module = isa.module_of(instruction)
         after: dict[Module, int] = {}
         for access in accesses:

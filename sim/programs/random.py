@@ -405,7 +405,7 @@ class _Generator:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """An instruction whose micro-ops are at ``place``; the first access is to what it writes, the
+    """An instruction whose micro-ops stay at ``place``; the first access is to what it writes, the
     second to what it reads first."""
 
     place: range

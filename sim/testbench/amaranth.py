@@ -17,7 +17,7 @@ from amaranth.sim import Simulator
 from amaranth_vta.hw import isa
 
 Pauses = Callable[[], bool]
-"""Says, once a cycle, whether to wait for that cycle."""
+"""Says, once per cycle, whether to wait in that cycle."""
 
 
 def never() -> bool:
@@ -74,9 +74,9 @@ def transfer_command(instruction: isa.Load | isa.Store | isa.SetPadding) -> dict
 
 
 class BurstMemory:
-    """DRAM behind a `ReadSignature` or `WriteSignature` port, for tests of what is at that port.
+    """DRAM behind a `ReadSignature` or `WriteSignature` port, for tests of what is connected to it.
 
-    Answers in order, a beat a cycle, ``latency`` cycles after the request at the earliest, with
+    Answers in order, one beat per cycle, ``latency`` cycles after the request at the earliest, with
     ``outstanding`` bursts under way at the most; ``pause`` holds up requests, beats and
     responses. Bursts that touch one of the ``bad`` addresses end in an error. Every burst is
     checked against the rules of the bus; `AssertionError` if it breaks one.
