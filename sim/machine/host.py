@@ -132,7 +132,7 @@ class SimulatedDevice(MemoryBacked):
         self.machine.close()
 
     def _stop(self) -> Fault | None:
-        """Stops the run; a `timeout` of the instruction it had reached, None if it had just ended."""
+        """Stops the run: `timeout` of the instruction it had reached, None if it had just ended."""
         self._write("CONTROL", _bit("CONTROL", "reset"))
         most = _STOP_LOOKS * self.machine.cycles_a_look
         if not self.machine.advance(most):

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta.session import Session
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 ELEMENTS = {np.int8: TensorProto.INT8, np.uint8: TensorProto.UINT8}
@@ -75,7 +76,7 @@ def zero_point(rng: np.random.Generator, dtype: Any) -> int:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-@pytest.mark.parametrize("seed", range(8))
+@each_seed(range(8))
 def test_quantized_additions_are_exact(seed: int, dtype: Any) -> None:
     rng = np.random.default_rng(seed)
     shape = (1, int(rng.integers(1, 20)), int(rng.integers(1, 9)), int(rng.integers(1, 9)))
@@ -89,7 +90,7 @@ def test_quantized_additions_are_exact(seed: int, dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("transposed", [0, 1])
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(range(4))
 def test_quantized_gemms_are_exact(seed: int, transposed: int, dtype: Any) -> None:
     rng = np.random.default_rng(seed)
     rows, inner, columns = (int(n) for n in rng.integers(1, 30, 3))
@@ -106,7 +107,7 @@ def test_quantized_gemms_are_exact(seed: int, transposed: int, dtype: Any) -> No
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-@pytest.mark.parametrize("seed", range(8))
+@each_seed(range(8))
 def test_quantized_global_averages_are_exact(seed: int, dtype: Any) -> None:
     rng = np.random.default_rng(seed)
     batch, channels, height, width = (int(n) for n in rng.integers(1, [3, 20, 10, 10]))

@@ -22,6 +22,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.device import Device
+from tests.support.seeds import each_seed
 
 Int8 = npt.NDArray[np.int8]
 # log2 of the scales of the input and of all weights.
@@ -231,21 +232,21 @@ def assert_exact(seed: int, config: str, device: Device | str) -> npt.NDArray[np
         return session.device.read(0, session.device.memory_bytes)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(SEEDS)
 def test_a_random_network_is_exact_on_functional_model_and_rtl(seed: int) -> None:
     functional, rtl = (assert_exact(seed, "pynq", device) for device in ("functional", "rtl"))
     assert (functional == rtl).all()
 
 
 @pytest.mark.parametrize("config", ["tiny", "batch2"])
-@pytest.mark.parametrize("seed", [0, 7, 11, 15])
+@each_seed([0, 7, 11, 15])
 def test_a_random_network_is_exact_on_other_machines(seed: int, config: str) -> None:
     functional, rtl = (assert_exact(seed, config, device) for device in ("functional", "rtl"))
     assert (functional == rtl).all()
 
 
 @pytest.mark.parametrize("order", ["reverse", "random:1", "random:2"])
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(SEEDS)
 def test_a_random_network_is_exact_in_any_order_that_its_tokens_allow(
     seed: int, order: str
 ) -> None:

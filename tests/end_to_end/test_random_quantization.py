@@ -15,6 +15,7 @@ import pytest
 
 from amaranth_vta.bench.networks import QuantizedNetwork, residual_network, resnet18
 from amaranth_vta.session import Session
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 FLOATS = "float tensors are the host's"
@@ -69,17 +70,17 @@ def assert_exact(network: QuantizedNetwork, config: str, device: str, images: in
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@pytest.mark.parametrize("seed", range(15))
+@each_seed(range(15))
 def test_a_random_quantized_network_is_exact(seed: int, form: str, dtype: Any) -> None:
     assert_exact(random_network(seed, form, dtype), "tiny-extended", "functional", 3)
 
 
-@pytest.mark.parametrize("seed", range(15, 20))
+@each_seed(range(15, 20))
 def test_a_random_quantized_network_is_exact_on_the_extended_default(seed: int) -> None:
     assert_exact(random_network(seed, "qdq", np.uint8), "pynq-extended", "functional", 8)
 
 
-@pytest.mark.parametrize("seed", range(20, 26))
+@each_seed(range(20, 26))
 def test_a_random_quantized_network_is_exact_on_rtl(seed: int) -> None:
     dtype, form = [np.int8, np.uint8][seed % 2], ["qdq", "qoperator"][seed // 2 % 2]
     assert_exact(random_network(seed, form, dtype), "tiny-extended", "rtl", 2)

@@ -17,6 +17,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.golden import VECTORS
+from tests.support.seeds import each_seed
 
 # The configurations of the conformance vectors, whose simulators other tests build as well, and the
 # extensions.
@@ -103,7 +104,7 @@ def test_padding_is_zero_at_the_start_of_each_run(name: str) -> None:
         assert device.read(0, config.out.element_bytes).tolist() == [value] * 4
 
 
-@pytest.mark.parametrize("seed", range(2))
+@each_seed(range(2))
 def test_pysim_leaves_the_same_memory(seed: int) -> None:
     image = random_program(CONFIGS["tiny"], seed, length=15)
     result, memory = run(image, "pysim", f"random:{seed}")

@@ -26,6 +26,7 @@ from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sim.testbench.amaranth import BurstMemory, pauses, simulate
+from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]
 
@@ -90,7 +91,7 @@ def image_of(*instructions: Instruction) -> ProgramImage:
 
 
 @pytest.mark.parametrize("probability", [0, 0.3])
-@pytest.mark.parametrize("seed", [0, 1])
+@each_seed([0, 1])
 def test_random_programs_leave_what_the_model_leaves(seed: int, probability: float) -> None:
     images = [random_program(TINY, 10 * seed + number, length=12) for number in range(2)]
     for image, (report, contents) in zip(images, run(images, probability), strict=True):

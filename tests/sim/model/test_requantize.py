@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 
 from amaranth_vta.sim.model.arithmetic import requantized
 from amaranth_vta.sw.compiler import te
+from tests.support.seeds import each_seed
 
 CHANNELS = 40_000
 PIXELS = 6
@@ -71,7 +72,7 @@ def random_scales(chance: np.random.Generator, count: int) -> npt.NDArray[np.flo
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(range(4))
 def test_convolutions_with_a_scale_a_channel_are_equal(seed: int, dtype: type) -> None:
     chance = np.random.default_rng(seed)
     info = np.iinfo(dtype)
@@ -115,7 +116,7 @@ def test_convolutions_with_a_scale_a_channel_are_equal(seed: int, dtype: type) -
     assert np.unique(expected).size > 200
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(range(3))
 def test_what_lies_next_to_a_step_is_equal(seed: int) -> None:
     chance = np.random.default_rng(seed)
     acc = chance.integers(1 << 8, 1 << 24, CHANNELS) * chance.choice((-1, 1), CHANNELS)

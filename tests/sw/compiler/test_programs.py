@@ -28,6 +28,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "tiny-extended"]
@@ -169,7 +170,7 @@ def product_inputs(product: Tensor) -> list[Tensor]:
     return [access.source for access in accesses(product.op.body)]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each_seed(range(200))
 def test_any_schedule_of_a_matrix_product_gives_the_same_result(seed: int) -> None:
     config = PRESETS[CONFIGS[seed % len(CONFIGS)]] if seed % 6 else UOPS64
     program = random_matrix_product(Environment(config), seed)
@@ -291,7 +292,7 @@ def random_convolution(seed: int) -> Convolution:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(range(20))
 def test_convolutions_of_all_shapes_are_exact(config: str, seed: int) -> None:
     env = Environment(PRESETS[config])
     shape = random_convolution(seed * 4 + CONFIGS.index(config))
@@ -326,7 +327,7 @@ def disturb(program: Program, pick: random.Random) -> None:
     pick.choice(steps)()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each_seed(range(100))
 def test_a_schedule_is_refused_or_right(seed: int) -> None:
     pick = random.Random(seed)
     env = Environment(PRESETS[pick.choice(CONFIGS)])
@@ -366,7 +367,7 @@ def interpreted(program: Program) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(range(4))
 def test_no_pass_changes_what_a_convolution_does(seed: int) -> None:
     env = Environment(PRESETS[["tiny", "batch2"][seed % 2]])
     shape = Convolution(
@@ -384,7 +385,7 @@ def test_no_pass_changes_what_a_convolution_does(seed: int) -> None:
     assert len(interpreted(convolution(env, shape))) == len(PASSES) + 1
 
 
-@pytest.mark.parametrize("seed", range(21))
+@each_seed(range(21))
 def test_no_pass_changes_what_a_matrix_product_does(seed: int) -> None:
     env = Environment(PRESETS[["tiny", "batch2", "tiny-extended"][seed % 3]])
     interpreted(random_matrix_product(env, seed))

@@ -12,6 +12,7 @@ from amaranth_vta.sim.machine.pysim import PysimDevice
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.random import random_program
+from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]
 PROGRAM = 0x8000
@@ -125,7 +126,7 @@ def test_a_load_beside_gemm_is_counted_as_such() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(range(3))
 def test_the_model_counts_the_same_of_what_does_not_depend_on_time(name: str, seed: int) -> None:
     config = PRESETS[name]
     image = random_program(config, seed, length=40)

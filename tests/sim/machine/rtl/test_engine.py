@@ -14,6 +14,7 @@ from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from tests.support.golden import VECTORS
+from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]
 
@@ -42,7 +43,7 @@ def test_a_vector_gives_what_is_expected(name: str) -> None:
     replay(name)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(range(4))
 @pytest.mark.parametrize("name", ["tiny-1", "tiny-corners-1", "batch2-1"])
 def test_a_vector_gives_the_same_on_a_random_memory(name: str, seed: int) -> None:
     replay(name, f"random:{seed}")

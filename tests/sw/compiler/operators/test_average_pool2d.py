@@ -22,6 +22,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
     scheduled,
 )
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
+from tests.support.seeds import each_seed
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
 
@@ -58,7 +59,7 @@ def random_pool(seed: int, config: Config) -> tuple[AveragePool2d, tuple[Quantiz
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(6))
+@each_seed(range(6))
 def test_average_pooling_is_exact(
     config: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:
@@ -92,7 +93,7 @@ def test_an_image_larger_than_the_accumulators_is_averaged_in_parts(
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("seed", [1, 6])
+@each_seed([1, 6])
 def test_no_pass_changes_what_an_average_pooling_does(
     config: str, seed: int, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:

@@ -25,6 +25,7 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     RoundingShift,
 )
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "tiny-extended", "batch2", "int4", "block32", "pynq", "pynq-extended"]
@@ -103,7 +104,7 @@ def every_tiling(c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
             yield Conv2dKnobs(o, h, w, i, k, weights_outside, False, in_turn)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_seed(range(60))
 def test_any_operator_that_fits_is_scheduled_and_exact(seed: int, run: Run) -> None:
     pick = random.Random(seed)
     config = random_machine(pick)

@@ -26,6 +26,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     scheduled,
 )
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -180,7 +181,7 @@ def test_grouped_convolutions_are_exact_however_they_are_cut(
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("seed", [0, 1])
+@each_seed([0, 1])
 def test_no_pass_changes_what_a_grouped_convolution_does(
     config: str, seed: int, interpreted: Any, run: Any
 ) -> None:

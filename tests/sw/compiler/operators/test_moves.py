@@ -26,6 +26,7 @@ from amaranth_vta.sw.compiler.operators.parts.moves import MoveKnobs, scheduled
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -75,7 +76,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(range(4))
 def test_tiles_come_where_they_belong(
     config: str, kind: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:
@@ -169,7 +170,7 @@ def sources_of(workload: Concatenate, function: Any, rng: Any, some: Any) -> lis
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(6))
+@each_seed(range(6))
 def test_channels_are_concatenated(
     config: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:

@@ -29,6 +29,7 @@ from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits, even_tiles
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq"]
@@ -134,7 +135,7 @@ def random_conv2d(seed: int, config: Config) -> Conv2d:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(10))
+@each_seed(range(10))
 def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> None:
     machine = PRESETS[config]
     check_conv2d(random_conv2d(seed * 4 + CONFIGS.index(config), machine), machine, None, seed)
@@ -167,7 +168,7 @@ def check_rescaled(
     return function.lowered.instructions()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_seed(range(12))
 def test_convolutions_with_any_scales_are_exact(seed: int) -> None:
     config = PRESETS["tiny-extended"]
     workload = replace(random_conv2d(seed, config), requantize=PerChannelScale())
@@ -226,7 +227,7 @@ def test_sixteen_bit_accumulators_round_as_wide_ones_do() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(5))
+@each_seed(range(5))
 def test_matrix_products_are_exact(config: str, seed: int) -> None:
     machine, pick = PRESETS[config], random.Random(seed)
     workload = Dense(
@@ -247,7 +248,7 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
     np.testing.assert_array_equal(run(function, [x, w, bias], "reverse"), want)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_seed(range(5))
 def test_matrix_products_with_any_scales_are_exact(seed: int) -> None:
     config, pick = PRESETS["tiny-extended"], random.Random(seed)
     workload = Dense(pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9), PerChannelScale())
@@ -285,7 +286,7 @@ def test_no_comparison_waits_for_the_one_before_it() -> None:
 
 
 @pytest.mark.parametrize("config", [*CONFIGS, "tiny-extended"])
-@pytest.mark.parametrize("seed", range(5))
+@each_seed(range(5))
 def test_max_pooling_is_exact(config: str, seed: int) -> None:
     machine = PRESETS[config]
     workload = random_pool(seed * 4 + [*CONFIGS, "tiny-extended"].index(config))

@@ -22,6 +22,7 @@ from amaranth_vta.sw.compiler.operators.transposed_conv2d import (
     scheduled,
     transposed_conv2d,
 )
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -91,7 +92,7 @@ def wanted(workload: TransposedConv2d, inputs: list[Array], dtype: str) -> Array
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("seed", range(8))
+@each_seed(range(8))
 def test_transposed_convolutions_are_exact_with_default_knobs(
     config: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:
@@ -127,7 +128,7 @@ def test_transposed_convolutions_are_exact_however_they_are_cut(
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("seed", [4, 7])
+@each_seed([4, 7])
 def test_no_pass_changes_what_a_transposed_convolution_does(
     config: str, seed: int, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:

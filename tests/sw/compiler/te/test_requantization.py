@@ -10,6 +10,7 @@ import pytest
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.te.requantization import requantizes_as_float32
+from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 TOP = 1 << 24
@@ -38,7 +39,7 @@ def test_layers_as_they_are_usually_are_proved() -> None:
     assert requantizes_as_float32(some, 17, -128, 127, -most, most).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(range(3))
 def test_the_proof_says_what_all_sums_of_a_range_say(seed: int) -> None:
     rng = np.random.default_rng(seed)
     # From about 2^-20 on, a scale has fewer than 24 bits in fixed point: some steps are elsewhere.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from amaranth_vta.sw.compiler.graph.plan.memory_plan import share_buffers
+from tests.support.seeds import each_seed
 
 
 def test_a_chain_needs_two_buffers() -> None:
@@ -20,7 +19,7 @@ def test_a_tensor_that_is_read_and_one_that_is_written_do_not_share() -> None:
     assert plan.place["x"] != plan.place["y"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_seed(range(20))
 def test_no_two_that_are_alive_share(seed: int) -> None:
     pick = random.Random(seed)
     lives = {}

@@ -6,12 +6,11 @@ import random
 from collections.abc import Iterator
 from itertools import product
 
-import pytest
-
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.passes.support.partition import Limit, cut, limits_of, not_negative
 from amaranth_vta.sw.compiler.te.expr import Affine, Var
 from amaranth_vta.sw.compiler.te.simplify import value_interval
+from tests.support.seeds import each_seed
 
 Point = tuple[int, ...]
 
@@ -34,7 +33,7 @@ def nests(
         yield from nests(rest, part.limits, {**fixed, var: Affine({own: 1}, part.begin)}, within)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each_seed(range(200))
 def test_the_parts_are_all_the_iterations_that_limits_allow(seed: int) -> None:
     pick = random.Random(seed)
     order = [(Var(name), pick.randint(1, 5)) for name in "abc"]

@@ -1,0 +1,31 @@
+"""Tests over numbered seeds: one test that loops over them, and names the seed that fails."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def each_seed(seeds: Iterable[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The test with each of ``seeds`` as its argument ``seed``; a failure gets it as a note."""
+    chosen = list(seeds)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(*args: Any, **kwargs: Any) -> None:
+            for seed in chosen:
+                try:
+                    test(*args, seed=seed, **kwargs)
+                except Exception as error:
+                    error.add_note(f"seed {seed}")
+                    raise
+
+        signature = inspect.signature(test)
+        others = [item for name, item in signature.parameters.items() if name != "seed"]
+        # What pytest takes fixtures and parameters from.
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
