@@ -18,6 +18,7 @@ from .options import config_option
 
 if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.environment import Environment
+    from amaranth_vta.sw.compiler.lower import Lowered
     from amaranth_vta.sw.compiler.te.schedule import Schedule
     from amaranth_vta.sw.compiler.te.tensor import Tensor
 
@@ -26,10 +27,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source", metavar="FILE.py:FUNCTION|MODEL.onnx")
+@click.argument("source", metavar="FILE.py:FUNCTION|MODEL.onnx|NEST.txt")
 @config_option
 @click.option("--layer", metavar="NAME", help="One layer of the network; all if not given.")
-@click.option("--after", metavar="PASS", help="The loop nest as this pass leaves it, and no more.")
+@click.option(
+    "--after",
+    metavar="PASS",
+    help="Print the loop nest as this pass leaves it, and no more; of NEST.txt, the pass that left "
+    "it, from which lowering goes on.",
+)
 @click.option("--trace", is_flag=True, help="The loop nest after every pass that changed it.")
 @click.option(
     "--origins", is_flag=True, help="At each line the tensor, axis and source line it comes from."
@@ -39,22 +45,30 @@ def lower(
 ) -> None:
     """Print what becomes of a schedule: loop nest, instructions, micro-ops.
 
-    FUNCTION takes no arguments and returns a schedule and the list of its arguments, as
-    `vta.build` takes them; `vta.get_env()` is the machine of --config in it. Of MODEL.onnx the
-    layers that the machine runs are printed, with the schedules that the compiler gives them.
+    FILE.py is run, as Python runs it. FUNCTION takes no arguments and returns a schedule and the
+    list of its arguments, as `vta.build` takes them; `vta.get_env()` is the machine of --config in
+    it. Of MODEL.onnx the layers that the machine runs are printed, with the schedules that the
+    compiler gives them. NEST.txt is a loop nest as --after prints it, which may have been edited.
     """
     from amaranth_vta.sw.compiler.environment import Environment
     from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES
 
     if after is not None and after not in PASS_NAMES:
         raise click.ClickException(f"--after {after}: the passes are {', '.join(PASS_NAMES)}")
+    if layer is not None and not source.endswith(".onnx"):
+        raise click.ClickException("--layer is for networks in ONNX files")
+    if source.endswith(".txt"):
+        if after is None:
+            names = ", ".join(PASS_NAMES)
+            raise click.ClickException(f"--after says which pass left {source}, one of {names}")
+        if origins:
+            raise click.ClickException("--origins is for schedules: a text has no source lines")
+        click.echo(_of_nest(source, config, after, trace))
+        return
     with Environment(config) as env:
-        if source.endswith(".onnx"):
-            found = _of_network(source, config, layer)
-        elif layer is not None:
-            raise click.ClickException("--layer is for networks in ONNX files")
-        else:
-            found = [_of_file(source)]
+        found = (
+            _of_network(source, config, layer) if source.endswith(".onnx") else [_of_file(source)]
+        )
         for number, (name, schedule, args) in enumerate(found):
             click.echo(
                 "\n" * (number > 0) + _text(name, schedule, args, env, after, trace, origins)
@@ -76,12 +90,32 @@ def _text(
     steps = dict(lowered.steps)
     if after is not None and after in steps:
         return steps[after]
-    problem = f"# not for the machine: {lowered.problem}"
     if after is not None:
         raise click.ClickException(f"{name} does not come as far as {after}: {lowered.problem}")
+    return _shown(lowered, trace)
+
+
+def _shown(lowered: Lowered, trace: bool) -> str:
+    """The last loop nest, or with ``trace`` every one, and the instructions or the problem."""
     parts = list(_changes(lowered.steps)) if trace else [lowered.steps[-1][1]]
-    parts.append(problem if lowered.problem else f"# instructions\n{lowered.instructions()}")
+    if lowered.problem:
+        parts.append(f"# not for the machine: {lowered.problem}")
+    else:
+        parts.append(f"# instructions\n{lowered.instructions()}")
     return "\n\n".join(parts)
+
+
+def _of_nest(path: str, config: Config, after: str, trace: bool) -> str:
+    """What becomes of a loop nest in text that the pass ``after`` left."""
+    from amaranth_vta.sw.compiler.lower import lower_further
+    from amaranth_vta.sw.compiler.nest.parse import ParseError, parse
+    from amaranth_vta.sw.runtime.kernels import CommandError
+
+    try:
+        nest = parse(Path(path).read_text(encoding="utf-8", errors="replace"))
+        return _shown(lower_further(nest, after, config, trace=True), trace)
+    except (ParseError, CommandError) as error:
+        raise click.ClickException(f"{path}: {error}") from None
 
 
 def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
@@ -116,7 +150,7 @@ def _of_file(source: str) -> Scheduled:
     path, _, name = source.rpartition(".py:")
     path = f"{path}.py" if path else source
     if not path.endswith(".py"):
-        raise click.ClickException(f"{source} is neither FILE.py:FUNCTION nor MODEL.onnx")
+        raise click.ClickException(f"{source} is none of FILE.py:FUNCTION, MODEL.onnx and NEST.txt")
     if not Path(path).is_file():
         raise click.ClickException(f"{path} is not a file")
     try:

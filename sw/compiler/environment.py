@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amaranth_vta.hw.config import PYNQ, Config
+from amaranth_vta.hw.config import PYNQ, Config, ConfigError
 
 from .te.schedule import TensorIntrinsic
 
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """Sizes, dtypes, scopes and instructions of the machine that ``config`` describes.
+    """Sizes, dtypes, scopes and instructions of one machine.
 
-    ``with environment:`` makes it what `get_env` returns. ``passes`` are additional passes, as
-    `lower` takes them, for all that is lowered for this environment.
+    ``config`` is a configuration, the name of a preset (``Environment("pynq")``) or the path of a
+    file in the form of vta_config.json; others raise `ConfigError`. ``with environment:`` makes it
+    what `get_env` returns. ``passes`` are additional passes, as `lower` takes them, for all that is
+    lowered for this environment.
     """
 
     inp_scope = "inp"
@@ -28,7 +31,13 @@ class Environment:
     alu = "alu"
     TARGET = "functional"
 
-    def __init__(self, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
+    def __init__(self, config: Config | str | Path, passes: Sequence[PlacedPass] = ()) -> None:
+        if not isinstance(config, Config):
+            if not isinstance(config, str | Path):
+                raise ConfigError(
+                    f"an environment is of a Config, a preset's name or a file, not of {config!r}"
+                )
+            config = Config.load(str(config))
         self.config = config
         self.passes = tuple(passes)
         self.BATCH = config.batch
@@ -61,6 +70,10 @@ _default = Environment(PYNQ)
 
 
 def get_env() -> Environment:
-    """The environment of the innermost ``with``, else that of the published machine, `pynq`,
-    for which published programs are written."""
+    """The environment of the innermost ``with``, else that of the published machine, ``pynq``.
+
+    Published programs are written for ``pynq``; everywhere else the default is ``pynq-extended``
+    (`amaranth_vta.hw.config.DEFAULT`), the same sizes with all extensions. What needs an extension,
+    such as `te.requantize`, begins with ``with vta.Environment("pynq-extended"):``.
+    """
     return _current.get() or _default

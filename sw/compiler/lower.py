@@ -11,6 +11,7 @@ from .emit.listing import listing
 from .environment import Environment, get_env
 from .nest.ir import LoopNest, LoweringError
 from .nest.printer import body_text, to_text
+from .passes.forms import check_form
 from .passes.infer_bounds import infer_bounds
 from .passes.pipeline import Pass, PlacedPass, passes_after, with_placed
 from .passes.require_instructions import require_instructions
@@ -82,9 +83,12 @@ def lower(
 def lower_further(nest: LoopNest, after: str, config: Config, trace: bool = False) -> Lowered:
     """Lowers ``nest``, which is in the form that the pass ``after`` leaves, as far as it goes.
 
-    ``after`` is one of `PASS_NAMES`; ``trace`` is that of `lower`.
+    ``after`` is one of `PASS_NAMES`; ``trace`` is that of `lower`. Raises `LoweringError` if the
+    nest has not got that form.
     """
-    return _continue(Lowered(nest, config, None, []), passes_after(after), trace, False)
+    check_form(nest, after)
+    lowered = Lowered(nest, config, None, [(after, to_text(nest))] if trace else [])
+    return _continue(lowered, passes_after(after), trace, False)
 
 
 def _continue(lowered: Lowered, steps: Sequence[Pass], trace: bool, labels: bool) -> Lowered:

@@ -103,12 +103,83 @@ def test_what_the_machine_cannot_do_is_said_behind_what_it_could(
     assert "plain does not come as far as insert_tokens: b is not done" in err
 
 
+@pytest.mark.parametrize("after", ["infer_bounds", "map_to_alu", "insert_tokens"])
+def test_a_printed_loop_nest_lowers_further_to_the_same_instructions(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, after: str
+) -> None:
+    want = printed(capsys, f"{SCHEDULES}:convolution")
+    nest = tmp_path / "nest.txt"
+    nest.write_text(printed(capsys, f"{SCHEDULES}:convolution", "--after", after))
+    got = printed(capsys, nest, "--after", after)
+    # Text says neither the stages nor the source lines that instructions come from.
+    assert without_origins(got) == without_origins(want)
+
+
+def without_origins(text: str) -> list[str]:
+    return [line.split("  # ")[0].rstrip() for line in text.splitlines()]
+
+
+def test_a_loop_nest_that_was_edited_is_traced_from_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = ("--config", "tiny", "--after", "map_to_alu")
+    text = printed(capsys, f"{SCHEDULES}:vector_add", *options, "--origins")
+    assert "op=ADD" in text
+    nest = tmp_path / "nest.txt"
+    nest.write_text(text.replace("op=ADD", "op=MUL"))
+    out = printed(capsys, nest, *options, "--trace")
+    names = re.findall(r"^# (\w+)", out, re.MULTILINE)
+    assert names[:2] == ["map_to_alu", "fold_loops"]
+    assert names[-2:] == ["insert_tokens", "instructions"]
+    assert re.search(r"acc\[0\] = mul", out)
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "problem"),
+    [
+        (
+            "def f(a: int8[4]):\n    a[0] = 1 +\n",
+            "infer_bounds",
+            ": line 2: invalid syntax",
+        ),
+        ("def f(a: int8[4]):\n    a[i] = 1\n", "infer_bounds", "nest.txt: line 2: i is not a loop"),
+        ("", "infer_bounds", "nest.txt: line 1: a loop nest begins with"),
+        (
+            "def f(a: int8[4]):\n    a[0] = 1\n",
+            "fold_loops",
+            "f is not as fold_loops leaves it: the assignment of a is there until fold_loops",
+        ),
+        (
+            "def f(a: int8[4]):\n    dep_push(LOAD, COMPUTE)\n",
+            "fold_loops",
+            "f is not as fold_loops leaves it: dep_push comes by insert_tokens",
+        ),
+        (
+            "def f(a: int32[9]):\n    b = allocate(acc, int32, [4], base=0)\n"
+            "    load_buffer_2d(a, 0, x_size=1, y_size=1, x_stride=-1, sram_index=b, memory=ACC)\n",
+            "insert_tokens",
+            "nest.txt: a transfer of 1 rows of 1 elements, -1 apart: none can be negative",
+        ),
+    ],
+)
+def test_a_mistake_in_a_loop_nest_is_told_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, after: str, problem: str
+) -> None:
+    nest = tmp_path / "nest.txt"
+    nest.write_text(text)
+    assert problem in refused(capsys, nest, "--after", after)
+
+
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
+        (["nothing.txt"], "--after says which pass left nothing.txt, one of infer_bounds, overwr"),
+        (["nothing.txt", "--after", "fold_loops"], "nothing.txt: No such file"),
+        (["nothing.txt", "--after", "x"], "--after x: the passes are infer_bounds, overwrite"),
+        (["nothing.txt", "--after", "fold_loops", "--origins"], "--origins is for schedules"),
         (["nothing.onnx"], "nothing.onnx"),
         (["nothing.py:f"], "nothing.py is not a file"),
-        (["README.md"], "README.md is neither FILE.py:FUNCTION nor MODEL.onnx"),
+        (["README.md"], "README.md is none of FILE.py:FUNCTION, MODEL.onnx and NEST.txt"),
         ([str(SCHEDULES)], "there is vector_add, convolution"),
         ([f"{SCHEDULES}:nothing"], "there is vector_add, convolution"),
         ([f"{SCHEDULES}:vector_add", "--layer", "x"], "--layer is for networks"),

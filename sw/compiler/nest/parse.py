@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
+from enum import Enum
+from typing import TypeVar
 
 from amaranth_vta.hw.isa import AluOp, Memory, Module
-from amaranth_vta.sw.compiler.te.dtypes import dtype_interval
-from amaranth_vta.sw.compiler.te.expr import (
-    Access,
-    Affine,
-    AllOf,
-    AnyOf,
-    Binary,
-    Cast,
-    Compare,
-    Const,
-    Expr,
-    Requantize,
-    Select,
-    Var,
-    add,
-    const,
-)
-from amaranth_vta.sw.compiler.te.functions import maximum, minimum
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 
 from .ir import (
     Allocate,
@@ -45,89 +29,89 @@ from .ir import (
     WaitForAlu,
     seq,
 )
+from .parse_expressions import ExpressionParser, ParseError, as_const, called, keywords
 
+__all__ = ["ParseError", "parse"]
 
-class ParseError(ValueError):
-    """Text that is not a loop nest, with the number of the line."""
-
-
-_OPERATORS: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.RShift: ">>",
-    ast.LShift: "<<",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
+_SCOPES = ("dram", "inp", "wgt", "acc")
+_REGIONS = ("dma_copy", "alu", "gemm")
+_LOOPS = {"range": "serial", "unroll": "unroll", "cthread": "cthread"}
+# The scope of the scratchpad that each memory of a transfer means.
+_TRANSFERRED = {
+    Memory.INP: "inp",
+    Memory.WGT: "wgt",
+    Memory.ACC: "acc",
+    Memory.ACC_8BIT: "acc",
+    Memory.OUT: "acc",
 }
+_Member = TypeVar("_Member", bound=Enum)
 
 
 def parse(text: str) -> LoopNest:
-    """The function that ``text`` shows; raises `ParseError`."""
+    """The loop nest that ``text`` shows; comments in it mean nothing.
+
+    Raises `ParseError`, with the number of the line.
+    """
     try:
-        (definition,) = ast.parse(text).body
-    except (SyntaxError, ValueError) as error:
-        raise ParseError(f"not one function: {error}") from None
-    if not isinstance(definition, ast.FunctionDef):
-        raise ParseError("not a function")
-    return _Parser().function(definition)
+        definitions = ast.parse(text).body
+        if not definitions or not isinstance(definitions[0], ast.FunctionDef):
+            line = definitions[0].lineno if definitions else 1
+            raise ParseError(f"line {line}: a loop nest begins with `def name(…):`")
+        for other in definitions[1:]:
+            raise ParseError(f"line {other.lineno}: text after the end of the loop nest")
+        return _Parser().function(definitions[0])
+    except SyntaxError as error:
+        raise ParseError(f"line {error.lineno or 1}: {error.msg}") from None
+    except (RecursionError, MemoryError):  # the second is what Python's own parser raises
+        raise ParseError("its loops or expressions are nested too deeply") from None
 
 
-class _Parser:
+class _Parser(ExpressionParser):
     def __init__(self) -> None:
-        self.names: dict[str, Var | NestBuffer] = {}
+        super().__init__()
+        self.extents: dict[Var, int] = {}
 
     def function(self, definition: ast.FunctionDef) -> LoopNest:
         args = []
         for arg in definition.args.args:
             if not isinstance(arg.annotation, ast.Subscript):
-                raise self.error(arg, "an argument has a dtype and a shape")
-            shape = (
-                tuple(ast.literal_eval(arg.annotation.slice))
-                if isinstance(arg.annotation.slice, ast.Tuple)
-                else (ast.literal_eval(arg.annotation.slice),)
-            )
-            buffer = NestBuffer(arg.arg, shape, self.word(arg.annotation.value), "dram")
-            self.names[arg.arg] = buffer
+                raise self.error(arg, f"the argument {arg.arg} has no dtype and shape")
+            dtype, shape = self.dtype(arg.annotation.value), self.shape(arg.annotation.slice)
+            buffer = NestBuffer(self.unnumbered(arg.arg), shape, dtype, "dram")
+            self.define(arg, arg.arg, buffer)
             args.append(buffer)
         return LoopNest(definition.name, args, self.block(definition.body))
 
-    def error(self, node: ast.AST, text: str) -> ParseError:
-        return ParseError(f"line {getattr(node, 'lineno', '?')}: {text}")
-
-    def word(self, node: ast.AST | None) -> str:
-        if not isinstance(node, ast.Name):
-            raise self.error(node or ast.Pass(), "a name is expected")
-        return node.id
-
-    # Statements.
-
     def block(self, nodes: Sequence[ast.stmt]) -> Stmt:
+        """Statements one after the other; what they define is known in them alone."""
+        outside = dict(self.usable)
         parts: list[Stmt] = []
         for position, node in enumerate(nodes):
-            if isinstance(node, ast.Assign) and _called(node.value) == "allocate":
+            if isinstance(node, ast.Assign) and called(node.value) == "allocate":
                 buffer = self.allocation(node)
                 rest = nodes[position + 1 :]
-                return seq(*parts, Allocate(buffer, self.block(rest) if rest else Seq([])))
+                parts.append(Allocate(buffer, self.block(rest) if rest else Seq([])))
+                break
             if not isinstance(node, ast.Pass):
                 parts.append(self.stmt(node))
+        self.usable = outside
         return seq(*parts)
 
     def allocation(self, node: ast.Assign) -> NestBuffer:
-        assert isinstance(node.value, ast.Call)
-        name = self.word(node.targets[0])
-        scope, dtype, shape = node.value.args
-        more = {str(item.arg): ast.literal_eval(item.value) for item in node.value.keywords}
+        call = node.value
+        assert isinstance(call, ast.Call)
+        if len(call.args) != 3:
+            raise self.error(node, "allocate takes a scope, a dtype and a shape")
+        named = self.named(call, optional=("copies", "base", "pitch"))
+        name, scope = self.word(node.targets[0]), self.word(call.args[0])
+        if scope not in _SCOPES:
+            raise self.error(node, f"{scope} is none of the scopes {', '.join(_SCOPES)}")
         buffer = NestBuffer(
-            name, tuple(ast.literal_eval(shape)), self.word(dtype), self.word(scope), **more
+            self.unnumbered(name), self.shape(call.args[2]), self.dtype(call.args[1]), scope
         )
-        self.names[name] = buffer
+        for key, value in named.items():
+            setattr(buffer, key, self.extent(value) if key == "copies" else self.number(value))
+        self.define(node, name, buffer)
         return buffer
 
     def stmt(self, node: ast.stmt) -> Stmt:
@@ -138,8 +122,7 @@ class _Parser:
                 return self.region(node)
             case ast.Assign():
                 return self.assignment(node)
-            case ast.If():
-                (inner,) = node.body
+            case ast.If(body=[inner], orelse=[]):
                 token = self.stmt(inner)
                 if not isinstance(token, Token):
                     raise self.error(node, "only tokens are conditional")
@@ -147,231 +130,184 @@ class _Parser:
                 return token
             case ast.Expr(value=ast.Call() as call):
                 return self.call(call)
-        raise self.error(node, f"{ast.unparse(node)} is not a statement of the loop nest")
+        raise self.error(node, f"{_first_line(node)} is not a statement of the loop nest")
 
     def loop(self, node: ast.For) -> For:
-        name, kind = self.word(node.target), _called(node.iter)
-        assert isinstance(node.iter, ast.Call)
-        var = Var(name)
-        self.names[name] = var
-        extent = ast.literal_eval(node.iter.args[0])
-        kind = "serial" if kind == "range" else kind
-        return For(var, extent, self.block(node.body), Label("text", name), kind)
+        outside = dict(self.usable)
+        var, extent = self.loop_head(node)
+        body = self.block(node.body)
+        self.usable = outside
+        return For(var, extent, body, Label("text", var.name), _LOOPS[called(node.iter)])
+
+    def loop_head(self, node: ast.For) -> tuple[Var, int]:
+        """The variable of a loop, which is known from here on, and its extent."""
+        name = self.word(node.target)
+        if called(node.iter) not in _LOOPS or not isinstance(node.iter, ast.Call) or node.orelse:
+            raise self.error(node, f"a loop is over one of {', '.join(_LOOPS)}")
+        if len(node.iter.args) != 1:
+            raise self.error(node, "a loop begins at 0: its one argument is its extent")
+        extent = self.extent(node.iter.args[0])
+        # Loops of one name and extent are printed where passes have parted a loop in two.
+        before = self.given.get(name)
+        again = isinstance(before, Var) and self.extents.get(before) == extent
+        var = before if again and isinstance(before, Var) else Var(self.unnumbered(name))
+        self.extents[var] = extent
+        self.define(node, name, var)
+        return var, extent
 
     def region(self, node: ast.With) -> Stmt:
-        kind = _called(node.items[0].context_expr)
+        kind = called(node.items[0].context_expr) if len(node.items) == 1 else ""
         if kind == "lifetime":
             return self.block(node.body)
         if kind in ("push_gemm", "push_alu"):
             return self.kernel(node)
+        if kind not in _REGIONS:
+            raise self.error(node, f"{_first_line(node)} is not a statement of the loop nest")
         return Region(kind, self.block(node.body))
 
     def kernel(self, node: ast.With) -> Kernel:
+        head = node.items[0].context_expr
+        assert isinstance(head, ast.Call)
+        independent = bool(self.named(head, optional=("independent",)))
+        outside = dict(self.usable)
         loops: list[UopLoop] = []
         unrolled: list[For] = []
-        body: ast.stmt = node.body[0]
+        body: ast.stmt = node
         while isinstance(body, ast.With | ast.For):
-            if isinstance(body, ast.With):
-                call = body.items[0].context_expr
-                assert isinstance(call, ast.Call)
-                factors = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-                loops.append(UopLoop(ast.literal_eval(call.args[0]), **factors))
-            else:
-                name = self.word(body.target)
-                self.names[name] = var = Var(name)
-                assert isinstance(body.iter, ast.Call)
-                extent = ast.literal_eval(body.iter.args[0])
-                unrolled.append(For(var, extent, Seq([]), Label("text", name)))
+            if isinstance(body, ast.For):
+                var, extent = self.loop_head(body)
+                unrolled.append(For(var, extent, Seq([]), Label("text", var.name)))
+            elif body is not node:
+                loops.append(self.uop_loop(body))
+            if len(body.body) != 1:
+                raise self.error(body, "an instruction has one micro-op within its loops")
             body = body.body[0]
         uop = self.stmt(body)
-        if not isinstance(uop, Uop):
-            raise self.error(body, "a kernel pushes micro-ops")
-        head = node.items[0].context_expr
-        independent = isinstance(head, ast.Call) and bool(head.keywords)
+        if not isinstance(uop, Uop) or (uop.alu is None) != (called(head) == "push_gemm"):
+            raise self.error(body, f"{called(head)} has no such micro-op")
+        self.usable = outside
         return Kernel(tuple(loops), tuple(unrolled), uop, independent)
+
+    def uop_loop(self, node: ast.With) -> UopLoop:
+        call = node.items[0].context_expr
+        if not isinstance(call, ast.Call) or called(call) != "uop_loop" or len(call.args) != 1:
+            raise self.error(node, f"{_first_line(node)} is not a loop of an instruction")
+        factors = self.named(call, ("dst", "src", "wgt"))
+        dst, src, wgt = (self.number(factors[name]) for name in ("dst", "src", "wgt"))
+        return UopLoop(self.extent(call.args[0]), dst, src, wgt)
 
     def assignment(self, node: ast.Assign) -> Assign:
         target = self.expr(node.targets[0])
-        assert isinstance(target, Access)
-        value = _as_const(self.expr(node.value, target.dtype))
+        if not isinstance(target, Access) or len(node.targets) > 1:
+            raise self.error(node, f"{_first_line(node)} does not assign one element of a buffer")
+        value = as_const(self.expr(node.value, target.dtype))
+        if value.dtype != target.dtype:
+            raise self.error(node, f"{target} is {target.dtype}, its value {value.dtype}")
         return Assign(target.source, target.indices, value, Label(target.source.name))
 
+    # Calls of the runtime.
+
     def call(self, node: ast.Call) -> Stmt:
-        name = _called(node)
-        named = {str(item.arg): item.value for item in node.keywords}
+        name = called(node)
+        counts = {"dep_push": 2, "dep_pop": 2, "load_buffer_2d": 2, "store_buffer_2d": 3}
+        if len(node.args) != counts.get(name, 0):
+            name = ""
         match name:
             case "dep_push" | "dep_pop":
-                source, target = (Module[self.word(arg)] for arg in node.args)
+                source, target = (self.member(Module, arg) for arg in node.args)
                 return Token(name.removeprefix("dep_"), source, target)
             case "wait_for_alu":
                 return WaitForAlu()
             case "uop_push":
-                return self.uop(named)
-            case "load_buffer_2d":
-                sram, index = self.element(named["sram_index"])
-                dram = self.buffer(node.args[0])
-                return self.transfer(
-                    Memory[self.word(named["memory"])], dram, node.args[1], sram, index, named
-                )
-            case "store_buffer_2d":
-                sram, index = self.element(node.args[0])
-                dram = self.buffer(node.args[1])
-                return self.transfer(Memory.OUT, dram, node.args[2], sram, index, named)
-        raise self.error(node, f"{name} is not a call of the runtime")
+                return self.uop(node)
+            case "load_buffer_2d" | "store_buffer_2d":
+                return self.transfer(node)
+        raise self.error(node, f"{ast.unparse(node)} is not a call of the runtime")
 
-    def transfer(
-        self,
-        memory: Memory,
-        dram: NestBuffer,
-        offset: ast.expr,
-        sram: NestBuffer,
-        index: Expr,
-        named: dict[str, ast.expr],
-    ) -> Dma:
-        def pads(name: str) -> tuple[Expr, Expr]:
-            before, after = (
-                self.expr(named[key]) if (key := f"{name}_{side}") in named else Affine({})
-                for side in ("before", "after")
+    def transfer(self, node: ast.Call) -> Dma:
+        is_load = called(node) == "load_buffer_2d"
+        sizes = ("x_size", "y_size", "x_stride")
+        pads = [f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "after")]
+        if is_load:
+            named = self.named(node, (*sizes, "sram_index", "memory"), (*pads, "pad_value"))
+            memory = self.member(Memory, named["memory"])
+            place, dram = self.element(named["sram_index"]), self.buffer(node.args[0])
+        else:
+            named, memory = self.named(node, sizes), Memory.OUT
+            place, dram = self.element(node.args[0]), self.buffer(node.args[1])
+        sram, index = place
+        if sram.scope != _TRANSFERRED.get(memory) or dram.scope != "dram":
+            raise self.error(
+                node,
+                f"{memory.name} is not a transfer between {dram.name} in {dram.scope} and "
+                f"{sram.name} in {sram.scope}",
             )
-            return before, after
-
+        x_before, x_after, y_before, y_after = (
+            self.expr(named[key]) if key in named else Affine({}) for key in pads
+        )
         return Dma(
             memory,
             dram,
-            self.expr(offset),
+            self.expr(node.args[-1]),
             sram,
             index,
             self.expr(named["x_size"]),
             self.expr(named["y_size"]),
-            ast.literal_eval(named["x_stride"]),
-            Label(dram.name if memory is Memory.OUT else sram.name),
-            pads("x_pad"),
-            pads("y_pad"),
-            ast.literal_eval(named["pad_value"]) if "pad_value" in named else 0,
+            self.number(named["x_stride"]),
+            Label(sram.name if is_load else dram.name),
+            (x_before, x_after),
+            (y_before, y_after),
+            self.number(named["pad_value"]) if "pad_value" in named else 0,
         )
 
-    def uop(self, named: dict[str, ast.expr]) -> Uop:
-        operands: dict[str, Any] = {}
-        for name in ("dst", "src", "wgt"):
-            if name in named:
-                buffer, index = self.element(named[name])
-                assert isinstance(index, Affine)
-                operands[name] = Element(buffer, index)
+    def uop(self, node: ast.Call) -> Uop:
+        options = ("src", "wgt", "op", "immediate", "reset", "overwrite")
+        named = self.named(node, ("dst",), options)
+        expected = [{"src", "wgt"}, {"src", "wgt", "overwrite"}, {"reset"}]
+        if "op" in named:
+            expected = [{"op", "src"}, {"op", "immediate"}]
+        if named.keys() - {"dst"} not in expected:
+            raise self.error(node, f"{ast.unparse(node)} is not a micro-op of the machine")
+        scopes = {"dst": "acc", "src": "acc" if "op" in named else "inp", "wgt": "wgt"}
+        elements: dict[str, Element] = {}
+        for name in scopes.keys() & named.keys():
+            buffer, index = self.element(named[name])
+            if buffer.scope != scopes[name]:
+                raise self.error(node, f"{name} is in {scopes[name]}, not in {buffer.scope}")
+            if not isinstance(index, Affine):
+                raise self.error(node, f"the index {index} of {name} is not affine")
+            elements[name] = Element(buffer, index)
         return Uop(
-            label=Label(operands["dst"].buffer.name),
-            reset="reset" in named,
-            overwrite="overwrite" in named,
-            alu=AluOp[self.word(named["op"])] if "op" in named else None,
-            immediate=ast.literal_eval(named["immediate"]) if "immediate" in named else None,
-            **operands,
+            elements["dst"],
+            Label(elements["dst"].buffer.name),
+            elements.get("src"),
+            elements.get("wgt"),
+            "reset" in named,
+            "overwrite" in named,
+            self.member(AluOp, named["op"]) if "op" in named else None,
+            self.number(named["immediate"]) if "immediate" in named else None,
         )
 
-    def buffer(self, node: ast.AST) -> NestBuffer:
-        found = self.names.get(self.word(node))
-        if not isinstance(found, NestBuffer):
-            raise self.error(node, f"{self.word(node)} is not a buffer")
+    def named(
+        self, call: ast.Call, needed: Sequence[str] = (), optional: Sequence[str] = ()
+    ) -> dict[str, ast.expr]:
+        """The named arguments of ``call``, of which none may be missing or unknown."""
+        found = keywords(call)
+        for name in needed:
+            if name not in found:
+                raise self.error(call, f"{called(call)} has no {name}")
+        for name in found:
+            if name not in (*needed, *optional):
+                raise self.error(call, f"{called(call)} does not take {name}")
         return found
 
-    def element(self, node: ast.expr) -> tuple[NestBuffer, Expr]:
-        """A buffer and the element in it that ``buffer + index`` names."""
-        terms: list[ast.expr] = []
-        signs: list[int] = []
-        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-            terms.append(node.right)
-            signs.append(1 if isinstance(node.op, ast.Add) else -1)
-            node = node.left
-        index: Expr = Affine({})
-        for term, sign in reversed(list(zip(terms, signs, strict=True))):
-            value = self.expr(term)
-            index = add(index, value) if sign > 0 else index - value
-        return self.buffer(node), index
-
-    # Expressions.
-
-    def expr(self, node: ast.expr, dtype: str = "int32") -> Expr:
-        """``node``; an integer by itself is of ``dtype``."""
-        match node:
-            case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
-                value = ast.literal_eval(node)
-                return Affine({}, value) if dtype == "int32" else const(value, dtype)
-            case ast.UnaryOp(op=ast.USub()):
-                return 0 - self.expr(node.operand, dtype)
-            case ast.Name():
-                var = self.names.get(node.id)
-                if not isinstance(var, Var):
-                    raise self.error(node, f"{node.id} is not a loop")
-                return Affine({var: 1})
-            case ast.Subscript():
-                buffer = self.buffer(node.value)
-                parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-                return Access(buffer, [self.expr(part) for part in parts])
-            case ast.BinOp():
-                left, right = self.pair(node.left, node.right, dtype)
-                return self.binary(_OPERATORS[type(node.op)], left, right)
-            case ast.Compare():
-                left, right = self.pair(node.left, node.comparators[0], dtype)
-                return Compare(_OPERATORS[type(node.ops[0])], left, right)
-            case ast.Call():
-                return self.function_of(node, dtype)
-        raise self.error(node, f"{ast.unparse(node)} is not an expression")
-
-    def binary(self, op: str, left: Expr, right: Expr) -> Expr:
-        match op:
-            case "+":
-                return left + right
-            case "-":
-                return left - right
-            case "*":
-                return left * right
-        return Binary(op, left, _as_const(right))
-
-    def pair(self, left: ast.expr, right: ast.expr, dtype: str) -> tuple[Expr, Expr]:
-        """Two sides of one dtype: that of the side that has one."""
-        for side in (left, right):
-            if not _is_constant(side):
-                dtype = self.expr(side, dtype).dtype
-                break
-        first, second = self.expr(left, dtype), self.expr(right, dtype)
-        if _has_data(first) or _has_data(second):
-            return _as_const(first), _as_const(second)
-        return first, second
-
-    def function_of(self, node: ast.Call, dtype: str) -> Expr:
-        name = _called(node)
-        match name:
-            case "min" | "max":
-                left, right = self.pair(node.args[0], node.args[1], dtype)
-                return (minimum if name == "min" else maximum)(left, right)
-            case "all":
-                return AllOf([self.expr(arg) for arg in node.args])
-            case "any":
-                return AnyOf([self.expr(arg) for arg in node.args])
-            case "requantize":
-                return Requantize(*map(self.expr, node.args))
-            case "if_then_else":
-                left, right = self.pair(node.args[1], node.args[2], dtype)
-                return Select(self.expr(node.args[0]), left, right)
-        dtype_interval(name)
-        return Cast(self.expr(node.args[0]), name)
+    def member(self, kind: type[_Member], node: ast.expr) -> _Member:
+        name = self.word(node)
+        if name not in kind.__members__:
+            names = ", ".join(kind.__members__)
+            raise self.error(node, f"{name} is none of {names}")
+        return kind[name]
 
 
-def _called(node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return node.func.id
-    return ""
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) or (
-        isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
-    )
-
-
-def _has_data(value: Expr) -> bool:
-    return not isinstance(value, Affine | Var | Const)
-
-
-def _as_const(value: Expr) -> Expr:
-    if isinstance(value, Affine) and not value.terms:
-        return Const(value.const, value.dtype)
-    return value
+def _first_line(node: ast.stmt) -> str:
+    return ast.unparse(node).splitlines()[0]

@@ -1,0 +1,68 @@
+"""What a loop nest is made of after each pass, for those that do not come from the pass before."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler.nest.ir import (
+    Allocate,
+    Assign,
+    Dma,
+    For,
+    Kernel,
+    LoopNest,
+    LoweringError,
+    Region,
+    Stmt,
+    Token,
+    Uop,
+    WaitForAlu,
+    walk,
+)
+
+from .pipeline import PASS_NAMES
+
+_REMOVED_BY = {"dma_copy": "copy_by_dma", "gemm": "tensorize_gemm", "alu": "map_to_alu"}
+
+
+def check_form(nest: LoopNest, after: str) -> None:
+    """Raises `LoweringError` for a statement that does not occur after the pass ``after``.
+
+    ``after`` is one of `PASS_NAMES`.
+    """
+    for part in walk(nest.body):
+        what, begin, end = _occurs(part)
+        if not PASS_NAMES.index(begin) <= PASS_NAMES.index(after) < _index(end):
+            raise LoweringError(
+                f"{nest.name} is not as {after} leaves it: {what} "
+                + (f"is there until {end}" if _index(end) <= _index(after) else f"comes by {begin}")
+            )
+
+
+def _index(name: str) -> int:
+    return PASS_NAMES.index(name) if name else len(PASS_NAMES)
+
+
+def _occurs(part: Stmt) -> tuple[str, str, str]:
+    """What ``part`` is, the pass that makes it, and the pass that removes it, if one does."""
+    match part:
+        case Region():
+            return f"with {part.kind}()", "infer_bounds", _REMOVED_BY[part.kind]
+        case For(kind="cthread"):
+            return "cthread", "infer_bounds", "interleave_threads"
+        case Assign():
+            return f"the assignment of {part.buffer.name}", "infer_bounds", "fold_loops"
+        case Dma():
+            return f"the transfer of {part.sram.name}", "copy_by_dma", ""
+        case Uop():
+            return "uop_push outside of an instruction", "tensorize_gemm", "fold_loops"
+        case Kernel():
+            kind = "push_gemm" if part.uop.alu is None else "push_alu"
+            return f"with {kind}()", "fold_loops", ""
+        case Allocate() if part.buffer.base is None:
+            return f"{part.buffer.name} without a base", "infer_bounds", "allocate_scratchpads"
+        case Allocate():
+            return f"the base of {part.buffer.name}", "allocate_scratchpads", ""
+        case WaitForAlu():
+            return "wait_for_alu", "mark_independent", ""
+        case Token():
+            return f"dep_{part.action}", "insert_tokens", ""
+    return "a loop", "infer_bounds", ""

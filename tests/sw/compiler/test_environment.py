@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, ConfigError
+from amaranth_vta.sw.compiler.environment import Environment, get_env
+
+
+def test_an_environment_is_had_by_name_by_file_and_by_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(PRESETS["tiny"].to_json())
+    for config in ("tiny", path, str(path), PRESETS["tiny"]):
+        env = Environment(config)
+        assert env.config == PRESETS["tiny"]
+        assert env.BLOCK_OUT == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("pinq", "pinq is neither a preset .*pynq-extended.* nor a file"),
+        (16, "of a Config, a preset's name or a file, not of 16"),
+        (None, "not of None"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(config: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Environment(config)
+
+
+def test_the_innermost_environment_is_current_and_pynq_without_one() -> None:
+    assert get_env().config == PRESETS["pynq"]
+    with Environment("tiny") as outer:
+        with Environment("tiny-extended") as inner:
+            assert get_env() is inner
+        assert get_env() is outer
+    assert get_env().config == PRESETS["pynq"]
