@@ -17,7 +17,7 @@ from amaranth_vta import te
 from amaranth_vta.sw.compiler.build import build
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 

@@ -78,7 +78,7 @@ def compare(
 
 def _step(network: Network, output: str) -> float:
     """The scale of an output that is dequantized, else 1."""
-    node = network.producers().get(output)
+    node = network.maker(output)
     if node is not None and node.operator == "DequantizeLinear":
         scale = network.constants.get(node.input(1))
         if scale is not None and scale.size == 1:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,71 +14,12 @@ from onnx import helper, numpy_helper
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
+from .nodes import Node, Nodes, renamed
+
 Array = npt.NDArray[Any]
 
 # Of a tensor that an operator makes which neither ONNX nor ONNX Runtime defines.
 _UNKNOWN = TensorType(np.dtype(np.void), None)
-
-
-@dataclass(frozen=True)
-class Node:
-    """One operator. An input that is left out is the empty name, as in ONNX."""
-
-    operator: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    domain: str = ""
-    # Tensors that graphs inside the attributes (of If, Loop, Scan) read from outside.
-    captured: tuple[str, ...] = ()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(name for name in (*self.inputs, *self.captured) if name)
-
-    def input(self, index: int) -> str:
-        """The name of an input, empty if it is left out."""
-        return self.inputs[index] if index < len(self.inputs) else ""
-
-    @classmethod
-    def from_onnx(cls, node: onnx.NodeProto, name: str) -> Node:
-        return cls(
-            operator=node.op_type,
-            name=name,
-            inputs=tuple(node.input),
-            outputs=tuple(node.output),
-            attributes={item.name: _attribute(item) for item in node.attribute},
-            domain="" if node.domain == "ai.onnx" else node.domain,
-            captured=tuple(sorted(_captured(node))),
-        )
-
-    def to_onnx(self) -> onnx.NodeProto:
-        return helper.make_node(
-            self.operator,
-            self.inputs,
-            self.outputs,
-            name=self.name,
-            domain=self.domain,
-            **self.attributes,
-        )
-
-
-def _attribute(attribute: onnx.AttributeProto) -> Any:
-    value = helper.get_attribute_value(attribute)
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _captured(node: onnx.NodeProto) -> set[str]:
-    found: set[str] = set()
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            known = {item.name for item in (*graph.input, *graph.initializer)}
-            for inner in graph.node:
-                found |= {name for name in inner.input if name and name not in known}
-                found |= _captured(inner) - known
-                known |= set(inner.output)
-    return found
 
 
 @dataclass
@@ -92,7 +33,7 @@ class Network:
     name: str
     inputs: list[str]
     outputs: list[str]
-    nodes: list[Node]
+    nodes: Nodes
     constants: dict[str, Array]
     types: dict[str, TensorType]
     opsets: dict[str, int]
@@ -116,9 +57,9 @@ class Network:
             name=graph.name,
             inputs=[item.name for item in graph.input if item.name not in constants],
             outputs=[item.name for item in graph.output],
-            nodes=[
+            nodes=Nodes(
                 Node.from_onnx(node, name) for node, name in zip(graph.node, names, strict=True)
-            ],
+            ),
             constants=constants,
             types=types,
             opsets={
@@ -159,15 +100,14 @@ class Network:
             name, helper.np_dtype_to_tensor_dtype(info.dtype), info.shape
         )
 
-    def producers(self) -> dict[str, Node]:
-        return {output: node for node in self.nodes for output in node.outputs if output}
+    def maker(self, name: str) -> Node | None:
+        """The node that makes a tensor; None for inputs and constants."""
+        return self.nodes.maker(name)
 
-    def consumers(self) -> dict[str, list[Node]]:
-        result: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for name in dict.fromkeys(node.reads):
-                result.setdefault(name, []).append(node)
-        return result
+    def only_reader(self, name: str) -> Node | None:
+        """The node that reads a tensor; None if several do, none does, or it is an output."""
+        readers = self.nodes.readers(name)
+        return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
     def add_constant(self, name: str, value: Array) -> str:
         """Adds a constant under a name like ``name``, and says which."""
@@ -178,48 +118,59 @@ class Network:
 
     def unused_name(self, name: str) -> str:
         """``name``, or that with a number behind it, such that no tensor has it."""
-        taken = self.types.keys() | {output for node in self.nodes for output in node.outputs}
         candidate, number = name, 2
-        while candidate in taken:
+        while candidate in self.types or self.maker(candidate) is not None:
             candidate, number = f"{name}_{number}", number + 1
         return candidate
 
     def drop_unused(self) -> None:
         """Removes operators and constants that no output needs."""
         needed = set(self.outputs)
-        kept = []
-        for node in reversed(self.nodes):
+        for node in reversed(list(self.nodes)):
             if needed.intersection(node.outputs):
                 needed.update(node.reads)
-                kept.append(node)
-        self.nodes = kept[::-1]
+            else:
+                self.nodes.remove(node)
         self.constants = {name: v for name, v in self.constants.items() if name in needed}
 
     def rename(self, old: str, new: str) -> None:
-        """Lets everything that reads ``old`` read ``new``."""
-        self.nodes = [
-            replace(node, inputs=tuple(new if name == old else name for name in node.inputs))
-            if old in node.inputs
-            else node
-            for node in self.nodes
-        ]
+        """Lets every node that has ``old`` as an input read ``new``."""
+        for node in self.nodes.readers(old):
+            self.nodes.replace(node, [renamed(node, old, new)])
 
     def sort(self) -> None:
-        """Puts the nodes in an order in which each comes after those whose results it reads."""
-        known = set(self.inputs) | set(self.constants)
-        waiting, ordered = self.nodes, []
-        while waiting:
-            later = []
-            for node in waiting:
-                if known.issuperset(node.reads):
-                    ordered.append(node)
-                    known.update(node.outputs)
-                else:
-                    later.append(node)
-            if len(later) == len(waiting):
-                raise ModelError(f"{later[0].name} waits for its own result")
-            waiting = later
-        self.nodes = ordered
+        """Puts the nodes in an order in which each comes after those whose results it reads.
+
+        Raises `ModelError` if there is none.
+        """
+        self.nodes = Nodes(_in_order(self.nodes))
+
+
+def _in_order(nodes: Nodes) -> list[Node]:
+    """As if the list were gone through again and again, each time taking what can be taken: a
+    node's round is that of the last of its makers, or the next if that stands behind it."""
+    listed = list(nodes)
+    position = {id(node): number for number, node in enumerate(listed)}
+    rounds: dict[int, int] = {}
+    for root in listed:
+        path = [root]
+        open_nodes = {id(root)}
+        while path:
+            node = path[-1]
+            makers = [maker for name in node.reads if (maker := nodes.maker(name)) is not None]
+            waits_for = next((maker for maker in makers if id(maker) not in rounds), None)
+            if waits_for is None:
+                at = position[id(node)]
+                rounds[id(node)] = max(
+                    (rounds[id(m)] + (position[id(m)] > at) for m in makers), default=0
+                )
+                open_nodes.discard(id(path.pop()))
+            elif id(waits_for) in open_nodes:
+                raise ModelError(f"{waits_for.name} waits for its own result")
+            else:
+                path.append(waits_for)
+                open_nodes.add(id(waits_for))
+    return sorted(listed, key=lambda node: rounds[id(node)])
 
 
 def tensor_type(info: onnx.ValueInfoProto) -> TensorType:
@@ -237,8 +188,10 @@ def _type_of(value: Array) -> TensorType:
 def _unique_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     """Names for messages and tables: the node's own, else its operator and first output."""
     names: list[str] = []
+    taken: set[str] = set()
     for node in nodes:
         output = node.output[0] if node.output else ""
         name = node.name or f"{node.op_type}_{output}"
-        names.append(name if name not in names else f"{name}_{output}")
+        names.append(f"{name}_{output}" if name in taken else name)
+        taken.add(names[-1])
     return names

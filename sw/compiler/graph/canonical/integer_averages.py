@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
-from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import INT8, Parameters, clipped, integer_limits, parameters_of, quantized_after
 
@@ -22,7 +23,7 @@ def fuse_average(network: Network, node: Node) -> bool:
     QuantizeLinear becomes QLinearConv, then Clip."""
     if node.domain or node.operator not in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
         return False
-    dequantize = network.producers().get(node.inputs[0])
+    dequantize = network.maker(node.inputs[0])
     data = parameters_of(network, dequantize, "DequantizeLinear")
     after = quantized_after(network, node.outputs[0])
     if data is None or dequantize is None or after is None or not data.per_tensor:
@@ -45,8 +46,7 @@ def fuse_average(network: Network, node: Node) -> bool:
             Node("Reshape", f"{node.name}_flat", (pooled, flat), (result,)),
         ]
     low, high = integer_limits(network, clamps, out)
-    position = network.nodes.index(quantize)
-    network.nodes[position : position + 1] = clipped(network, made, out, low, high)
+    network.nodes.replace(quantize, clipped(network, made, out, low, high))
     for gone in (node, *clamps):
         network.nodes.remove(gone)
     return True

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.network import Array, Network, Node
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import (
     INT8,
@@ -14,7 +15,6 @@ from .quantization import (
     clipped,
     integer_limits,
     is_clamp,
-    only_reader,
     parameters_of,
 )
 
@@ -41,24 +41,21 @@ def fuse_product(network: Network, node: Node) -> bool:
     made = _integer_nodes(network, anchor)
     if made is None:
         return False
-    position = network.nodes.index(anchor.quantize)
-    network.nodes[position : position + 1] = made
-    gone = {id(item) for item in anchor.absorbed}
-    network.nodes = [item for item in network.nodes if id(item) not in gone]
+    network.nodes.replace(anchor.quantize, made)
+    for absorbed in anchor.absorbed:
+        network.nodes.remove(absorbed)
     return True
 
 
 def _anchor(network: Network, node: Node) -> _Anchor | None:
     if node.operator not in ("Conv", "Gemm", "MatMul") or node.domain:
         return None
-    producers = network.producers()
-    data, weight = (producers.get(node.input(index)) for index in (0, 1))
+    data, weight = (network.maker(node.input(index)) for index in (0, 1))
     if data is None or weight is None:
         return None
     absorbed, bias, last = [node], node.input(2), node
     clamps: list[Node] = []
-    while only_reader(network, last.outputs[0]):
-        (reader,) = network.consumers()[last.outputs[0]]
+    while (reader := network.only_reader(last.outputs[0])) is not None:
         if reader.operator == "QuantizeLinear" and reader.inputs[0] == last.outputs[0]:
             return _Anchor(node, data, weight, bias, clamps, reader, absorbed)
         if reader.operator == "Add" and node.operator == "MatMul" and last is node:
@@ -195,7 +192,7 @@ def _integer_bias(
     if not name:
         return np.zeros(channels, np.int32)
     scale = (np.float32(data.scale.item()) * weight.scale).reshape(-1)
-    node = network.producers().get(name)
+    node = network.maker(name)
     if node is not None:
         parameters = parameters_of(network, node, "DequantizeLinear")
         values = network.constants.get(node.inputs[0])
@@ -228,7 +225,7 @@ def match_weights(network: Network, node: Node) -> bool:
     inputs = list(node.inputs)
     for index, moved in zip((3, 5), _like_data(weight, zero, data.dtype), strict=True):
         inputs[index] = network.add_constant(f"{inputs[index]}_uint8", moved)
-    network.nodes[network.nodes.index(node)] = replace(node, inputs=tuple(inputs))
+    network.nodes.replace(node, [replace(node, inputs=tuple(inputs))])
     return True
 
 

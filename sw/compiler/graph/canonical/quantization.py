@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.network import Array, Network, Node
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 
 INT8 = (np.dtype(np.int8), np.dtype(np.uint8))
 
@@ -84,8 +85,7 @@ def _constant(network: Network, name: str, otherwise: float) -> float:
 def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Parameters] | None:
     """Clamps and the QuantizeLinear of a whole tensor to 8 bits that alone read ``name``."""
     clamps: list[Node] = []
-    while only_reader(network, name):
-        (reader,) = network.consumers()[name]
+    while (reader := network.only_reader(name)) is not None:
         out = parameters_of(network, reader, "QuantizeLinear")
         if out is not None and reader.inputs[0] == name:
             known = out.per_tensor and out.zero.dtype in INT8
@@ -95,10 +95,6 @@ def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Para
         clamps.append(reader)
         name = reader.outputs[0]
     return None
-
-
-def only_reader(network: Network, name: str) -> bool:
-    return name not in network.outputs and len(network.consumers().get(name, [])) == 1
 
 
 def clip_node(

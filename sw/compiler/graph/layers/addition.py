@@ -9,7 +9,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import integer_limits
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.residual_add import (

@@ -11,7 +11,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere
 from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, Quantized
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType

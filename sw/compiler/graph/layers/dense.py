@@ -8,7 +8,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, id
 from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import pack_weights
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor

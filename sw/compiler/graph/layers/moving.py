@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.concatenate import (
     Concatenate,
     concatenate,

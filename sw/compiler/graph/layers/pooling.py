@@ -8,7 +8,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, id
 from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2d,
     average_pool2d,

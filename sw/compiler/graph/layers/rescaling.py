@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.rescale import RescaleTensor, byte_constants, rescale
@@ -42,11 +42,12 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
     network, name = tensors.network, node.inputs[0]
     out = parameters_of(network, node, "QuantizeLinear")
     clamps: list[Node] = []
-    producers = network.producers()
-    while name in producers and is_clamp(network, producers[name]):
-        clamps.insert(0, producers[name])
-        name = clamps[0].inputs[0]
-    if out is None or not out.per_tensor or producers.get(name) is None:
+    maker = network.maker(name)
+    while maker is not None and is_clamp(network, maker):
+        clamps.insert(0, maker)
+        name = maker.inputs[0]
+        maker = network.maker(name)
+    if out is None or not out.per_tensor or maker is None:
         raise NotHere("float tensors are the host's")
     try:
         source, scale = dequantized(network, name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
@@ -139,27 +139,25 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _fold_constants(network: Network) -> None:
-    while True:
-        ready = [node for node in network.nodes if _is_constant(node, network)]
-        if not ready:
-            return
-        wanted = [name for node in ready for name in node.outputs if name]
-        # All in one session: each reads true constants only, so the order does not matter.
-        for name in wanted:
-            network.types.setdefault(name, TensorType(np.dtype(np.float32), None))
-        values = exact_session(network.part(ready, [], wanted).SerializeToString()).run(None, {})
-        for name, value in zip(wanted, values, strict=True):
-            network.constants[name] = value
-            network.types[name] = TensorType(value.dtype, value.shape)
-        network.nodes = [node for node in network.nodes if node not in ready]
+    known = set(network.constants)
+    ready: list[Node] = []
+    for node in network.nodes:
+        if _is_constant(node, known):
+            known.update(node.outputs)
+            ready.append(node)
+    if not ready:
+        return
+    wanted = [name for node in ready for name in node.outputs if name]
+    values = exact_session(network.part(ready, [], wanted).SerializeToString()).run(None, {})
+    for name, value in zip(wanted, values, strict=True):
+        network.constants[name] = value
+        network.types[name] = TensorType(value.dtype, value.shape)
+    for node in ready:
+        network.nodes.remove(node)
 
 
-def _is_constant(node: Node, network: Network) -> bool:
-    return (
-        node.operator not in _KEPT | _RANDOM
-        and not node.domain
-        and all(name in network.constants for name in node.reads)
-    )
+def _is_constant(node: Node, known: set[str]) -> bool:
+    return node.operator not in _KEPT | _RANDOM and not node.domain and known.issuperset(node.reads)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,7 +16,8 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, N
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
-from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 

@@ -8,7 +8,7 @@ from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image

@@ -12,7 +12,7 @@ from .layer import NotHere
 
 def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     """What a float tensor is dequantized from, and how. Raises `NotHere` if it is not."""
-    producer = network.producers().get(name)
+    producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
     if producer is None or parameters is None or not parameters.per_tensor:
         raise NotHere(f"its operand {name} is in float")

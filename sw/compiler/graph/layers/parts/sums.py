@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     PerChannelScale,
     Requantization,

@@ -10,7 +10,8 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.graph.network import Network, Node
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 
@@ -41,7 +42,6 @@ class Tensors:
         self.images: dict[str, Image] = {}
         self.results: set[str] = set()
         self.absorbed: set[str] = set()
-        self._consumers = network.consumers()
         self._ranges: dict[str, Range] = {}
 
     def note(self, layer: Layer) -> None:
@@ -142,11 +142,8 @@ class Tensors:
 
     def clip_after(self, result: str) -> tuple[Range, tuple[Node, ...]]:
         """What a Clip leaves that alone reads ``result``, and that node."""
-        readers = self._consumers.get(result, [])
-        if len(readers) == 1 and result not in self.network.outputs:
-            (reader,) = readers
-            if reader.operator == "Clip" and not reader.domain and reader.inputs[0] == result:
-                limits = self.clip_limits(reader)
-                if limits is not None:
-                    return limits, (reader,)
-        return INT8, ()
+        reader = self.network.only_reader(result)
+        if reader is None or reader.operator != "Clip" or reader.domain:
+            return INT8, ()
+        limits = self.clip_limits(reader) if reader.inputs[0] == result else None
+        return (INT8, ()) if limits is None else (limits, (reader,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth_vta.sw.compiler.graph.network import Node
+from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 

@@ -1,0 +1,130 @@
+"""Rules of the canonical form for operators that only move or choose elements.
+
+These commute with quantization, which is monotone and the same for every element: they pass from
+float tensors to the integers on either side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+
+from .quantization import INT8, parameters_of
+
+_MOVES = frozenset(
+    {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
+
+
+def sink_dequantize(network: Network, node: Node) -> bool:
+    """DequantizeLinear → move becomes move → DequantizeLinear."""
+    if not _is_move(node) or len(node.outputs) != 1:
+        return False
+    dequantize = network.maker(node.inputs[0])
+    parameters = parameters_of(network, dequantize, "DequantizeLinear")
+    if dequantize is None or parameters is None or not parameters.per_tensor:
+        return False
+    if parameters.zero.dtype not in INT8:
+        return False
+    moved = network.unused_name(f"{node.outputs[0]}_integer")
+    network.types[moved] = replace(network.types[node.outputs[0]], dtype=parameters.zero.dtype)
+    network.nodes.replace(
+        node,
+        [
+            replace(node, inputs=(dequantize.inputs[0], *node.inputs[1:]), outputs=(moved,)),
+            replace(
+                dequantize,
+                name=f"{node.name}_dequantize",
+                inputs=(moved, *dequantize.inputs[1:]),
+                outputs=node.outputs,
+            ),
+        ],
+    )
+    return True
+
+
+def hoist_quantize(network: Network, node: Node) -> bool:
+    """Move → QuantizeLinear becomes QuantizeLinear → move."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    move = network.maker(node.inputs[0]) if parameters else None
+    if parameters is None or move is None or not _is_move(move):
+        return False
+    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+        return False
+    if len(move.outputs) != 1 or network.only_reader(move.outputs[0]) is None:
+        return False
+    quantized = network.unused_name(f"{move.inputs[0]}_integer")
+    network.types[quantized] = replace(network.types[move.inputs[0]], dtype=parameters.zero.dtype)
+    network.nodes.replace(
+        node, [replace(move, inputs=(quantized, *move.inputs[1:]), outputs=node.outputs)]
+    )
+    network.nodes.replace(
+        move, [replace(node, inputs=(move.inputs[0], *node.inputs[1:]), outputs=(quantized,))]
+    )
+    return True
+
+
+def hoist_over_concatenation(network: Network, node: Node) -> bool:
+    """Concat → QuantizeLinear becomes QuantizeLinear of each operand → Concat."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    concat = network.maker(node.inputs[0]) if parameters else None
+    if parameters is None or concat is None or concat.operator != "Concat" or concat.domain:
+        return False
+    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+        return False
+    if network.only_reader(concat.outputs[0]) is None:
+        return False
+    operands = []
+    for number, name in enumerate(concat.inputs):
+        operands.append(network.unused_name(f"{node.name}_{number}_integer"))
+        network.types[operands[-1]] = replace(network.types[name], dtype=parameters.zero.dtype)
+    network.nodes.replace(node, [replace(concat, inputs=tuple(operands), outputs=node.outputs)])
+    network.nodes.replace(
+        concat,
+        [
+            replace(node, name=operand, inputs=(name, *node.inputs[1:]), outputs=(operand,))
+            for name, operand in zip(concat.inputs, operands, strict=True)
+        ],
+    )
+    return True
+
+
+def hoist_over_padding(network: Network, node: Node) -> bool:
+    """Pad with a constant → QuantizeLinear becomes QuantizeLinear → Pad."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    pad = network.maker(node.inputs[0]) if parameters else None
+    if parameters is None or pad is None or pad.operator != "Pad" or pad.domain:
+        return False
+    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+        return False
+    if pad.attributes.get("mode", "constant") != "constant" or pad.input(3):
+        return False
+    if network.only_reader(pad.outputs[0]) is None:
+        return False
+    value = 0.0
+    if pad.input(2):
+        if pad.input(2) not in network.constants:
+            return False
+        value = network.constants[pad.input(2)].item()
+    held = np.array(parameters.quantize(value), parameters.zero.dtype)
+    quantized = network.unused_name(f"{pad.inputs[0]}_integer")
+    network.types[quantized] = replace(network.types[pad.inputs[0]], dtype=parameters.zero.dtype)
+    constant = network.add_constant(f"{pad.name}_value", held)
+    network.nodes.replace(
+        node, [replace(pad, inputs=(quantized, pad.inputs[1], constant), outputs=node.outputs)]
+    )
+    network.nodes.replace(
+        pad, [replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), outputs=(quantized,))]
+    )
+    return True
+
+
+def _is_move(node: Node) -> bool:
+    if node.operator == "Resize" and not node.domain:
+        crop = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        return node.attributes.get("mode", "nearest") == "nearest" and not crop
+    return node.operator in _MOVES and not node.domain
