@@ -41,14 +41,15 @@ class Parameters:
 
 
 def parameters_of(network: Network, node: Node | None, operator: str) -> Parameters | None:
-    """Those of ``node`` if it is the ``operator`` asked for and they are constant float32."""
+    """Those of ``node`` if it is the ``operator`` asked for and its scale is constant, float32
+    and finite."""
     if node is None or node.operator != operator or node.domain:
         return None
     if node.attributes.get("block_size") or node.input(1) not in network.constants:
         return None
     scale = network.constants[node.input(1)]
     integer = node.outputs[0] if operator == "QuantizeLinear" else node.inputs[0]
-    if integer not in network.types or scale.dtype != np.float32:
+    if integer not in network.types or scale.dtype != np.float32 or not np.isfinite(scale).all():
         return None
     dtype = network.types[integer].dtype
     zero = np.zeros(scale.shape, dtype)
