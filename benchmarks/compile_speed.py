@@ -5,20 +5,14 @@
 Residual networks of small layers, so that the graph is what takes time, without and with operators
 of the host between the layers. Processor time of one process, warm: a small network is compiled
 first. The last column is the time per node, relative to the smallest network of its kind: 1.0 all
-the way down is linear. Then ResNet-18: compiled, read from the cache, and by a whole ``vta run``.
+the way down is linear. Then ResNet-18.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import onnx
