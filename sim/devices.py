@@ -54,6 +54,13 @@ def open_device(
     return SkippingDevice(device, skip)
 
 
+def close_device(device: Device) -> None:
+    """Gives back what ``device`` holds, and completes the file of its waves."""
+    close = getattr(device, "close", None)
+    if close is not None:
+        close()
+
+
 def _open(
     name: str,
     config: Config,

@@ -105,7 +105,7 @@ def _measure(
     )
     watched = WatchedDevice(device)
     if timeline is not None:
-        timeline.label = row.name
+        timeline.begin(row.name)
 
     def run(machine: Device) -> tuple[RunResult, Array]:
         runtime = Runtime(machine)

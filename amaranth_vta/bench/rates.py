@@ -72,7 +72,7 @@ def _measure(
     works, counters = [], []
     for repeats in _REPEATS:
         if timeline is not None:
-            timeline.label = f"{kind} {case.name}, {repeats} times"
+            timeline.begin(f"{kind} {case.name}, {repeats} times")
         image = _image(case, config, repeats)
         memories = []
         for device in (

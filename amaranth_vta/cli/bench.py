@@ -1,24 +1,26 @@
-"""``vta bench``: how near the machine comes to what its configuration allows."""
+"""``vta bench``: how close the machine comes to what its configuration allows."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.sim.devices import DEVICES
+from amaranth_vta.hw.config import Config
+from amaranth_vta.report.cycles_table import cycles_table
 from amaranth_vta.sw.runtime.counters import Spent
 
-from .cycles import SKIPPED, show_cycles
-from .options import ConfigType, DramType, json_option, skip_option, trace_option
+from .options import SKIPPED, DeviceChoice, config_option, device_options, json_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building
+from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
     from amaranth_vta.bench.measurement import Measurement
+    from amaranth_vta.sim.trace.perfetto import Timeline
 
 # As in bench.rates, which is loaded when it is needed.
 _RATES = ("gemm", "alu", "load", "store")
@@ -27,27 +29,8 @@ _LAYERS = "resnet18-layers"
 
 @click.command()
 @click.argument("name", type=click.Choice((*_RATES, _LAYERS)))
-@click.option(
-    "--config",
-    type=ConfigType(),
-    default=DEFAULT,
-    show_default=True,
-    help="The machine: a preset, or a file in the form of vta_config.json.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(DEVICES),
-    default="rtl",
-    show_default=True,
-    help="What runs it; the functional model has no cycles, and only compares results.",
-)
-@click.option(
-    "--dram",
-    type=DramType(),
-    default="ddr",
-    show_default=True,
-    help="How the memory answers; what a rate is measured against depends on it.",
-)
+@config_option
+@device_options("rtl", "ddr")
 @click.option(
     "--schedules",
     type=click.Choice(("default", "by-hand")),
@@ -60,35 +43,24 @@ _LAYERS = "resnet18-layers"
     is_flag=True,
     help="Print which schedules the compiler considers for resnet18-layers, and run nothing.",
 )
-@trace_option
-@skip_option
 @json_option
 def bench(
     name: str,
     config: Config,
-    device: str,
-    dram: str,
+    device: DeviceChoice,
     schedules: str,
     explain: bool,
-    trace_path: str | None,
-    skip: str | None,
     json_path: str | None,
 ) -> int:
-    """Measure NAME and print it beside what no machine of the configuration can beat.
+    """Measure NAME and print it with the bound that no machine of the configuration can beat.
 
     gemm, alu, load and store are rates in the steady state; resnet18-layers are the convolutions
     of ResNet-18, from launch to done. All results are compared with the functional model; a
     difference is exit code 1.
     """
-    from amaranth_vta.bench.layers import explanations, measure_layers
-    from amaranth_vta.bench.rates import measure_rates
-    from amaranth_vta.bench.resnet18 import rows
-    from amaranth_vta.sim.trace.perfetto import Timeline
+    from amaranth_vta.bench.layers import explanations
 
-    by_hand = schedules == "by-hand"
-    if name == _LAYERS and not rows(config):
-        raise click.UsageError("the layers are in tiles of 16 channels, for pynq-extended")
-    if name != _LAYERS and (explain or by_hand):
+    if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
     if explain:
         for layer, table in explanations(config):
@@ -96,38 +68,48 @@ def bench(
         return DONE
     started = time.perf_counter()
     found: list[Measurement] = []
-    timeline = None if trace_path is None else Timeline()
     with Outputs() as outputs:
-        outputs.reserve("--trace", trace_path)
         outputs.reserve("--json", json_path)
-        click.echo(_line("", "MACs", "cycles", "bound", "of bound", "target"))
-        with building() as progress:
-            if name == _LAYERS:
-                measurements = measure_layers(
-                    config, device, dram, progress, timeline, skip, by_hand
-                )
-            else:
-                measurements = measure_rates(name, config, device, dram, progress, timeline, skip)
-            for item in measurements:
-                found.append(item)
-                click.echo(_row(item))
-        if timeline is not None:
-            outputs.save("--trace", timeline.write)
-        report = summary(found, config, device, time.perf_counter() - started, skip)
-        outputs.save_json("--json", report)
-    show_cycles(
-        [
-            Spent(f"{item.operator} {item.name}", item.counters)
-            for item in found
-            if item.cycles is not None
-        ]
-    )
+        timeline = reserve_trace(outputs, device.trace)
+        outputs.say(_line("", "MACs", "cycles", "bound", "of bound", "target"))
+        for item in _measure(name, config, device, timeline, schedules == "by-hand"):
+            found.append(item)
+            outputs.say(_row(item))
+        save_trace(outputs, device.trace, timeline)
+        seconds = time.perf_counter() - started
+        outputs.save_json("--json", summary(found, config, device.name, seconds, device.skip))
+    return _conclude(outputs, found, device.skip)
+
+
+def _measure(
+    name: str, config: Config, device: DeviceChoice, timeline: Timeline | None, by_hand: bool
+) -> Iterator[Measurement]:
+    from amaranth_vta.bench.layers import measure_layers
+    from amaranth_vta.bench.rates import measure_rates
+
+    with building() as progress:
+        common = (device.name, device.dram, progress, timeline, device.skip)
+        if name == _LAYERS:
+            yield from measure_layers(config, *common, by_hand)
+        else:
+            yield from measure_rates(name, config, *common)
+
+
+def _conclude(outputs: Outputs, found: list[Measurement], skip: str | None) -> int:
+    """Says where the cycles went and whether the results are right; gives the exit code."""
+    spent = [
+        Spent(f"{item.operator} {item.name}", item.counters)
+        for item in found
+        if item.cycles is not None
+    ]
+    if spent:
+        outputs.say("\n" + cycles_table(spent, "per measurement", outputs.text_width))
     if skip is not None:
-        click.echo(SKIPPED.format(skip))
+        outputs.say(SKIPPED.format(skip))
         return DONE
     mismatches = sum(item.mismatches for item in found)
     if mismatches:
-        click.echo(f"{mismatches:,} elements differ from those of the functional model")
+        outputs.say(f"{mismatches:,} elements differ from those of the functional model")
     return WRONG_RESULT if mismatches else DONE
 
 

@@ -17,9 +17,10 @@ from .outputs import Outputs
     "--output",
     type=click.Path(),
     metavar="FILE",
-    help="Where to; standard output if not given.",
+    default="-",
+    help="The file to write; standard output if not given.",
 )
-def header(config: Config, output: str | None) -> None:
+def header(config: Config, output: str) -> None:
     """Write a C header for drivers of the machine.
 
     It has the offsets of all registers, the numbers of all opcodes, memories and causes, and where
@@ -30,6 +31,4 @@ def header(config: Config, output: str | None) -> None:
     with Outputs() as outputs:
         outputs.reserve("-o", output)
         text = text_of(config)
-        if output is None:
-            click.echo(text, nl=False)
         outputs.save("-o", lambda file: file.write(text.encode()))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import click
@@ -33,6 +36,66 @@ class DramType(click.ParamType):
         return str(value)
 
 
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Which device runs something, and what is recorded of it."""
+
+    name: str
+    dram: str
+    trace: str | None
+    skip: str | None
+
+
+def device_options(
+    device: str = "functional", dram: str = "ideal"
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The options of a `DeviceChoice`, which the command gets as ``device``."""
+    options = (
+        click.option(
+            "--device",
+            type=click.Choice(DEVICES),
+            default=device,
+            show_default=True,
+            help="What runs it. The functional model is fast and has no cycles; rtl is the design "
+            "in Verilator, pysim the design in Python.",
+        ),
+        click.option(
+            "--dram",
+            type=DramType(),
+            default=dram,
+            show_default=True,
+            help="How the memory answers. It makes no difference to the functional model.",
+        ),
+        click.option(
+            "--trace",
+            type=click.Path(),
+            metavar="FILE",
+            help="Write a timeline of the modules, which ui.perfetto.dev opens; compressed if FILE "
+            "ends in .gz.",
+        ),
+        click.option(
+            "--skip",
+            type=click.Choice(PARTS),
+            help="Let a part of the machine do nothing but its tokens, to see what it costs; "
+            "results are wrong then.",
+        ),
+    )
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def with_device(
+            *args: Any, device: str, dram: str, trace: str | None, skip: str | None, **kwargs: Any
+        ) -> int:
+            return command(*args, device=DeviceChoice(device, dram, trace, skip), **kwargs)
+
+        decorated: Callable[..., int] = with_device
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
 config_option = click.option(
     "--config",
     type=ConfigType(),
@@ -40,32 +103,8 @@ config_option = click.option(
     show_default=True,
     help="The machine: a preset, or a file in the form of vta_config.json.",
 )
-device_option = click.option(
-    "--device",
-    type=click.Choice(DEVICES),
-    default="functional",
-    show_default=True,
-    help="What runs it: the fast model, the design in Verilator, or the design in Python.",
-)
-dram_option = click.option(
-    "--dram",
-    type=DramType(),
-    default="ideal",
-    show_default=True,
-    help="How the memory answers. The functional model has no clock, so it makes no difference.",
-)
-trace_option = click.option(
-    "--trace",
-    "trace_path",
-    type=click.Path(),
-    metavar="FILE",
-    help="Write a timeline of the modules, as JSON that ui.perfetto.dev opens.",
-)
-skip_option = click.option(
-    "--skip",
-    type=click.Choice(PARTS),
-    help="Let a part of the machine do nothing but its tokens, to see what it costs; results are "
-    "wrong then.",
+waves_option = click.option(
+    "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
 )
 images_option = click.option(
     "--images",
@@ -78,6 +117,9 @@ json_option = click.option(
     "--json",
     "json_path",
     type=click.Path(),
-    metavar="FILE",
-    help="Write what was measured as JSON, also after a fault.",
+    metavar="FILE|-",
+    help="Write what was measured as JSON, also after a fault; - is standard output, and the text "
+    "then goes to standard error.",
 )
+# What is said of a run with --skip.
+SKIPPED = "{} did nothing but its tokens (--skip): the results are wrong and were not compared"

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import click
+
+_STDOUT = "-"
 
 
 class OutputError(click.ClickException):
@@ -25,10 +28,24 @@ class Outputs:
     `reserve` opens a file beside each path, so that a path that cannot be written is found before
     the work and not after it; `save` fills it and puts it in its place. What was not saved when
     the block ends leaves nothing behind.
+
+    A path of ``-`` is standard output. Then `say` writes to standard error, so that nothing else
+    gets in between.
     """
 
     def __init__(self) -> None:
-        self._files: dict[str, _Output | _Folder] = {}
+        self._files: dict[str, _Output | _StandardOutput | _Folder] = {}
+        self._stdout_is_taken = False
+
+    @property
+    def text_width(self) -> int | None:
+        """The columns of the terminal that `say` writes to, None if it is none."""
+        stream = sys.stderr if self._stdout_is_taken else sys.stdout
+        return shutil.get_terminal_size().columns if stream.isatty() else None
+
+    def say(self, text: str) -> None:
+        """Prints a line for the user."""
+        click.echo(text, err=self._stdout_is_taken)
 
     def __enter__(self) -> Self:
         return self
@@ -50,18 +67,19 @@ class Outputs:
         """
         if path is None:
             return None
-        output = _Output(option, path)
+        output = _StandardOutput(option) if path == _STDOUT else _Output(option, path)
         for other in self._files.values():
             if other.target == output.target:
                 output.discard()
                 raise OutputError(f"{other.option} and {option} name the same file, {path}")
         self._files[option] = output
+        self._stdout_is_taken |= path == _STDOUT
         return output.part
 
     def save(self, option: str, write: Callable[[IO[bytes]], object] | None = None) -> None:
         """``write`` fills the file of ``option``, if that was given; without it, it is filled."""
         output = self._files.pop(option, None)
-        if isinstance(output, _Output):
+        if isinstance(output, _Output | _StandardOutput):
             output.save(write)
 
     def reserve_folder(self, option: str, path: str | None, replaced: str) -> None:
@@ -121,6 +139,24 @@ class _Output:
 
     def _problem(self, reason: str | None) -> OutputError:
         return OutputError(f"{self.option} {self._path} cannot be written: {reason}")
+
+
+class _StandardOutput:
+    def __init__(self, option: str) -> None:
+        self.option = option
+        self.target = Path(_STDOUT)
+        # For what writes its file itself.
+        self.part = Path("/dev/stdout")
+
+    def save(self, write: Callable[[IO[bytes]], object] | None) -> None:
+        if write is not None:
+            sys.stdout.flush()
+            stream = click.get_binary_stream("stdout")
+            write(stream)
+            stream.flush()
+
+    def discard(self) -> None:
+        pass
 
 
 class _Folder:

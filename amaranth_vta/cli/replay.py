@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cycles import SKIPPED
-from .options import device_option, dram_option, json_option, skip_option, trace_option
+from .options import SKIPPED, DeviceChoice, device_options, json_option, waves_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT, MachineFault
 from .progress import building
+from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
     from amaranth_vta.sim.programs.image import ProgramImage
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("image", type=click.Path())
-@device_option
-@dram_option
+@device_options()
 @click.option(
     "--outputs",
     "outputs_path",
@@ -30,16 +29,13 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write `dram` after the run as .npz, also after a fault.",
 )
-@trace_option
-@skip_option
+@waves_option
 @json_option
 def replay(
     image: str,
-    device: str,
-    dram: str,
+    device: DeviceChoice,
     outputs_path: str | None,
-    trace_path: str | None,
-    skip: str | None,
+    waves: str | None,
     json_path: str | None,
 ) -> int:
     """Run the program of IMAGE.npz on a fresh machine of its configuration.
@@ -49,48 +45,47 @@ def replay(
     """
     import numpy as np
 
-    from amaranth_vta.sim.devices import open_device
+    from amaranth_vta.sim.devices import close_device, open_device
     from amaranth_vta.sim.programs.image import ProgramImage
-    from amaranth_vta.sim.trace.perfetto import Timeline
     from amaranth_vta.sw.runtime.work import work
 
     started = time.perf_counter()
     program = ProgramImage.load(image)
-    timeline = None if trace_path is None else Timeline()
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
-        outputs.reserve("--trace", trace_path)
         outputs.reserve("--json", json_path)
+        timeline = reserve_trace(outputs, device.trace)
         with building() as progress:
             machine = open_device(
-                device,
+                device.name,
                 program.config,
                 program.dram.size,
-                dram=dram,
+                dram=device.dram,
+                waves=outputs.reserve("--waves", waves),
                 timeline=timeline,
-                skip=skip,
+                skip=device.skip,
                 progress=progress,
             )
         machine.write(0, program.dram)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(0, program.dram.size)
+        close_device(machine)  # which completes the waves
         mismatches = None
-        if program.expected is not None and result.fault is None and skip is None:
+        if program.expected is not None and result.fault is None and device.skip is None:
             mismatches = int(np.count_nonzero(after != program.expected))
         words = program.instruction_bits()
-        report = measured(
-            result, work(program.config, words), mismatches, time.perf_counter() - started
-        )
-        report["skipped"] = skip
+        asked = work(program.config, words)
+        report = measured(result, asked, mismatches, time.perf_counter() - started)
+        report["skipped"] = device.skip
         outputs.save("--outputs", lambda file: np.savez(file, dram=after))
-        if timeline is not None:
-            outputs.save("--trace", timeline.write)
+        outputs.save("--waves")
+        save_trace(outputs, device.trace, timeline)
         outputs.save_json("--json", report)
     if result.fault is not None:
         raise MachineFault(f"{image}: {_fault_text(program, words, result)}")
-    click.echo(f"{image} on {device}: {_summary(result, report)}")
-    if skip is not None:
-        click.echo(SKIPPED.format(skip))
+    outputs.say(f"{image} on {device.name}: {_summary(result, report)}")
+    if device.skip is not None:
+        outputs.say(SKIPPED.format(device.skip))
     return WRONG_RESULT if mismatches else DONE
 
 

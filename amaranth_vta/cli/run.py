@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,23 +12,24 @@ import click
 
 from amaranth_vta.hw.config import Config
 
-from .cycles import SKIPPED, show_cycles
 from .explain import explanation
 from .options import (
+    SKIPPED,
+    DeviceChoice,
     config_option,
-    device_option,
-    dram_option,
+    device_options,
     images_option,
     json_option,
-    skip_option,
-    trace_option,
+    waves_option,
 )
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building
+from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
     from amaranth_vta.session import CheckReport, Session
+    from amaranth_vta.sim.trace.perfetto import Timeline
 
 Arrays = dict[str, Any]
 # Differences that a comparison lists.
@@ -37,8 +39,7 @@ _MOST_FREQUENT = 8
 @click.command()
 @click.argument("model", type=click.Path(), metavar="MODEL.onnx|FILE")
 @config_option
-@device_option
-@dram_option
+@device_options()
 @images_option
 @click.option(
     "--inputs",
@@ -58,11 +59,12 @@ _MOST_FREQUENT = 8
     "--check", is_flag=True, help="Compare with ONNX Runtime; a difference is exit code 1."
 )
 @click.option(
-    "--explain", is_flag=True, help="Print what became of each operator, loop nests included."
+    "--explain",
+    is_flag=True,
+    help="Print what became of each operator, loop nests included, and one line for each in the "
+    "table.",
 )
-@click.option(
-    "--waves", type=click.Path(), metavar="FILE", help="Write all signals of the run as VCD."
-)
+@waves_option
 @click.option(
     "--report",
     "report_path",
@@ -70,14 +72,11 @@ _MOST_FREQUENT = 8
     metavar="DIR",
     help="Write a page with tables and a chart of where the cycles went, and all numbers.",
 )
-@trace_option
-@skip_option
 @json_option
 def run(
     model: str,
     config: Config,
-    device: str,
-    dram: str,
+    device: DeviceChoice,
     images: int | None,
     inputs_path: str | None,
     outputs_path: str | None,
@@ -85,93 +84,146 @@ def run(
     explain: bool,
     waves: str | None,
     report_path: str | None,
-    trace_path: str | None,
-    skip: str | None,
     json_path: str | None,
 ) -> int:
     """Run the quantized network of MODEL.onnx, or of a FILE that `vta compile` wrote.
 
-    Prints a table of the network's layers: where each ran, its MACs, its cycles, and what share
-    of the machine's MACs a cycle it used; on a device with a clock a second one says where the
-    cycles went. What does not fit the machine runs on the host, by ONNX Runtime.
+    Prints a table of the network's layers: where each ran, its MACs, its cycles, and its share of
+    the machine's MACs per cycle; on a device with a clock a second one says where the cycles went.
+    What does not fit the machine runs on the host, by ONNX Runtime.
     """
-    import numpy as np
+    from amaranth_vta.report import PAGE
 
-    from amaranth_vta.report import PAGE, TIMELINE, report_files
-    from amaranth_vta.session import Session
-    from amaranth_vta.sim.trace.perfetto import Timeline
-    from amaranth_vta.sw.runtime.archive import is_archive
-    from amaranth_vta.sw.runtime.runtime import RuntimeFault
-
-    is_compiled = is_archive(model)
-    if is_compiled and (check or explain):
-        option = "--check" if check else "--explain"
-        raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
-    if is_compiled and images is not None:
-        raise click.UsageError(f"--images is for `vta compile`; {model} is compiled")
-    if check and skip is not None:
-        raise click.UsageError("--check compares results, which are wrong with --skip")
-    reports_time = report_path is not None and device != "functional"
-    timeline = Timeline() if trace_path is not None or reports_time else None
+    _refuse_contradictions(model, images, check, explain, device.skip)
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
-        outputs.reserve("--trace", trace_path)
         outputs.reserve_folder("--report", report_path, PAGE)
+        timeline = _timeline(outputs, device, report_path)
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
-        with building() as progress:
-            options: dict[str, Any] = {
-                "device": device,
-                "dram": dram,
-                "waves": waves_part,
-                "timeline": timeline,
-                "skip": skip,
-                "progress": progress,
-            }
-            if is_compiled:
-                session = Session.load(model, _asked_for(config), **options)
-            else:
-                session = Session(model, config, images=images, **options)
-        checked: CheckReport | None = None
-        with session:
+        with _open(model, config, images, device, waves_part, timeline) as session:
             inputs = _random_inputs(session) if given is None else given
-            try:
-                if check:
-                    checked = session.check(inputs)
-                    results = checked.outputs
-                else:
-                    results = session.run(inputs)
-            except RuntimeFault:
-                outputs.save_json("--json", session.report())
-                raise
-            finally:
-                # The file is complete when the device is closed.
-                session.close()
-                outputs.save("--waves")
-                if timeline is not None:
-                    outputs.save("--trace", timeline.write)
-        outputs.save("--outputs", lambda file: np.savez(file, allow_pickle=False, **results))
-        outputs.save_json("--json", session.report())
+            checked = _run(session, inputs, check, outputs, device, timeline)
         if report_path is not None:
-            title = f"{Path(model).stem} on {device}"
-            files = report_files(session, title, dram, timeline is not None)
-            if timeline is not None:
-                files[TIMELINE] = timeline.text()
-            outputs.save_folder("--report", files)
+            _save_report(outputs, session, model, device, timeline, report_path)
     if explain:
         for paragraph in explanation(session):
-            click.echo(f"{paragraph}\n")
-    click.echo(session.plan_table())
-    show_cycles(session.spent)
-    if skip is not None:
-        click.echo(SKIPPED.format(skip))
+            outputs.say(f"{paragraph}\n")
+    _show(outputs, session, explain)
+    if device.skip is not None:
+        outputs.say(SKIPPED.format(device.skip))
     if given is None:
-        click.echo("Inputs were random; --inputs gives others.")
+        outputs.say("Inputs were random; --inputs gives others.")
     if checked is not None:
-        click.echo(_comparison(checked))
-        return DONE if checked.ok else WRONG_RESULT
-    return DONE
+        outputs.say(_comparison(checked))
+    return DONE if checked is None or checked.ok else WRONG_RESULT
+
+
+def _refuse_contradictions(
+    model: str, images: int | None, check: bool, explain: bool, skip: str | None
+) -> None:
+    from amaranth_vta.sw.runtime.archive import is_archive
+
+    if check and skip is not None:
+        raise click.UsageError("--check compares results, which are wrong with --skip")
+    if not is_archive(model):
+        return
+    if check or explain:
+        option = "--check" if check else "--explain"
+        raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
+    if images is not None:
+        raise click.UsageError(f"--images is for `vta compile`; {model} is compiled")
+
+
+def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -> Timeline | None:
+    """What records the run for --trace, or for a report of a device with a clock."""
+    from amaranth_vta.sim.trace.perfetto import Timeline
+
+    timeline = reserve_trace(outputs, device.trace)
+    if timeline is None and report_path is not None and device.name != "functional":
+        timeline = Timeline()
+    return timeline
+
+
+def _open(
+    model: str,
+    config: Config,
+    images: int | None,
+    device: DeviceChoice,
+    waves: Path | None,
+    timeline: Timeline | None,
+) -> Session:
+    from amaranth_vta.session import Session
+    from amaranth_vta.sw.runtime.archive import is_archive
+
+    with building() as progress:
+        options: dict[str, Any] = {
+            "device": device.name,
+            "dram": device.dram,
+            "waves": waves,
+            "timeline": timeline,
+            "skip": device.skip,
+            "progress": progress,
+        }
+        if is_archive(model):
+            return Session.load(model, _asked_for(config), **options)
+        return Session(model, config, images=images, **options)
+
+
+def _run(
+    session: Session,
+    inputs: Arrays,
+    check: bool,
+    outputs: Outputs,
+    device: DeviceChoice,
+    timeline: Timeline | None,
+) -> CheckReport | None:
+    """Runs or checks, and saves what was asked for, also after a fault."""
+    import numpy as np
+
+    from amaranth_vta.sw.runtime.runtime import RuntimeFault
+
+    checked: CheckReport | None = None
+    try:
+        if check:
+            checked = session.check(inputs)
+            results = checked.outputs
+        else:
+            results = session.run(inputs)
+    except RuntimeFault:
+        outputs.save_json("--json", session.report())
+        raise
+    finally:
+        session.close()  # which completes the waves
+        outputs.save("--waves")
+        save_trace(outputs, device.trace, timeline)
+    outputs.save("--outputs", lambda file: np.savez(file, allow_pickle=False, **results))
+    outputs.save_json("--json", session.report())
+    return checked
+
+
+def _save_report(
+    outputs: Outputs,
+    session: Session,
+    model: str,
+    device: DeviceChoice,
+    timeline: Timeline | None,
+    folder: str,
+) -> None:
+    from amaranth_vta.report import report_files
+
+    # The timeline of --trace is not written a second time.
+    trace = None if device.trace is None else os.path.relpath(device.trace, folder)
+    title = f"{Path(model).stem} on {device.name}"
+    outputs.save_folder("--report", report_files(session, title, device.dram, timeline, trace))
+
+
+def _show(outputs: Outputs, session: Session, explain: bool) -> None:
+    outputs.say(session.plan_table(outputs.text_width, explain))
+    cycles = session.cycles_table(outputs.text_width)
+    if cycles:
+        outputs.say(f"\n{cycles}")
 
 
 def _comparison(checked: CheckReport) -> str:
@@ -193,13 +245,13 @@ def _asked_for(config: Config) -> Config | None:
 
 
 def _random_inputs(session: Session) -> Arrays:
-    """One image, the same at each call: all values of an integer type, 0 to 1 of a float."""
+    """The images of one run, the same at each call: any integer, or floats from 0 to 1."""
     import numpy as np
 
     random = np.random.default_rng(0)
     inputs = {}
     for name, info in session.inputs.items():
-        shape = tuple(1 if size is None else size for size in info.shape)
+        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
         if np.issubdtype(info.dtype, np.integer):
             limits = np.iinfo(info.dtype)
             inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)

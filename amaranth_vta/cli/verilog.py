@@ -17,9 +17,10 @@ from .outputs import Outputs
     "--output",
     type=click.Path(),
     metavar="FILE",
-    help="Where to; standard output if not given.",
+    default="-",
+    help="The file to write; standard output if not given.",
 )
-def verilog(config: Config, output: str | None) -> None:
+def verilog(config: Config, output: str) -> None:
     """Write the machine as one Verilog file, with everything it needs.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
@@ -30,6 +31,4 @@ def verilog(config: Config, output: str | None) -> None:
         from amaranth_vta.sim.machine import elaborate
 
         text = elaborate.verilog(config)
-        if output is None:
-            click.echo(text, nl=False)
         outputs.save("-o", lambda file: file.write(text.encode()))

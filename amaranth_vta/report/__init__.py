@@ -1,7 +1,8 @@
-"""A report of a network's run, to be looked at: `report_files`."""
+"""A report of a network's run as a page to look at: `report_files`."""
 
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING
 
@@ -9,17 +10,26 @@ from .page import page
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
+    from amaranth_vta.sim.trace.perfetto import Timeline
 
-# By it a folder with a report is known.
+# A folder with this file is a report, and may be replaced by another.
 PAGE = "report.html"
-TIMELINE = "timeline.json"
-_NUMBERS = "report.json"
+_TIMELINE, _NUMBERS = "timeline.json.gz", "report.json"
 
 
-def report_files(session: Session, title: str, dram: str, timeline: bool) -> dict[str, bytes]:
-    """The files of the report, by name, but for the timeline; ``timeline`` if there is one."""
-    links = {_NUMBERS: "all numbers, counters among them, as JSON"}
-    if timeline:
-        links[TIMELINE] = "every instruction on a timeline: open it in ui.perfetto.dev"
-    numbers = json.dumps(session.report(), indent=2, allow_nan=False) + "\n"
-    return {PAGE: page(session, title, dram, links).encode(), _NUMBERS: numbers.encode()}
+def report_files(
+    session: Session, title: str, dram: str, timeline: Timeline | None, trace: str | None
+) -> dict[str, bytes]:
+    """The files of the report, by name.
+
+    ``trace`` is where the ``timeline`` is already, relative to them; without it, it is one of them.
+    """
+    links = {_NUMBERS: "all numbers as JSON, counters included"}
+    files = {_NUMBERS: (json.dumps(session.report(), indent=2, allow_nan=False) + "\n").encode()}
+    if timeline is not None:
+        links[trace or _TIMELINE] = "every instruction on a timeline: open it in ui.perfetto.dev"
+        if trace is None:
+            packed = io.BytesIO()
+            timeline.write(packed, compressed=True)
+            files[_TIMELINE] = packed.getvalue()
+    return {PAGE: page(session, title, dram, links).encode(), **files}

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.report.cycles_table import cycles_table
+from amaranth_vta.report.layer_table import layer_table, per_run
+from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.counters import Spent
 from amaranth_vta.sw.runtime.device import Device, Fault, total
@@ -149,15 +151,18 @@ class Session:
 
     def close(self) -> None:
         """Gives back what the device holds; may be called again."""
-        close = getattr(self.device, "close", None)
-        if close is not None:
-            close()
+        close_device(self.device)
 
     def save(self, path: str | Path) -> None:
         """Writes the compiled network for `load`, whole or not at all; raises `ProgramError`."""
         save_network(self.program, path)
 
     # Running.
+
+    @property
+    def images_per_run(self) -> int:
+        """How many images the network takes at a time; 1 if its tensors have no such number."""
+        return self._batches.images_per_run or 1
 
     @property
     def inputs(self) -> dict[str, TensorInfo]:
@@ -197,7 +202,7 @@ class Session:
 
     def _label(self, layer: str) -> None:
         if self._timeline is not None:
-            self._timeline.label = layer
+            self._timeline.begin(layer)
 
     @property
     def compiled(self) -> CompiledNetwork:
@@ -262,29 +267,26 @@ class Session:
             "mismatches": self._mismatches,
             "fault": asdict(fault) if fault else None,
             "skipped": self._skip,
+            "images_per_run": self.images_per_run,
+            "runs": max((layer.runs for layer in layers), default=0),
             "counters": total(results).counters,
             "layers": [asdict(layer) for layer in layers],
         }
 
-    def plan_table(self) -> str:
-        """One line per layer: where it runs, and what it took per run."""
-        rows = [("layer", "operator", "runs on", "MACs", "cycles", "utilization")]
-        for layer in self.layers:
-            machine = layer.placed_on == "machine"
-            cycles = f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else ""
-            used = f"{layer.utilization:.1%}" if layer.utilization is not None else ""
-            where = "machine" if machine else f"host: {layer.reason}"
-            macs = f"{layer.macs_per_run:,}" if machine else ""
-            rows.append((layer.name, layer.operator, where, macs, cycles, used))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [
-            "  ".join(
-                text.rjust(width) if column > 2 else text.ljust(width)
-                for column, (text, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
-        return "\n".join(lines)
+    def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
+        """One line per layer with what it took per run, and why the host has what it has.
+
+        No line is longer than ``width``, unless that is None. A long part on the host is one line;
+        with ``explain`` it is one per operator.
+        """
+        peak, images = self.config.macs_per_cycle, self.images_per_run
+        return layer_table(self.layers, peak, images, width=width, explain=explain)
+
+    def cycles_table(self, width: int | None = 80) -> str:
+        """Where the cycles of each layer went; empty on a device without a clock."""
+        if not self.spent:
+            return ""
+        return cycles_table(self.spent, per_run(self.images_per_run, self.layers).lower(), width)
 
 
 def _name(model: Source) -> str:

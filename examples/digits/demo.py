@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from amaranth_vta.cli.cycles import cycles_table
 from amaranth_vta.hw.config import DEFAULT
 from amaranth_vta.session import Session
 
@@ -52,8 +51,8 @@ def main() -> int:
     with rtl, Session(MODEL, arguments.config, "functional", images=TOGETHER) as functional:
         count = min(max(arguments.images, 1), len(images))
         on_rtl, on_functional, unequal = classify(console, rtl, functional, images, count)
-        console.print(layer_table(rtl))
-        console.print(cycles_table(rtl.spent))
+        console.print(f"[bold]Layer by layer on the RTL[/bold]\n{rtl.plan_table()}\n")
+        console.print(f"{rtl.cycles_table()}\n")
         wrong = compare(console, on_rtl, on_functional, images, labels)
         report_speed(console, rtl, functional)
     show(console, images, on_rtl)
@@ -102,37 +101,6 @@ def classify(
             on_functional.append(functional.run({"image": part})["logits"])
             progress.advance(functional_task, len(part))
     return np.concatenate(on_rtl), np.concatenate(on_functional), unequal
-
-
-def layer_table(session: Session) -> Table:
-    table = Table(title=f"{TOGETHER} images, layer by layer, on the RTL", title_justify="left")
-    for heading in ("layer", "operator", "runs on"):
-        table.add_column(heading)
-    for heading in ("MACs", "cycles", "utilization"):
-        table.add_column(heading, justify="right")
-    runs = 1
-    for layer in session.layers:
-        machine = layer.placed_on == "machine"
-        runs = max(runs, layer.runs)
-        table.add_row(
-            layer.name,
-            layer.operator,
-            layer.placed_on,
-            f"{layer.macs_per_run:,}" if machine else "",
-            f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else "",
-            f"{layer.utilization:.1%}" if layer.utilization is not None else "",
-        )
-    report = session.report()
-    table.add_section()
-    table.add_row(
-        "all",
-        "",
-        "",
-        f"{report['macs'] // runs:,}",
-        f"{report['cycles'] / runs:,.0f}",
-        f"{report['utilization']:.1%}",
-    )
-    return table
 
 
 def compare(

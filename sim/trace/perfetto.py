@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -13,30 +14,45 @@ from amaranth_vta.sw.disassembly import instruction_text
 
 from .timeline import LANES, Span
 
-# The unit of the format is a microsecond; a cycle is shown as a nanosecond.
+# The format counts microseconds; a cycle is shown as a nanosecond.
 _CYCLE = 1e-3
 _PROCESS = 1
-# The lane of what the runs are for, above those of the modules.
+# The lane of the labels, above those of the modules.
 _RUNS = 1
 _THREADS = {lane: number for number, lane in enumerate(LANES, _RUNS + 1)}
 
 
 class Timeline:
-    """Runs one after the other, a lane a module, an event an instruction or a wait for a token.
+    """Runs in succession: one lane per module, one event per instruction or wait for a token.
 
-    ``label`` says what the next run is for, and is shown above it.
+    Of what repeats, it keeps the first ``repeats`` times: one image is much like another, and a
+    browser cannot show gigabytes.
     """
 
-    def __init__(self) -> None:
-        self.label = ""
+    def __init__(self, repeats: int = 4) -> None:
+        self.repeats = repeats
+        self._label = ""
+        self._begun: dict[str, int] = {}
         self._events: list[dict[str, Any]] = []
         self._end = 0
 
+    def begin(self, label: str) -> None:
+        """Says what the next runs are for; the label is shown above them."""
+        self._label = label
+        self._begun[label] = self._begun.get(label, 0) + 1
+
+    @property
+    def repeated(self) -> int:
+        """How many times that which repeated most was begun; more than ``repeats`` are not kept."""
+        return max(self._begun.values(), default=0)
+
     def add(self, config: Config, words: list[int], spans: Iterable[Span], cycles: int) -> None:
         """A run of a stream of 128-bit ``words`` that took ``cycles``."""
+        if self._begun.get(self._label, 0) > self.repeats:
+            return
         decode = isa.instruction_set(config).decode
         decoded: dict[int, tuple[str, dict[str, Any]]] = {}
-        label = self.label or f"{len(words)} instructions"
+        label = self._label or f"{len(words)} instructions"
         self._events.append(_event(label, _RUNS, self._end, cycles, {"cycles": cycles}))
         for span in spans:
             if span.index not in decoded:
@@ -57,12 +73,15 @@ class Timeline:
             self._events.append(_event(name, _THREADS[span.lane], begin, length, args))
         self._end += cycles
 
-    def write(self, file: IO[bytes]) -> None:
-        """Writes `text`."""
-        file.write(self.text())
+    def write(self, file: IO[bytes], compressed: bool = False) -> None:
+        """Writes one JSON text, or gzip of it; a cycle is shown as a nanosecond."""
+        if not compressed:
+            file.writelines(self._lines())
+            return
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+            packed.writelines(self._lines())
 
-    def text(self) -> bytes:
-        """All of it as one JSON text; a cycle is shown as a nanosecond."""
+    def _lines(self) -> Iterator[bytes]:
         names = {_RUNS: "runs", **{number: lane for lane, number in _THREADS.items()}}
         head = [_about("process_name", _RUNS, {"name": "vta"})]
         for thread, name in names.items():
@@ -70,8 +89,11 @@ class Timeline:
             head.append(_about("thread_sort_index", thread, {"sort_index": thread}))
         # Of two that begin together, the longer one first: it holds the other.
         events = sorted(self._events, key=lambda event: (event["ts"], -event["dur"]))
-        lines = ",\n".join(json.dumps(event) for event in (*head, *events))
-        return f'{{"displayTimeUnit": "ns", "traceEvents": [\n{lines}\n]}}\n'.encode()
+        before = b'{"displayTimeUnit":"ns","traceEvents":['
+        for event in (*head, *events):
+            yield before + b"\n" + json.dumps(event, separators=(",", ":")).encode()
+            before = b","
+        yield b"\n]}\n"
 
 
 def _about(what: str, thread: int, args: dict[str, Any]) -> dict[str, Any]:

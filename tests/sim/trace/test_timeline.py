@@ -33,7 +33,7 @@ def events(device: str, programs: list[list[Instruction]], dram: str = "ideal") 
     machine = open_device(device, TINY, 0x4000, dram=dram, timeline=timeline)
     encode = isa.instruction_set(TINY).encode
     for number, program in enumerate(programs):
-        timeline.label = f"program {number}"
+        timeline.begin(f"program {number}")
         machine.write(0x1000, b"".join(encode(item).to_bytes(16, "little") for item in program))
         machine.run(0x1000, len(program))
     file = io.BytesIO()
@@ -142,5 +142,7 @@ def test_what_a_stopped_run_was_at_is_not_in_the_next_one() -> None:
                 words = b"".join(encode(item).to_bytes(16, "little") for item in program)
                 device.write(0x1000, words)
                 device.run(0x1000, len(program), 0.05 if program is stopped else None)
-        found.append(timeline.text())
+        file = io.BytesIO()
+        timeline.write(file)
+        found.append(file.getvalue())
     assert found[0] == found[1]

@@ -1,0 +1,47 @@
+"""Where the cycles of runs went, as a table: `cycles_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+
+from amaranth_vta.sw.runtime.counters import Spent, summed
+
+from .text_table import text_table
+
+# Counters whose shares of the cycles are shown: what compute does, and what overlaps with it.
+_SHARES = {
+    "gemm_busy": "GEMM",
+    "alu_busy": "ALU",
+    "compute_load_busy": "UOP,\nACC",
+    "compute_waits_for_load": "waits\nload",
+    "compute_waits_for_store": "waits\nstore",
+    "load_busy": "load",
+    "store_busy": "store",
+}
+_NOTE = (
+    "Shares of the cycles: GEMM, ALU and compute's own loads (UOP, ACC) are busy; compute waits "
+    "for a token of load or store; load and store are busy. Overlap: of load's busy cycles, those "
+    "in which GEMM is busy too."
+)
+
+
+def cycles_table(spent: Sequence[Spent], per: str, width: int | None = 80) -> str:
+    """One row per item, and one for all if there are several: its cycles per run, and shares.
+
+    ``per`` says what the cycles are per.
+    """
+    heads = ("", "cycles", *_SHARES.values(), "overlap")
+    total = _row(summed(spent)) if len(spent) > 1 else None
+    table = text_table(heads, [_row(item) for item in spent], total, width=width)
+    return f"Where the cycles went, {per}\n{table}\n{fill(_NOTE, width or 80)}"
+
+
+def _row(item: Spent) -> list[str]:
+    shares = [item.share(counter) for counter in _SHARES]
+    return [
+        item.name,
+        f"{item.cycles / item.runs:,.0f}",
+        *(f"{share:.0%}" if share else "" for share in shares),
+        "" if item.overlap is None else f"{item.overlap:.0%}",
+    ]

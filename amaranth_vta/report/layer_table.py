@@ -1,0 +1,104 @@
+"""What each layer of a network took per run, as a table: `layer_table`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from textwrap import fill
+
+from amaranth_vta.session.layers import LayerReport
+
+from .text_table import text_table
+
+HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
+# As many host operators in succession are shown one by one; more of them become one row.
+_MOST_HOST_ROWS = 2
+
+
+def layer_row(layer: LayerReport) -> tuple[str, ...]:
+    """The cells of `HEADS` for one run of a layer."""
+    if layer.placed_on == "host":
+        return (layer.name, layer.operator, "host", "", "", "")
+    return (
+        layer.name,
+        layer.operator,
+        f"{layer.macs_per_run:,}",
+        f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else "",
+        f"{layer.bound_cycles / layer.cycles:.1%}" if layer.cycles else "",
+        "" if layer.utilization is None else f"{layer.utilization:.1%}",
+    )
+
+
+def whole(layers: Sequence[LayerReport], peak: int) -> LayerReport:
+    """All layers on the machine as one, of ``peak`` MACs per cycle; there must be some."""
+    machine = [layer for layer in layers if layer.placed_on == "machine"]
+    cycles = sum(layer.cycles or 0 for layer in machine) or None
+    macs = sum(layer.macs for layer in machine)
+    return replace(
+        machine[0],
+        name="all",
+        operator="",
+        macs_per_run=sum(layer.macs_per_run for layer in machine),
+        macs=macs,
+        cycles=cycles,
+        bound_cycles=sum(layer.bound_cycles for layer in machine),
+        utilization=macs / cycles / peak if cycles else None,
+    )
+
+
+def layer_table(
+    layers: Sequence[LayerReport],
+    peak: int,
+    images: int,
+    *,
+    width: int | None = 80,
+    explain: bool = False,
+) -> str:
+    """One line per layer, and what the host does counted by its reason.
+
+    ``peak`` are the machine's MACs per cycle, ``images`` those of one run. A long part on the host
+    is one line, unless ``explain`` asks for all.
+    """
+    rows = [row for group in _parts(layers, explain) for row in group]
+    machine = [layer for layer in layers if layer.placed_on == "machine"]
+    total = layer_row(whole(layers, peak)) if machine else None
+    # Without a clock there is nothing but MACs.
+    columns = len(HEADS) if any(layer.cycles for layer in machine) else 3
+    table = text_table(
+        HEADS[:columns],
+        [row[:columns] for row in rows],
+        total[:columns] if total else None,
+        texts=2,
+        width=width,
+    )
+    return "\n".join([per_run(images, layers), table, *_reasons(layers, width)])
+
+
+def per_run(images: int, layers: Iterable[LayerReport] = ()) -> str:
+    """What numbers of a run are per, as a sentence of a head."""
+    runs = max((layer.runs for layer in layers), default=0)
+    of_runs = f", on average over {runs:,} runs" if runs > 1 else ""
+    return f"Per run of {images} images{of_runs}" if images > 1 else f"Per image{of_runs}"
+
+
+def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[str, ...]]]:
+    """Rows of what follows one another on one side."""
+    for side, group in groupby(layers, lambda layer: layer.placed_on):
+        part = list(group)
+        if side == "host" and len(part) > _MOST_HOST_ROWS and not explain:
+            kinds = Counter(layer.operator for layer in part)
+            operators = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+            yield [(f"{len(part)} operators", operators, "host", "", "", "")]
+        else:
+            yield [layer_row(layer) for layer in part]
+
+
+def _reasons(layers: Sequence[LayerReport], width: int | None) -> Iterator[str]:
+    reasons = Counter(layer.reason for layer in layers if layer.placed_on == "host")
+    if reasons:
+        yield "On the host:"
+    for reason, count in reasons.most_common():
+        line = f"{count:>5,}  {reason}"
+        yield line if width is None else fill(line, width, subsequent_indent=" " * 7)

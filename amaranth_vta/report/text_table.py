@@ -1,0 +1,64 @@
+"""Tables as text that fits a terminal: `text_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_LEAST_WIDTH = 8  # of a column of text that is cut
+
+
+def text_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    total: Sequence[str] | None = None,
+    *,
+    texts: int = 1,
+    width: int | None = 80,
+) -> str:
+    """Lines of at most ``width`` characters, or as wide as they come if it is None.
+
+    The first ``texts`` columns are text, aligned left, and cut in the middle where there is no room
+    for them; the others are numbers, aligned right and never cut. A head may have two lines.
+    ``total`` is a last row, below a line.
+    """
+    lines_of_heads = max(head.count("\n") + 1 for head in heads)
+    head_rows = zip(*(_lines(head, lines_of_heads) for head in heads), strict=True)
+    table = [*head_rows, *rows, *([total] if total is not None else [])]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    if width is not None:
+        _narrow(widths, texts, width)
+    lines = []
+    for row in table:
+        cells = [
+            _cut(cell, size).ljust(size) if column < texts else cell.rjust(size)
+            for column, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
+    if total is not None:
+        lines.insert(-1, rule)
+    lines.insert(lines_of_heads, rule)
+    return "\n".join(lines)
+
+
+def _lines(head: str, count: int) -> list[str]:
+    """The lines of a head, the last at the bottom."""
+    lines = head.split("\n")
+    return [""] * (count - len(lines)) + lines
+
+
+def _narrow(widths: list[int], texts: int, width: int) -> None:
+    """Takes from the widest columns of text what is too much."""
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(range(texts), key=lambda column: widths[column])
+        if widths[widest] <= _LEAST_WIDTH:
+            return
+        widths[widest] -= 1
+
+
+def _cut(text: str, size: int) -> str:
+    """At most ``size`` characters; names of layers differ mostly at their end."""
+    if len(text) <= size:
+        return text
+    begin = (size - 1) // 3
+    return f"{text[:begin]}…{text[len(text) - (size - 1 - begin) :]}"
