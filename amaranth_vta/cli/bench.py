@@ -59,7 +59,10 @@ def bench(
     difference is exit code 1.
     """
     from amaranth_vta.bench.layers import explanations
+    from amaranth_vta.bench.resnet18 import rows
 
+    if name == _LAYERS and not rows(config):
+        raise click.UsageError("the layers are in tiles of 16 channels, for pynq-extended")
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
     if explain:

@@ -149,11 +149,11 @@ class _StandardOutput:
         self.part = Path("/dev/stdout")
 
     def save(self, write: Callable[[IO[bytes]], object] | None) -> None:
-        if write is not None:
-            sys.stdout.flush()
-            stream = click.get_binary_stream("stdout")
-            write(stream)
-            stream.flush()
+        if write is None:
+            return
+        sys.stdout.flush()
+        write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
 
     def discard(self) -> None:
         pass

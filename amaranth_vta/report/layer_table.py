@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from textwrap import fill
-
-from amaranth_vta.session.layers import LayerReport
+from typing import TYPE_CHECKING
 
 from .text_table import text_table
+
+if TYPE_CHECKING:
+    from amaranth_vta.session.layers import LayerReport
 
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
 # As many host operators in succession are shown one by one; more of them become one row.

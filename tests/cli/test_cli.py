@@ -157,6 +157,22 @@ def test_replay_writes_a_timeline_and_skips_a_part(vta: Vta, clears: Path, tmp_p
     assert values["counters"]["out_elements"] == 0
 
 
+def test_replay_writes_waves_and_json_on_standard_output(
+    vta: Vta, clears: Path, tmp_path: Path
+) -> None:
+    waves = tmp_path / "waves.vcd"
+    call = vta("replay", clears, "--device", "pysim", "--waves", waves, "--json", "-")
+    assert call.code == 0
+    assert json.loads(call.out)["cycles"] > 0
+    assert call.err == f"{clears} on pysim: {json.loads(call.out)['cycles']} cycles, " + (
+        "memory is as expected in every byte\n"
+    )
+    assert "$enddefinitions" in waves.read_text()
+    assert "no clock, hence no waves" in vta.refused("replay", clears, "--waves", waves)
+    line = vta.refused("replay", clears, "--json", "-", "--outputs", "-")
+    assert "--outputs and --json name the same file, -" in line
+
+
 def test_replay_counts_the_bytes_that_differ(vta: Vta, clears: Path, tmp_path: Path) -> None:
     program = ProgramImage.load(clears)
     assert program.expected is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -261,16 +262,47 @@ def test_a_report_has_a_page_all_numbers_and_a_timeline(model: Path, tmp_path: P
         assert sorted(path.name for path in folder.iterdir()) == [
             "report.html",
             "report.json",
-            "timeline.json",
+            "timeline.json.gz",
         ]
         (folder / "report.json").rename(folder / "left over")
     page = (folder / "report.html").read_text()
     ElementTree.fromstring(page.partition("\n")[2].replace('<meta charset="utf-8">', ""))
     for text in ("Where the cycles went", "<svg", "host: the machine has no Neg", "LOG_BLOCK_IN"):
         assert text in page
-    assert 'href="timeline.json"' in page
-    assert json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    assert 'href="timeline.json.gz"' in page
+    assert json.loads(gzip.decompress((folder / "timeline.json.gz").read_bytes()))["traceEvents"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["doubling.onnx", "report"]
+
+
+def test_a_trace_is_written_once_and_the_report_leads_to_it(model: Path, tmp_path: Path) -> None:
+    folder, trace = tmp_path / "report", tmp_path / "trace.json.gz"
+    assert vta(model, "--device", "rtl", "--report", folder, "--trace", trace) == 0
+    assert not list(folder.glob("timeline*"))
+    assert 'href="../trace.json.gz"' in (folder / "report.html").read_text()
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+
+def test_a_trace_of_many_images_has_the_first_of_them(
+    model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.concatenate([IMAGE, -IMAGE] * 5)
+    np.savez(images, x=x)
+    trace = tmp_path / "trace.json"
+    assert vta(model, "--device", "rtl", "--inputs", images, "--trace", trace) == 0
+    assert f"{trace} has the first 4 of 10 runs of the network" in capsys.readouterr().out
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [event["name"] for event in events].count("double") == 4
+
+
+@pytest.mark.parametrize("device", ["functional", "pysim"])
+def test_json_on_standard_output_is_alone_there(
+    model: Path, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vta(model, "--device", device, "--check", "--json", "-") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["mismatches"] == 0
+    assert "double" in err
+    assert "ONNX Runtime: 0 of 64 output elements differ" in err
 
 
 def test_a_report_without_a_clock_has_no_chart(model: Path, tmp_path: Path) -> None:

@@ -163,14 +163,6 @@ def test_conversions_between_tiles_that_differ_are_listed() -> None:
     assert all(layer.placed_on == "host" and layer.reason for layer in layouts)
 
 
-def test_the_plan_is_a_line_a_layer() -> None:
-    with Session(DIGITS / "digits.onnx") as session:
-        lines = session.plan_table().splitlines()
-    assert lines[0].split() == ["layer", "operator", "runs", "on", "MACs", "cycles", "utilization"]
-    assert lines[4].split() == ["conv2", "QLinearConv", "machine", "294,912"]
-    assert "host: float tensors are the host's" in lines[1]
-
-
 def test_a_difference_from_onnx_runtime_is_counted_in_steps(
     images: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
