@@ -12,9 +12,7 @@ from .config import Config
 from .fabric.activity import FetchActivity
 from .fabric.stream import Queue
 from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, FaultPort, QueueEntry, instruction_layout
-
-# Bursts end where the address is a multiple of this many bytes; twice as many are kept.
-_BURST_BYTES = 256
+from .timing import FETCH_BURST_BYTES
 
 
 class Fetch(wiring.Component):
@@ -72,8 +70,8 @@ class Fetch(wiring.Component):
         # The buffer holds words of one instruction, or of a beat if it has several.
         word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
         per_word = word_bytes // isa.INSTRUCTION_BYTES
-        per_burst = _BURST_BYTES // isa.INSTRUCTION_BYTES
-        words = 2 * _BURST_BYTES // word_bytes
+        per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
+        words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
         m.submodules.buffer = buffer = Queue(word, words)
 
@@ -99,7 +97,7 @@ class Fetch(wiring.Component):
             m.d.sync += [
                 planned.eq(1),
                 plan.address.eq(
-                    (chunk << (_BURST_BYTES - 1).bit_length())
+                    (chunk << (FETCH_BURST_BYTES - 1).bit_length())
                     | ((slot >> shift) << (word_bytes - 1).bit_length())
                 ),
                 plan.words.eq((last_slot >> shift) - (slot >> shift) + 1),

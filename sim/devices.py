@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .trace.perfetto import Timeline
 
-DEVICES = ("functional", "rtl", "pysim")
+DEVICES = ("functional", "rtl", "pysim", "estimate")
 # Parts of the machine that can be skipped.
 PARTS = ("load", "gemm", "alu", "store")
 
@@ -33,6 +33,7 @@ def open_device(
     waves: str | Path | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
+    timing_only: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Device:
     """A fresh machine with ``memory_bytes`` of zeros as its memory.
@@ -41,12 +42,17 @@ def open_device(
     VCD of each run, and ``timeline`` gets each run; these are for the cycle-accurate devices.
     ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
     ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of `PARTS`.
-    ``progress`` is called with each step of a build. Raises `DeviceError`, or `DramError` for a
-    ``dram`` that does not exist.
+    ``timing_only`` is for the estimate: cycles without results. ``progress`` is called with each
+    step of a build. Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
     """
     if skip is not None and skip not in PARTS:
         raise DeviceError(f"{skip!r} cannot be skipped; what can is {', '.join(PARTS)}")
-    device = _open(name, config, memory_bytes, dram, order, waves, timeline, progress)
+    if timing_only and name != "estimate":
+        raise DeviceError(f"only the estimate can do without results; the {name} device cannot")
+    if name == "estimate":
+        device = _open_estimate(config, memory_bytes, dram, waves, timeline, timing_only, progress)
+    else:
+        device = _open(name, config, memory_bytes, dram, order, waves, timeline, progress)
     if skip is None:
         return device
     from .machine.skipping import SkippingDevice
@@ -95,3 +101,23 @@ def _open(
 
             return PysimDevice(config, memory_bytes, dram, waves, timeline)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")
+
+
+def _open_estimate(
+    config: Config,
+    memory_bytes: int,
+    dram: str,
+    waves: str | Path | None,
+    timeline: Timeline | None,
+    timing_only: bool,
+    progress: Callable[[str], None] | None,
+) -> Device:
+    from .estimate.device import EstimateDevice
+
+    if waves is not None:
+        raise DeviceError("the estimate has no signals, hence no waves to write")
+    if memory_timing(dram).seed is not None:
+        raise DeviceError(
+            f"the estimate knows the memories ideal and ddr; the latencies of {dram} are random"
+        )
+    return EstimateDevice(config, memory_bytes, dram, timing_only, timeline, progress)

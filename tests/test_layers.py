@@ -10,7 +10,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # What software shares with hardware: pure data, which imports neither Amaranth nor the design.
-SHARED = ("amaranth_vta.hw.config", "amaranth_vta.hw.isa", "amaranth_vta.hw.registers")
+SHARED = (
+    "amaranth_vta.hw.config",
+    "amaranth_vta.hw.isa",
+    "amaranth_vta.hw.registers",
+    "amaranth_vta.hw.timing",
+)
 # The one module outside hw that knows the design itself.
 ELABORATES = "sim/machine/elaborate.py"
 FOLDERS = ("hw", "sw", "sim")

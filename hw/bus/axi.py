@@ -13,9 +13,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
-
-# Bursts that each of reads and writes has under way at the most.
-BURSTS_IN_FLIGHT = 8
+from amaranth_vta.hw.timing import BEATS_AHEAD, BURSTS_IN_FLIGHT
 
 
 class AXI4Signature(wiring.Signature):
@@ -170,7 +168,7 @@ class ReadArbiter(wiring.Component):
     """Shares the memory's read side among fetch, load and compute.
 
     Fetch goes first, but not twice in a row while another waits; load and compute take turns. No
-    burst is started while `_BEATS_AHEAD` beats are still to come, so that whoever asks waits
+    burst is started while `BEATS_AHEAD` beats are still to come, so that whoever asks waits
     for these and one burst at the most: enough to hide the latency of a memory, little enough
     that instructions are never far.
 
@@ -185,8 +183,6 @@ class ReadArbiter(wiring.Component):
     stop : no burst is started, and what comes of those under way is dropped
     idle : no burst is under way
     """
-
-    _BEATS_AHEAD = 128
 
     def __init__(self, data_width: int) -> None:
         self._data_width = data_width
@@ -204,7 +200,9 @@ class ReadArbiter(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.owners = owners = Queue(data.StructLayout({"reader": Reader}), 8)
+        m.submodules.owners = owners = Queue(
+            data.StructLayout({"reader": Reader}), BURSTS_IN_FLIGHT
+        )
         m.submodules.requests = requests = Queue(BurstRequest, 2)
         m.submodules.beats = beats = Queue(ReadBeat(self._data_width), 2)
         connect(m, requests.o, flipped(self.bus.request))
@@ -223,7 +221,7 @@ class ReadArbiter(wiring.Component):
             Reader.COMPUTE,
         )
         others = self.load.request.valid | self.compute.request.valid
-        beats_ahead = Signal(range(self._BEATS_AHEAD + 256))
+        beats_ahead = Signal(range(BEATS_AHEAD + 256))
         open_ = Signal()
         granted = Signal()
         m.d.comb += [
@@ -234,9 +232,7 @@ class ReadArbiter(wiring.Component):
                     other,
                 )
             ),
-            open_.eq(
-                requests.i.ready & owners.i.ready & (beats_ahead < self._BEATS_AHEAD) & ~self.stop
-            ),
+            open_.eq(requests.i.ready & owners.i.ready & (beats_ahead < BEATS_AHEAD) & ~self.stop),
             granted.eq(open_ & (self.fetch.request.valid | others)),
             owners.i.payload.reader.eq(chosen),
             owners.i.valid.eq(granted),

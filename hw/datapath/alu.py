@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.timing import ALU_LATENCY
 
 from .gemm import busy_banks, tile_layout
 from .operation import AluOp, simple_operation
@@ -22,7 +23,7 @@ class AluLane(wiring.Component):
     Timing: the result is there `LATENCY` cycles after the operands.
     """
 
-    LATENCY = 1
+    LATENCY = ALU_LATENCY
 
     def __init__(self, width: int) -> None:
         self._width = width

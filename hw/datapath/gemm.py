@@ -7,6 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY
 
 from .sequencer import IndexedUop
 
@@ -60,7 +61,7 @@ class DotProducts(wiring.Component):
     products: a power of two, which is one bit, and the one that the sum is less by.
     """
 
-    LATENCY = 3
+    LATENCY = DOT_PRODUCT_LATENCY
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -30,6 +30,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
 
 from .operation import AluOp
 
@@ -57,7 +58,7 @@ class RequantizingLane(wiring.Component):
         takes the place of the scale.
     """
 
-    LATENCY = 5
+    LATENCY = REQUANTIZING_ALU_LATENCY
 
     enable: In(1)
     operation: In(AluOp)

@@ -8,10 +8,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.bus.axi import BURSTS_IN_FLIGHT, ReadSignature
+from amaranth_vta.hw.bus.axi import ReadSignature
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import Geometry, geometry
 from amaranth_vta.hw.fabric.stream import Queue
+from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, widens
 from .transfer import (

@@ -18,10 +18,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import BurstRequest
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
-
-# A burst has at most 256 beats and stays within 4 KiB.
-_BURST_BEATS = 256
-_BURST_BYTES = 4096
+from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ class BurstWalker(wiring.Component):
         m = Module()
         log_bus = _log2(self._rows.bus_bytes)
         # Bursts end where their address is a multiple of this.
-        log_chunk = _log2(min(_BURST_BEATS * self._rows.bus_bytes, _BURST_BYTES))
+        log_chunk = _log2(min(BURST_BEATS * self._rows.bus_bytes, BURST_BYTES))
 
         # The row that comes next.
         row_valid, row = Signal(), Signal(self._rows.bursts())

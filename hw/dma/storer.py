@@ -8,7 +8,6 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import (
-    BURSTS_IN_FLIGHT,
     BurstRequest,
     WriteBeat,
     WriteResponse,
@@ -18,6 +17,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .rows import BeatWalker, BurstWalker
 from .transfer import TRANSFERS_AHEAD, describe_rows, moved_elements, rows_of, transfer_layout

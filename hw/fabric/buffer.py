@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.timing import MOST_LANE_BEATS
 
 
 class WritePortSignature(wiring.Signature):
@@ -224,16 +225,12 @@ class Geometry:
         )
 
 
-# A lane of 4 beats of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
-_MOST_LANE_BEATS = 4
-
-
 def geometry(config: Config, memory: isa.Memory) -> Geometry:
     """The `Geometry` of a memory of ``config``."""
     tile = config.memory(memory)
     bus_bits = 8 * config.bus_bytes
     beats = max(1, tile.element_bits // bus_bits)
-    lane_beats = min(beats, _MOST_LANE_BEATS)
+    lane_beats = min(beats, MOST_LANE_BEATS)
     if memory is isa.Memory.ACC and config.out_width < config.acc_width:
         # A beat of ACC_8BIT becomes so many, which are written at once.
         lane_beats = min(lane_beats, config.acc_width // config.out_width)

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.dma.extent import CheckedEntry, ExtentChecker
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 from .activity import ModuleActivity
 from .stream import Queue
@@ -22,9 +23,6 @@ from .structures import (
     TakePort,
     instruction_layout,
 )
-
-# Instructions that a module has issued and not retired, at the most.
-_IN_FLIGHT = 8
 
 
 class InFlight(data.StructLayout):
@@ -148,7 +146,9 @@ class InOrder(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.checker = checker = ExtentChecker(self._config, self._memories)
-        m.submodules.in_flight = in_flight = Queue(InFlight(len(self._causes)), _IN_FLIGHT)
+        m.submodules.in_flight = in_flight = Queue(
+            InFlight(len(self._causes)), INSTRUCTIONS_IN_FLIGHT
+        )
         connect(m, flipped(self.insn), checker.i)
         entry = checker.o.payload.entry
         # The flags are in the same place in every instruction.
@@ -223,8 +223,8 @@ class InOrder(wiring.Component):
             ]
 
         # Status: what is held, what of that is issued, and what of that its unit is at.
-        held = Signal(range(2 * _IN_FLIGHT))
-        issued = Signal(range(_IN_FLIGHT + 1))
+        held = Signal(range(2 * INSTRUCTIONS_IN_FLIGHT))
+        issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
         activity = self.activity
         m.d.sync += [
             held.eq(held + (self.insn.valid & self.insn.ready) - retire),
@@ -235,7 +235,7 @@ class InOrder(wiring.Component):
             activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
         ]
         for unit in range(len(self._causes) + 1):
-            count = Signal(range(_IN_FLIGHT + 1), name=f"pending_{unit}")
+            count = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1), name=f"pending_{unit}")
             m.d.sync += count.eq(count + activity.starts[unit] - (retire & (oldest.unit == unit)))
             m.d.comb += [
                 self.pending[unit].eq(count != 0),
@@ -282,7 +282,7 @@ class InOrder(wiring.Component):
         with m.Elif(oldest.unit == 0):
             m.d.comb += done.eq(1)
         for number, cause in enumerate(self._causes):
-            count = Signal(range(_IN_FLIGHT + 1), name=f"done_{number}")
+            count = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1), name=f"done_{number}")
             finished.append(count)
             error = Signal(name=f"error_{number}")
             mine = Signal(name=f"oldest_is_{number}")

@@ -1,0 +1,64 @@
+"""How much the design has under way at a time, and how long one event takes to cause another.
+
+Shared with software: the estimate of cycles (`amaranth_vta.sim.estimate`) and the compiler's cost
+model count with the same numbers as the hardware. `LIMITS` are what the design itself is built
+with. `LATENCIES` are what follows from how its parts are put together;
+``benchmarks/estimate_constants.py`` measures them on the RTL and says if one has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Bursts that each of reads and writes has under way at the most.
+BURSTS_IN_FLIGHT = 8
+# No read is started while so many beats of earlier ones are still to come.
+BEATS_AHEAD = 128
+# Instructions that a module has issued and not retired, at the most.
+INSTRUCTIONS_IN_FLIGHT = 8
+# A burst has at most so many beats and stays within so many bytes; those of fetch end where the
+# address is a multiple of fewer, and twice as many are kept.
+BURST_BEATS = 256
+BURST_BYTES = 4096
+FETCH_BURST_BYTES = 256
+# Beats of an element that loads put together before they write it, at the most. A lane of 4 beats
+# of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
+MOST_LANE_BEATS = 4
+# Cycles from a micro-op's being taken to its accumulator's being written: of GEMM from its tiles to
+# their sums; of the ALU, also with requantization.
+DOT_PRODUCT_LATENCY = 3
+ALU_LATENCY = 1
+REQUANTIZING_ALU_LATENCY = 5
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Cycles from one event to the next, if nothing else holds it up."""
+
+    # From the launch to the first request of fetch.
+    launch_to_fetch: int = 6
+    # From an instruction's hand-over by fetch to its being issued.
+    hand_over_to_issue: int = 4
+    # From a unit's being done with an instruction to its retirement; a cycle later, what waits for
+    # its tokens can be issued.
+    done_to_retire: int = 1
+    # From the issue of a LOAD to its first request, or of a STORE to the announcement of its first
+    # burst.
+    issue_to_request: int = 2
+    # From the choice of a request by the arbiter to its reaching memory.
+    grant_to_memory: int = 1
+    # From a word on the bus to the hand-over of the instruction that it completes.
+    word_to_fetch: int = 2
+    # From the last word of a LOAD on the bus to its being done.
+    word_to_done: int = 3
+    # From the announcement of a burst of a STORE to its first word's being moved.
+    announce_to_word: int = 4
+    # From the last response of a STORE to its being done.
+    response_to_done: int = 2
+    # From the issue of a GEMM or ALU instruction to its first micro-op's being taken.
+    issue_to_item: int = 3
+    # From the issue of FINISH to the interrupt.
+    finish_to_end: int = 3
+
+
+LATENCIES = Latencies()

@@ -1,0 +1,91 @@
+"""The device `estimate`: results of the functional model, cycles without RTL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.machine.dram import memory_timing
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sw.runtime.counters import completed
+from amaranth_vta.sw.runtime.device import RunResult
+
+from .library import Engine, Replay
+from .timeline import spans
+
+
+class EstimateDevice:
+    """A `Device` whose cycles are an estimate: each stream is replayed by what its instructions
+    wait for and how long they take, at the level of bursts and whole instructions.
+
+    Memory after a run, and faults, are those of the functional model, which runs the stream too;
+    after a fault there are no cycles. With ``timing_only`` the model runs nothing: memory stays as
+    it is, and of faults only that is found which keeps the stream from its end.
+
+    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` gets each run. Raises `BuildError` where there is
+    no C++ compiler.
+    """
+
+    name = "estimate"
+
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        dram: str = "ideal",
+        timing_only: bool = False,
+        timeline: Timeline | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.config = config
+        self._engine = Engine(config, memory_timing(dram), progress)
+        self._model = FunctionalDevice(config, memory_bytes)
+        self.memory_bytes = self._model.memory_bytes
+        self._timing_only = timing_only
+        self._timeline = timeline
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
+        return self._model.read(address, size)
+
+    def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
+        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
+        self._model.write(address, data)
+
+    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``.
+
+        Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds, of the
+        functional model.
+        """
+        started = time.perf_counter()
+        replay = None
+        if insn_addr >= 0 and insn_count >= 0:
+            replay = self._engine.replay(self._model.memory, insn_addr, insn_count)
+        if replay is not None and replay.cycles is not None and self._timing_only:
+            seconds = time.perf_counter() - started
+            result = RunResult(cycles=None, seconds=seconds)
+        else:
+            # Also tells why a stream does not come to its end.
+            result = self._model.run(insn_addr, insn_count, time_limit)
+            result.seconds = time.perf_counter() - started
+        if result.fault is None and replay is not None and replay.cycles is not None:
+            counted = completed(self.config, replay.counters)
+            result.cycles, result.counters = replay.cycles, {"cycles": replay.cycles, **counted}
+            self._show(replay, insn_addr, insn_count)
+        return result
+
+    def _show(self, replay: Replay, insn_addr: int, insn_count: int) -> None:
+        if self._timeline is None:
+            return
+        assert replay.cycles is not None
+        size = isa.INSTRUCTION_BYTES
+        raw = self._model.read(insn_addr, insn_count * size).tobytes()
+        words = [int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size)]
+        self._timeline.add(self.config, words, spans(self.config, words, replay), replay.cycles)

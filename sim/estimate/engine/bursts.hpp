@@ -1,0 +1,74 @@
+// From rows to bursts, as `BurstWalker` of hw/dma/rows.py cuts them.
+
+#pragma once
+
+#include <algorithm>
+
+#include "stream.hpp"
+
+namespace estimate {
+
+class BurstWalker {
+  public:
+    explicit BurstWalker(const Parameters& parameters)
+        : issue_to_row(parameters.issue_to_request - 1), bus(parameters.bus_bytes), chunk(std::min(parameters.burst_words * bus, parameters.burst_bytes)) {}
+
+    // Whether it can take a command, and from when on.
+    bool has_room() const { return !rows.count; }
+    Time room_from() const { return row_taken; }
+
+    // Takes the rows of a transfer at `now`.
+    void command(Time now, const Rows& of_transfer) {
+        rows = of_transfer;
+        row_from = now + issue_to_row;
+        take_row();
+    }
+
+    // Whether there is a burst to ask for; from when on; and how long it is.
+    bool asks() const { return cutting; }
+    Time asks_from() const { return cut_from; }
+    std::int64_t words() const { return (chunks_after ? chunk / bus - 1 : last) - first + 1; }
+    bool is_last() const { return !chunks_after && last_row; }
+
+    // Its burst is taken at `now`.
+    void taken(Time now) {
+        if (chunks_after) {
+            chunks_after--;
+            first = 0;
+            cut_from = now + 1;
+            return;
+        }
+        cutting = false;
+        cut_until = now;
+        take_row();
+    }
+
+  private:
+    void take_row() {
+        if (cutting || !rows.count) return;
+        const Time now = std::max(row_from, cut_until);
+        const std::int64_t begin = std::int64_t(rows.address % chunk), end = begin + rows.last_byte;
+        cutting = true;
+        cut_from = now + 1;
+        first = begin / bus;
+        last = end % chunk / bus;
+        chunks_after = end / chunk;
+        last_row = rows.count == 1;
+        rows.address += rows.stride;
+        rows.count--;
+        row_from = now + 1;
+        if (last_row) row_taken = now;
+    }
+
+    const Time issue_to_row;
+    const std::int64_t bus, chunk;
+    Rows rows;                // that come next
+    Time row_from = 0;        // when the first of them can be taken
+    Time row_taken = 0;       // when the last row of the latest transfer was
+    bool cutting = false;
+    Time cut_from = 0, cut_until = 0;
+    std::int64_t first = 0, last = 0, chunks_after = 0;
+    bool last_row = false;
+};
+
+}  // namespace estimate

@@ -1,0 +1,131 @@
+// The loops of a GEMM or ALU instruction: how many micro-ops, in which halves of the accumulators,
+// and where the ALU waits for its own results.
+
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "parameters.hpp"
+
+namespace estimate {
+
+struct LoopCommand {
+    std::int64_t uop_begin = 0, uop_end = 0, iter_out = 0, iter_in = 0;
+    std::int64_t dst_out = 0, dst_in = 0, src_out = 0, src_in = 0;
+    std::int64_t is_alu = 0, reset = 0, requantizes = 0, reads_source = 0;
+};
+
+// What an accumulator's micro-op at one end of an instruction names, and how far from that end.
+struct Edge {
+    std::int64_t dst, src;
+    Time distance;
+};
+
+// What a unit has to do for one instruction.
+struct Loops {
+    std::int64_t items = 1;  // micro-ops, or the one item of an instruction without any
+    bool works = false;
+    bool multiplies = false;
+    bool many_uops = false;     // another micro-op is read for each item
+    std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
+    bool requantizes = false;
+    Time stalls = 0;            // in which the ALU waits for what it has not written yet
+    std::vector<Edge> first, last;  // of the ALU, as far as they can meet another instruction's
+};
+
+class Profiles {
+  public:
+    Profiles(const Parameters& parameters, const Fields& fields) : parameters(parameters), fields(fields) {}
+
+    // Micro-ops have changed.
+    void forget() { known.clear(); }
+
+    const Loops* of(const LoopCommand& command, const std::vector<std::uint32_t>& uops) {
+        const auto [place, is_new] = known.try_emplace(command);
+        if (is_new) {
+            place->second = &all.emplace_back();
+            fill(all.back(), command, uops);
+        }
+        return place->second;
+    }
+
+  private:
+    struct Hash {
+        std::size_t operator()(const LoopCommand& command) const {
+            std::uint64_t words[sizeof command / 8], hash = 0;
+            std::memcpy(words, &command, sizeof command);
+            for (const std::uint64_t word : words) hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+            return hash ^ hash >> 32;
+        }
+    };
+    struct Equal {
+        bool operator()(const LoopCommand& a, const LoopCommand& b) const { return !std::memcmp(&a, &b, sizeof a); }
+    };
+
+    static std::int64_t get(std::uint32_t uop, const Field& field) {
+        return uop >> field.offset & ((std::uint32_t(1) << field.width) - 1);
+    }
+
+    void fill(Loops& loops, const LoopCommand& c, const std::vector<std::uint32_t>& uops) {
+        const std::int64_t count = c.uop_end - c.uop_begin;
+        if (count <= 0 || !c.iter_out || !c.iter_in || c.uop_end > std::int64_t(uops.size())) return;
+        loops.items = count * c.iter_out * c.iter_in;
+        loops.works = true;
+        loops.multiplies = !c.is_alu && !c.reset;
+        loops.many_uops = count > 1;
+        loops.requantizes = c.requantizes;
+        std::int64_t low = INT64_MAX, high = 0;
+        for (std::int64_t i = c.uop_begin; i < c.uop_end; i++) {
+            const std::int64_t dst = get(uops[i], fields.uop_dst);
+            low = std::min(low, dst);
+            high = std::max(high, dst);
+        }
+        high += (c.iter_out - 1) * c.dst_out + (c.iter_in - 1) * c.dst_in;
+        const std::int64_t half = parameters.acc_depth / 2;
+        loops.banks = std::uint8_t((low < half ? 1 : 0) | (high >= half ? 2 : 0));
+        if (c.is_alu) walk(loops, c, uops);
+    }
+
+    // The items of an ALU instruction, one after the other, as if nothing were before it.
+    void walk(Loops& loops, const LoopCommand& c, const std::vector<std::uint32_t>& uops) const {
+        const Time window = parameters.alu_latency;
+        std::vector<Edge> recent;  // that have not been written, by when they were taken
+        Time at = -1, stalls = 0;
+        std::int64_t parameters_of = -1;
+        for (std::int64_t o = 0; o < c.iter_out; o++)
+            for (std::int64_t i = 0; i < c.iter_in; i++)
+                for (std::int64_t u = c.uop_begin; u < c.uop_end; u++) {
+                    const std::int64_t dst = get(uops[u], fields.uop_dst) + o * c.dst_out + i * c.dst_in;
+                    const std::int64_t src =
+                        c.reads_source ? get(uops[u], fields.uop_src) + o * c.src_out + i * c.src_in : -1;
+                    Time earliest = at + 1;
+                    for (const Edge& edge : recent)
+                        if (edge.dst == dst || edge.dst == src)
+                            earliest = std::max(earliest, edge.distance + window + 1);
+                    if (c.requantizes && src != parameters_of) {
+                        // Of the first item this is done when the instruction starts.
+                        if (parameters_of >= 0)
+                            earliest = std::max(earliest, at + window + 2) + parameters.requantize_parameters + 1;
+                        parameters_of = src;
+                    }
+                    stalls += earliest - at - 1;
+                    at = earliest;
+                    while (!recent.empty() && recent.front().distance + window < at) recent.erase(recent.begin());
+                    recent.push_back({dst, src, at});
+                    if (at < window) loops.first.push_back({dst, src, at});
+                }
+        loops.stalls = stalls;
+        for (const Edge& edge : recent) loops.last.push_back({edge.dst, edge.src, at - edge.distance});
+    }
+
+    const Parameters& parameters;
+    const Fields& fields;
+    std::unordered_map<LoopCommand, const Loops*, Hash, Equal> known;
+    std::deque<Loops> all;
+};
+
+}  // namespace estimate

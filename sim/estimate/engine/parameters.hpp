@@ -1,0 +1,67 @@
+// What the engine knows of a machine and of its memory. estimate/parameters.py fills it in.
+
+#pragma once
+
+#include <cstdint>
+
+namespace estimate {
+
+using Time = std::int64_t;  // in cycles from the launch
+constexpr Time NEVER = Time(1) << 60;
+
+enum Memory { UOP, WGT, INP, ACC, OUT, ACC_8BIT, MEMORIES };
+
+// Where a field of an instruction lies; a width of 0 is a field that the configuration lacks.
+struct Field {
+    std::int64_t offset, width;
+};
+
+// How the elements of a memory cross the bus.
+struct Kind {
+    std::int64_t element_bytes;
+    std::int64_t cycles_per_word;  // that the loader needs for a word
+    std::int64_t words_per_write;  // that it puts together before it writes
+    std::int64_t padding_per_write;
+};
+
+// All 64-bit integers, in the order of parameters.py.
+struct Parameters {
+    // The memory: `MemoryTiming` of sim/machine/dram.py.
+    Time latency, shared, refresh_period, refresh_stall;
+    // The configuration.
+    std::int64_t bus_bytes, overlap, requantize_opcode, uop_depth, acc_depth;
+    Kind kinds[MEMORIES];
+    // Limits of the design: `Limits` of hw/timing.py.
+    std::int64_t queue_depth, in_flight, bursts_in_flight, words_ahead;
+    std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters;
+    Time gemm_latency, alu_latency;
+    // Cycles from one event to the next: `Latencies` of hw/timing.py.
+    Time launch_to_fetch;     // to the first request of fetch
+    Time hand_over_to_issue;  // of an instruction that nothing else holds up
+    Time done_to_retire;      // from a unit's being done to what it lets go on being able to start
+    Time issue_to_request;    // of a LOAD; of a STORE, to its first burst's being announced
+    Time grant_to_memory;     // from the choice of a request to its reaching memory
+    Time word_to_fetch;       // from a word on the bus to the hand-over of its instruction
+    Time word_to_done;        // from the last word of a LOAD to its end
+    Time announce_to_word;    // from there to the first word on the bus
+    Time response_to_done;    // from the last response of a STORE to its end
+    Time issue_to_item;       // of GEMM and ALU, to the first micro-op
+    Time finish_to_end;       // from the issue of FINISH to the interrupt
+};
+
+// Fields of instructions, in the order of parameters.py.
+struct MemoryFields {
+    Field memory, sram_base, dram_base, y_size, x_size, x_stride, y_pad_0, y_pad_1, x_pad_0, x_pad_1;
+};
+struct LoopFields {
+    Field reset, uop_begin, uop_end, iter_out, iter_in, dst_out, dst_in, src_out, src_in;
+    Field independent, alu_opcode, use_immediate;
+};
+struct Fields {
+    Field opcode, pop_prev, pop_next, push_prev, push_next;
+    MemoryFields memory;
+    LoopFields gemm, alu;
+    Field uop_dst, uop_src;
+};
+
+}  // namespace estimate

@@ -1,0 +1,107 @@
+// The `Storer` of hw/dma: bursts announced ahead of their words, a response for each.
+
+#pragma once
+
+#include <deque>
+
+#include "loader.hpp"
+
+namespace estimate {
+
+class Storer {
+  public:
+    explicit Storer(const Parameters& parameters) : walker(parameters), parameters(parameters) {}
+
+    bool has_room(const Transfer& transfer) const { return !transfer.words || walker.has_room(); }
+    Time room_from(const Transfer& transfer) const { return transfer.words ? walker.room_from() : 0; }
+
+    void issue(Time now, std::uint32_t instruction, const Transfer& transfer, std::deque<Done>& done) {
+        if (transfer.words) walker.command(now, transfer.rows);
+        turns.push_back({instruction, now, transfer.words != 0});
+        if (turns.size() == 1) end_empty(done);
+        announce();
+    }
+
+    // Whether a word is to be written, and from when on.
+    bool writes() const { return !bursts.empty() && filling < bursts.size(); }
+    Time writes_from() const { return std::max(bursts[filling].from, next_word); }
+    std::int64_t words() const { return bursts[filling].words_left; }
+
+    // `count` words have been written, the last at `last`.
+    void written(std::int64_t count, Time last, std::deque<Done>& done) {
+        Burst& burst = bursts[filling];
+        burst.words_left -= count;
+        next_word = last + 1;
+        if (burst.words_left) return;
+        // Memory takes the last word in the cycle before it counts it as moved.
+        const Time answered = std::max({last, last - 1 + parameters.latency, response + 1});
+        burst.answered = response = answered;
+        filling++;
+        while (!bursts.empty() && bursts.front().answered) retire(done);
+        announce();
+    }
+
+    BurstWalker walker;
+    Time latency_sum = 0;  // from the announcements of bursts to their responses
+    std::int64_t burst_count = 0;
+
+  private:
+    struct Burst {
+        Time from, announced;
+        std::int64_t words_left;
+        bool is_last;  // of its transfer
+        Time answered;
+    };
+    struct Turn {
+        std::uint32_t instruction;
+        Time issued;
+        bool has_data;
+    };
+
+    void announce() {
+        while (walker.asks() && announced - answered < parameters.bursts_in_flight) {
+            Time now = std::max(walker.asks_from(), announced_at + 1);
+            if (announced >= parameters.bursts_in_flight)
+                now = std::max(now, answers[announced % 64] + 2);
+            bursts.push_back({now + parameters.announce_to_word, now, walker.words(), walker.is_last(), 0});
+            announced_at = now;
+            announced++;
+            walker.taken(now);
+        }
+    }
+
+    void retire(std::deque<Done>& done) {
+        const Burst burst = bursts.front();
+        bursts.pop_front();
+        filling--;
+        // The burst that takes its place is as many later as can be under way.
+        answers[(answered + parameters.bursts_in_flight) % 64] = burst.answered;
+        answered++;
+        burst_count++;
+        latency_sum += burst.answered - burst.announced - 1;
+        if (!burst.is_last) return;
+        ended = std::max(burst.answered + parameters.response_to_done, ended + 1);
+        done.push_back({turns.front().instruction, ended});
+        turns.pop_front();
+        end_empty(done);
+    }
+
+    // Transfers of nothing end when it is their turn.
+    void end_empty(std::deque<Done>& done) {
+        while (!turns.empty() && !turns.front().has_data) {
+            ended = std::max(turns.front().issued + parameters.response_to_done, ended + 1);
+            done.push_back({turns.front().instruction, ended});
+            turns.pop_front();
+        }
+    }
+
+    const Parameters& parameters;
+    std::deque<Turn> turns;
+    std::deque<Burst> bursts;  // without a response
+    std::size_t filling = 0;   // of these, those that have all their words
+    std::int64_t announced = 0, answered = 0;
+    Time announced_at = 0, next_word = 0, response = 0, ended = 0;
+    Time answers[64] = {};
+};
+
+}  // namespace estimate

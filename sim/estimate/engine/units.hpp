@@ -1,0 +1,119 @@
+// GEMM and ALU: a micro-op a cycle each, and what keeps one of them from going on.
+
+#pragma once
+
+#include <deque>
+
+#include "loader.hpp"
+#include "loops.hpp"
+
+namespace estimate {
+
+// With the extension OVERLAP the halves of the accumulators are banks. A unit enters a bank when the
+// other one has written all that it has under way there; GEMM goes first, and an ALU instruction in
+// its bank stands still until GEMM has left it.
+class Units {
+  public:
+    explicit Units(const Parameters& parameters) : parameters(parameters) {}
+
+    // From when on the next instruction can be handed to a unit: with the last item of the latest.
+    Time gemm_from() const { return gemm.last - parameters.issue_to_item + 1; }
+    Time alu_from() const { return alu.last - parameters.issue_to_item + 1; }
+
+    void issue_gemm(Time now, std::uint32_t instruction, const Loops& loops) {
+        const Time valid = std::max(now + parameters.issue_to_item, gemm.last + 1);
+        Time begin = valid;
+        const bool meets = alu.remaining && (alu.banks & loops.banks);
+        if (meets) {
+            // What the ALU has begun in this bank is written first.
+            const Time done = std::min(std::max<Time>(0, valid - alu.resumes), alu.remaining);
+            if (done) begin = std::max(begin, std::min(valid, alu.last + 1) + parameters.alu_latency + 1);
+        } else if (alu.written_banks & loops.banks) {
+            begin = std::max(begin, alu.last + parameters.alu_latency + 2);
+        }
+        begin += shared_reads(loops, begin);
+        gemm.last = begin + loops.items - 1;
+        gemm.many_uops = loops.many_uops;
+        gemm.begin = begin;
+        for (int bank = 0; bank < 2; bank++)
+            if (loops.banks >> bank & 1) gemm_in_bank[bank] = gemm.last;
+        if (meets) pause_alu(valid);
+        done_gemm.push_back({instruction, gemm.last + parameters.gemm_latency});
+    }
+
+    void issue_alu(Time now, std::uint32_t instruction, const Loops& loops) {
+        const Time valid = std::max(now + parameters.issue_to_item, alu.last + 1);
+        Time begin = valid + hazard(valid, loops);
+        if (loops.requantizes && loops.works) {
+            begin = std::max(begin, alu.last + parameters.alu_latency + 2) + parameters.requantize_parameters + 1;
+        }
+        for (int bank = 0; bank < 2 && parameters.overlap; bank++)
+            if (loops.banks >> bank & 1) begin = std::max(begin, gemm_in_bank[bank] + parameters.gemm_latency);
+        alu.resumes = begin;
+        alu.remaining = loops.items + loops.stalls;
+        alu.last = begin + alu.remaining - 1;
+        alu.banks = alu.written_banks = parameters.overlap ? loops.banks : 0;
+        alu.many_uops = loops.many_uops;
+        alu.tail = &loops.last;
+        // The ALU reads its micro-ops first.
+        if (gemm.many_uops && gemm.last >= valid && loops.works) {
+            const Time until = std::min(gemm.last, alu.last);
+            delay_gemm(loops.many_uops ? std::max<Time>(0, until - begin + 1) : 1);
+        }
+        done_alu.push_back({instruction, alu.last + parameters.alu_latency + 2});
+    }
+
+    std::deque<Done> done_gemm, done_alu;
+
+  private:
+    // What GEMM waits for micro-ops that the ALU reads, when it begins at `begin`.
+    Time shared_reads(const Loops& loops, Time begin) const {
+        if (!loops.many_uops || !alu.many_uops || !alu.remaining) return 0;
+        return std::max<Time>(0, alu.last - std::max(begin, alu.resumes) + 1);
+    }
+
+    void delay_gemm(Time cycles) {
+        const Time before = gemm.last;
+        gemm.last += cycles;
+        if (!done_gemm.empty()) done_gemm.back().at += cycles;
+        for (Time& last : gemm_in_bank)
+            if (last == before) last = gemm.last;
+    }
+
+    // GEMM comes into the bank of the ALU's latest instruction at `now`.
+    void pause_alu(Time now) {
+        const Time worked = now - alu.resumes;
+        if (worked >= alu.remaining) return;
+        if (worked > 0) alu.remaining -= worked;
+        alu.resumes = gemm.last + parameters.gemm_latency;
+        alu.last = alu.resumes + alu.remaining - 1;
+        if (!done_alu.empty()) done_alu.back().at = alu.last + parameters.alu_latency + 2;
+    }
+
+    // How long the first items wait for the last ones of the instruction before.
+    Time hazard(Time valid, const Loops& loops) const {
+        if (!alu.tail) return 0;
+        Time wait = 0;
+        for (const Edge& mine : loops.first)
+            for (const Edge& other : *alu.tail)
+                if (other.dst == mine.dst || other.dst == mine.src)
+                    wait = std::max(wait, alu.last - other.distance + parameters.alu_latency + 1 - valid - mine.distance);
+        return wait;
+    }
+
+    const Parameters& parameters;
+    struct {
+        Time last = -1, begin = -1;  // when items of the latest instruction are taken
+        bool many_uops = false;
+    } gemm;
+    struct {
+        Time last = -NEVER, resumes = 0;
+        Time remaining = 0;  // cycles of work from `resumes` on
+        std::uint8_t banks = 0, written_banks = 0;
+        bool many_uops = false;
+        const std::vector<Edge>* tail = nullptr;
+    } alu;
+    Time gemm_in_bank[2] = {-NEVER, -NEVER};
+};
+
+}  // namespace estimate

@@ -1,0 +1,85 @@
+"""What the engine is told of a machine: engine/parameters.hpp, filled in."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import fields
+from typing import Any
+
+from amaranth_vta.hw import isa, timing
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory, Opcode
+from amaranth_vta.sim.machine.dram import MemoryTiming
+
+_MEMORY_FIELDS = (
+    *("memory", "sram_base", "dram_base", "y_size", "x_size", "x_stride"),
+    *("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
+)
+_LOOP_FIELDS = (
+    *("reset", "uop_begin", "uop_end", "iter_out", "iter_in"),
+    *("dst_factor_out", "dst_factor_in", "src_factor_out", "src_factor_in"),
+    *("independent", "alu_opcode", "use_immediate"),
+)
+_HEAD_FIELDS = ("opcode", "pop_prev", "pop_next", "push_prev", "push_next")
+
+
+def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int64]:
+    """`Parameters` of the engine."""
+    base = [
+        *(dram.latency, int(dram.shared), dram.refresh_period, dram.refresh_stall),
+        *(config.bus_bytes, int(bool(config.overlap))),
+        int(isa.AluOp.REQUANTIZE) if config.requantize else -1,
+        *(config.uop.depth, config.acc.depth),
+    ]
+    kinds = [number for memory in Memory for number in _kind(config, memory)]
+    limits = [
+        *(isa.QUEUE_DEPTH, timing.INSTRUCTIONS_IN_FLIGHT),
+        *(timing.BURSTS_IN_FLIGHT, timing.BEATS_AHEAD),
+        *(timing.FETCH_BURST_BYTES, timing.BURST_BEATS, timing.BURST_BYTES),
+        isa.REQUANTIZE_PARAMETERS,
+        timing.DOT_PRODUCT_LATENCY + 2,
+        timing.REQUANTIZING_ALU_LATENCY if config.requantize else timing.ALU_LATENCY,
+    ]
+    latencies = [getattr(timing.LATENCIES, item.name) for item in fields(timing.Latencies)]
+    return _array([*base, *kinds, *limits, *latencies])
+
+
+def instruction_fields(config: Config) -> ctypes.Array[ctypes.c_int64]:
+    """`Fields` of the engine."""
+    layouts = isa.instruction_set(config).layouts
+    uop = isa.instruction_set(config).uop_layout
+    found = [
+        *_places(layouts[Opcode.FINISH], _HEAD_FIELDS),
+        *_places(layouts[Opcode.LOAD], _MEMORY_FIELDS),
+        *_places(layouts[Opcode.GEMM], _LOOP_FIELDS),
+        *_places(layouts[Opcode.ALU], _LOOP_FIELDS),
+        *_places(uop, ("dst", "src")),
+    ]
+    return _array(found)
+
+
+def _places(layout: Any, names: tuple[str, ...]) -> list[int]:
+    found = []
+    for name in names:
+        field = layout.get(name)
+        found += [field.offset, field.width] if field else [0, 0]
+    return found
+
+
+def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:
+    """How the elements of ``memory`` cross the bus: hw/dma/rows.py and hw/fabric/buffer.py."""
+    tile = config.memory(memory)
+    per_word = max(1, config.bus_bytes // tile.element_bytes)
+    words = max(1, tile.element_bytes // config.bus_bytes)
+    if memory is Memory.ACC_8BIT and config.out_width < config.acc_width:
+        # Widened on its way in, an element at a time; padding is written as that of ACC.
+        padding = max(1, config.bus_bytes // config.acc.element_bytes)
+        return tile.element_bytes, per_word, 1, padding
+    together = min(words, timing.MOST_LANE_BEATS)
+    if memory is Memory.ACC and config.out_width < config.acc_width:
+        together = min(together, config.acc_width // config.out_width)
+    return tile.element_bytes, 1, together, per_word
+
+
+def _array(numbers: list[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(numbers))(*numbers)

@@ -1,0 +1,79 @@
+"""The estimate takes the cycles that the RTL takes: those of tests/golden/cycles.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amaranth_vta.bench.layers import measure_layers
+from amaranth_vta.bench.rates import KINDS, measure_rates
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import Finish, Instruction, Load, Memory, Store
+from amaranth_vta.sim.devices import DeviceError, open_device
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sw.runtime.device import Fault, RunResult
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cycles.json").read_text("utf-8"))
+# Of a layer's cycles.
+TOLERANCE = 0.002
+
+
+@pytest.mark.parametrize("dram", ["ideal", "ddr"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
+def test_rates_are_those_of_the_rtl(config: str, kind: str, dram: str) -> None:
+    measured = measure_rates(kind, PRESETS[config], "estimate", dram)
+    assert {item.name: item.cycles for item in measured} == GOLDEN[f"{kind}, {config}, {dram}"]
+
+
+def test_layers_are_those_of_the_rtl() -> None:
+    expected = GOLDEN["resnet18-layers, default, ddr"]
+    for item in measure_layers(PRESETS["pynq-extended"], "estimate", "ddr"):
+        assert item.cycles == pytest.approx(expected[item.name], rel=TOLERANCE), item.name
+        assert item.mismatches == 0
+
+
+def run(program: list[Instruction], timing_only: bool = False) -> tuple[RunResult, np.ndarray]:
+    config = PRESETS["tiny"]
+    dram = np.arange(4096, dtype=np.uint8)
+    image = ProgramImage.assemble(config, dram, 3072, program)
+    device = open_device("estimate", config, image.dram.size, timing_only=timing_only)
+    device.write(0, image.dram)
+    return device.run(image.insn_addr, image.insn_count), device.read(0, 1024)
+
+
+def moves() -> list[Instruction]:
+    return [
+        Load(memory=Memory.ACC, x_size=4, dram_base=8, push_next=1),
+        Store(x_size=4, dram_base=0, pop_prev=1),
+        Finish(),
+    ]
+
+
+def test_results_are_those_of_the_functional_model_unless_only_times_are_asked_for() -> None:
+    with_results, stored = run(moves())
+    only_times, untouched = run(moves(), timing_only=True)
+    assert with_results.cycles == only_times.cycles
+    assert with_results.counters["out_elements"] == 4
+    assert stored[:16].tolist() == [128 + 4 * n for n in range(16)]
+    assert untouched[:16].tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("timing_only", [False, True])
+def test_a_stream_without_an_end_is_the_fault_that_the_model_finds(timing_only: bool) -> None:
+    result, _ = run([Store(x_size=1, pop_prev=1), Finish()], timing_only)
+    assert result.fault == Fault("store", 0, isa.Cause.DEADLOCK.name.lower())
+    assert result.cycles is None
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(DeviceError, match="knows the memories ideal and ddr"):
+        open_device("estimate", PRESETS["tiny"], 64, dram="random:1")
+    with pytest.raises(DeviceError, match="no signals, hence no waves"):
+        open_device("estimate", PRESETS["tiny"], 64, waves="x.vcd")
+    with pytest.raises(DeviceError, match="only the estimate can do without results"):
+        open_device("rtl", PRESETS["tiny"], 64, timing_only=True)
