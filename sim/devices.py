@@ -89,7 +89,7 @@ def _open(
                 raise DeviceError("the functional model has no clock, hence no timeline to write")
             memory_timing(dram)  # unused here, but an unknown name is refused
             try:
-                return FunctionalDevice(config, memory_bytes, order)
+                return FunctionalDevice(config, memory_bytes, order, progress=progress)
             except ValueError as error:
                 raise DeviceError(str(error)) from None
         case "rtl":

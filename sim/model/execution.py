@@ -17,7 +17,7 @@ from amaranth_vta.hw.registers import COUNTERS
 
 from .arithmetic import Indices, alu, gemm, multiply, requantize
 from .observers.observer import Observer
-from .scratchpad import Bytes, Scratchpad, pack_tiles, unpack_tiles
+from .scratchpad import Bytes, Scratchpad, initial_bytes, pack_tiles, unpack_tiles
 
 # Micro-ops that are computed at once; more would only take memory.
 _CHUNK = 1 << 14
@@ -49,11 +49,11 @@ class Executor:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        garbage = np.random.default_rng(self.seed)
-        self.uop = Scratchpad(self.config.uop, garbage)
-        self.inp = Scratchpad(self.config.inp, garbage)
-        self.wgt = Scratchpad(self.config.wgt, garbage)
-        self.acc = Scratchpad(self.config.acc, garbage)
+        contents = initial_bytes(self.config, self.seed)
+        self.uop = Scratchpad(self.config.uop, contents["uop"])
+        self.inp = Scratchpad(self.config.inp, contents["inp"])
+        self.wgt = Scratchpad(self.config.wgt, contents["wgt"])
+        self.acc = Scratchpad(self.config.acc, contents["acc"])
         self.begin()
 
     def begin(self) -> None:

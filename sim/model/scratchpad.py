@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import TileMemory
+from amaranth_vta.hw.config import Config, TileMemory
 
 Tiles = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -25,14 +25,24 @@ _UOP_DTYPE: np.dtype[Any] = np.dtype("<u4")
 class Scratchpad:
     """``tiles``: (depth, rows, columns) of signed integers; of uint32 for micro-ops.
 
-    What an element holds before anything is written to it is arbitrary; it comes from ``garbage``.
+    ``contents`` are the bytes of all its elements, (depth, element_bytes).
     """
 
-    def __init__(self, memory: TileMemory, garbage: np.random.Generator) -> None:
+    def __init__(self, memory: TileMemory, contents: Bytes) -> None:
         self.memory = memory
-        self.tiles = unpack_tiles(
-            garbage.integers(256, size=(memory.depth, memory.element_bytes), dtype=np.uint8), memory
+        self.tiles = unpack_tiles(contents, memory)
+
+
+def initial_bytes(config: Config, seed: int = 0) -> dict[str, Bytes]:
+    """What uop, inp, wgt and acc hold before anything is written to them, (depth, element_bytes)
+    each: it is arbitrary, and comes from ``seed``."""
+    arbitrary = np.random.default_rng(seed)
+    return {
+        memory.name.lower(): arbitrary.integers(
+            256, size=(memory.depth, memory.element_bytes), dtype=np.uint8
         )
+        for memory in (config.uop, config.inp, config.wgt, config.acc)
+    }
 
 
 def unpack_tiles(data: Bytes, memory: TileMemory) -> Tiles:

@@ -1,0 +1,340 @@
+"""The functional model: the machine without a clock, and the definition of what it does.
+
+Load, compute and store each run their instructions in order, one whole instruction a step; which
+of those that can take a step does so is chosen by an *order*:
+
+- ``program``: the earliest instruction of the stream. This is how a reader runs a program.
+- ``reverse``: the latest that fetch and tokens allow: modules run as far apart as they can.
+- ``random:SEED``: any, in runs of random length.
+- ``last:MODULE``: of load, compute and store, the one named only when no other can take a step.
+
+A program whose modules are ordered by tokens where they share memory gives the same result in
+every order. So does the report of a fault, because a step that can be taken stays possible
+whatever the others do.
+
+What ISA.md leaves open is decided here:
+
+- Fetch looks at an instruction once it has handed on the one before, and before it asks whether
+  the queue has room: a ``bus_error`` or a ``bad_stream`` is found even when every queue is full. A
+  stream of no instructions, or one whose address is no multiple of 16, is a ``bad_stream`` at 0.
+- Bits of GEMM and ALU that no field covers are free for extensions; one that is set is illegal.
+  FINISH has no fields beyond its flags, and its other bits are ignored.
+- An instruction whose pushes find a counter full has had its effects and waits for room, with all
+  of its pushes. If room never comes, that is its ``token_overflow``. (If it faulted at once, the
+  report would depend on how far the receiver happens to be.) Among the faults of a machine that is
+  stuck it counts like the others; deadlock is what there is when there is no other fault.
+- FINISH takes its tokens when they are there, then waits for load and store, then pushes.
+- A transfer without elements (``x_size`` = 0, or no row and no padding row) checks neither index
+  nor address; padding rows alone touch no DRAM. GEMM and ALU without micro-ops check nothing.
+- The order of checks: legality, tokens, scratchpad indices, addresses. An instruction that faults
+  writes nothing. A read is a bus error if any of its bytes lies beyond the memory.
+- What a scratchpad holds before anything is written to it is arbitrary, not zero.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault
+
+from .execution import ExecutionFault, Executor
+from .observers.observer import Observer, TokenQueue
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its fault, the tokens left in each of `TOKEN_QUEUES`, and what was counted,
+    by the names of `registers.COUNTERS`."""
+
+    fault: Fault | None
+    tokens_left: dict[str, int]
+    counters: dict[str, int]
+
+
+class ClearModel:
+    """Runs programs on NumPy arrays, in any order, watched by observers.
+
+    ``memory`` is a 1-D uint8 array, shared with the host. Raises `ValueError` for an ``order``
+    that does not exist.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        memory: npt.NDArray[np.uint8],
+        order: str = "program",
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._choose, seed = _parse_order(order)
+        self.executor = Executor(config, memory, seed, observers)
+
+    def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
+        executor = self.executor
+        executor.begin()
+        for observer in executor.observers:
+            observer.begin()
+        executor.deadline = None if time_limit is None else time.monotonic() + time_limit
+        machine = _Machine(self._config, self._memory, executor, insn_addr, insn_count)
+        fault = machine.run(self._choose)
+        tokens = dict(zip(TOKEN_QUEUES, machine.tokens.values(), strict=True))
+        return Outcome(fault, tokens, dict(executor.counters))
+
+
+# Chooses one of the modules that can take a step, given each with the index of its instruction.
+_Choice = Callable[[dict[isa.Module, int]], isa.Module]
+
+
+def _parse_order(order: str) -> tuple[_Choice, int]:
+    kind, _, which = order.partition(":")
+    if order == "program":
+        return lambda ready: min(ready, key=ready.__getitem__), 0
+    if order == "reverse":
+        return lambda ready: max(ready, key=ready.__getitem__), 0
+    if kind == "random" and which.isdecimal():
+        return _RandomChoice(int(which)), int(which)
+    modules = {module.name.lower(): module for module in _EXECUTING}
+    if kind == "last" and which in modules:
+        last = modules[which]
+        return lambda ready: min(ready, key=lambda module: (module is last, ready[module])), 0
+    raise ValueError(
+        f"order {order!r} is not program, reverse, random:SEED with a whole number, or last:MODULE "
+        "with load, compute or store"
+    )
+
+
+class _RandomChoice:
+    """One module for a random number of steps, then another.
+
+    Choosing anew for each step would keep the modules abreast of each other.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._module = isa.Module.FETCH
+        self._steps = 0
+
+    def __call__(self, ready: dict[isa.Module, int]) -> isa.Module:
+        if self._steps == 0 or self._module not in ready:
+            self._module = self._random.choice(list(ready))
+            self._steps = self._random.choice((1, 1, 2, 5, 20, 100))
+        self._steps -= 1
+        return self._module
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    instruction: isa.Instruction
+    module: isa.Module
+    legal: bool
+    pops: tuple[TokenQueue, ...]
+    pushes: tuple[TokenQueue, ...]
+
+
+class _Queue:
+    """A module's instructions, the oldest of which may be under way."""
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[int, _Decoded]] = deque()
+        # Of the oldest: its tokens are taken; and its effects are done but for its pushes.
+        self.started = False
+        self.executed = False
+        self.stopped = False
+
+
+class _Machine:
+    """One run of one stream."""
+
+    def __init__(
+        self,
+        config: Config,
+        memory: npt.NDArray[np.uint8],
+        executor: Executor,
+        insn_addr: int,
+        insn_count: int,
+    ) -> None:
+        self._instruction_set = isa.instruction_set(config)
+        self._memory = memory
+        self._executor = executor
+        self._insn_addr = insn_addr
+        self._insn_count = insn_count
+        self._next = 0
+        self._decoded: dict[bytes, _Decoded] = {}
+        # What fetch holds that its queue has no room for, once it was looked at.
+        self._fetched: _Decoded | None = None
+        self._fetch_stopped = False
+        self._queues = {module: _Queue() for module in _EXECUTING}
+        self._faults: dict[int, tuple[isa.Module, isa.Cause]] = {}
+        self._finished = False
+        self.tokens = dict.fromkeys(_TOKEN_QUEUES, 0)
+
+    def run(self, choose: _Choice) -> Fault | None:
+        """Takes steps until FINISH retires or no module can take one."""
+        while not self._finished and (ready := self._ready()):
+            if self._late():
+                return self._timeout(ready)
+            module = choose(ready)
+            if module is isa.Module.FETCH:
+                self._fetch()
+            else:
+                self._step(module)
+        return None if self._finished else self._report()
+
+    def _ready(self) -> dict[isa.Module, int]:
+        """The modules that can take a step, each with the index of its instruction."""
+        ready = {
+            module: queue.entries[0][0]
+            for module, queue in self._queues.items()
+            if queue.entries and not queue.stopped and self._can_step(queue)
+        }
+        if not self._fetch_stopped and (
+            self._fetched is None or self._has_room(self._fetched.module)
+        ):
+            ready[isa.Module.FETCH] = self._next
+        return ready
+
+    def _late(self) -> bool:
+        deadline = self._executor.deadline
+        return deadline is not None and time.monotonic() > deadline
+
+    def _timeout(self, ready: dict[isa.Module, int]) -> Fault:
+        """The timeout, of the lowest instruction that could go on or was stopped in the middle."""
+        unfinished = {index: module for module, index in ready.items()}
+        for index, (module, cause) in self._faults.items():
+            if cause is isa.Cause.TIMEOUT:
+                unfinished[index] = module
+        index, module = min(unfinished.items())
+        return Fault(module.name.lower(), index, isa.Cause.TIMEOUT.name.lower())
+
+    def _has_room(self, module: isa.Module) -> bool:
+        return len(self._queues[module].entries) < isa.QUEUE_DEPTH
+
+    def _fetch(self) -> None:
+        """Looks at the next instruction, if that is not done, and hands it on if there is room."""
+        if self._fetched is None:
+            cause = self._look()
+            if cause is not None:
+                self._faults[self._next] = (isa.Module.FETCH, cause)
+                self._fetch_stopped = True
+                return
+        assert self._fetched is not None
+        if self._has_room(self._fetched.module):
+            self._queues[self._fetched.module].entries.append((self._next, self._fetched))
+            self._fetched = None
+            self._next += 1
+            self._fetch_stopped = self._next == self._insn_count
+
+    def _look(self) -> isa.Cause | None:
+        size = isa.INSTRUCTION_BYTES
+        address = self._insn_addr + self._next * size
+        if self._insn_count == 0 or self._insn_addr % size:
+            return isa.Cause.BAD_STREAM
+        if address + size > self._memory.size:
+            return isa.Cause.BUS_ERROR
+        raw = self._memory[address : address + size].tobytes()
+        if raw not in self._decoded:
+            self._decoded[raw] = self._decode(int.from_bytes(raw, "little"))
+        decoded = self._decoded[raw]
+        is_last = self._next == self._insn_count - 1
+        if isinstance(decoded.instruction, isa.Finish) != is_last:
+            return isa.Cause.BAD_STREAM
+        self._fetched = decoded
+        return None
+
+    def _decode(self, bits: int) -> _Decoded:
+        instruction = self._instruction_set.decode(bits)
+        module = isa.module_of(instruction)
+        legal = self._instruction_set.problem(bits) is None
+        pops, pushes = [], []
+        if legal:
+            for flag, giver in ((instruction.pop_prev, -1), (instruction.pop_next, 1)):
+                if flag:
+                    pops.append((isa.Module(module + giver), module))
+            for flag, taker in ((instruction.push_prev, -1), (instruction.push_next, 1)):
+                if flag:
+                    pushes.append((module, isa.Module(module + taker)))
+        return _Decoded(instruction, module, legal, tuple(pops), tuple(pushes))
+
+    def _can_step(self, queue: _Queue) -> bool:
+        _, decoded = queue.entries[0]
+        if queue.executed:
+            return self._can_push(decoded)
+        if queue.started:
+            return self._others_done()
+        return all(self.tokens[pop] for pop in decoded.pops)
+
+    def _can_push(self, decoded: _Decoded) -> bool:
+        return all(self.tokens[push] < isa.TOKEN_LIMIT for push in decoded.pushes)
+
+    def _others_done(self) -> bool:
+        """Whether load and store have retired everything, for FINISH, after which nothing comes."""
+        return not any(
+            self._queues[module].entries for module in (isa.Module.LOAD, isa.Module.STORE)
+        )
+
+    def _step(self, module: isa.Module) -> None:
+        """Takes the oldest instruction of ``module`` as far as it can go."""
+        queue = self._queues[module]
+        index, decoded = queue.entries[0]
+        try:
+            if not decoded.legal:
+                raise ExecutionFault(isa.Cause.ILLEGAL_INSTRUCTION)
+            if not queue.started:
+                for pop in decoded.pops:
+                    self.tokens[pop] -= 1
+                queue.started = True
+                for observer in self._executor.observers:
+                    observer.start(index, decoded.instruction, decoded.pops)
+            is_finish = isinstance(decoded.instruction, isa.Finish)
+            if not queue.executed:
+                if is_finish and not self._others_done():
+                    return
+                self._executor.execute(index, decoded.instruction)
+                queue.executed = True
+            if not self._can_push(decoded):
+                return
+        except ExecutionFault as fault:
+            self._faults[index] = (module, fault.cause)
+            queue.stopped = True
+            return
+        for push in decoded.pushes:
+            self.tokens[push] += 1
+        for observer in self._executor.observers:
+            observer.finish(index, module, decoded.pushes)
+        queue.entries.popleft()
+        queue.started = queue.executed = False
+        self._finished = is_finish
+
+    def _report(self) -> Fault:
+        """The fault of lowest index; if there is none, the deadlock of the lowest blocked one."""
+        faults = dict(self._faults)
+        blocked = {}
+        for module, queue in self._queues.items():
+            if queue.entries and not queue.stopped:
+                index = queue.entries[0][0]
+                if queue.executed:
+                    faults[index] = (module, isa.Cause.TOKEN_OVERFLOW)
+                blocked[index] = (module, isa.Cause.DEADLOCK)
+        index, (module, cause) = min((faults or blocked).items())
+        return Fault(module.name.lower(), index, cause.name.lower())
+
+
+_EXECUTING = (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+# From and to, in the order of `amaranth_vta.sw.runtime.device.TOKEN_QUEUES`.
+_TOKEN_QUEUES = (
+    (isa.Module.LOAD, isa.Module.COMPUTE),
+    (isa.Module.COMPUTE, isa.Module.LOAD),
+    (isa.Module.COMPUTE, isa.Module.STORE),
+    (isa.Module.STORE, isa.Module.COMPUTE),
+)

@@ -1,0 +1,80 @@
+"""Compiles the C++ of the functional model into one library for all configurations, once.
+
+What runs instructions is compiled for each instruction set of the host that has a faster way to
+multiply bytes; which of them the processor has is asked when the library is used. So one library
+serves all machines that share a cache folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
+
+from .definitions import header
+
+_FOLDER = Path(__file__).with_name("cpp")
+_COMMON = ("machine", "instruction", "library")
+_ENGINE = "engine"
+_FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing"),
+    *("-ffp-contract=off", "-Wall", "-Wno-psabi", "-Wno-unknown-pragmas"),
+)
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
+# By the namespace of each engine, what the compiler may use in it.
+_ENGINES: dict[str, tuple[str, ...]] = {"portable": ()}
+if _X86:
+    _ENGINES["avx2"] = ("-mavx2",)
+    _ENGINES["avx512"] = (
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+        "-mprefer-vector-width=512",
+    )
+
+
+def native_library() -> Path:
+    """The shared library; raises `BuildError` if it cannot be built here."""
+    if sys.byteorder != "little":
+        raise BuildError("the compiled functional model needs a little-endian processor")
+    definitions = header()
+    sources = sorted(_FOLDER.iterdir())
+    key = hash_of(
+        definitions,
+        *(f"{path.name} {path.read_text(encoding='utf-8')}" for path in sources),
+        *(f"{name} {flags}" for name, flags in _ENGINES.items()),
+        *_FLAGS,
+        compiler(),
+        target_of(compiler()),
+    )
+    return kept("model", f"{key}.so", lambda target: _build(definitions, target))
+
+
+def _build(definitions: str, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as name:
+        folder = Path(name)
+        (folder / "definitions.h").write_text(definitions, encoding="utf-8")
+        defines = ("-DX86",) if _X86 else ()
+        jobs = [
+            (_ENGINE, engine, (f"-DLANES={engine}", *flags)) for engine, flags in _ENGINES.items()
+        ]
+        jobs += [(source, source, defines) for source in _COMMON]
+
+        def compile_one(job: tuple[str, str, tuple[str, ...]]) -> Path:
+            source, name, options = job
+            compiled = folder / f"{name}.o"
+            places: Command = ("-I", folder, "-I", _FOLDER, "-c", _FOLDER / f"{source}.cpp")
+            run_tool(
+                (compiler(), *_FLAGS, *options, *places, "-o", compiled),
+                "the functional model cannot be compiled",
+            )
+            return compiled
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_one, jobs))
+        link: Command = (compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, *objects)
+        run_tool(link, "the functional model cannot be linked")

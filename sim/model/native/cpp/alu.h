@@ -1,0 +1,153 @@
+// The ALU, one whole element after the other.
+
+#pragma once
+
+#include "microops.h"
+#include "requantize.h"
+
+namespace vta::LANES {
+namespace {
+
+struct Alu {
+    int32_t *accumulators;
+    size_t words;  // of an element
+    bool narrow;
+};
+
+// The result of 32-bit scalars; `narrowed`, that of 16-bit ones.
+template <AluOp OPERATION, class V>
+inline V alu_result(V first, V second)
+{
+    switch (OPERATION) {
+    case AluOp::MIN:
+        return first < second ? first : second;
+    case AluOp::MAX:
+        return first > second ? first : second;
+    case AluOp::ADD:
+        return first + second;
+    case AluOp::MUL:
+        return first * second;
+    default: {
+        const V zero{}, most = zero + 31;
+        const V right = second > most ? most : second;
+        // An amount of 32 or more to the left leaves nothing; minus the least number wraps to
+        // itself, so that it is compared before the sign changes.
+        const V left = second < -most ? zero : first << (second < zero ? -second & 31 : zero);
+        return second < zero ? left : first >> (right & 31);
+    }
+    }
+}
+
+template <AluOp OPERATION, int N, bool IMMEDIATE>
+void run_operation(const Alu &alu, const MicroOps &uops, const Part &part, int32_t immediate)
+{
+    for (uint32_t o = 0; o < part.outer.count; o++)
+        for (uint32_t i = 0; i < part.inner.count; i++) {
+            const uint32_t dst_offset = part.dst + o * part.outer.dst + i * part.inner.dst;
+            const uint32_t src_offset = part.src + o * part.outer.src + i * part.inner.src;
+            for (uint32_t at = 0; at < uops.count; at++) {
+                int32_t *dst = alu.accumulators + (uops.dst[at] + dst_offset) * alu.words;
+                const int32_t *src =
+                    IMMEDIATE ? dst : alu.accumulators + (uops.src[at] + src_offset) * alu.words;
+                for (size_t word = 0; word < alu.words; word += N) {
+                    const Vector<N> second = IMMEDIATE ? all<N>(immediate) : load<N>(src + word);
+                    const Vector<N> result =
+                        alu_result<OPERATION, Vector<N>>(load<N>(dst + word), second);
+                    store<N>(dst + word, alu.narrow ? narrowed(result) : result);
+                }
+            }
+        }
+}
+
+template <AluOp OPERATION, int N>
+void run_operation(const Alu &alu, const MicroOps &uops, const Part &part, const int32_t *immediate)
+{
+    if (immediate)
+        run_operation<OPERATION, N, true>(alu, uops, part, *immediate);
+    else
+        run_operation<OPERATION, N, false>(alu, uops, part, 0);
+}
+
+// Parameters are read once for all iterations of the inner loop, which does not go on to others
+// and writes none.
+template <int N>
+void requantize_reordered(const Alu &alu, const MicroOps &uops, const Part &part)
+{
+    for (uint32_t at = 0; at < uops.count; at++)
+        for (uint32_t o = 0; o < part.outer.count; o++) {
+            const uint32_t src = uops.src[at] + part.src + o * part.outer.src;
+            const uint32_t dst = uops.dst[at] + part.dst + o * part.outer.dst;
+            for (size_t word = 0; word < alu.words; word += N) {
+                const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word,
+                                                 alu.words);
+                for (uint32_t i = 0; i < part.inner.count; i++) {
+                    int32_t *scalars =
+                        alu.accumulators + (dst + i * part.inner.dst) * alu.words + word;
+                    store<N>(scalars, requantizer(load<N>(scalars)));
+                }
+            }
+        }
+}
+
+template <int N>
+void requantize_in_order(const Alu &alu, const MicroOps &uops, const Part &part)
+{
+    for (uint32_t o = 0; o < part.outer.count; o++)
+        for (uint32_t i = 0; i < part.inner.count; i++)
+            for (uint32_t at = 0; at < uops.count; at++) {
+                const uint32_t src =
+                    uops.src[at] + part.src + o * part.outer.src + i * part.inner.src;
+                const uint32_t dst =
+                    uops.dst[at] + part.dst + o * part.outer.dst + i * part.inner.dst;
+                for (size_t word = 0; word < alu.words; word += N) {
+                    int32_t *scalars = alu.accumulators + dst * alu.words + word;
+                    const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word,
+                                                     alu.words);
+                    store<N>(scalars, requantizer(load<N>(scalars)));
+                }
+            }
+}
+
+template <int N>
+void requantize(const Alu &alu, const MicroOps &uops, const Part &part)
+{
+    const uint32_t first_dst = uops.least_dst + part.dst;
+    const uint32_t last_dst =
+        uops.most_dst + part.dst + spread_of(part.outer).span + spread_of(part.inner).span;
+    const uint32_t first_src = uops.least_src + part.src;
+    const uint32_t last_src = uops.most_src + part.src + (part.outer.count - 1) * part.outer.src +
+                              (part.inner.count - 1) * part.inner.src + REQUANTIZE_PARAMETERS - 1;
+    const bool any_order =
+        (last_src < first_dst || last_dst < first_src) &&
+        are_distinct(uops.spread, spread_of(part.outer), spread_of(part.inner));
+    if (any_order && part.inner.src == 0)
+        return requantize_reordered<N>(alu, uops, part);
+    if (any_order && part.outer.src == 0)
+        return requantize_reordered<N>(
+            alu, uops, {part.inner, part.outer, part.dst, part.src, part.wgt});
+    requantize_in_order<N>(alu, uops, part);
+}
+
+// Without `immediate`, the second operand is read.
+template <int N>
+void run_alu(const Alu &alu, AluOp operation, const MicroOps &uops, const Part &part,
+             const int32_t *immediate)
+{
+    switch (operation) {
+    case AluOp::MIN:
+        return run_operation<AluOp::MIN, N>(alu, uops, part, immediate);
+    case AluOp::MAX:
+        return run_operation<AluOp::MAX, N>(alu, uops, part, immediate);
+    case AluOp::ADD:
+        return run_operation<AluOp::ADD, N>(alu, uops, part, immediate);
+    case AluOp::SHR:
+        return run_operation<AluOp::SHR, N>(alu, uops, part, immediate);
+    case AluOp::MUL:
+        return run_operation<AluOp::MUL, N>(alu, uops, part, immediate);
+    case AluOp::REQUANTIZE:
+        return requantize<(N < 8 ? N : 8)>(alu, uops, part);
+    }
+}
+
+}  // namespace
+}  // namespace vta::LANES

@@ -1,0 +1,51 @@
+// What one instruction does to the scratchpads and to the memory, without the tokens.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "instruction.h"
+
+namespace vta {
+
+class Executor {
+public:
+    virtual ~Executor() = default;
+
+    // A new run: padding values become zero, scratchpads stay.
+    virtual void begin() = 0;
+
+    // Checks a legal instruction, which must be neither FINISH, and makes it the one under way.
+    // Nothing is written if there is a fault.
+    virtual Cause start(const Instruction &instruction) = 0;
+
+    // Executes a part of the instruction under way; whether that was the last. A part takes some
+    // milliseconds at most, so that a run can be stopped in the middle of an instruction.
+    virtual bool proceed(const Instruction &instruction) = 0;
+
+    // Writes all elements of a scratchpad, laid out as in DRAM.
+    virtual void fill(Memory memory, const uint8_t *elements) = 0;
+
+    // All accumulators, sign-extended, element after element.
+    virtual const int32_t *accumulators() const = 0;
+
+    // What was counted, by Counter.
+    uint64_t counters[COUNTERS] = {};
+
+protected:
+    void count(Counter counter, uint64_t amount) { counters[unsigned(counter)] += amount; }
+};
+
+// One for each instruction set of the host that the library was compiled for.
+namespace portable {
+std::unique_ptr<Executor> make_executor(const Parameters &, uint8_t *memory, size_t bytes);
+}
+namespace avx2 {
+std::unique_ptr<Executor> make_executor(const Parameters &, uint8_t *memory, size_t bytes);
+}
+namespace avx512 {
+std::unique_ptr<Executor> make_executor(const Parameters &, uint8_t *memory, size_t bytes);
+}
+
+}  // namespace vta

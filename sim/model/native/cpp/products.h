@@ -1,0 +1,113 @@
+// The inner loops of GEMM: for many accumulators, sums over the same list of products.
+
+#pragma once
+
+#include <cstddef>
+
+#include "lanes.h"
+
+namespace vta::LANES {
+namespace {
+
+// One row of a tile of accumulators, and the same row of the inputs; in 32-bit words.
+struct Row {
+    uint32_t accumulators, inputs;
+};
+
+// A product that each row gets: the row of inputs so much further, and a tile of weights; in
+// 32-bit words.
+struct Product {
+    uint32_t inputs, weights;
+};
+
+struct Sums {
+    int32_t *accumulators;
+    const int32_t *inputs;
+    const int32_t *weights;
+    // What is too much in each row because inputs are biased; columns of a tile, or null.
+    const int32_t *excess;
+    // No two rows have the same accumulators.
+    const Row *rows;
+    size_t row_count;
+    const Product *products;
+    size_t product_count;
+    bool overwrite, narrow;
+};
+
+// Columns that are computed at once, and rows.
+template <int COLUMNS>
+constexpr int WIDTH = COLUMNS < REGISTER_LANES ? COLUMNS : REGISTER_LANES;
+template <int COLUMNS>
+constexpr int MOST_ROWS = REGISTERS * WIDTH<COLUMNS> / COLUMNS;
+
+// COUNT rows; GROUPS is the number of groups of inputs in a row, or 0 for `groups`.
+template <int COLUMNS, int COUNT, int GROUPS>
+inline void sum_rows(const Sums &sums, const Row *rows, int groups)
+{
+    constexpr int N = WIDTH<COLUMNS>, PARTS = COLUMNS / N;
+    Vector<N> sum[COUNT][PARTS];
+    const int32_t *inputs[COUNT];
+    for (int row = 0; row < COUNT; row++) {
+        inputs[row] = sums.inputs + rows[row].inputs;
+        for (int part = 0; part < PARTS; part++) {
+            sum[row][part] = sums.overwrite ? Vector<N>{}
+                                            : load<N>(sums.accumulators +
+                                                      rows[row].accumulators + part * N);
+            if (BIASED)
+                sum[row][part] -= load<N>(sums.excess + part * N);
+        }
+    }
+    const int count = GROUPS ? GROUPS : groups;
+    for (size_t number = 0; number < sums.product_count; number++) {
+        const Product product = sums.products[number];
+        const int32_t *weights = sums.weights + product.weights;
+        for (int group = 0; group < count; group++)
+            for (int row = 0; row < COUNT; row++) {
+                const int32_t input = inputs[row][product.inputs + group];
+                for (int part = 0; part < PARTS; part++)
+                    sum[row][part] = multiply_add(sum[row][part], input,
+                                                  weights + group * COLUMNS + part * N);
+            }
+    }
+    for (int row = 0; row < COUNT; row++)
+        for (int part = 0; part < PARTS; part++)
+            store<N>(sums.accumulators + rows[row].accumulators + part * N,
+                     sums.narrow ? narrowed(sum[row][part]) : sum[row][part]);
+}
+
+template <int COLUMNS, int COUNT, int GROUPS>
+inline void sum_blocks(const Sums &sums, size_t &done, int groups)
+{
+    for (; done + COUNT <= sums.row_count; done += COUNT)
+        sum_rows<COLUMNS, COUNT, GROUPS>(sums, sums.rows + done, groups);
+    if constexpr (COUNT > 1)
+        sum_blocks<COLUMNS, (COUNT + 1) / 2, GROUPS>(sums, done, groups);
+}
+
+// accumulators of each row = (overwrite ? 0 : themselves) + the sum of all products.
+template <int COLUMNS, int GROUPS>
+void sum_products(const Sums &sums, int groups)
+{
+    size_t done = 0;
+    sum_blocks<COLUMNS, MOST_ROWS<COLUMNS>, GROUPS>(sums, done, groups);
+}
+
+using SumProducts = void (*)(const Sums &, int groups);
+
+// The function for tiles of so many columns and groups of inputs.
+inline SumProducts sum_products_for(unsigned columns, unsigned groups)
+{
+    switch (columns) {
+    case 4:
+        return sum_products<4, 0>;
+    case 8:
+        return sum_products<8, 0>;
+    case 16:
+        return groups * GROUP == 16 ? sum_products<16, 16 / GROUP> : sum_products<16, 0>;
+    default:
+        return sum_products<32, 0>;
+    }
+}
+
+}  // namespace
+}  // namespace vta::LANES

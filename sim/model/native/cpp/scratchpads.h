@@ -1,0 +1,322 @@
+// The on-chip memories in the form that is computed with, and what LOAD and STORE make of it.
+
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "executor.h"
+#include "lanes.h"
+
+namespace vta::LANES {
+namespace {
+
+template <class T>
+class Buffer {
+public:
+    explicit Buffer(size_t count)
+        : data_(static_cast<T *>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64)))
+    {
+        if (!data_)
+            throw std::bad_alloc();
+    }
+    ~Buffer() { std::free(data_); }
+    Buffer(const Buffer &) = delete;
+    Buffer &operator=(const Buffer &) = delete;
+
+    operator T *() { return data_; }
+    operator const T *() const { return data_; }
+
+private:
+    T *data_;
+};
+
+// int8 values of 4-bit scalars, the low nibble first.
+inline void unpack_nibbles(int8_t *to, const uint8_t *from, size_t scalars)
+{
+    for (size_t at = 0; at < scalars; at += 2) {
+        const uint8_t both = from[at / 2];
+        to[at] = int8_t(both << 4) >> 4;
+        to[at + 1] = int8_t(both) >> 4;
+    }
+}
+
+inline void put_inputs(Input *to, const int8_t *from, size_t count)
+{
+    for (size_t at = 0; at < count; at++)
+        to[at] = BIASED ? Input(uint8_t(from[at]) ^ 0x80) : Input(from[at]);
+}
+
+template <class T>
+inline void put_accumulators(int32_t *to, const uint8_t *from, size_t count)
+{
+    for (size_t at = 0; at < count; at++) {
+        T value;
+        std::memcpy(&value, from + at * sizeof value, sizeof value);
+        to[at] = value;
+    }
+}
+
+template <class T>
+inline void take_accumulators(uint8_t *to, const int32_t *from, size_t count)
+{
+    for (size_t at = 0; at < count; at++) {
+        const T value = T(from[at]);
+        std::memcpy(to + at * sizeof value, &value, sizeof value);
+    }
+}
+
+class Scratchpads {
+public:
+    explicit Scratchpads(const Parameters &parameters)
+        : columns(parameters.block_out), groups(parameters.block_in / GROUP),
+          input_words(parameters.batch * groups), weight_words(columns * groups),
+          accumulator_words(parameters.batch * columns), uops(parameters.uop_depth),
+          inputs(parameters.inp_depth * size_t(input_words)),
+          weights(parameters.wgt_depth * size_t(weight_words)),
+          excess(BIASED ? parameters.wgt_depth * size_t(columns) : 0),
+          accumulators(parameters.acc_depth * size_t(accumulator_words)), parameters_(parameters),
+          scratch_(MOST_SCALARS)
+    {
+    }
+
+    size_t depth(Memory memory) const
+    {
+        switch (memory) {
+        case Memory::UOP:
+            return parameters_.uop_depth;
+        case Memory::INP:
+            return parameters_.inp_depth;
+        case Memory::WGT:
+            return parameters_.wgt_depth;
+        default:
+            return parameters_.acc_depth;
+        }
+    }
+
+    // Bytes of an element in DRAM.
+    size_t element_bytes(Memory memory) const
+    {
+        switch (memory) {
+        case Memory::UOP:
+            return sizeof(uint32_t);
+        case Memory::INP:
+            return parameters_.batch * parameters_.block_in * parameters_.inp_width / 8;
+        case Memory::WGT:
+            return parameters_.block_out * parameters_.block_in * parameters_.wgt_width / 8;
+        case Memory::ACC:
+            return accumulator_words * parameters_.acc_width / 8;
+        default:
+            return accumulator_words * parameters_.out_width / 8;
+        }
+    }
+
+    // Writes `count` elements from `element` on, as they lie in DRAM.
+    void put(Memory memory, size_t element, const uint8_t *from, size_t count);
+
+    // Writes `count` elements of padding from `element` on, each scalar the low bits of `value`.
+    void pad(Memory memory, size_t element, int32_t value, size_t count);
+
+    // Copies the low bits of `count` accumulators from `element` on, as they lie in DRAM.
+    void take(size_t element, uint8_t *to, size_t count) const;
+
+    // In 32-bit words: the inputs of a row, and of an element each.
+    const uint32_t columns, groups, input_words, weight_words, accumulator_words;
+    Buffer<uint32_t> uops;
+    // Groups of inputs in a word each, row after row.
+    Buffer<int32_t> inputs;
+    // Of each tile, for each group of its rows in turn that group of all rows (output channels).
+    Buffer<int32_t> weights;
+    // For each tile, what the bias of all inputs adds to each column.
+    Buffer<int32_t> excess;
+    // Sign-extended to 32 bits.
+    Buffer<int32_t> accumulators;
+
+private:
+    // The widest tile has 32 by 32 scalars, or 16 rows of 32.
+    static constexpr size_t MOST_SCALARS = 1024;
+
+    void put_input_scalars(size_t element, const uint8_t *from, size_t count);
+    void put_tile(size_t element, const int8_t *from);
+    template <int N>
+    void put_excess(size_t element);
+    void put_weight_tiles(size_t element, const uint8_t *from, size_t count);
+
+    const Parameters parameters_;
+    Buffer<int8_t> scratch_;
+};
+
+void Scratchpads::put(Memory memory, size_t element, const uint8_t *from, size_t count)
+{
+    int32_t *to = accumulators + element * accumulator_words;
+    const size_t scalars = count * accumulator_words;
+    switch (memory) {
+    case Memory::UOP:
+        std::memcpy(uops + element, from, count * sizeof(uint32_t));
+        return;
+    case Memory::INP:
+        put_input_scalars(element, from, count);
+        return;
+    case Memory::WGT:
+        put_weight_tiles(element, from, count);
+        return;
+    default:
+        break;
+    }
+    switch (memory == Memory::ACC ? parameters_.acc_width : parameters_.out_width) {
+    case 4:
+        for (size_t at = 0; at < scalars; at += 2) {
+            to[at] = int8_t(from[at / 2] << 4) >> 4;
+            to[at + 1] = int8_t(from[at / 2]) >> 4;
+        }
+        break;
+    case 8:
+        put_accumulators<int8_t>(to, from, scalars);
+        break;
+    case 16:
+        put_accumulators<int16_t>(to, from, scalars);
+        break;
+    default:
+        put_accumulators<int32_t>(to, from, scalars);
+    }
+}
+
+void Scratchpads::put_input_scalars(size_t element, const uint8_t *from, size_t count)
+{
+    const size_t row = parameters_.batch * parameters_.block_in;
+    Input *to = reinterpret_cast<Input *>(static_cast<int32_t *>(inputs)) + element * row;
+    if (parameters_.inp_width == 8) {
+        put_inputs(to, reinterpret_cast<const int8_t *>(from), count * row);
+        return;
+    }
+    for (size_t at = 0; at < count; at++) {
+        unpack_nibbles(scratch_, from + at * row / 2, row);
+        put_inputs(to + at * row, scratch_, row);
+    }
+}
+
+void Scratchpads::put_weight_tiles(size_t element, const uint8_t *from, size_t count)
+{
+    const size_t scalars = parameters_.block_out * parameters_.block_in;
+    for (size_t at = 0; at < count; at++) {
+        if (parameters_.wgt_width == 8) {
+            put_tile(element + at, reinterpret_cast<const int8_t *>(from + at * scalars));
+        } else {
+            unpack_nibbles(scratch_, from + at * scalars / 2, scalars);
+            put_tile(element + at, scratch_);
+        }
+    }
+}
+
+#if defined(__AVX512VNNI__)
+
+// 16 rows of 4 words, transposed.
+inline void transpose_16_by_4(int32_t *to, const int8_t *from)
+{
+    const __m512i first = _mm512_loadu_si512(from), second = _mm512_loadu_si512(from + 64);
+    const __m512i third = _mm512_loadu_si512(from + 128), fourth = _mm512_loadu_si512(from + 192);
+    __m512i index = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    for (int group = 0; group < 4; group++) {
+        const __m512i upper = _mm512_permutex2var_epi32(first, index, second);
+        const __m512i lower = _mm512_permutex2var_epi32(third, index, fourth);
+        _mm512_store_si512(to + 16 * group,
+                           _mm512_inserti64x4(upper, _mm512_castsi512_si256(lower), 1));
+        index = _mm512_add_epi32(index, _mm512_set1_epi32(1));
+    }
+}
+
+#endif
+
+void Scratchpads::put_tile(size_t element, const int8_t *from)
+{
+    int32_t *to = weights + element * weight_words;
+    const size_t row = parameters_.block_in;
+#if defined(__AVX512VNNI__)
+    if (columns == 16 && groups == 4)
+        transpose_16_by_4(to, from);
+    else
+#endif
+        for (size_t column = 0; column < columns; column++)
+            for (size_t group = 0; group < groups; group++) {
+                // As the inputs are, but not biased.
+                Input scalars[GROUP];
+                for (int at = 0; at < GROUP; at++)
+                    scalars[at] = Input(from[column * row + group * GROUP + at]);
+                std::memcpy(to + group * columns + column, scalars, sizeof(int32_t));
+            }
+    if (!BIASED)
+        return;
+    switch (columns) {
+    case 4:
+        return put_excess<4>(element);
+    case 8:
+        return put_excess<8>(element);
+    default:
+        return put_excess<REGISTER_LANES>(element);
+    }
+}
+
+template <int N>
+void Scratchpads::put_excess(size_t element)
+{
+    // Unsigned, each of these bytes is 128.
+    constexpr int32_t bias = int32_t(0x80808080);
+    const int32_t *tile = weights + element * weight_words;
+    for (size_t part = 0; part < columns; part += N) {
+        Vector<N> sum{};
+        for (size_t group = 0; group < groups; group++)
+            sum = multiply_add(sum, bias, tile + group * columns + part);
+        store<N>(excess + element * columns + part, sum);
+    }
+}
+
+void Scratchpads::pad(Memory memory, size_t element, int32_t value, size_t count)
+{
+    if (!count)
+        return;
+    switch (memory) {
+    case Memory::UOP:
+        std::memset(uops + element, 0, count * sizeof(uint32_t));
+        return;
+    case Memory::INP:
+    case Memory::WGT: {
+        const unsigned width =
+            memory == Memory::INP ? parameters_.inp_width : parameters_.wgt_width;
+        const uint8_t scalar = width == 4 ? uint8_t(value & 15) * 17 : uint8_t(value);
+        uint8_t tile[MOST_SCALARS];
+        std::memset(tile, scalar, element_bytes(memory));
+        for (size_t at = 0; at < count; at++)
+            put(memory, element + at, tile, 1);
+        return;
+    }
+    default: {
+        const int32_t scalar = parameters_.acc_width == 16 ? int16_t(value) : value;
+        int32_t *to = accumulators + element * accumulator_words;
+        for (size_t at = 0; at < count * accumulator_words; at++)
+            to[at] = scalar;
+    }
+    }
+}
+
+void Scratchpads::take(size_t element, uint8_t *to, size_t count) const
+{
+    const int32_t *from = accumulators + element * accumulator_words;
+    const size_t scalars = count * accumulator_words;
+    switch (parameters_.out_width) {
+    case 4:
+        for (size_t at = 0; at < scalars; at += 2)
+            to[at / 2] = uint8_t((from[at] & 15) | from[at + 1] << 4);
+        break;
+    case 8:
+        take_accumulators<int8_t>(to, from, scalars);
+        break;
+    case 16:
+        take_accumulators<int16_t>(to, from, scalars);
+        break;
+    default:
+        take_accumulators<int32_t>(to, from, scalars);
+    }
+}
+
+}  // namespace
+}  // namespace vta::LANES

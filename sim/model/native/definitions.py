@@ -1,0 +1,143 @@
+"""What Python and C++ share: the parameters of a machine, the report of a run, and the numbers of
+the instruction set. Here each is defined as a structure of ctypes, and as a C++ header."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.sw.runtime.device import TOKEN_QUEUES
+
+COUNTED = tuple(counter.name for counter in COUNTERS if not counter.time)
+OPCODES = 8
+# Every field of any instruction; extensions add some.
+FIELDS = tuple(
+    dict.fromkeys(
+        name
+        for layout in isa.instruction_set(PRESETS["pynq-extended"]).layouts.values()
+        for name in layout
+    )
+)
+_UOP_FIELDS = ("dst", "src", "wgt")
+_SIZES = (
+    *("batch", "block_in", "block_out"),
+    *("inp_width", "wgt_width", "acc_width", "out_width"),
+)
+_MEMORIES = ("uop", "inp", "wgt", "acc")
+_EXTENSIONS = ("requantize", "pad_value")
+_CONSTANTS = {
+    name: getattr(isa, name)
+    for name in (
+        *("INSTRUCTION_BYTES", "QUEUE_DEPTH", "TOKEN_LIMIT", "REQUANTIZE_PARAMETERS"),
+        *("SCALE_WIDTH", "SCALE_FRACTION", "MULTIPLIED_WIDTH", "WIDE_BIT"),
+    )
+}
+
+
+class Parameters(ctypes.Structure):
+    """Sizes and depths of a machine, and where the fields of its instructions are.
+
+    ``offset`` and ``width`` are by opcode and field; ``covered`` are, by opcode, the bits that
+    fields cover, of both words; ``known`` has one bit per opcode of the instruction set.
+    """
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in _SIZES),
+        *((f"{name}_depth", ctypes.c_uint32) for name in _MEMORIES),
+        *((f"uop_{name}_offset", ctypes.c_uint32) for name in _UOP_FIELDS),
+        *((f"uop_{name}_width", ctypes.c_uint32) for name in _UOP_FIELDS),
+        *((name, ctypes.c_uint32) for name in _EXTENSIONS),
+        ("known", ctypes.c_uint32),
+        ("offset", ctypes.c_uint32 * len(FIELDS) * OPCODES),
+        ("width", ctypes.c_uint32 * len(FIELDS) * OPCODES),
+        ("covered", ctypes.c_uint64 * 2 * OPCODES),
+    ]
+
+
+class Report(ctypes.Structure):
+    """How a run ended: counters, tokens left over, and the fault, whose ``cause`` may be 0."""
+
+    _fields_ = [
+        ("counters", ctypes.c_uint64 * len(COUNTED)),
+        ("instruction", ctypes.c_uint64),
+        ("tokens", ctypes.c_uint32 * len(TOKEN_QUEUES)),
+        ("module", ctypes.c_uint32),
+        ("cause", ctypes.c_uint32),
+    ]
+
+
+def parameters_of(config: Config) -> Parameters:
+    """The `Parameters` of the machine of ``config``."""
+    result = Parameters()
+    for name in (*_SIZES, *_EXTENSIONS):
+        setattr(result, name, getattr(config, name))
+    for name in _MEMORIES:
+        setattr(result, f"{name}_depth", getattr(config, name).depth)
+    instruction_set = isa.instruction_set(config)
+    for name in _UOP_FIELDS:
+        field = instruction_set.uop_layout[name]
+        setattr(result, f"uop_{name}_offset", field.offset)
+        setattr(result, f"uop_{name}_width", field.width)
+    for opcode, layout in instruction_set.layouts.items():
+        result.known |= 1 << opcode
+        covered = 0
+        for field in layout.values():
+            result.offset[opcode][FIELDS.index(field.name)] = field.offset
+            result.width[opcode][FIELDS.index(field.name)] = field.width
+            covered |= (1 << field.width) - 1 << field.offset
+        for word in range(2):
+            result.covered[opcode][word] = covered >> word * isa.WORD_WIDTH & (1 << 64) - 1
+    return result
+
+
+def header() -> str:
+    """definitions.h for the C++ sources."""
+    return "\n".join(
+        (
+            "// Written by amaranth_vta.sim.model.native.definitions.",
+            "#pragma once",
+            "#include <cstdint>",
+            "namespace vta {",
+            *(f"constexpr unsigned {name} = {value};" for name, value in _CONSTANTS.items()),
+            f"constexpr unsigned OPCODES = {OPCODES};",
+            f"constexpr unsigned FIELDS = {len(FIELDS)};",
+            f"constexpr unsigned COUNTERS = {len(COUNTED)};",
+            _enum("Opcode", isa.Opcode),
+            _enum("Memory", isa.Memory),
+            _enum("Padding", isa.Padding),
+            _enum("AluOp", isa.AluOp),
+            _enum("Module", isa.Module),
+            _enum("Cause", isa.Cause, "NONE"),
+            f"enum class Field : uint32_t {{ {', '.join(FIELDS)} }};",
+            f"enum class Counter : uint32_t {{ {', '.join(COUNTED)} }};",
+            "constexpr Field UNUSED_BY_SET_PADDING[] = {",
+            ", ".join(f"Field::{name}" for name in isa.UNUSED_BY_SET_PADDING),
+            "};",
+            _struct(Parameters),
+            _struct(Report),
+            "}  // namespace vta",
+            "",
+        )
+    )
+
+
+def _enum(name: str, numbers: Iterable[IntEnum], zero: str | None = None) -> str:
+    items = [f"{item.name} = {item.value}" for item in numbers]
+    return f"enum class {name} : uint32_t {{ {', '.join([f'{zero} = 0'] * bool(zero) + items)} }};"
+
+
+def _struct(kind: type[ctypes.Structure]) -> str:
+    members = []
+    for name, member, *_ in kind._fields_:
+        scalar: Any = member
+        lengths = ""
+        while issubclass(scalar, ctypes.Array):
+            lengths += f"[{scalar._length_}]"
+            scalar = scalar._type_
+        members.append(f"uint{8 * ctypes.sizeof(scalar)}_t {name}{lengths};")
+    return f"struct {kind.__name__} {{ {' '.join(members)} }};"

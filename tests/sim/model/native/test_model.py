@@ -1,0 +1,210 @@
+"""The compiled model against the clear one: every byte, every report."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Multiply, Uop
+from amaranth_vta.sim.model.machine import ClearModel
+from amaranth_vta.sim.model.native.model import NativeModel, available_vectors
+from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import random_program
+from tests.support.corners import CORNERS
+from tests.support.golden import VECTORS
+
+VECTOR_FILES = sorted(VECTORS.glob("*.npz"))
+CONFIGS = (
+    PRESETS
+    | CORNERS
+    | {
+        path.stem.partition("-")[0]: ProgramImage.load(path).config
+        for path in VECTOR_FILES
+        if path.stem.endswith("-1")
+    }
+)
+# With these, the programs below have some 110,000 instructions.
+LENGTH, PROGRAMS = 900, 3
+
+
+class Pair:
+    """The clear model and the compiled one on each instruction set of the host, side by side."""
+
+    def __init__(self, config: Config, memory: np.ndarray) -> None:
+        self.memories = [memory.copy()]
+        self.clear = ClearModel(config, self.memories[0])
+        self.native = []
+        for vectors in available_vectors():
+            self.memories.append(memory.copy())
+            self.native.append(NativeModel(config, self.memories[-1], vectors))
+
+    def agree(self, insn_addr: int, insn_count: int) -> bool:
+        """Whether a run ends alike: report, counters, memory and accumulators."""
+        expected = self.clear.run(insn_addr, insn_count, None)
+        accumulators = self.clear.executor.acc.tiles
+        return all(
+            native.run(insn_addr, insn_count, None) == expected
+            and np.array_equal(memory, self.memories[0])
+            and np.array_equal(native.accumulators, accumulators)
+            for native, memory in zip(self.native, self.memories[1:], strict=True)
+        )
+
+
+@pytest.mark.parametrize("path", VECTOR_FILES, ids=lambda path: path.stem)
+def test_vectors_give_the_same(path: Path) -> None:
+    image = ProgramImage.load(path)
+    pair = Pair(image.config, image.dram)
+    assert pair.agree(image.insn_addr, image.insn_count)
+    # Once more, on the scratchpads and the memory that the first run left.
+    assert pair.agree(image.insn_addr, image.insn_count)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_programs_give_the_same(name: str) -> None:
+    for seed in range(PROGRAMS):
+        image = random_program(CONFIGS[name], seed, LENGTH, deep_tokens=seed == 0)
+        assert Pair(image.config, image.dram).agree(image.insn_addr, image.insn_count), seed
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(name: str) -> None:
+    config = CONFIGS[name]
+    good = random_program(config, 99)
+    for kind in FAULT_KINDS:
+        for seed in range(2):
+            image, _ = random_faulty_program(config, kind, seed)
+            room = max(image.dram.size, good.dram.size)
+            pair = Pair(config, np.resize(image.dram, room))
+            assert pair.agree(image.insn_addr, image.insn_count), (kind, seed)
+            for memory in pair.memories:
+                memory[: good.dram.size] = good.dram
+            assert pair.agree(good.insn_addr, good.insn_count), (kind, seed)
+
+
+def test_streams_of_any_bits_give_the_same() -> None:
+    """Instructions that nobody would write, most of them faulty: bits that are mostly zero."""
+    chance = random.Random(1)
+    for name, config in CONFIGS.items():
+        finish = isa.instruction_set(config).encode(Finish())
+        for _ in range(60):
+            words = [_sparse(chance) for _ in range(chance.randrange(1, 8))] + [finish]
+            image = ProgramImage.assemble(config, np.zeros(0x4000, np.uint8), 0x3000, words)
+            assert Pair(config, image.dram).agree(image.insn_addr, image.insn_count), (name, words)
+
+
+def _sparse(chance: random.Random) -> int:
+    bits = chance.getrandbits(128)
+    for _ in range(chance.randrange(6)):
+        bits &= chance.getrandbits(128)
+    return bits & ~7 | chance.randrange(8)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_long_loops_give_the_same(name: str) -> None:
+    """Each with micro-ops over the whole of arbitrary scratchpads; destinations that repeat, that
+    do not, and that overlap; and more iterations than are computed at once."""
+    config = CONFIGS[name]
+    chance = random.Random(name)
+    for number in range(40):
+        instruction, uops = _random_loops(config, chance, long=number == 0)
+        pair = Pair(config, _loops_image(config, instruction, uops))
+        assert pair.agree(0, 3), instruction
+
+
+def _random_loops(
+    config: Config, chance: random.Random, long: bool
+) -> tuple[Instruction, list[Uop]]:
+    kinds = [Gemm, Gemm, Alu]
+    if config.overwrite:
+        kinds.append(Multiply)
+    operations = [*isa.BASE_ALU_OPS, *([AluOp.REQUANTIZE] * 3 if config.requantize else [])]
+    kind = chance.choice(kinds)
+    iterations = (chance.randrange(130, 180), chance.randrange(120, 160)) if long else (40, 40)
+    sizes = [1 if chance.random() < 0.2 else chance.randrange(1, most + 1) for most in iterations]
+    names = [field.name for field in fields(kind) if "factor" in field.name]
+    depths = {
+        "dst": config.acc.depth,
+        "src": config.inp.depth if kind is not Alu else max(config.acc.depth - 3, 1),
+        "wgt": config.wgt.depth,
+    }
+    factors = {}
+    # What is left of each memory for the fields of micro-ops.
+    for name in names:
+        which, size = name[:3], sizes[name.endswith("_in")]
+        most = (depths[which] - 1) // (2 * max(size - 1, 1))
+        factor = (
+            chance.choice((0, 0, 1, 2, 4, most))
+            if which != "dst"
+            else chance.choice((0, 1, 1, 2, 4, size, most))
+        )
+        factors[name] = min(factor, most)
+        depths[which] -= factors[name] * (size - 1)
+    count = chance.choice((1, 2, 3, 9, 30)) if not long else 2
+    dense = chance.random() < 0.5
+    uops = [
+        Uop(
+            dst=min(at if dense else chance.randrange(depths["dst"]), depths["dst"] - 1),
+            src=chance.randrange(depths["src"]),
+            wgt=chance.randrange(depths["wgt"]),
+        )
+        for at in range(min(count, config.uop.depth))
+    ]
+    if chance.random() < 0.5:
+        same = uops[0].dst
+        uops = [replace(uop, dst=same) for uop in uops]
+    if kind is Alu:
+        operation = chance.choice(operations)
+        immediate = operation is not AluOp.REQUANTIZE and chance.random() < 0.5
+        options = {
+            "alu_opcode": operation,
+            "use_immediate": int(immediate),
+            "immediate": chance.choice((chance.randrange(-(1 << 15), 1 << 15), 3, -5)),
+        }
+    else:
+        options = {"reset": int(kind is Gemm and chance.random() < 0.1)}
+    instruction = kind(uop_end=len(uops), iter_out=sizes[0], iter_in=sizes[1], **factors, **options)
+    return instruction, uops
+
+
+def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) -> np.ndarray:
+    """A program of three instructions at 0, and its micro-ops."""
+    at = 64
+    program = [
+        Load(memory=Memory.UOP, x_size=len(uops), dram_base=at // 4),
+        instruction,
+        Finish(),
+    ]
+    instruction_set = isa.instruction_set(config)
+    words = b"".join(instruction_set.encode(item).to_bytes(16, "little") for item in program)
+    words += bytes(at - len(words))
+    words += b"".join(instruction_set.encode_uop(uop).to_bytes(4, "little") for uop in uops)
+    return np.frombuffer(words + bytes(-len(words) % 64), np.uint8)
+
+
+def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:
+    config = PRESETS["tiny"]
+    endless = Gemm(uop_end=2, iter_out=(1 << 14) - 1, iter_in=(1 << 14) - 1)
+    for vectors in available_vectors():
+        memory = _loops_image(config, endless, [Uop(), Uop()]).copy()
+        model = NativeModel(config, memory, vectors)
+        outcome = model.run(0, 3, 0.01)
+        assert str(outcome.fault) == "timeout in compute, instruction 1"
+        assert 0 < outcome.counters["gemm_uops"] < endless.uops
+        short = _loops_image(config, Gemm(uop_end=2), [Uop(), Uop()])
+        memory[: short.size] = short
+        assert model.run(0, 3, None).fault is None
+
+
+def test_addresses_and_lengths_of_any_size_give_the_same() -> None:
+    memory = np.zeros(0x1000, np.uint8)
+    for address in (0, 8, 0xFF0, 0x1000, 1 << 62, (1 << 64) - 16, 1 << 64, (1 << 70) + 1):
+        for count in (0, 1, 2, 300, 1 << 32, 1 << 70):
+            assert Pair(PRESETS["tiny"], memory).agree(address, count), (address, count)
