@@ -119,7 +119,7 @@ def _of_nest(path: str, config: Config, after: str, trace: bool) -> str:
 
 
 def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
-    """Passes with the text that they left, and in a line those that changed nothing."""
+    """Each pass with the text that it left, or one line if it changed nothing."""
     before = ""
     for name, text in steps:
         yield f"# {name}: changes nothing" if text == before else f"# {name}\n{text}"
@@ -146,11 +146,11 @@ def _of_network(path: str, config: Config, layer: str | None) -> list[Scheduled]
 
 
 def _of_file(source: str) -> Scheduled:
-    """What a function of a Python file returns. What goes wrong in the file is the user's."""
+    """What a function of a Python file returns; errors in the file are reported with its line."""
     path, _, name = source.rpartition(".py:")
     path = f"{path}.py" if path else source
     if not path.endswith(".py"):
-        raise click.ClickException(f"{source} is none of FILE.py:FUNCTION, MODEL.onnx and NEST.txt")
+        raise click.ClickException(f"{source} is not FILE.py:FUNCTION, MODEL.onnx or NEST.txt")
     if not Path(path).is_file():
         raise click.ClickException(f"{path} is not a file")
     try:

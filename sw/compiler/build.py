@@ -25,7 +25,7 @@ from .te.tensor import Tensor
 
 # Opens the device that arrays are computed on: a configuration and bytes of memory to a device.
 OpenDevice = Callable[[Config, int], Device]
-# Room for the instructions and micro-ops of a call, beside its arguments.
+# Memory for the instructions and micro-ops of a call, in addition to its arguments.
 _SPARE_BYTES = 1 << 24
 
 
@@ -62,19 +62,19 @@ class Function:
         return argument_bytes(self.args[index].shape, self.args[index].dtype)
 
     def run_on(self, runtime: RuntimeCalls, *buffers: Any) -> None:
-        """Gives the function's instructions to ``runtime``; nothing is waited for.
+        """Queues the instructions of the function on ``runtime``, and does not wait for them.
 
-        ``buffers`` are device buffers, one an argument; none may overlap an output. What runs
-        before or after on the same data needs a ``barrier`` of the runtime between.
+        ``buffers`` are device buffers, one per argument; none may overlap an output. Between
+        functions that use the same data the runtime needs a ``barrier``.
         """
         self._load_kernels(runtime)
         self._host(runtime, *buffers)
 
     def __call__(self, *arrays: npt.NDArray[Any]) -> RunResult:
-        """Runs on the default device; outputs are written into their arrays.
+        """Runs on the default device, and writes outputs into their arrays.
 
-        Returns what the run took: its cycles, on a device with a clock. Raises `ValueError` if an
-        array has not the shape or the dtype of its argument.
+        Returns the result of the run, with its cycles on a device with a clock. Raises `ValueError`
+        if an array does not have the shape or the dtype of its argument.
         """
         if len(arrays) != len(self.args):
             raise ValueError(f"{self.name} takes {len(self.args)} arrays, not {len(arrays)}")

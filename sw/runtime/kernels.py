@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,13 @@ _IMMEDIATES = range(-1 << isa.IMMEDIATE_WIDTH - 1, 1 << isa.IMMEDIATE_WIDTH - 1)
 
 class CommandError(ValueError):
     """A call that the machine has no instructions for; the message says why."""
+
+
+class UopMode(IntEnum):
+    """The unit that executes a kernel, by the number that the published calls have for it."""
+
+    GEMM = 0
+    ALU = 1
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,13 @@ class Loop:
 
 @dataclass(frozen=True)
 class Operation:
-    """What all micro-ops of a kernel do; ``mode`` is 0 for GEMM and 1 for ALU.
+    """What all micro-ops of a kernel do.
 
-    ``overwrite`` is that of GEMM micro-ops which set accumulators instead of adding to them;
-    ``independent`` claims that the kernel touches no accumulator that the other unit may be at.
+    ``overwrite``: GEMM micro-ops set accumulators instead of adding to them. ``independent`` claims
+    that the kernel touches no accumulator that instructions of the other unit in flight use.
     """
 
-    mode: int
+    mode: UopMode
     reset: int = 0
     alu_opcode: int = 0
     use_immediate: int = 0
@@ -64,7 +72,7 @@ class KernelBuilder:
     """Collects the calls of one kernel; `pieces` turns them into instructions."""
 
     config: Config
-    mode: int
+    mode: UopMode
     operation: Operation | None = None
     loops: list[Loop] = field(default_factory=list)
     open_loops: int = 0
@@ -109,22 +117,20 @@ class KernelBuilder:
         return isa.BASE_ALU_OPS + extended
 
     def _begin(self, operation: Operation) -> None:
-        names = ("push_gemm", "push_alu")
         if operation.mode != self.mode:
-            raise CommandError(
-                f"uop_push of mode {operation.mode} in a kernel of {names[self.mode]}"
-            )
+            kernel = f"push_{self.mode.name.lower()}"
+            raise CommandError(f"uop_push of mode {operation.mode.name} in a kernel of {kernel}")
         if self.operation is not None:
             raise CommandError(
                 f"one kernel, two operations: {self.operation} and {operation}; all micro-ops of a "
                 "kernel do the same"
             )
-        if operation.mode and operation.alu_opcode not in self._alu_opcodes():
+        if operation.mode is UopMode.ALU and operation.alu_opcode not in self._alu_opcodes():
             raise CommandError(f"{operation.alu_opcode} is not an ALU opcode")
         for name, extension in (("overwrite", "overwrite"), ("independent", "overlap")):
             if getattr(operation, name) and extension not in self.config.extensions:
                 raise CommandError(f"{name} needs a machine with the extension {extension}")
-        if operation.overwrite and (operation.mode or operation.reset):
+        if operation.overwrite and (operation.mode is UopMode.ALU or operation.reset):
             raise CommandError("overwrite is for GEMM micro-ops without reset")
         if operation.use_immediate and operation.alu_opcode == isa.AluOp.REQUANTIZE:
             raise CommandError("REQUANTIZE has no immediate")
@@ -145,8 +151,8 @@ class KernelBuilder:
         uops = np.array([self.dst, self.src, self.wgt], np.int64)
         # What is not read is zero, so that kernels which differ in nothing else are one.
         used = np.array(
-            [1, operation.mode == 1 and not operation.use_immediate, 0]
-            if operation.mode or operation.reset
+            [1, operation.mode is UopMode.ALU and not operation.use_immediate, 0]
+            if operation.mode is UopMode.ALU or operation.reset
             else [1, 1, 1]
         )
         uops *= used[:, None]
@@ -160,7 +166,7 @@ class KernelBuilder:
     def _check_range(
         self, uops: npt.NDArray[np.int64], loops: list[Loop], used: npt.NDArray[np.int_]
     ) -> None:
-        source = self.config.acc if self.mode else self.config.inp
+        source = self.config.acc if self.mode is UopMode.ALU else self.config.inp
         memories = (self.config.acc, source, self.config.wgt)
         for row, memory in enumerate(memories):
             if used[row]:
@@ -176,7 +182,7 @@ class KernelBuilder:
 
     def _requantizes(self) -> bool:
         assert self.operation is not None
-        return self.mode == 1 and self.operation.alu_opcode == isa.AluOp.REQUANTIZE
+        return self.mode is UopMode.ALU and self.operation.alu_opcode == isa.AluOp.REQUANTIZE
 
     def _split(
         self, uops: npt.NDArray[np.int64], loops: list[Loop]
@@ -194,7 +200,8 @@ class KernelBuilder:
             return
         outer, inner = loops[0], loops[1:]
         assert self.operation is not None
-        ordered = self.operation.overwrite or (self.mode == 1 and not self.operation.use_immediate)
+        combines = self.mode is UopMode.ALU and not self.operation.use_immediate
+        ordered = self.operation.overwrite or combines
         factors = np.array(outer.factors)[:, None]
         if ordered and (uops.shape[1] > most or any(item.extent > _ITERATIONS for item in inner)):
             for iteration in range(outer.extent):
@@ -206,7 +213,7 @@ class KernelBuilder:
                 yield part, [Loop(extent, outer.factors), *rest]
 
     def _encode(self, operation: Operation, loops: list[Loop]) -> int:
-        # A loop that is not there, or of one iteration, is one of a single step that goes nowhere.
+        # Absent or unit loops are encoded as extent 1, factor 0.
         once = Loop(1, (0, 0, 0))
         real = [loop if loop.extent > 1 else once for loop in loops]
         outer, inner = [once] * (2 - len(real)) + real
@@ -221,7 +228,7 @@ class KernelBuilder:
             "independent": operation.independent,
         }
         instruction: isa.Instruction
-        if operation.mode:
+        if operation.mode is UopMode.ALU:
             instruction = isa.Alu(
                 **common,
                 alu_opcode=operation.alu_opcode,

@@ -19,7 +19,7 @@ from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.disassembly import instruction_text, listing
 
 from .device import Device, Fault, RunResult, total
-from .kernels import CommandError, Indices, KernelBuilder, Operation
+from .kernels import CommandError, Indices, KernelBuilder, Operation, UopMode
 from .memory import Buffer, DeviceMemory
 from .stream import Stream
 from .uop_cache import UopCache, UopSequence, UopStore
@@ -354,11 +354,11 @@ class Runtime:
         ``key`` names what decides the kernel: with a key that this runtime has met, ``body`` is
         not called again.
         """
-        self._push_kernel(0, body, key)
+        self._push_kernel(UopMode.GEMM, body, key)
 
     def push_alu(self, body: Callable[[], None], key: Hashable = None) -> None:
         """As `push_gemm`, for a kernel of ALU micro-ops."""
-        self._push_kernel(1, body, key)
+        self._push_kernel(UopMode.ALU, body, key)
 
     def uop_loop_begin(
         self, extent: int, dst_factor: int, src_factor: int, wgt_factor: int
@@ -385,16 +385,18 @@ class Runtime:
     ) -> None:
         """One micro-op, or as many as the arrays ``dst``, ``src`` and ``wgt`` have elements.
 
-        ``mode`` is 0 for GEMM and 1 for ALU. ``reset``: the accumulators become 0;
+        ``mode`` is a `UopMode`: 0 for GEMM, 1 for ALU. ``reset``: the accumulators become 0;
         ``overwrite``: they become the product instead of the sum. ``independent``: the kernel
-        touches no accumulator that the other unit, ALU or GEMM, may be at. All micro-ops of a
-        kernel agree in everything but their indices.
+        touches no accumulator that instructions of the other unit, ALU or GEMM, in flight use. All
+        micro-ops of a kernel agree in everything but their indices.
         """
+        if mode not in (UopMode.GEMM, UopMode.ALU):
+            raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")
         given = immediate if use_immediate else 0
         operation = (
-            Operation(1, 0, alu_opcode, use_immediate, given, independent=independent)
-            if mode
-            else Operation(0, reset, overwrite=overwrite, independent=independent)
+            Operation(UopMode.ALU, 0, alu_opcode, use_immediate, given, independent=independent)
+            if mode == UopMode.ALU
+            else Operation(UopMode.GEMM, reset, overwrite=overwrite, independent=independent)
         )
         self._kernel().push(operation, dst, src, wgt)
 
@@ -409,9 +411,9 @@ class Runtime:
             raise CommandError("micro-ops are pushed by the body of push_gemm or push_alu")
         return self._builder
 
-    def load_kernels(self, kernels: Iterable[tuple[int, Callable[[], None], Hashable]]) -> None:
+    def load_kernels(self, kernels: Iterable[tuple[UopMode, Callable[[], None], Hashable]]) -> None:
         """Loads the micro-ops of kernels that are used later: mode, body and key of each, as for
-        `push_gemm` (mode 0) and `push_alu` (1).
+        `push_gemm` and `push_alu`.
 
         All at once takes few instructions, and none of them stands between kernels, which would
         wait for it. If they do not fit the micro-op buffer together, each is loaded at its use.
@@ -441,7 +443,7 @@ class Runtime:
             self._load_uops(first, begin, count)
 
     def _pieces(
-        self, mode: int, body: Callable[[], None], key: Hashable
+        self, mode: UopMode, body: Callable[[], None], key: Hashable
     ) -> list[tuple[int, UopSequence]]:
         pieces = self._kernels.get((mode, key)) if key is not None else None
         if pieces is None:
@@ -450,7 +452,7 @@ class Runtime:
                 self._kernels[mode, key] = pieces
         return pieces
 
-    def _push_kernel(self, mode: int, body: Callable[[], None], key: Hashable) -> None:
+    def _push_kernel(self, mode: UopMode, body: Callable[[], None], key: Hashable) -> None:
         for bits, sequence in self._pieces(mode, body, key):
             begin, missing = self._cache.place(sequence)
             if missing:
@@ -460,7 +462,9 @@ class Runtime:
                 bits | begin << self._at_uop_begin | begin + sequence.count << self._at_uop_end,
             )
 
-    def _make_kernel(self, mode: int, body: Callable[[], None]) -> list[tuple[int, UopSequence]]:
+    def _make_kernel(
+        self, mode: UopMode, body: Callable[[], None]
+    ) -> list[tuple[int, UopSequence]]:
         if self._builder is not None:
             raise CommandError("the body of a micro-op kernel pushes micro-ops, not kernels")
         self._builder = KernelBuilder(self.config, mode)

@@ -179,7 +179,7 @@ def test_a_mistake_in_a_loop_nest_is_told_with_its_line(
         (["nothing.txt", "--after", "fold_loops", "--origins"], "--origins is for schedules"),
         (["nothing.onnx"], "nothing.onnx"),
         (["nothing.py:f"], "nothing.py is not a file"),
-        (["README.md"], "README.md is none of FILE.py:FUNCTION, MODEL.onnx and NEST.txt"),
+        (["README.md"], "README.md is not FILE.py:FUNCTION, MODEL.onnx or NEST.txt"),
         ([str(SCHEDULES)], "there is vector_add, convolution"),
         ([f"{SCHEDULES}:nothing"], "there is vector_add, convolution"),
         ([f"{SCHEDULES}:vector_add", "--layer", "x"], "--layer is for networks"),

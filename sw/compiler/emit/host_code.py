@@ -1,7 +1,6 @@
-"""The host's side of a lowered function: its loops as Python that calls the runtime.
+"""The host code of a lowered loop nest: Python that calls the runtime.
 
-Loops, sizes and indices are computed as the code runs; each GEMM or ALU instruction is a kernel
-whose micro-ops depend on three numbers only, the elements that it begins at.
+Loops, sizes and indices are computed as the code runs; each GEMM or ALU instruction is a kernel.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class HostCode:
     def __init__(self, nest: LoopNest, config: Config, marks: bool = False) -> None:
         self.nest = nest
         self.config = config
-        # With marks, each machine statement is announced by its number in program order.
+        # With marks, a call of `at` with its number precedes each machine statement.
         self.marks = marks
         self.kernels: list[UopKernel] = []
         # The machine statements, and the loops around each.
@@ -185,7 +184,7 @@ class HostCode:
 
 
 class KernelLoader:
-    """Loads the micro-ops of all kernels that a function issues, before they are used."""
+    """Loads the micro-ops of all kernels that the host code issues, before their first use."""
 
     def __init__(self, code: HostCode) -> None:
         self._issued: dict[tuple[UopKernel, int, int, int], None] = {}
@@ -206,16 +205,16 @@ class KernelLoader:
     def _ignore(self, *_: Any) -> None:
         pass
 
-    # What the code calls besides.
+    # The other calls of the host code.
     load_buffer_2d = store_buffer_2d = dep_push = dep_pop = wait_for_alu = at = _ignore
 
 
 def issued(kernel: UopKernel) -> Callable[..., None]:
-    """For `HostCode.compile`: kernels go to the runtime."""
+    """For `HostCode.compile`: kernels are issued to the runtime."""
     return kernel.issue
 
 
 def argument_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a buffer with an argument's elements; four-bit ones are packed two a byte."""
+    """Bytes of a buffer with an argument's elements; four-bit ones are packed two per byte."""
     bits = {"int4": 4, "uint4": 4}.get(dtype) or np.dtype(dtype).itemsize * 8
     return -(-prod(shape) * bits // 8)

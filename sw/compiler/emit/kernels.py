@@ -1,7 +1,7 @@
-"""The kernel of one instruction: what it calls to push its micro-ops.
+"""What the host code calls, and the kernel of one GEMM or ALU instruction.
 
-A kernel depends on three numbers only, the elements that its operands begin at; the runtime keeps
-what it has compiled by them.
+The micro-ops of a kernel depend on three numbers only, the elements that its operands begin at; the
+runtime caches compiled kernels by these.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.compiler.nest.ir import Element, Kernel
+from amaranth_vta.sw.runtime.kernels import UopMode
 
 Indices = npt.NDArray[np.int64]
 
 
 class RuntimeCalls(Protocol):
-    """What the code calls; `amaranth_vta.sw.runtime.runtime.Runtime` has it all."""
+    """The calls of the host code, which `amaranth_vta.sw.runtime.runtime.Runtime` implements."""
 
     def load_buffer_2d(
         self,
@@ -56,7 +57,7 @@ class RuntimeCalls(Protocol):
 
     def push_alu(self, body: Callable[[], None], key: Any) -> None: ...
 
-    def load_kernels(self, kernels: Iterable[tuple[int, Callable[[], None], Any]]) -> None: ...
+    def load_kernels(self, kernels: Iterable[tuple[UopMode, Callable[[], None], Any]]) -> None: ...
 
     def wait_for_alu(self) -> None: ...
 
@@ -66,7 +67,7 @@ class RuntimeCalls(Protocol):
 
     def uop_push(
         self,
-        mode: int,
+        mode: UopMode,
         reset: int,
         dst: Indices,
         src: Indices,
@@ -86,7 +87,7 @@ class UopKernel:
         uop = kernel.uop
         self.loops = kernel.loops
         self.uop = uop
-        self.mode = int(uop.alu is not None)
+        self.mode = UopMode.GEMM if uop.alu is None else UopMode.ALU
         self.independent = kernel.independent
         self.dst, self.src, self.wgt = (
             _unrolled(kernel, uop.operands().get(name)) for name in ("dst", "src", "wgt")
@@ -94,7 +95,7 @@ class UopKernel:
 
     def issue(self, runtime: RuntimeCalls, dst: int, src: int, wgt: int) -> None:
         """One instruction, on the elements from ``dst``, ``src`` and ``wgt`` on."""
-        push = runtime.push_alu if self.mode else runtime.push_gemm
+        push = runtime.push_gemm if self.mode is UopMode.GEMM else runtime.push_alu
         push(*self.call(runtime, dst, src, wgt))
 
     def call(

@@ -1,4 +1,4 @@
-"""The instructions and micro-ops of a lowered function as text, each with what it came from."""
+"""The instructions and micro-ops of a lowered loop nest as text, each with its origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMN = 100
 
 
 class _Marked(Recorder):
-    """A recorder that notes which statement each instruction is of."""
+    """A recorder that knows the statement of each instruction."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -26,10 +26,9 @@ class _Marked(Recorder):
 
 
 def listing(nest: LoopNest, config: Config) -> str:
-    """One line an instruction with its stage and source line, its micro-ops below it.
+    """One line per instruction with its stage and source line, its micro-ops below it.
 
-    ``nest`` has been through all passes. Its arguments lie one after the other in memory,
-    from address 0.
+    ``nest`` has been through all passes. Its arguments lie in memory in order, from address 0.
     """
     code = HostCode(nest, config, marks=True)
     recorder = _Marked(config)

@@ -1,6 +1,6 @@
-"""The meaning of the loop-nest form at any stage of its lowering, element by element.
+"""The meaning of a loop nest after any pass, element by element.
 
-For checking passes: each must leave a nest that does the same. Slow, and clear.
+For checking passes: each must leave a nest that computes the same. Slow, and clear.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _ALU = {AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp
 
 
 class InterpretError(ValueError):
-    """A statement that reads what was never written, or leaves its buffer."""
+    """A statement that reads what was never written, or beyond its buffer."""
 
 
 def interpret(nest: LoopNest, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Runs ``nest`` on ``arrays``, one an argument, and writes the outputs into them.
+    """Runs ``nest`` on ``arrays``, one per argument, and writes the outputs into them.
 
     Raises `InterpretError`.
     """
@@ -68,10 +68,10 @@ class _Interpreter:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.vars: dict[Var, int] = {}
-        # The scalars of each buffer, and where it begins in them; None was never written.
+        # The scalars of each buffer, None where never written, and its first index in them.
         self.places: dict[NestBuffer, tuple[list[Any], int]] = {}
         self.scratchpads: dict[str, list[Any]] = {}
-        # How often each allocation has been entered: which of its copies it uses.
+        # How often each allocation has been entered, which selects its copy.
         self.turns: dict[Allocate, int] = {}
 
     def run(self, nest: LoopNest, arrays: Sequence[npt.NDArray[Any]]) -> None:

@@ -1,8 +1,8 @@
-"""The loop-nest form of a function, from plain loops down to calls of the runtime.
+"""Loop nests as data, from plain loops down to calls of the runtime.
 
-A `LoopNest` holds a tree of statements. Passes replace statements of the first kinds (`Assign`
-within a `Region`) by those of the machine (`Dma`, `Uop`, `Kernel`, `Token`); loops, allocations
-and sequences stay what they are. Every loop begins at 0 and has a constant extent.
+A `LoopNest` holds a tree of statements. Passes replace those of the first kinds (`Assign` within a
+`Region`) by those of the machine (`Dma`, `Uop`, `Kernel`, `Token`); loops, allocations and
+sequences remain. Every loop begins at 0 and has a constant extent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NestBuffer:
 
 @dataclass(frozen=True)
 class Label:
-    """What a line stands for: a stage, where it matters one of its axes, and their source."""
+    """The origin of a line: a stage, one of its axes where it matters, and their source line."""
 
     stage: str
     axis: str = ""
@@ -108,7 +108,7 @@ class Allocate:
 
 @dataclass(eq=False)
 class Region:
-    """All of ``body`` is to become ``kind``: dma_copy, alu or gemm. The body is of one stage."""
+    """All of ``body``, which is of one stage, becomes ``kind``: dma_copy, alu or gemm."""
 
     kind: str
     body: Stmt
@@ -125,7 +125,7 @@ class Assign:
 
     @property
     def updates(self) -> bool:
-        """Whether the value is made of what the buffer holds, as in a reduction."""
+        """Whether the value depends on what the buffer holds, as in a reduction."""
         return any(access.source is self.buffer for access in accesses(self.value))
 
 
@@ -133,9 +133,9 @@ class Assign:
 class Dma:
     """A LOAD or a STORE; sizes, stride, pads, ``offset`` and ``index`` count elements.
 
-    Rows of ``x_size`` from element ``offset`` of ``dram``, ``x_stride`` apart; in ``sram`` from
-    element ``index`` on, one after the other with the padding. A load where one of its sizes
-    is zero is padding alone. Every scalar of padding is ``pad_value``.
+    It moves ``y_size`` rows of ``x_size`` elements, ``x_stride`` apart in ``dram`` from element
+    ``offset``, and without gaps in ``sram`` from element ``index``, their padding included. A load
+    with a size of zero is padding alone. Every scalar of padding is ``pad_value``.
     """
 
     memory: Memory
@@ -166,8 +166,8 @@ class Element:
 
 @dataclass(eq=False)
 class Uop:
-    """One micro-op: GEMM (``alu`` is None), with ``reset`` a clearing one, with ``overwrite`` one
-    that does not add, or an ALU operation of ``dst`` and either ``src`` or ``immediate``."""
+    """One micro-op: GEMM (``alu`` is None) or an ALU operation of ``dst`` and either ``src`` or
+    ``immediate``. With ``reset`` GEMM clears ``dst``; with ``overwrite`` it does not add to it."""
 
     dst: Element
     label: Label
@@ -197,8 +197,8 @@ class UopLoop:
 @dataclass(eq=False)
 class Kernel:
     """One GEMM or ALU instruction: its two loops around the micro-ops that ``unrolled`` loops
-    (outermost first) make of ``uop``. ``independent`` tells the machine that it touches no
-    accumulator that the ALU, or GEMM, may still be at."""
+    (outermost first) make of ``uop``. ``independent`` claims that it touches no
+    accumulator that instructions of the other unit in flight use."""
 
     loops: tuple[UopLoop, ...]
     unrolled: tuple[For, ...]
@@ -212,7 +212,7 @@ class Kernel:
 
 @dataclass(eq=False)
 class WaitForAlu:
-    """What GEMM does later, independent or not, begins after what the ALU has to do by now."""
+    """GEMM instructions from here on, independent or not, wait for all ALU instructions so far."""
 
     label: Label | None = None
 
@@ -289,8 +289,8 @@ def copied(
     values: Mapping[Var, Affine],
     buffers: Mapping[NestBuffer, Callable[[Access], Access]],
 ) -> Stmt:
-    """A copy of ``stmt``, as it is before any instruction is made, with loops and allocations of
-    its own, variables replaced by ``values``, and reads and writes of ``buffers`` changed."""
+    """A copy of ``stmt``, which has no instructions yet, with new loops and allocations, variables
+    replaced by ``values``, and reads and writes of ``buffers`` changed."""
     names, targets = dict(values), dict(buffers)
 
     def expression(value: Expr) -> Expr:
@@ -325,7 +325,7 @@ def copied(
 
 
 def loop_ranges(stmt: Stmt) -> dict[Var, Interval]:
-    """What the variables of all loops in ``stmt`` can be."""
+    """The intervals of the variables of all loops in ``stmt``."""
     ranges: dict[Var, Interval] = {}
     for part in walk(stmt):
         if isinstance(part, For):

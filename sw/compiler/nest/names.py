@@ -1,4 +1,4 @@
-"""Names for what is printed as Python: each thing gets one, and no two things the same."""
+"""Unique identifiers for the things in printed Python."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from keyword import iskeyword
 
 
 class Names:
-    """``reserved`` names are given to nothing."""
+    """``reserved`` names are not given to anything."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._taken = set(reserved)
-        # By identity; the thing is kept, so that no other can take its place in memory.
+        # By identity; the thing is kept alive, so that its id stays its own.
         self._names: dict[int, tuple[str, object]] = {}
 
     def of(self, thing: object, wish: str) -> str:
-        """The name of ``thing``, which is ``wish`` as far as it can be."""
+        """The name of ``thing``: ``wish``, made an identifier and numbered if it is taken."""
         if id(thing) not in self._names:
             base = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
             if not base.isidentifier() or iskeyword(base):

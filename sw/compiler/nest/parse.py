@@ -105,7 +105,7 @@ class _Parser(ExpressionParser):
         named = self.named(call, optional=("copies", "base", "pitch"))
         name, scope = self.word(node.targets[0]), self.word(call.args[0])
         if scope not in _SCOPES:
-            raise self.error(node, f"{scope} is none of the scopes {', '.join(_SCOPES)}")
+            raise self.error(node, f"{scope} is not one of the scopes {', '.join(_SCOPES)}")
         buffer = NestBuffer(
             self.unnumbered(name), self.shape(call.args[2]), self.dtype(call.args[1]), scope
         )
@@ -305,7 +305,7 @@ class _Parser(ExpressionParser):
         name = self.word(node)
         if name not in kind.__members__:
             names = ", ".join(kind.__members__)
-            raise self.error(node, f"{name} is none of {names}")
+            raise self.error(node, f"{name} is not one of {names}")
         return kind[name]
 
 

@@ -38,7 +38,7 @@ from .names import Names
 
 
 def to_text(nest: LoopNest, labels: bool = False) -> str:
-    """The nest as text, with ``labels`` the stage, axis and source line at each line."""
+    """``nest`` as text, with ``labels`` the stage, axis and source line at each line."""
     printer = _Printer(labels)
     args = ", ".join(
         f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in nest.args
@@ -49,7 +49,7 @@ def to_text(nest: LoopNest, labels: bool = False) -> str:
 
 
 def body_text(nest: LoopNest, labels: bool = False) -> str:
-    """The body of the nest alone, as text."""
+    """The body of ``nest`` alone, as text."""
     printer = _Printer(labels)
     for arg in nest.args:
         printer.name(arg, arg.name)

@@ -1,7 +1,7 @@
-"""Every scratchpad buffer gets its place: after those within whose lifetime it lies.
+"""Every scratchpad buffer gets its place, behind those that are live when it is allocated.
 
-Where GEMM and ALU can be at work at once, accumulators that are used in turn lie in the two banks
-of their scratchpad, the lower and the upper half: then neither takes the other's port.
+Where GEMM and ALU can overlap, double-buffered accumulators lie in the two banks of their
+scratchpad, the lower and the upper half, so that the units do not compete for a port.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from amaranth_vta.sw.compiler.nest.scopes import scratchpad, tile_scalars
 def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with a base for each buffer.
 
-    Raises `LoweringError` when a scratchpad is too small: which buffers it would hold, and what
-    would fit.
+    Raises `LoweringError` when a scratchpad is too small, with the size of each buffer that it
+    would hold and what would fit.
     """
-    if config.overlap and _used_in_turn(nest):
+    if config.overlap and _is_double_buffered(nest):
         try:
             return replace(nest, body=_Allocator(config, True).visit(nest.body, ()))
         except LoweringError:
-            pass  # in halves it does not fit; perhaps it does as a whole
+            pass  # too large for the banks; it may fit without them
     return replace(nest, body=_Allocator(config, False).visit(nest.body, ()))
 
 
-def _used_in_turn(nest: LoopNest) -> bool:
+def _is_double_buffered(nest: LoopNest) -> bool:
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     copies = {buffer.copies for buffer in buffers if buffer.scope == "acc"}
     return 2 in copies and copies <= {1, 2}
@@ -47,14 +47,14 @@ def elements(buffer: NestBuffer, config: Config) -> int:
 
 
 class _Allocator:
-    """With ``banked``, what is not used in turn lies in the lower bank of the accumulators."""
+    """With ``banked``, accumulators that have one copy lie in the lower bank."""
 
     def __init__(self, config: Config, banked: bool) -> None:
         self.config = config
         self.banked = banked
 
     def taken(self, buffer: NestBuffer) -> int:
-        """Elements from the base of ``buffer`` on that others cannot have."""
+        """Elements from the base of ``buffer`` on that no other buffer can use."""
         size = elements(buffer, self.config)
         return size if self.banked and buffer.scope == "acc" else buffer.copies * size
 

@@ -1,9 +1,9 @@
 """Regions marked dma_copy become LOAD and STORE instructions.
 
-One instruction moves rows of consecutive tiles, one stride apart, and pads a load at all four
-sides, with zeros or, on a machine that has the extension, with any one value. The loops of a copy
-are joined where memory is contiguous; of what is left the innermost becomes the row, the next the
-rows, and the others repeat the instruction.
+One instruction moves rows of consecutive tiles, one stride apart, and pads a load on all four
+sides, with zeros or, on a machine with the extension PAD_VALUE, with any one value. Loops of a copy
+are merged where memory is contiguous. Of those that remain, the innermost becomes the row, the next
+one the number of rows, and the others repeat the instruction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum,
 from amaranth_vta.sw.compiler.te.simplify import simplify, value_interval
 
 from .support.partition import not_negative
-from .support.tiles import assignments, element_index, flat_index, rejoined, tile_loops
+from .support.tiles import assignments, element_index, flat_index, merged_loops, tile_loops
 
 _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 
@@ -42,14 +42,15 @@ _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with its copies made instructions.
 
-    Raises `LoweringError` for a copy that is none, or whose indices or conditions are not affine.
+    Raises `LoweringError` for a region that is not a copy, or whose indices or conditions are not
+    affine.
     """
     body = _widen(nest.body)
     return replace(nest, body=_Copies(config, loop_ranges(body)).visit(body))
 
 
 def _widen(stmt: Stmt) -> Stmt:
-    """Loops around nothing but a copy become a part of it."""
+    """Loops whose whole body is a copy become a part of it."""
     stmt = rebuild(stmt, _widen)
     if isinstance(stmt, For) and isinstance(stmt.body, Region) and stmt.body.kind == "dma_copy":
         return Region("dma_copy", replace(stmt, body=stmt.body.body))
@@ -75,6 +76,17 @@ class _Dimension:
         return low is None or high is None or not (low.same(Affine({})) and high.same(whole))
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """Elements of both sides in terms of the loops of a copy, and the loops ``within`` a tile."""
+
+    dram: NestBuffer
+    offset: Affine
+    sram: NestBuffer
+    index: Affine
+    within: dict[Var, int]
+
+
 class _Copies:
     def __init__(self, config: Config, ranges: dict[Var, Interval]) -> None:
         self.config = config
@@ -86,66 +98,70 @@ class _Copies:
         return rebuild(stmt, self.visit)
 
     def copy(self, loops: Sequence[For], assign: Assign) -> Stmt:
-        loops, assign = rejoined(loops, assign)
+        loops, assign = merged_loops(loops, assign)
         stage = assign.label.stage
         copied = _copied(assign)
-        source, conditions, pad_value = copied.source, copied.conditions, copied.pad_value
-        if pad_value and not self.config.pad_value:
+        if copied.pad_value and not self.config.pad_value:
             raise LoweringError(
-                f"{stage} is padded with {pad_value}; a machine without the extension PAD_VALUE "
-                "pads with 0"
+                f"{stage} is padded with {copied.pad_value}; a machine without the extension "
+                "PAD_VALUE pads with 0"
             )
-        dram, sram = source.source, assign.buffer
-        dram_indices, sram_indices = source.indices, assign.indices
-        if assign.buffer.scope == "dram":
-            dram, sram = sram, dram
-            dram_indices, sram_indices = sram_indices, dram_indices
-        memory = self.memory(stage, assign.buffer, source.source, copied.narrowed)
-        scalars = tile_scalars(self.config, sram.scope)
-        place = flat_index(dram, dram_indices, stage)
-        index = flat_index(sram, sram_indices, stage)
-        tile = tile_loops(loops, index, scalars)
-        inner = None if tile is None else element_index(index, tile, scalars)
-        outer = None if tile is None else element_index(place, tile, scalars)
-        if tile is None or inner is None or outer is None:
-            raise LoweringError(
-                f"{stage}: the copy {assign.value} does not move whole tiles of {scalars} "
-                f"consecutive scalars ({sram.name}: {index}, {dram.name}: {place})"
-            )
+        memory = self.memory(stage, assign.buffer, copied.source.source, copied.narrowed)
+        tiles = self.tiles(memory, loops, assign, copied.source)
         dimensions = [
             _Dimension(
                 loop.var,
                 loop.extent,
-                inner.terms.get(loop.var, 0),
-                outer.terms.get(loop.var, 0),
+                tiles.index.terms.get(loop.var, 0),
+                tiles.offset.terms.get(loop.var, 0),
                 Affine({}),
                 Affine({}, loop.extent),
                 loop.label,
             )
             for loop in loops
-            if loop.var not in tile
+            if loop.var not in tiles.within
         ]
-        guards = self.apply(conditions, dimensions, tile, assign)
+        guards = self.apply(copied.conditions, dimensions, tiles.within, assign)
         if memory is Memory.OUT and (guards or any(d.is_padded() for d in dimensions)):
             raise LoweringError(f"{stage}: {assign.value} is padded; only loads can be")
-        own = {dimension.var for dimension in dimensions}
+        begin: dict[Var, Affine] = {loop.var: Affine({}) for loop in loops}
+        one = Affine({}, 1)
         return self.instructions(
             Dma(
                 memory,
-                dram,
-                Affine({v: f for v, f in outer.terms.items() if v not in own}, outer.const),
-                sram,
-                Affine({v: f for v, f in inner.terms.items() if v not in own}, inner.const),
-                Affine({}, 1),
-                Affine({}, 1),
+                tiles.dram,
+                tiles.offset.replace(begin),
+                tiles.sram,
+                tiles.index.replace(begin),
+                one,
+                one,
                 0,
                 assign.label,
-                pad_value=pad_value,
+                pad_value=copied.pad_value,
             ),
-            # What goes through the same elements again repeats all of the rest.
+            # A dimension that stays on the same elements is outermost: it repeats all others.
             self.joined(sorted(dimensions, key=lambda d: (d.sram != 0, -d.sram))),
             guards,
         )
+
+    def tiles(self, memory: Memory, loops: Sequence[For], assign: Assign, source: Access) -> _Tiles:
+        """What ``loops`` walk through; raises if that is not whole tiles on both sides."""
+        stage = assign.label.stage
+        dram, sram = source, Access(assign.buffer, assign.indices)
+        if memory is Memory.OUT:
+            dram, sram = sram, dram
+        scalars = tile_scalars(self.config, sram.source.scope)
+        place = flat_index(dram.source, dram.indices, stage)
+        index = flat_index(sram.source, sram.indices, stage)
+        within = tile_loops(loops, index, scalars)
+        inner = None if within is None else element_index(index, within, scalars)
+        outer = None if within is None else element_index(place, within, scalars)
+        if within is None or inner is None or outer is None:
+            raise LoweringError(
+                f"{stage}: the copy {assign.value} does not move whole tiles of {scalars} "
+                f"consecutive scalars ({sram.source.name}: {index}, {dram.source.name}: {place})"
+            )
+        return _Tiles(dram.source, outer, sram.source, inner, within)
 
     def memory(self, stage: str, target: NestBuffer, source: NestBuffer, narrowed: bool) -> Memory:
         """What a LOAD or STORE calls the scratchpad; raises if there is no such copy."""
@@ -183,7 +199,7 @@ class _Copies:
         tile: dict[Var, int],
         assign: Assign,
     ) -> list[Affine]:
-        """Narrows the dimensions; returns what must not be negative besides."""
+        """Narrows ``dimensions``; returns what must not be negative in loops around the copy."""
         guards = []
         for condition in conditions:
             forms = not_negative(condition)
@@ -203,7 +219,7 @@ class _Copies:
                 if len(own) > 1:
                     raise LoweringError(
                         f"{assign.label.stage}: {condition} joins the loops {own[0].var} and "
-                        f"{own[1].var}; padding is told for each loop by itself"
+                        f"{own[1].var}; each loop is padded by itself"
                     )
                 if own:
                     self.narrow(own[0], form)
@@ -229,10 +245,10 @@ class _Copies:
     def clamp(self, value: Expr, extent: int) -> Expr:
         return simplify(maximum(minimum(value, extent), 0), self.ranges)
 
-    # Shape: which loops an instruction does itself.
+    # Shape: which loops are within the instruction.
 
     def joined(self, dimensions: list[_Dimension]) -> list[_Dimension]:
-        """Neighbours (outermost first) that are contiguous on both sides as one."""
+        """``dimensions``, outermost first, with those merged that are contiguous on both sides."""
         result: list[_Dimension] = []
         for dimension in dimensions:
             result.append(dimension)
@@ -262,7 +278,7 @@ class _Copies:
             return False
         if not outer.is_padded():
             return True
-        # Rows of padding are dearer as a part of the row; worth it if they save instructions.
+        # Whole rows of padding cost more as a part of one long row, unless they save instructions.
         before = value_interval(outer.low, self.ranges)[1]
         after = outer.extent - value_interval(outer.high, self.ranges)[0]
         return count > 2 and max(before, after) * inner.extent <= _PAD_LIMIT
@@ -292,13 +308,13 @@ class _Copies:
         offset = offset + x_pad[0] + y_pad[0] * (y.dram if y else 0)
         conditions = [c for c in (simplify(c, self.ranges) for c in conditions) if not _holds(c)]
         if conditions:
-            # Where they do not hold, all of it is padding.
+            # Where they do not hold, the whole transfer is padding.
             inside = all_of(*conditions)
             y_size = if_then_else(inside, y_size, 0)
             y_pad = (y_pad[0], (y.extent if y else 1) - y_size - y_pad[0])
         result: Stmt = replace(
             base,
-            # Where there is no data, the offset means nothing, but it must not be negative.
+            # Without data the offset is not used, but it must not be negative.
             offset=simplify(maximum(offset, 0), self.ranges),
             index=index,
             x_size=simplify(x_size, self.ranges),
@@ -365,8 +381,8 @@ def _copied(assign: Assign) -> _Copied:
 
 
 def _constant(value: Expr, casts: Sequence[str]) -> int | None:
-    """The constant that ``value`` is, in the dtypes ``casts``, of which the first is outermost;
-    None if it is none."""
+    """The value of a constant after ``casts``, of which the first is outermost; None if ``value``
+    is not constant."""
     if isinstance(value, Cast):
         return _constant(value.value, [*casts, value.dtype])
     if not isinstance(value, Const):

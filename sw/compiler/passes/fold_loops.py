@@ -1,5 +1,5 @@
-"""Loops around micro-ops become the two loops of an instruction; what is left of them is unrolled
-into micro-ops, and what is too long for the micro-op buffer repeats the instruction."""
+"""Loops around micro-ops become the two loops of an instruction; the others are unrolled into
+micro-ops, or repeat the instruction where these exceed the micro-op buffer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fold_loops(nest: LoopNest, config: Config) -> LoopNest:
 
 
 @dataclass
-class _Nest:
+class _UopNest:
     """Loops, outermost first, around nothing but one micro-op."""
 
     loops: tuple[For, ...]
@@ -50,28 +50,28 @@ class _Folder:
     def visit(self, stmt: Stmt) -> Stmt:
         return self.fold(self.gather(stmt))
 
-    def fold(self, parts: list[_Nest | Stmt]) -> Stmt:
-        return seq(*(self.instruction(p) if isinstance(p, _Nest) else p for p in parts))
+    def fold(self, parts: list[_UopNest | Stmt]) -> Stmt:
+        return seq(*(self.instruction(p) if isinstance(p, _UopNest) else p for p in parts))
 
-    def gather(self, stmt: Stmt) -> list[_Nest | Stmt]:
-        """``stmt`` as nests of single micro-ops, as far as it can be taken apart into them."""
+    def gather(self, stmt: Stmt) -> list[_UopNest | Stmt]:
+        """``stmt`` as nests of single micro-ops, where loops can be distributed over them."""
         match stmt:
             case Uop():
-                return [_Nest((), stmt)]
+                return [_UopNest((), stmt)]
             case Seq():
                 return [part for child in stmt.body for part in self.gather(child)]
             case For():
                 parts = self.gather(stmt.body)
-                nests = [part for part in parts if isinstance(part, _Nest)]
-                if len(nests) == len(parts) and self.may_be_parted(stmt, nests):
-                    return [_Nest((stmt, *nest.loops), nest.uop) for nest in nests]
+                nests = [part for part in parts if isinstance(part, _UopNest)]
+                if len(nests) == len(parts) and self.can_be_distributed(stmt, nests):
+                    return [_UopNest((stmt, *nest.loops), nest.uop) for nest in nests]
                 return [replace(stmt, body=self.fold(parts))]
         return [rebuild(stmt, self.visit)]
 
-    def may_be_parted(self, loop: For, nests: Sequence[_Nest]) -> bool:
+    def can_be_distributed(self, loop: For, nests: Sequence[_UopNest]) -> bool:
         """Whether all iterations of one nest may come before those of the next.
 
-        They may if each iteration of the loop has accumulators of its own.
+        They may if no two iterations of the loop touch the same accumulator.
         """
         if len(nests) == 1:
             return True
@@ -91,7 +91,7 @@ class _Folder:
                 return False
         return True
 
-    def instruction(self, nest: _Nest) -> Stmt:
+    def instruction(self, nest: _UopNest) -> Stmt:
         loops = list(self.joined(nest))
         # The longest loops go into the instruction; the order of micro-ops does not matter.
         able = [
@@ -101,8 +101,8 @@ class _Folder:
         inner = [item for item in loops if all(item is not other for other in chosen)]
         repeated: list[_Loop] = []
         if nest.uop.alu is not None:
-            # The ALU waits for its last result: one micro-op after the other is not to change the
-            # same accumulator. An instruction changes each once then.
+            # Successive micro-ops on one accumulator would stall on the ALU's last result, so that
+            # an instruction changes each accumulator once.
             repeated = [item for item in inner if item.factors[0] == 0]
             inner = [item for item in inner if item.factors[0] != 0]
         while prod(item.extent for item in inner) > self.config.uop.depth:
@@ -130,8 +130,8 @@ class _Folder:
         }
         return replace(kernel, uop=replace(kernel.uop, **changed))  # type: ignore[arg-type]
 
-    def joined(self, nest: _Nest) -> Iterator[_Loop]:
-        """The loops of the nest, those that continue one another as one."""
+    def joined(self, nest: _UopNest) -> Iterator[_Loop]:
+        """The loops of the nest, with those merged that a split separated."""
         loops = [_Loop(loop, loop.extent, _factors(nest.uop, loop.var)) for loop in nest.loops]
         again = True
         while again:
@@ -149,7 +149,7 @@ class _Folder:
                         loop = replace(inner.loop, extent=extent, label=label)
                         place = loops.index(inner)
                         loops[place] = _Loop(loop, extent, inner.factors)
-                        nest.uop = _renamed(nest.uop, outer.loop.var)
+                        nest.uop = _without(nest.uop, outer.loop.var)
                         loops.remove(outer)
                         again = True
                         break
@@ -176,8 +176,8 @@ def _factors(uop: Uop, var: Var) -> tuple[int, int, int]:
     return dst, src, wgt
 
 
-def _renamed(uop: Uop, gone: Var) -> Uop:
-    """``uop`` without a variable whose part another one has taken over."""
+def _without(uop: Uop, gone: Var) -> Uop:
+    """``uop`` without a variable that has been merged into another one."""
     changed = {
         name: replace(operand, index=operand.index.replace({gone: Affine({})}))
         for name, operand in uop.operands().items()

@@ -2,7 +2,7 @@
 
 Stages are placed from the outputs back: the region of a stage is what the loops that read it,
 already there, need of it. Where a split does not divide, the loop is cut into ranges of
-iterations that are all alike, so that tails are nests of their own and no guards are left.
+iterations that are all alike, so that tails are separate nests and no guards are left.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Builder:
                 tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
             )
         self.args = list(args)
-        # What each stage computes, those that are inlined put in the place of their reads.
+        # What each stage computes, with inlined stages in the place of their reads.
         self.bodies: dict[Stage, Expr] = {}
         for stage in schedule.stages:
             if stage.body is not None:
@@ -212,7 +212,7 @@ class _Builder:
                 bounds.append(whole)
                 continue
             if not begin.terms:
-                # Reads beyond the tensor are conditional; nobody looks at them.
+                # Reads beyond the tensor are conditional, and are not done.
                 low, high = max(low, 0), min(high, extent - 1)
             start = begin.plus(Affine({}, low))
             least, most = value_interval(start, self.ranges)
@@ -243,7 +243,7 @@ class _Builder:
         if atom.axis.kind == "reduce" and not any(
             a.axis.kind == "reduce" for a in loops.order[:depth]
         ):
-            # Whatever is summed, every element begins.
+            # Every element is initialized, whatever is reduced into it.
             own = {a.var for a in loops.order if a.axis.kind == "reduce"}
             kept = [limit for limit in limits if not own & limit.form.terms.keys()]
             start = self._nest(loops, depth, fixed, kept, initialize=True)
@@ -326,7 +326,7 @@ class _Builder:
             whole = substitute(body, values)
             value = simplify(whole, self.ranges)
             if isinstance(value, Const) and _kind(stage) == "dma_copy":
-                # A copy of padding alone; what it would copy tells which memory it is for.
+                # A copy of padding alone; its source still tells which memory it is for.
                 value = whole
             return Assign(loops.buffer, indices, value, label)
         if initialize:

@@ -1,10 +1,10 @@
 """Dependence tokens, from what each instruction reads and writes.
 
 The instructions of the loop nest are followed in program order. One that touches scratchpad
-elements that a neighbouring module has used in a way that conflicts takes a token which that
-module's latest such instruction gives, unless an earlier token has told it as much. Modules work
-in order, so tokens are taken in the order in which they are given, and none is redundant. In
-which iterations a statement gives or takes one is then told as a condition on its loops.
+elements which a neighbouring module has used in a conflicting way pops a token that the latest such
+instruction of that module pushes, unless an earlier token implies it already. Modules work in
+order, so tokens are popped in the order in which they are pushed, and none is redundant. The
+iterations in which a statement pushes or pops one become a condition on its loops.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
 
 
 class _Follower:
-    """Stands in for the runtime and notes which instruction needs a token of which other."""
+    """Stands in for the runtime and finds which instruction needs a token of which other."""
 
     def __init__(self, config: Config) -> None:
-        # For each instruction: its statement and the how manieth of it.
+        # For each instruction: its statement, and how many that statement has made before it.
         self.instructions: list[tuple[int, int]] = []
         self.counts: dict[int, int] = {}
         self.statement = 0
-        # (giver, taker) -> (instruction that gives, instruction that takes), in order.
+        # (producer, consumer) -> (instruction that pushes, instruction that pops), in order.
         self.tokens: dict[tuple[Module, Module], list[tuple[int, int]]] = {
             (Module.LOAD, Module.COMPUTE): [],
             (Module.COMPUTE, Module.LOAD): [],
@@ -135,8 +135,8 @@ class _Follower:
             if before.size:
                 needed[other] = max(needed.get(other, -1), int(before.max()))
             self.latest[module, scope, writes][begin:end] = number
-        for giver, instruction in needed.items():
-            known = self.tokens[giver, module]
+        for producer, instruction in needed.items():
+            known = self.tokens[producer, module]
             if instruction > (known[-1][0] if known else -1):
                 known.append((instruction, number))
 
@@ -152,7 +152,7 @@ _OTHER = {
 
 
 class _Tokens:
-    """Where each statement gives and takes tokens."""
+    """Where each statement pushes and pops tokens."""
 
     def __init__(
         self,

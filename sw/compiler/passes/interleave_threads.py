@@ -1,7 +1,7 @@
 """Virtual threads: the loop over threads moves inward, around each statement.
 
-Every thread has its own copy of the buffers that are allocated within its loop. One thread's
-loads then stand between another's computations, and the tokens let them overlap.
+Every thread has its own copy of the buffers that are allocated within its loop. Loads of one thread
+then come between computations of another, and tokens let them overlap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _is_one_stage(stmt: Stmt) -> bool:
-    """Whether all that ``stmt`` does is to fill one buffer, in one loop nest."""
+    """Whether ``stmt`` does nothing but fill one buffer, in one loop nest."""
     parts = list(walk(stmt))
     return (
         not isinstance(stmt, Seq)
@@ -75,7 +75,7 @@ class _Thread:
         raise LoweringError(f"{type(stmt).__name__} within a virtual thread")
 
     def _around(self, stmt: Stmt) -> Stmt:
-        """The statement once a thread, written out so that each has its own instructions."""
+        """The statement once per thread, unrolled so that each has its own instructions."""
         return seq(*(self._of_thread(stmt, thread) for thread in range(self.loop.extent)))
 
     def _of_thread(self, stmt: Stmt, thread: int) -> Stmt:

@@ -1,7 +1,7 @@
 """Regions marked alu become ALU micro-ops: one loop nest for each operation of an expression.
 
-An operation overwrites its first operand. What an expression begins with is therefore put in
-the place of its result first, unless it is there already.
+An operation overwrites its first operand. The innermost operand of an expression is therefore
+copied to the place of its result first, unless it is there already.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class _Arithmetic:
         elif not self.is_in_place(first):
             uops.append(Uop(self.dst, label, reset=True))
             steps = [Step(AluOp.ADD, first), *steps]
-        # By the second operation, what the buffer held is gone.
+        # The first operation overwrites what the buffer held.
         if any(self.reads_own(step) for step in steps[0 if uops else 1 :]):
             raise LoweringError(
                 f"{self.stage}: {self.assign.value} is more than one operation on what "
-                f"{self.dst.buffer.name} holds; compute the others in a stage of their own"
+                f"{self.dst.buffer.name} holds; compute the others in a separate stage"
             )
         return seq(*map(self.nest, [*uops, *map(self.uop, steps)]))
 
@@ -95,7 +95,7 @@ class _Arithmetic:
         return any(access.source is self.assign.buffer for access in accesses)
 
     def nest(self, uop: Uop) -> Stmt:
-        """The loops around one operation, as loops of its own."""
+        """``uop`` within new loops."""
         fresh = {loop.var: Affine({Var(loop.var.name): 1}) for loop in self.loops}
 
         def renamed(operand: Element | None) -> Element | None:

@@ -1,9 +1,10 @@
-"""Instructions of GEMM and ALU that touch nothing of what the other unit is at say so.
+"""GEMM and ALU instructions are marked that share no accumulator with those of the other unit.
 
-The machine then runs them beside each other. The claim must hold in every iteration, whatever is
-under way; an instruction without it waits for the other unit. Where the ALU goes on with what GEMM
-has made, GEMM waits for what the ALU was at before: it has then only that to be independent of
-which the ALU has just been given, and may go on with other accumulators.
+The machine lets such instructions overlap; one without the mark waits until the other unit has no
+instruction in flight. The mark is a claim that must hold in every iteration, whatever is in flight.
+Where ALU instructions follow GEMM instructions, GEMM waits first for the older ALU instructions:
+later ones then have to be independent of the new ALU instructions only, and can use other
+accumulators meanwhile.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
 from amaranth_vta.sw.compiler.emit.host_code import HostCode
 from amaranth_vta.sw.compiler.emit.kernels import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, Stmt, WaitForAlu, rebuild, seq
+from amaranth_vta.sw.runtime.kernels import UopMode
 
-_GEMM, _ALU = 0, 1
+_GEMM, _ALU = UopMode
 
 
 def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with all that is independent marked, if the machine can make use of it."""
+    """``nest`` with its independent kernels marked, for a machine with the extension OVERLAP."""
     if not config.overlap:
         return nest
     recorder = _Recorder(config)
@@ -32,7 +34,7 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
     kernels = [stmt for stmt, _ in code.statements if isinstance(stmt, Kernel)]
     numbers = iter(range(len(kernels)))
     code.compile(lambda kernel: recorder.kernel(next(numbers), kernel))(recorder, *nest.args)
-    claims = _Claims(recorder, [_GEMM if kernel.uop.alu is None else _ALU for kernel in kernels])
+    claims = _Claims(recorder, [kernel.mode for kernel in code.kernels])
     independent = claims.true_ones()
     if not any(independent):
         return nest
@@ -51,12 +53,12 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
 
 
 class _Recorder:
-    """Stands in for the runtime and notes the instructions of compute, and what they touch."""
+    """Stands in for the runtime and records the instructions of compute and what they touch."""
 
     def __init__(self, config: Config) -> None:
         self.depth = config.acc.depth
-        # The number of the kernel, and the accumulators that it writes and that it reads besides;
-        # None where everything is waited for.
+        # The number of the kernel, the accumulators that it writes, and those that it only reads;
+        # None for an instruction that waits until nothing is in flight.
         self.instructions: list[tuple[int, slice, slice] | None] = []
 
     def load_buffer_2d(self, *call: Any) -> None:
@@ -65,7 +67,7 @@ class _Recorder:
             self.instructions.append(None)
 
     def store_buffer_2d(self, *_: Any) -> None:
-        pass  # ordered by tokens, which come after all effects
+        pass  # ordered by tokens, which are pushed after all effects
 
     def kernel(self, number: int, kernel: UopKernel) -> Any:
         low, high = kernel.span("dst")
@@ -84,7 +86,7 @@ class _Recorder:
 class _Claims:
     """Which kernels may claim independence; ``units`` are those of the kernels."""
 
-    def __init__(self, recorder: _Recorder, units: list[int]) -> None:
+    def __init__(self, recorder: _Recorder, units: list[UopMode]) -> None:
         self.recorder = recorder
         self.units = units
         kernels = [item[0] for item in recorder.instructions if item is not None]
@@ -98,13 +100,13 @@ class _Claims:
     def true_ones(self) -> list[bool]:
         """For each kernel, whether all of its instructions are independent."""
         claims = [True] * len(self.units)
-        # A claim that is dropped makes the machine wait more often, which makes no other one false.
+        # Dropping a claim makes the machine wait more often, which cannot falsify another one.
         while (false := self._first_false(claims)) is not None:
             claims[false] = False
         return claims
 
     def _first_false(self, claims: list[bool]) -> int | None:
-        # For each unit, whether each accumulator may be about to be written, and to be read.
+        # Per unit and accumulator: whether an instruction in flight may write, or read, it.
         written, read = (np.ones((2, self.recorder.depth), np.bool_) for _ in range(2))
         for item in self.recorder.instructions:
             if item is None:

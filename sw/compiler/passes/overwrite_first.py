@@ -1,8 +1,8 @@
 """The first products of a matrix product overwrite the accumulators, which are then not reset.
 
-The first iteration of each loop that accumulates is taken out of it: what comes first of all begins
-at zero, and the others add. It is for machines that have such an instruction; where data
-is moved within the loops, which would be written twice, the reset stays.
+The first iteration of each loop that accumulates is peeled: it starts from zero, and the others
+add. This needs the extension OVERWRITE. Where data is moved within the loops, the reset stays, as
+peeling would duplicate the transfers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from amaranth_vta.sw.compiler.te.expr import Affine, Const, Var
 
 
 def overwrite_first(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` without the resets that can be done without."""
+    """``nest`` without the resets that overwriting replaces."""
     return replace(nest, body=_visit(nest.body)) if config.overwrite else nest
 
 
@@ -64,7 +64,7 @@ def _reset_buffer(stmt: Stmt) -> NestBuffer | None:
 
 
 def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
-    """The first ones of ``parts``, as far as they do nothing but to update ``buffer``."""
+    """The leading ones of ``parts`` that do nothing but update ``buffer``."""
 
     def updates(stmt: Stmt) -> bool:
         assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
@@ -75,8 +75,10 @@ def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
 
 
 def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
-    """``updates`` with the first one of each element that ``reset`` sets to 0 setting it; None if
-    that cannot be told from the others, or takes more than one instruction."""
+    """``updates``, in which the first update of each element that ``reset`` clears sets it.
+
+    None if the first updates cannot be separated from the others, or take several instructions.
+    """
     to_come = _elements(reset) if updates else None
     if to_come is None:
         return None
@@ -94,8 +96,8 @@ def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
 
 
 def _elements(stmt: Stmt) -> set[int] | None:
-    """Of its buffer, which the one assignment of ``stmt`` assigns; None if that depends on loops
-    around it."""
+    """The elements of its buffer that the one assignment of ``stmt`` assigns; None if they depend
+    on loops around it."""
     (assign,) = (part for part in walk(stmt) if isinstance(part, Assign))
     form = assign.buffer.flat(assign.indices)
     extents = {part.var: part.extent for part in walk(stmt) if isinstance(part, For)}
@@ -123,7 +125,7 @@ def _first(stmt: Stmt) -> Stmt | None:
 
 
 def _outputs(stmt: Stmt) -> set[Var]:
-    """The variables that tell which element the one assignment of ``stmt`` updates."""
+    """The variables that select the element which the one assignment of ``stmt`` updates."""
     (update,) = (part for part in walk(stmt) if isinstance(part, Assign))
     form = update.buffer.flat(update.indices)
     return set() if form is None else set(form.terms)
@@ -139,7 +141,7 @@ def _others(loop: For) -> Stmt:
 
 
 def _beginning_at_zero(region: Region, summed: For) -> Region:
-    """``region`` with its reset within, which is one instruction of the machine."""
+    """``region`` with its reset inside, which together become one instruction."""
 
     def cleared(stmt: Stmt) -> Stmt:
         match stmt:

@@ -1,5 +1,5 @@
-"""Accumulators that are read for the last time where a result of the same index is made hold
-that result: an ALU operation then overwrites its operand and needs no copy of it."""
+"""A result takes the place of an operand that is read for the last time at the same index: the
+ALU operation overwrites its operand, and needs no copy of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .support.alu_chain import chain
 
 
 def share_storage(nest: LoopNest, _: Config) -> LoopNest:
-    """``nest`` with such pairs of buffers made one."""
+    """``nest`` with such pairs of buffers merged."""
     return replace(nest, body=_visit(nest.body))
 
 
@@ -38,8 +38,8 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _share(stmt: Allocate) -> Allocate | None:
-    """``stmt`` with one buffer that is allocated within the same iteration put in the place of
-    its buffer's."""
+    """``stmt`` with a buffer that is allocated in the same iteration merged into its own; None if
+    there is none that can be."""
     old = stmt.buffer
     for inner in _same_iteration(stmt.body):
         new = inner.buffer
@@ -62,8 +62,8 @@ def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
 
 
 def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocate) -> bool:
-    """Whether ``old`` is read, from where ``new`` begins, only to make the element of ``new`` of
-    the same index, and dies with that."""
+    """Whether ``old`` is read, once ``new`` exists, only to compute the element of ``new`` at the
+    same index."""
     order = list(walk(stmt.body))
     reads = 0
     for part in order[order.index(inner) :]:
@@ -84,13 +84,13 @@ def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocat
 
 
 def _replaces_head(part: Assign, old: NestBuffer) -> bool:
-    """Whether ``old`` is what the chain of ALU operations begins with, once and nowhere else."""
+    """Whether the chain of ALU operations begins with ``old`` and does not read it again."""
     if sum(access.source is old for access in accesses(part.value)) != 1:
         return False
     try:
         first, _ = chain(part.value, lambda access: access.source is old, part.label.stage)
     except LoweringError:
-        return False  # what is wrong with it is said when it is made instructions
+        return False  # map_to_alu reports it
     return isinstance(first, Access) and first.source is old
 
 

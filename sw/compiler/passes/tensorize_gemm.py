@@ -1,4 +1,4 @@
-"""Regions marked gemm become GEMM micro-ops, and their initializations clearing ones."""
+"""Regions marked gemm become GEMM micro-ops, and their initializations resetting ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
 
 
 def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
-    """Whether each accumulator is reset and then has one tile's products added."""
+    """Whether each accumulator is reset and then gets the products of one tile added."""
     if len(parts) != 2:
         return False
     (_, reset), (loops, update) = parts

@@ -1,4 +1,4 @@
-"""Loops that are to be unrolled are written out, unless they become a part of an instruction."""
+"""Loops marked to be unrolled are, except within regions, where they become instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tensor expression means, computed with NumPy and nothing of the compiler."""
+"""What a tensor expression means, computed with NumPy alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMPY = {"int4": "int8", "uint4": "uint8"}
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The NumPy dtype that holds values of ``dtype``; four-bit ones take a byte each."""
+    """The NumPy dtype that holds values of ``dtype``; four-bit ones take one byte each."""
     return np.dtype(_NUMPY.get(dtype, dtype))
 
 
@@ -85,7 +85,7 @@ class _Evaluator:
     def _reduce(
         self, body: Reduce, axes: list[IterVar], indices: dict[Var, Array], shape: tuple[int, ...]
     ) -> Array:
-        """Over one axis after the other, as many at once as `_CHUNK` allows."""
+        """As many axes at once as `_CHUNK` allows, the others one iteration at a time."""
         points = int(np.prod(shape))
         for axis in axes:
             assert axis.extent is not None
@@ -124,7 +124,7 @@ class _Evaluator:
     def _value(
         self, value: Expr, indices: Mapping[Var, Array], where: Array | None = None
     ) -> Array:
-        """``value`` on the grid of ``indices``; where ``where`` is false, nobody looks."""
+        """``value`` on the grid of ``indices``; it is not used where ``where`` is false."""
         match value:
             case Const():
                 return np.array(value.value, numpy_dtype(value.dtype))

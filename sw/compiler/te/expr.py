@@ -20,7 +20,7 @@ class Expr:
 
     __slots__ = ("dtype",)
     dtype: str
-    # An operation with a NumPy number is this class's, not NumPy's.
+    # NumPy leaves operations with its numbers to this class.
     __array_ufunc__ = None
 
     def astype(self, dtype: str) -> Expr:
@@ -124,7 +124,7 @@ class Const(Expr):
 
 
 class Var(Expr):
-    """An index."""
+    """An integer variable, as in an index."""
 
     __slots__ = ("name",)
 
@@ -165,7 +165,7 @@ class Affine(Expr):
 
     @staticmethod
     def of(value: Scalar) -> Affine | None:
-        """``value`` in this form, or None if it has not got it."""
+        """``value`` as a sum of variables, or None if it is not affine."""
         match value:
             case Affine():
                 return value
@@ -199,21 +199,14 @@ class Affine(Expr):
         return self.const == other.const and self.terms == other.terms
 
     def __str__(self) -> str:
-        text = ""
-        for var, factor in self.terms.items():
-            term = var.name if abs(factor) == 1 else f"{abs(factor)}*{var.name}"
-            text += (
-                (" - " if factor < 0 else " + ") + term
-                if text
-                else ("-" if factor < 0 else "") + term
-            )
-        if self.const or not text:
-            text += (
-                (" - " if self.const < 0 else " + ") + str(abs(self.const))
-                if text
-                else str(self.const)
-            )
-        return text
+        parts = [
+            (factor, var.name if abs(factor) == 1 else f"{abs(factor)}*{var.name}")
+            for var, factor in self.terms.items()
+        ]
+        if self.const or not parts:
+            parts.append((self.const, str(abs(self.const))))
+        text = "".join(f" {'-' if factor < 0 else '+'} {part}" for factor, part in parts)
+        return f"-{text[3:]}" if text[1] == "-" else text[3:]
 
 
 class Binary(Expr):
@@ -246,28 +239,29 @@ class Compare(Expr):
         return f"{_inner(self.left)} {self.op} {_inner(self.right)}"
 
 
-class AllOf(Expr):
+class _Conditions(Expr):
+    __slots__ = ("conditions",)
+    word: str
+
+    def __init__(self, conditions: Sequence[Expr]) -> None:
+        self.conditions, self.dtype = tuple(conditions), "bool"
+
+    def __str__(self) -> str:
+        return f"{self.word}({', '.join(map(str, self.conditions))})"
+
+
+class AllOf(_Conditions):
     """The conjunction of conditions."""
 
-    __slots__ = ("conditions",)
-
-    def __init__(self, conditions: Sequence[Expr]) -> None:
-        self.conditions, self.dtype = tuple(conditions), "bool"
-
-    def __str__(self) -> str:
-        return f"all({', '.join(map(str, self.conditions))})"
+    __slots__ = ()
+    word = "all"
 
 
-class AnyOf(Expr):
+class AnyOf(_Conditions):
     """The disjunction of conditions."""
 
-    __slots__ = ("conditions",)
-
-    def __init__(self, conditions: Sequence[Expr]) -> None:
-        self.conditions, self.dtype = tuple(conditions), "bool"
-
-    def __str__(self) -> str:
-        return f"any({', '.join(map(str, self.conditions))})"
+    __slots__ = ()
+    word = "any"
 
 
 class Cast(Expr):
@@ -281,7 +275,7 @@ class Cast(Expr):
 
 
 class Select(Expr):
-    """``true`` where the condition holds, else ``false``; only the chosen one is looked at."""
+    """``true`` where the condition holds, else ``false``; only the chosen one is evaluated."""
 
     __slots__ = ("condition", "false", "true")
 
@@ -322,8 +316,8 @@ class Reduce(Expr):
 
 
 class Requantize(Expr):
-    """``value`` with a bias, scaled, rounded, moved to its zero point and clipped, as
-    `amaranth_vta.sw.compiler.te.requantization.requantized` says."""
+    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped, as
+    `amaranth_vta.sw.compiler.te.requantization.requantized` defines it."""
 
     __slots__ = ("parameters", "value")
 

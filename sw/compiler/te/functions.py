@@ -82,11 +82,11 @@ def _extreme(
 
 
 def requantize(value: Expr, *parameters: Expr) -> Expr:
-    """``value`` plus a bias, scaled, rounded, moved to its zero point and clipped.
+    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped.
 
-    All int32; the parameters are one after the other those that
-    `amaranth_vta.sw.compiler.te.requantization.requantization_parameters` makes, and the NumPy
-    meaning, exactly, is `requantized` there. Raises `ExpressionError` for other dtypes.
+    All int32; the parameters are, in order, those of
+    `amaranth_vta.sw.compiler.te.requantization.requantization_parameters`, and `requantized` there
+    defines the result. Raises `ExpressionError` for other dtypes.
     """
     text = str(Requantize(value, *parameters))
     if len(parameters) != REQUANTIZE_PARAMETERS:

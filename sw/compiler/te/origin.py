@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# Expressions and schedules, and the compiler's entry points beside this folder.
+# Expressions and schedules, and the compiler's entry points in the folder around this one.
 _FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
 
 
@@ -32,7 +32,7 @@ def _cell(file: str) -> str | None:
 
 
 def caller() -> Origin:
-    """The line being executed that called into these folders; those of operators/ are callers."""
+    """The line being executed that called into these folders; operators/ counts as a caller."""
     frame = sys._getframe(1)
     while _is_own(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back

@@ -1,9 +1,9 @@
 """Schedules: how the tensors of an expression are computed, without changing what they are.
 
-A schedule has one stage a tensor. Its steps (`Stage.split`, `Stage.reorder`, …) rearrange the
+A schedule has one stage per tensor. Its steps (`Stage.split`, `Stage.reorder`, …) rearrange the
 stage's loops, place it within another stage's loops, choose the memory that holds it and say
 which of its loops are instructions of the machine. A step that cannot be done raises
-`ScheduleError`, which says which axis and why.
+`ScheduleError`, which names the axis and the reason.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Stage:
         return fused
 
     def reorder(self, *axes: IterVar) -> None:
-        """Puts ``axes`` in this order, in the places that they take now."""
+        """Puts ``axes`` in this order, in the places that they now have."""
         positions = sorted(self._position(axis, "reorder") for axis in axes)
         if len(set(positions)) != len(axes):
             raise ScheduleError(f"reorder of {self.name}: an axis is given twice")
@@ -138,11 +138,13 @@ class Stage:
             self.leaves[position] = axis
 
     def compute_at(self, consumer: Stage, axis: IterVar) -> None:
-        """Computes what an iteration of ``axis`` of ``consumer`` needs, within it."""
+        """Computes, within each iteration of ``axis`` of ``consumer``, what it needs."""
         if self.body is None:
             raise ScheduleError(f"compute_at of {self.name}: a placeholder is not computed")
         if not isinstance(consumer, Stage):
-            raise ScheduleError(f"compute_at of {self.name}: {consumer!r} is no stage, as s[…] is")
+            raise ScheduleError(
+                f"compute_at of {self.name}: {consumer!r} is not a stage, such as s[tensor]"
+            )
         if consumer.schedule is not self.schedule:
             raise ScheduleError(
                 f"compute_at of {self.name}: {consumer.name} is a stage of another schedule"
@@ -170,7 +172,7 @@ class Stage:
         """Chooses the memory that holds the tensor: inp, wgt or acc."""
         if scope not in SCOPES:
             raise ScheduleError(
-                f"set_scope of {self.name}: {scope!r} is none of {', '.join(SCOPES)}"
+                f"set_scope of {self.name}: {scope!r} is not one of {', '.join(SCOPES)}"
             )
         if self.op.body is None:
             raise ScheduleError(
@@ -183,14 +185,16 @@ class Stage:
         self.scope = scope
 
     def double_buffer(self, copies: int = 2) -> None:
-        """Keeps two copies of the buffer, or more, and uses them in turn, so that the next ones
-        can be filled while this one is read."""
+        """Keeps ``copies`` of the buffer and uses them in turn, so that one can be filled while
+        another is read."""
         self.copies = _positive(f"double_buffer of {self.name}", copies)
 
     def pragma(self, axis: IterVar, name: str) -> None:
         """Makes the loops from ``axis`` inward DMA copies or ALU operations."""
         if name not in PRAGMAS:
-            raise ScheduleError(f"pragma of {self.name}: {name!r} is none of {', '.join(PRAGMAS)}")
+            raise ScheduleError(
+                f"pragma of {self.name}: {name!r} is not one of {', '.join(PRAGMAS)}"
+            )
         self._position(axis, "pragma")
         self._check_kind(axis, f"pragma {name}")
         self.pragmas[axis] = name
@@ -217,12 +221,12 @@ class Stage:
         self.threads[axis] = thread
 
     def unroll(self, axis: IterVar) -> None:
-        """Writes the iterations of ``axis`` out one after the other."""
+        """Unrolls the loop over ``axis``."""
         self._position(axis, "unroll")
         self.unrolled.add(axis)
 
     def _check_unmarked(self, axis: IterVar, step: str) -> None:
-        """Raises if something has been said of ``axis`` that its parts would not inherit."""
+        """Raises if ``axis`` is marked in a way that its parts would not inherit."""
         marks = {**self.pragmas, **self.intrinsics, **dict.fromkeys(self.unrolled, "unroll")}
         mark = marks.get(axis) or ("a thread" if axis in self.threads else None)
         if mark is not None:
@@ -259,7 +263,7 @@ class Stage:
         )
 
     def is_scheduled(self) -> bool:
-        """Whether a step has been taken that rearranges or marks its axes."""
+        """Whether any step has rearranged or marked its axes."""
         marks = (self.pragmas, self.intrinsics, self.threads, self.unrolled, self.relations)
         unchanged = [*self.op.axis, *self.reduce_axis]
         return any(marks) or [*map(id, self.leaves)] != [*map(id, unchanged)]
@@ -276,7 +280,7 @@ class Schedule:
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         self.outputs = list(outputs)
-        # In an order in which each tensor comes after those that it is computed from.
+        # Producers come before their consumers.
         self.stages: list[Stage] = []
         self._by_op: dict[Operation, Stage] = {}
         for output in self.outputs:
@@ -382,7 +386,7 @@ def create_schedule(outputs: Operation | Tensor | Sequence[Operation | Tensor]) 
         raise ExpressionError("a schedule needs an output")
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise ExpressionError(f"create_schedule: {tensor!r} is no tensor")
+            raise ExpressionError(f"create_schedule: {tensor!r} is not a tensor")
         if tensor.op.body is None:
             raise ExpressionError(f"{tensor.name} is a placeholder: there is nothing to compute")
     return Schedule(tensors)

@@ -1,4 +1,4 @@
-"""What the value of an expression can be, and simpler expressions of the same value."""
+"""Bounds of the value of an expression, and simpler expressions of the same value."""
 
 from __future__ import annotations
 

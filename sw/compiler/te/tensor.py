@@ -47,7 +47,7 @@ class Operation:
 
 
 class Tensor:
-    """A tensor of a fixed shape. Calling or indexing it with one index a dimension reads it."""
+    """A tensor of a fixed shape. Calling or indexing it with one index per dimension reads it."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str, name: str, op: Operation) -> None:
         self.shape, self.dtype, self.name, self.op = shape, dtype, name, op
@@ -81,7 +81,7 @@ class Tensor:
 
     @cached_property
     def interval(self) -> Interval:
-        """Bounds of the elements, as far as they can be told from how they are computed."""
+        """Bounds of the elements, as far as its expression tells them."""
         if self.op.body is None:
             return dtype_interval(self.dtype)
         return value_interval(self.op.body, {axis: axis.interval for axis in self.op.axis})
@@ -159,7 +159,7 @@ def _check_value(name: str, value: Expr, ranges: Mapping[Var, Interval], guarded
     match value:
         case Reduce():
             raise ExpressionError(
-                f"{name}: {value} is a part of an expression; a reduction is a compute of its own"
+                f"{name}: {value} is a part of an expression; a reduction is a separate compute"
             )
         case Affine() | Var():
             form = Affine.of(value)
@@ -223,7 +223,7 @@ def pad(
             f"{name}: pads {list(before)}, {list(after)} for the shape {tensor.shape}"
         )
     if min(*before, *after, 0) < 0:
-        raise ExpressionError(f"{name}: pads {list(before)}, {list(after)} hold a negative one")
+        raise ExpressionError(f"{name}: pads {list(before)}, {list(after)} contain a negative one")
     shape = [
         low + extent + high for low, extent, high in zip(before, tensor.shape, after, strict=True)
     ]

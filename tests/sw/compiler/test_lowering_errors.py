@@ -373,7 +373,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (lambda: multiplied(transposed=True), "which does not walk through tiles of 4 x 4 scalars"),
     (
         lambda: computed(lambda a, b: (a + 1) * (b + 1)),
-        "both sides of .* must be computed first; do that in a stage of its own",
+        "both sides of .* must be computed first; do that in a separate stage",
     ),
     (
         lambda: computed(lambda a, b: a >> te.max(b, 0)),

@@ -15,7 +15,7 @@ from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.device import Fault
-from amaranth_vta.sw.runtime.kernels import CommandError
+from amaranth_vta.sw.runtime.kernels import CommandError, UopMode
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
@@ -555,8 +555,13 @@ def test_impossible_kernels_are_refused(fake_device: MakeDevice) -> None:
         (push_gemm, end, "uop_loop_end without uop_loop_begin"),
         (push_gemm, loop(-1), "a loop of -1 iterations with factors 1, 1, 1: none"),
         (push_gemm, loop(2, 1, -1, 0), "with factors 1, -1, 0: none can be negative"),
-        (push_gemm, add, "uop_push of mode 1 in a kernel of push_gemm"),
-        (push_alu, gemm, "uop_push of mode 0 in a kernel of push_alu"),
+        (push_gemm, add, "uop_push of mode ALU in a kernel of push_gemm"),
+        (push_alu, gemm, "uop_push of mode GEMM in a kernel of push_alu"),
+        (
+            push_alu,
+            _push(runtime, 2, 0, 0, 0, 0),
+            "mode 2: it is 0 for GEMM or 1 for ALU",
+        ),
         (push_alu, calls(add, _push(runtime, 1, 0, 0, 0, 0, AluOp.ADD, 1, 4)), "two operations"),
         (push_alu, _push(runtime, 1, 0, 0, 0, 0, 5), "5 is not an ALU opcode"),
         (
@@ -634,7 +639,8 @@ def test_kernels_that_are_announced_are_loaded_at_once(fake_device: MakeDevice) 
     device = fake_device(TINY)
     runtime = Runtime(device)
     kernels = [
-        (0, _push(runtime, 0, 0, np.arange(3) + start, 0, 0), ("gemm", start)) for start in range(5)
+        (UopMode.GEMM, _push(runtime, 0, 0, np.arange(3) + start, 0, 0), ("gemm", start))
+        for start in range(5)
     ]
     runtime.load_kernels(kernels)
     for _, body, key in kernels:
@@ -651,7 +657,7 @@ def test_kernels_that_do_not_fit_together_are_loaded_one_by_one(fake_device: Mak
     device = fake_device(UOPS64)
     runtime = Runtime(device)
     bodies = [_push(runtime, 0, 0, np.arange(33) + start, 0, 0) for start in range(2)]
-    runtime.load_kernels([(0, body, start) for start, body in enumerate(bodies)])
+    runtime.load_kernels([(UopMode.GEMM, body, start) for start, body in enumerate(bodies)])
     assert runtime.dump() == ""
     for start, body in enumerate(bodies):
         runtime.push_gemm(body, start)

@@ -1,7 +1,7 @@
 """An expression as a chain of ALU operations: what it begins with, and what follows.
 
-An operation overwrites its first operand; its second is an accumulator or an immediate. So an
-expression can be done without room for more if, at each operation, one side is plain.
+An operation overwrites its first operand; its second is an accumulator or an immediate. An
+expression needs no further accumulators if one side of each operation is plain.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Step:
 
     operation: AluOp
     operand: Plain
-    # The other parameters of a requantization, which are to follow the operand.
+    # The other parameters of a requantization, which must follow the operand in the scratchpad.
     following: tuple[Access, ...] = ()
 
 
@@ -41,17 +41,16 @@ _NEGATE = Step(AluOp.MUL, -1)
 def chain(
     value: Expr, is_in_place: Callable[[Access], bool], stage: str
 ) -> tuple[Plain, list[Step]]:
-    """What ``value`` begins with, and the steps that follow.
+    """The innermost operand of ``value``, and the steps that follow.
 
-    It begins, where there is a choice, with an accumulator that ``is_in_place``: that is where
-    the result is to be. Raises `LoweringError`, with the name of the ``stage``, for what is not
-    such a chain.
+    Where there is a choice, that operand is an accumulator which ``is_in_place``, where the result
+    goes. Raises `LoweringError`, with the name of the ``stage``, for what is not such a chain.
     """
     return _Chain(is_in_place, stage).of(value)
 
 
 def constant(value: int) -> list[Step]:
-    """The steps that make ``value`` of 0: by one immediate, or by its two halves."""
+    """The steps from 0 to ``value``: one immediate, or its two halves."""
     low = wrap(value, "int16")
     if low == value:
         return [Step(AluOp.ADD, value)] if value else []
@@ -61,7 +60,7 @@ def constant(value: int) -> list[Step]:
 
 
 def plain(value: Expr) -> Plain | None:
-    """A constant or an element of a buffer; None if there is something to be computed."""
+    """A constant or an element of a buffer; None for anything computed."""
     match value:
         case Const():
             return value.value
@@ -103,13 +102,13 @@ class _Chain:
             left, right = right, left
         operand = plain(right)
         if operand is None:
-            raise self.needs_room(value)
+            raise self.needs_accumulators(value)
         first, steps = self.of(left)
         return first, [*steps, Step(OPERATIONS[value.op], operand)]
 
     def goes_first(self, right: Expr, left: Expr) -> bool:
-        """Whether the right side is the one to overwrite: an expression, or else what is in
-        place, or else what is no constant."""
+        """Whether the right side is overwritten: an expression, else what is in place, else what
+        is not constant."""
         first, second = plain(left), plain(right)
         if first is None or second is None:
             return second is None
@@ -138,7 +137,7 @@ class _Chain:
             first, steps = self.of(value.left)
             return first, [*steps, _NEGATE, Step(AluOp.ADD, right), _NEGATE]
         if left is None:
-            raise self.needs_room(value)
+            raise self.needs_accumulators(value)
         first, steps = self.of(value.right)
         return first, [*steps, _NEGATE, Step(AluOp.ADD, left)]
 
@@ -149,9 +148,8 @@ class _Chain:
             raise LoweringError(f"{self.stage}: the parameters of {value} are not all accumulators")
         return Step(AluOp.REQUANTIZE, accesses[0], tuple(accesses[1:]))
 
-    def needs_room(self, value: Binary) -> LoweringError:
+    def needs_accumulators(self, value: Binary) -> LoweringError:
         sides = "both sides" if plain(value.left) is None else "the right side"
         return LoweringError(
-            f"{self.stage}: {sides} of {value} must be computed first; do that in a stage of its "
-            "own"
+            f"{self.stage}: {sides} of {value} must be computed first; do that in a separate stage"
         )

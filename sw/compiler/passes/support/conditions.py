@@ -1,4 +1,4 @@
-"""Conditions on loops that hold in given iterations, as short as they can be told."""
+"""The shortest conditions on loops that hold in given iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def condition(flags: Flags, loops: Sequence[Var]) -> Expr:
-    """A condition on ``loops``, one a dimension of ``flags``, that holds where they are true."""
+    """A condition on ``loops``, one per dimension of ``flags``, that holds where they are true."""
     if flags.all() or not flags.any():
         return Const(int(flags.all()), "bool")
     for axis in range(flags.ndim):
@@ -56,8 +56,8 @@ def _between(loop: Var, begin: int, end: int, extent: int) -> Expr:
 
 
 def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
-    """For flags that differ in one corner from all others: the distance from there is the sum of
-    those along each loop."""
+    """For flags that differ from all others in one corner: by the distance from that corner, summed
+    over the loops."""
     odd = flags if np.count_nonzero(flags) == 1 else ~flags
     if np.count_nonzero(odd) != 1:
         return None
@@ -73,7 +73,7 @@ def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
 
 
 def _turning_point(flags: Flags, loops: Sequence[Var]) -> Expr | None:
-    """For flags that change once in the course of all iterations: how many have gone by."""
+    """For flags that change once in the course of all iterations: by the iteration's number."""
     changes = np.flatnonzero(np.diff(flags.reshape(-1))) + 1
     if len(changes) != 1:
         return None
@@ -85,7 +85,7 @@ def _turning_point(flags: Flags, loops: Sequence[Var]) -> Expr | None:
 
 
 def _describe_slices(flags: Flags, loops: Sequence[Var]) -> Expr:
-    """Along the loop with the fewest runs of equal slices, one condition a run."""
+    """Along the loop with the fewest runs of equal slices, one condition per run."""
     best: list[tuple[int, int]] | None = None
     chosen = 0
     for axis in range(flags.ndim):

@@ -1,7 +1,7 @@
-"""Where a loop is to be cut, so that what happens within is alike in each of its parts.
+"""Where to cut a loop so that all iterations of a part do the same.
 
 Limits say in which iterations something happens at all, or which of two things does. A loop is cut
-where the answer, or the extent of a loop within, changes; no condition is then left to be asked.
+where that, or the extent of a loop inside it, changes; no condition remains at run time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from amaranth_vta.sw.compiler.te.simplify import value_interval
 
 @dataclass(frozen=True)
 class Limit:
-    """A sum of loop variables is at most ``most`` in all iterations there are; or, if it
-    ``decides`` between two, in some of them."""
+    """A sum of loop variables is at most ``most``: iterations beyond do not exist or, if it
+    ``decides``, do something else."""
 
     form: Affine
     most: int
@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Part:
-    """The iterations from ``begin`` to ``end`` - 1, and limits that are still open within."""
+    """The iterations from ``begin`` to ``end`` - 1, and the limits that loops inside still have."""
 
     begin: int
     end: int
@@ -81,7 +81,7 @@ def cut(
                 continue
             lasts = set[int]()
             if len(within) == 1:
-                # How far the loop within gets, or where it begins if it counts down.
+                # The last iteration of the loop inside, or its first with a negative factor.
                 lasts = {_last(limit.most - end, *within.values()) for end in (low, high)}
             signature.append(lasts if len(lasts) == 1 else iteration)
         if not happens:
@@ -100,10 +100,10 @@ def _last(room: int, factor: int) -> int:
 
 
 def limits_of(value: Expr) -> list[Limit]:
-    """What the loops around ``value`` can be cut by: a sum of what is zero under a condition does
-    without that, and of two branches each gets loops of its own.
+    """What the loops around ``value`` can be cut by.
 
-    Where the other branch is a constant, a copy pads with it; such conditions stay.
+    A sum leaves out iterations in which its terms are zero, and two branches get separate loops. A
+    condition whose other branch is constant stays: a copy pads with the constant.
     """
     match value:
         case Reduce(kind="sum", value=Select(condition=condition, false=Const(value=0))):
@@ -119,7 +119,7 @@ def limits_of(value: Expr) -> list[Limit]:
 
 
 def _forms(condition: Expr) -> list[Affine]:
-    """Those of a condition and of all that it joins, as far as they are affine."""
+    """The affine forms of a condition and of all that it joins."""
     if isinstance(condition, AllOf):
         return [form for part in condition.conditions for form in _forms(part)]
     return not_negative(condition) or []

@@ -18,7 +18,7 @@ Bounds = list[tuple[Affine, int]]
 
 @dataclass
 class Atom:
-    """A loop. A fused axis has several; what they stand for stays affine in this way."""
+    """A loop. A fused axis has several, so that what they stand for stays affine."""
 
     var: Var
     extent: int
@@ -81,7 +81,7 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
     limits = [replace(limit, form=_expand(limit.form, parts)) for limit in limits]
     for limit in limits_of(body):
         form = limit.form.replace(values)
-        # What depends on loops around all of these is left to be asked.
+        # A limit that depends on loops around all of these stays a condition.
         if form.terms.keys() <= {atom.var for atom in order}:
             limits.append(replace(limit, form=form))
     return StageLoops(

@@ -30,11 +30,11 @@ def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
             return [([region, *loops], assign) for loops, assign in assignments(region.body)]
         case Region():
             return assignments(region.body)
-    raise LoweringError(f"{type(region).__name__} within what is to be one instruction")
+    raise LoweringError(f"{type(region).__name__} within a region that becomes one instruction")
 
 
-def rejoined(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
-    """Loops that walk on in one another, in a condition too, as one: a split made them."""
+def merged_loops(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
+    """``loops`` with those merged that a split separated and a condition depends on."""
     forms = [
         form for value in (*assign.indices, assign.value) for form in _sums(value) if form.terms
     ]
@@ -48,7 +48,7 @@ def rejoined(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
             gone: dict[Var, Affine] = {outer.var: Affine({})}
             indices = tuple(substitute(index, gone) for index in assign.indices)
             value = substitute(assign.value, gone)
-            return rejoined([*fewer, joint], replace(assign, indices=indices, value=value))
+            return merged_loops([*fewer, joint], replace(assign, indices=indices, value=value))
     return list(loops), assign
 
 
@@ -67,8 +67,8 @@ def _are_compared(value: Expr, var: Var) -> bool:
 
 
 def flat_index(buffer: NestBuffer, indices: Sequence[Expr], stage: str) -> Affine:
-    """The scalar that ``indices`` select; raises `LoweringError` naming the index that is not a
-    sum of loop variables."""
+    """The scalar that ``indices`` select; raises `LoweringError` naming the index that is not
+    affine."""
     form = buffer.flat(indices)
     if form is None:
         for position, index in enumerate(indices):
@@ -105,8 +105,8 @@ def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, in
 
 
 def element_index(form: Affine, tile: Mapping[Var, int], scalars: int) -> Affine | None:
-    """``form`` in tiles, given the loops within a tile; None if it does not walk through whole
-    tiles in the same way."""
+    """``form`` in tiles, given the factors of the loops within a tile; None if it does not walk
+    through whole tiles by these."""
     outer = {var: factor for var, factor in form.terms.items() if var not in tile}
     if any(form.terms.get(var, 0) != factor for var, factor in tile.items()):
         return None
