@@ -20,9 +20,9 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d.schedule import choose, conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
 

@@ -12,7 +12,7 @@ from amaranth_vta.bench import layers, rates
 from amaranth_vta.bench.resnet18 import rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 
 

@@ -6,32 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
-
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import (
-    ROW_CYCLES,
-    TILE_CYCLES,
-    build_best,
-    even_tiles,
-    parts,
-)
+from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
-
-# Sums for which constants are checked at the most.
-_MOST_SUMS = 1 << 24
+from .parts.fixed_point import FixedPoint
+from .parts.window import SlidingWindow, padded
 
 
 @dataclass(frozen=True)
-class AveragePool2d:
+class AveragePool2d(SlidingWindow):
     """Sizes of a pooling, as of a `MaxPool2d`; every window counts kernel height · kernel width
     pixels, those of the ``pads`` among them, which have ``pad_value``. ``constants`` make results
-    of sums; `average_constants` finds them. A global pooling has the kernel of the image."""
+    of sums; `parts.exact.average_constants` finds
+    them. A global pooling has the kernel of the image."""
 
     batch: int
     channels: int
@@ -43,13 +36,11 @@ class AveragePool2d:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
 
-    @property
-    def output_height(self) -> int:
-        return (self.height + self.pads[0] + self.pads[2] - self.kernel[0]) // self.strides[0] + 1
+    def scheduled(self, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
 
-    @property
-    def output_width(self) -> int:
-        return (self.width + self.pads[1] + self.pads[3] - self.kernel[1]) // self.strides[1] + 1
+    def considered(self, config: Config) -> Choice[AveragePool2dKnobs]:
+        return Choice.by_formula(candidates(self, config))
 
 
 @dataclass(frozen=True)
@@ -74,85 +65,17 @@ def average_pool2d(
     constants have any, and output (batch, channels, output height, output width, BATCH,
     BLOCK_OUT), which are out_dtype. The parameters are `FixedPoint.parameters`.
 
-    Without knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if
-    ``knobs`` do not fit.
+    Knobs and errors are those of `tuned`.
     """
-
-    def built(chosen: AveragePool2dKnobs) -> Function:
-        schedule, args = scheduled(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    return tuned(workload, env, knobs, name)
 
 
-def averaged(sums: Array, x: Quantized, y: Quantized, count: int, low: int, high: int) -> Array:
-    """What ONNX Runtime makes of ``sums`` of ``count`` pixels:
-    clip(rint(f32(sum - count · z_x) · f32(s_x / f32(s_y · count))) + z_y, low, high), int64."""
-    return _scaled(sums - count * x.zero_point, _scale(x, y, count), y.zero_point, low, high)
-
-
-def average_constants(
-    x: Quantized, y: Quantized, count: int, config: Config, low: int = -128, high: int = 127
-) -> FixedPoint:
-    """Constants that give `averaged` for every sum of ``count`` pixels.
-
-    Raises `NotExact` if none do; the pooling is then for the host.
-    """
-    scale = _scale(x, y, count)
-    return sum_constants(scale, x.zero_point, y.zero_point, count, config, low, high)
-
-
-def sum_constants(
-    scale: np.float32,
-    x_zero_point: int,
-    y_zero_point: int,
-    count: int,
-    config: Config,
-    low: int = -128,
-    high: int = 127,
-) -> FixedPoint:
-    """Constants that give clip(rint(f32(sum - count · x_zero_point) · scale) + y_zero_point, low,
-    high) for every sum of ``count`` pixels. Raises `NotExact` if none do."""
-    if config.out_width != 8:
-        raise NotExact(f"the machine stores {config.out_width} bits, not 8")
-    if 256 * count > _MOST_SUMS:
-        raise NotExact(f"sums of {count:,} pixels are too many to be checked")
-    sums = np.arange(-128 * count, 127 * count + 1)
-    offset, bounds = -count * x_zero_point, (y_zero_point, low, high)
-    wanted = _scaled(sums + offset, scale, *bounds)
-    if config.requantize and 0 < scale < te.SCALE_END:
-        direct = FixedPoint((1,), offset, 0, *bounds, scale=float(scale))
-        if np.array_equal(direct.evaluate([sums]), wanted):
-            return direct
-    ratio = float(scale)
-    try:
-        return fixed_point([sums], [ratio], y_zero_point + offset * ratio, wanted, bounds, config)
-    except NotExact as problem:
-        raise NotExact(f"sums of {count:,} pixels at {scale:.6g}: {problem}") from None
-
-
-def _scale(x: Quantized, y: Quantized, count: int) -> np.float32:
-    return np.float32(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
-
-
-def _scaled(sums: Array, scale: np.float32, zero_point: int, low: int, high: int) -> Array:
-    whole = np.rint(sums.astype(np.float32) * scale).astype(np.float64)
-    return np.clip(whole + zero_point, low, high).astype(np.int64)
-
-
-def scheduled(
-    workload: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
+def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
-    p, tail = workload, (env.BATCH, env.BLOCK_OUT)
-    top, left, bottom, right = p.pads
+    tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
-    padded = te.pad(
-        x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), p.pad_value, name="padded"
-    )
-    x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
+    image = padded(x, p.pads, p.pad_value, "padded")
+    x_buf = te.compute(image.shape, lambda *i: image(*i).astype(env.acc_dtype), "x_buf")
     count = p.constants.parameter_count
     constants = te.placeholder((count or 1, *tail), "parameters", env.acc_dtype)
     constants_buf = te.compute(constants.shape, lambda *i: constants(*i), "parameters_buf")
@@ -168,7 +91,7 @@ def scheduled(
     y = te.compute(pool.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
 
     s = te.create_schedule(y.op)
-    s[padded].compute_inline()
+    s[image].compute_inline()
     n, c, h, w, b, k = s[y].op.axis
     (co, ci), (ho, hi), (wo, wi) = (
         s[y].split(axis, factor)
@@ -211,8 +134,8 @@ def candidates(
         even_tiles(p.kernel[0]),
         even_tiles(p.kernel[1]),
     ):
-        height = (rows - 1) * p.strides[0] + kernel_rows
-        width = (columns - 1) * p.strides[1] + kernel_columns
+        height = p.input_rows(rows, kernel_rows)
+        width = p.input_columns(columns, kernel_columns)
         # The second accumulator of a result comes when its pixels have gone.
         taken = rows * columns + max(height * width, (accumulators - 1) * rows * columns)
         if channels * taken > room:

@@ -20,19 +20,22 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import build_best, parts
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .parts.moves import Move, MoveKnobs, candidates, moved
+from .parts.identity import reads_what_it_stores
+from .parts.moves import Move, MoveKnobs, Moving, candidates
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Concatenate:
+class Concatenate(Moving):
     """Of ``channels`` of each source, and ``pixels`` of each, in ``batch`` tiles of BATCH images.
     All are of one scale: others are to be rescaled first."""
 
@@ -48,6 +51,43 @@ class Concatenate:
         """Of the channels of each source."""
         return [parts(channels, config.block_out) for channels in self.channels]
 
+    def move(self, env: Environment) -> Move:
+        """The copies of sources that fill their tiles."""
+        sources = _sources(self, env)
+        buffers = [
+            te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
+            for x in sources
+        ]
+        y = te.compute(
+            (self.batch, sum(self.tiles(env.config)), self.pixels, env.BATCH, env.BLOCK_OUT),
+            lambda n, c, *i: _joined(buffers, n, c, i).astype(env.out_dtype),
+            "y",
+        )
+        return Move(sources, buffers, y)
+
+    def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
+        if self.fills_tiles(env.config):
+            return super().scheduled(env, knobs)
+        return shifted(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[MoveKnobs]:
+        if self.fills_tiles(config):
+            return super().considered(config)
+        outputs, sources = parts(sum(self.channels), config.block_out), len(self.channels)
+
+        def taken(extents: Sequence[int]) -> int:
+            loaded = extents[0] * (outputs + sources - 1) * extents[1]
+            fits = loaded <= config.inp.depth // 2 and outputs * sources <= config.wgt.depth
+            return prod(extents) if fits and extents[2] == outputs else config.acc.depth + 1
+
+        # The axis of channels last, so that a part of the pixels can be all of theirs.
+        choices = candidates((self.batch, self.pixels, outputs), taken, config)
+        return Choice.by_formula(
+            (cycles, replace(knobs, extents=(batch, channels, pixels)))
+            for cycles, knobs in choices
+            for batch, pixels, channels in [knobs.extents]
+        )
+
 
 def concatenate(
     workload: Concatenate,
@@ -58,39 +98,16 @@ def concatenate(
     """A function of the sources, `concatenation_weights` unless they fill their tiles, and output.
 
     All are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype; the knobs have the first
-    three axes of the output, with all channels at a time where GEMM moves them. Raises
-    `NoScheduleFits`, or `ValueError` for tiles that are not filled on a machine whose tiles of
-    inputs are not those of outputs.
+    three axes of the output, with all channels at a time where GEMM moves them. Knobs and errors
+    are those of `tuned`. Raises `ValueError` for tiles that are not filled on a machine whose tiles
+    of inputs are not those of outputs.
     """
-    if workload.fills_tiles(env.config):
-        return moved(lambda: move(workload, env), prod, env, knobs, name)
-    if (env.BLOCK_IN, env.inp_dtype) != (env.BLOCK_OUT, env.out_dtype):
+    if not workload.fills_tiles(env.config) and not reads_what_it_stores(env):
         raise ValueError(
             f"{name}: channels move within tiles by GEMM, which takes tiles of {env.BLOCK_IN} "
             f"{env.inp_dtype}; these are of {env.BLOCK_OUT} {env.out_dtype}"
         )
-
-    def built(chosen: MoveKnobs) -> Function:
-        schedule, args = shifted(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    config, sources = env.config, len(workload.channels)
-    outputs = parts(sum(workload.channels), env.BLOCK_OUT)
-
-    def taken(extents: Sequence[int]) -> int:
-        loaded = extents[0] * (outputs + sources - 1) * extents[1]
-        fits = loaded <= config.inp.depth // 2 and outputs * sources <= config.wgt.depth
-        return prod(extents) if fits and extents[2] == outputs else config.acc.depth + 1
-
-    # The axis of channels last, so that a part of the pixels can be all of theirs.
-    shape = (workload.batch, workload.pixels, outputs)
-    choices = (
-        (cycles, replace(found, extents=(found.extents[0], found.extents[2], found.extents[1])))
-        for cycles, found in candidates(shape, taken, config)
-    )
-    return build_best(name, choices, built)
+    return tuned(workload, env, knobs, name)
 
 
 def concatenation_weights(workload: Concatenate, config: Config) -> Array:
@@ -110,25 +127,7 @@ def concatenation_weights(workload: Concatenate, config: Config) -> Array:
     return weights
 
 
-def move(workload: Concatenate, env: Environment) -> Move:
-    """The copies of sources that fill their tiles."""
-    sources = _sources(workload, env)
-    buffers = [
-        te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
-        for x in sources
-    ]
-    total = sum(workload.tiles(env.config))
-    y = te.compute(
-        (workload.batch, total, workload.pixels, env.BATCH, env.BLOCK_OUT),
-        lambda n, c, *i: _joined(buffers, n, c, i).astype(env.out_dtype),
-        "y",
-    )
-    return Move(sources, buffers, y)
-
-
-def shifted(
-    workload: Concatenate, env: Environment, knobs: MoveKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
+def shifted(workload: Concatenate, env: Environment, knobs: MoveKnobs) -> Scheduled:
     """The schedule for sources that do not fill their tiles, and the arguments of the function."""
     sources, acc = _sources(workload, env), env.acc_dtype
     tail, count = (env.BATCH, env.BLOCK_IN), len(sources)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import product
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     ROUND_TRIP_CYCLES,
     Estimate,
@@ -20,17 +19,12 @@ from amaranth_vta.sw.compiler.tuner.cost_model import (
     Task,
     bus_cycles,
 )
-from amaranth_vta.sw.compiler.tuner.search import (
-    Choice,
-    best_of,
-    build_best,
-    cut,
-    divisors,
-    even_tiles,
-    parts,
-)
+from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
+from amaranth_vta.sw.compiler.tuner.tiles import cut, divisors, even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import Requantization, epilogue
+from .parts.product import Product, reduce_axes
 
 
 @dataclass(frozen=True)
@@ -41,6 +35,12 @@ class Dense:
     inputs: int
     outputs: int
     requantize: Requantization
+
+    def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[DenseKnobs]:
+        return best_of(candidates(self, config), partial(estimated, self, config))
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class DenseKnobs:
     inputs: int
     ahead: bool = False
 
+    @property
+    def copies(self) -> int:
+        """Tiles of each operand that are held at a time."""
+        return 2 if self.ahead else 1
+
 
 def dense(
     workload: Dense, env: Environment, knobs: DenseKnobs | None = None, name: str = "dense"
@@ -60,34 +65,53 @@ def dense(
     """A function of input, weights, bias and output.
 
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs, BLOCK_OUT,
-    BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype and has `RoundingShift.half`
-    added, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. For `PerChannelScale` there are
-    parameters instead of bias, (outputs, number of them, BATCH, BLOCK_OUT) acc_dtype. Without
-    knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do
-    not fit.
+    BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or parameters, as `epilogue`
+    says, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of
+    `tuned`.
     """
-
-    def built(chosen: DenseKnobs) -> Function:
-        schedule, args = scheduled(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    return build_best(name, choose(workload, env.config).ranked, built)
+    return tuned(workload, env, knobs, name)
 
 
-def scheduled(
-    workload: Dense, env: Environment, knobs: DenseKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
+def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
-    d, acc = workload, env.acc_dtype
+    product = expression(d, env)
+    y, matmul = product.epilogue.y, product.total
+    s = te.create_schedule(y.op)
+    n, o, b, k = s[y].op.axis
+    no, ni = s[y].split(n, knobs.rows)
+    oo, oi = s[y].split(o, knobs.outputs)
+    s[y].reorder(oo, no, ni, oi, b, k)
+    s[y].pragma(ni, env.dma_copy)
+    for tensor in (matmul, *product.epilogue.stages):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], no)
+    product.place_constants(s, no, env)
+    for tensor in product.epilogue.stages:
+        # The rows of a tile of outputs in turn, since they share parameters.
+        n, o, b, k = s[tensor].op.axis
+        s[tensor].reorder(o, n, b, k)
+        s[tensor].pragma(o, env.alu)
+
+    n, o, b, k = s[matmul].op.axis
+    ko, ki = product.axes
+    step, ko = s[matmul].split(ko, knobs.inputs)
+    s[matmul].reorder(step, ko, n, o, b, k, ki)
+    s[matmul].tensorize(b, env.gemm)
+    product.place_operands(s, no, no, step, (knobs.copies, knobs.copies), env)
+    return s, product.args
+
+
+def expression(d: Dense, env: Environment) -> Product:
+    """The sum of products, and its epilogue."""
+    acc = env.acc_dtype
     x = te.placeholder((d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((d.outputs, d.inputs, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
     x_buf, w_buf = (
         te.compute(tensor.shape, lambda *i, t=tensor: t(*i), f"{tensor.name}_buf")
         for tensor in (x, w)
     )
-    ko, ki = te.reduce_axis((0, d.inputs), "ko"), te.reduce_axis((0, env.BLOCK_IN), "ki")
+    axes = reduce_axes(ko=d.inputs, ki=env.BLOCK_IN)
+    ko, ki = axes
     matmul = te.compute(
         (d.rows, d.outputs, env.BATCH, env.BLOCK_OUT),
         lambda n, o, b, k: te.sum(
@@ -96,41 +120,7 @@ def scheduled(
         "matmul",
     )
     end = epilogue(matmul, (d.outputs,), lambda n, o: (o,), d.requantize, env)
-    y = end.y
-
-    s = te.create_schedule(y.op)
-    n, o, b, k = s[y].op.axis
-    no, ni = s[y].split(n, knobs.rows)
-    oo, oi = s[y].split(o, knobs.outputs)
-    s[y].reorder(oo, no, ni, oi, b, k)
-    s[y].pragma(ni, env.dma_copy)
-    for tensor in (matmul, *end.stages, end.buffer):
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], no)
-    for tensor in end.stages:
-        # The rows of a tile of outputs one after the other: they have parameters in common.
-        n, o, b, k = s[tensor].op.axis
-        s[tensor].reorder(o, n, b, k)
-        s[tensor].pragma(o, env.alu)
-    s[end.buffer].pragma(s[end.buffer].op.axis[0], env.dma_copy)
-
-    n, o, b, k = s[matmul].op.axis
-    k_out, k_in = s[matmul].split(ko, knobs.inputs)
-    s[matmul].reorder(k_out, k_in, n, o, b, k, ki)
-    s[matmul].tensorize(b, env.gemm)
-    for tensor, scope in ((x_buf, env.inp_scope), (w_buf, env.wgt_scope)):
-        s[tensor].set_scope(scope)
-        s[tensor].compute_at(s[matmul], k_out)
-        s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-        if knobs.ahead:
-            s[tensor].double_buffer()
-    return s, [x, w, end.constants, y]
-
-
-@cache
-def choose(workload: Dense, config: Config) -> Choice[DenseKnobs]:
-    """The knobs that are estimated to take the fewest cycles, and what else was considered."""
-    return best_of(candidates(workload, config), partial(estimated, workload, config))
+    return Product(x, w, x_buf, w_buf, axes, matmul, end)
 
 
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
@@ -158,15 +148,14 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     gemm, alu = vectors * d.inputs / steps, vectors * d.requantize.operations
     load = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
     load += bus_cycles(config, knobs.outputs, knobs.inputs * config.wgt.element_bytes)
-    copies = 2 if knobs.ahead else 1
-    step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / copies)
+    step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / knobs.copies)
     return load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES)
 
 
 def estimated(d: Dense, config: Config, knobs: DenseKnobs) -> Estimate:
     """All tiles of a schedule through the model of the machine."""
-    pipeline, copies = Pipeline(config), 2 if knobs.ahead else 1
-    x, w = TakingTurns(pipeline, copies), TakingTurns(pipeline, copies)
+    pipeline = Pipeline(config)
+    x, w = TakingTurns(pipeline, knobs.copies), TakingTurns(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)
     stored: Task | None = None
     for outputs, rows in product(cut(d.outputs, knobs.outputs), cut(d.rows, knobs.rows)):

@@ -16,8 +16,9 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.evaluation import wrap_array
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.pointwise import PointwiseKnobs, pointwise
+from .parts.pointwise import Pointwise, PointwiseKnobs
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +40,7 @@ _OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., A
 
 
 @dataclass(frozen=True)
-class Elementwise:
+class Elementwise(Pointwise):
     """``operation`` of two operands, or of one and a ``constant`` of 16 bits, then clipped to
     ``low`` and ``high``, if they are given; without an operation only that.
 
@@ -56,8 +57,6 @@ class Elementwise:
     high: int | None = None
     wide: tuple[bool, ...] = (False, False)
 
-    parameter_count = 0
-
     @property
     def _operands(self) -> int:
         return 1 if self.operation is None or self.constant is not None else 2
@@ -71,9 +70,6 @@ class Elementwise:
 
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         return [env.acc_dtype if wide else env.out_dtype for wide in self.wide[: self._operands]]
-
-    def by_gemm(self, env: Environment) -> bool:
-        return False
 
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
@@ -119,8 +115,6 @@ def elementwise(
     knobs: PointwiseKnobs | None = None,
     name: str = "elementwise",
 ) -> Function:
-    """A function of one operand or two, and output, as `pointwise` has them.
-
-    Raises `NoScheduleFits` for a constant of more than 16 bits.
-    """
-    return pointwise(workload, env, knobs, name)
+    """A function of one operand or two, and output, as `Pointwise` says. Knobs and errors are those
+    of `tuned`; no schedule fits a constant of more than 16 bits."""
+    return tuned(workload, env, knobs, name)

@@ -19,21 +19,17 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import (
-    ROW_CYCLES,
-    TILE_CYCLES,
-    build_best,
-    estimate,
-    even_tiles,
-    parts,
-)
+from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
-from .conv2d.sizes import Conv2d
+from .conv2d.sizes import Conv2dSizes
 from .parts.epilogue import epilogue
-from .parts.placing import place_constants, place_operands, place_results
+from .parts.product import Product, reduce_axes
+from .parts.window import padded
 
 Array = npt.NDArray[Any]
 
@@ -43,7 +39,13 @@ class GroupedConv2d:
     """``groups`` times the convolution of one of them, whose inputs and outputs are whole tiles."""
 
     groups: int
-    group: Conv2d
+    group: Conv2dSizes
+
+    def scheduled(self, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[GroupedConv2dKnobs]:
+        return Choice.by_formula(candidates(self, config))
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,12 @@ class GroupedConv2dKnobs:
     ahead: bool = False
     in_turn: bool = False
 
-    def is_whole(self, c: Conv2d) -> bool:
+    @property
+    def copies(self) -> int:
+        """Tiles of each operand that are held at a time."""
+        return 2 if self.ahead else 1
+
+    def is_whole(self, c: Conv2dSizes) -> bool:
         """Whether all that accumulates in a tile is loaded at a time."""
         return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
 
@@ -131,41 +138,50 @@ def grouped_conv2d(
 
     Input is (batch, groups, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (groups,
     outputs, inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype as
-    `grouped_weights` makes them, bias is (groups, outputs, BATCH, BLOCK_OUT) acc_dtype, output is
-    (batch, groups, outputs, output height, output width, BATCH, BLOCK_OUT) out_dtype. Without knobs
-    the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    `grouped_weights` makes them, bias is (groups, outputs, BATCH, BLOCK_OUT) acc_dtype or
+    parameters, as `epilogue` says, output is (batch, groups, outputs, output height, output width,
+    BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
     """
-
-    def built(chosen: GroupedConv2dKnobs) -> Function:
-        schedule, args = scheduled(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    return tuned(workload, env, knobs, name)
 
 
-def scheduled(
-    workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
+def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
+    product = expression(workload, env)
+    y, conv = product.epilogue.y, product.total
+    s = te.create_schedule(y.op)
+    n, g, o, h, w, b, k = s[y].op.axis
+    tile = ((g, knobs.groups), (o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
+    (go, gi), (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
+    s[y].reorder(go, oo, n, ho, wo, gi, oi, hi, wi, b, k)
+    s[y].pragma(gi, env.dma_copy)
+    product.place_results(s, wo, env, knobs.in_turn)
+    product.place_constants(s, None if knobs.in_turn else oo, env)
+
+    n, g, o, h, w, b, k = s[conv].op.axis
+    ci, dy, dx, ki = product.axes
+    co, ci = s[conv].split(ci, knobs.inputs)
+    do, dy = s[conv].split(dy, knobs.kernel_rows)
+    s[conv].reorder(co, do, n, g, o, ci, dy, dx, h, w, b, k, ki)
+    s[conv].tensorize(b, env.gemm)
+    step = None if knobs.is_whole(workload.group) else do
+    product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
+    return s, product.args
+
+
+def expression(workload: GroupedConv2d, env: Environment) -> Product:
+    """The convolutions as the sum of products that GEMM makes, and their epilogue."""
     c, groups, acc = workload.group, workload.groups, env.acc_dtype
-    top, left, bottom, right = c.pads
     x = te.placeholder(
         (c.batch, groups, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
     )
     w = te.placeholder(
         (groups, c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
-    before, after = (0, 0, 0, top, left, 0, 0), (0, 0, 0, bottom, right, 0, 0)
-    x_buf = te.pad(x, before, after, c.pad_value, name="x_buf")
+    x_buf = padded(x, c.pads, c.pad_value, "x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    ci, dy, dx, ki = (
-        te.reduce_axis((0, extent), axis)
-        for extent, axis in zip(
-            (c.inputs, *c.kernel, env.BLOCK_IN), ("ci", "dy", "dx", "ki"), strict=True
-        )
-    )
+    axes = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
+    ci, dy, dx, ki = axes
     size = (c.output_height, c.output_width)
     conv = te.compute(
         (c.batch, groups, c.outputs, *size, env.BATCH, env.BLOCK_OUT),
@@ -180,38 +196,12 @@ def scheduled(
                 ki,
             ].astype(acc)
             * w_buf[g, o, ci, dy, dx, k, ki].astype(acc),
-            axis=[ci, dy, dx, ki],
+            axis=list(axes),
         ),
         "conv",
     )
     end = epilogue(conv, (groups, c.outputs), lambda n, g, o, h, w: (g, o), c.requantize, env)
-    y = end.y
-
-    s = te.create_schedule(y.op)
-    n, g, o, h, w_, b, k = s[y].op.axis
-    (go, gi), (oo, oi), (ho, hi), (wo, wi) = (
-        s[y].split(axis, factor)
-        for axis, factor in (
-            (g, knobs.groups),
-            (o, knobs.outputs),
-            (h, knobs.rows),
-            (w_, knobs.columns),
-        )
-    )
-    s[y].reorder(go, oo, n, ho, wo, gi, oi, hi, wi, b, k)
-    s[y].pragma(gi, env.dma_copy)
-    place_results(s, y, conv, end.stages, wo, knobs.in_turn, env)
-    place_constants(s, y, end.buffer, oo, knobs.in_turn, env)
-
-    n, g, o, h, w_, b, k = s[conv].op.axis
-    co, ci_ = s[conv].split(ci, knobs.inputs)
-    do, di = s[conv].split(dy, knobs.kernel_rows)
-    s[conv].reorder(co, do, n, g, o, ci_, di, dx, h, w_, b, k, ki)
-    s[conv].tensorize(b, env.gemm)
-    copies = 2 if knobs.ahead else 1
-    operands = ((x_buf, env.inp_scope, wo, copies), (w_buf, env.wgt_scope, oo, copies))
-    place_operands(s, y, conv, operands, None if knobs.is_whole(c) else do, env)
-    return s, [x, w, end.constants, y]
+    return Product(x, w, x_buf, w_buf, axes, conv, end)
 
 
 def candidates(
@@ -266,7 +256,7 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + operations + resets)
     stored = vectors * config.out.element_bytes / config.bus_bytes
-    return estimate(
+    return overlapped(
         compute + tiles * (steps + 4) * TILE_CYCLES,
         tiles * steps * region + weight_loads * weights + stored,
         region + weights,

@@ -8,23 +8,21 @@ from itertools import product
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import (
-    ROW_CYCLES,
-    TILE_CYCLES,
-    build_best,
-    even_tiles,
-    parts,
-)
+from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.identity import identity_operand, multiplied, reads_what_it_stores
+from .parts.window import SlidingWindow, padded
 
 
 @dataclass(frozen=True)
-class MaxPool2d:
+class MaxPool2d(SlidingWindow):
     """Sizes of a pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` are those of the input, in pixels; ``pads`` are rows and
     columns of ``pad_value`` at the top, left, bottom and right, which count as values: they change
@@ -39,20 +37,11 @@ class MaxPool2d:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
 
-    @property
-    def output_height(self) -> int:
-        return (self.height + self.pads[0] + self.pads[2] - self.kernel[0]) // self.strides[0] + 1
+    def scheduled(self, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
 
-    @property
-    def output_width(self) -> int:
-        return (self.width + self.pads[1] + self.pads[3] - self.kernel[1]) // self.strides[1] + 1
-
-    def input_rows(self, rows: int) -> int:
-        """Rows of input that ``rows`` of output read."""
-        return (rows - 1) * self.strides[0] + self.kernel[0]
-
-    def input_columns(self, columns: int) -> int:
-        return (columns - 1) * self.strides[1] + self.kernel[1]
+    def considered(self, config: Config) -> Choice[MaxPool2dKnobs]:
+        return Choice.by_formula(candidates(self, config))
 
 
 @dataclass(frozen=True)
@@ -76,87 +65,97 @@ def max_pool2d(
     where tiles of inputs are those of outputs, and output (batch, channels, output height, output
     width, BATCH, BLOCK_OUT), input and output out_dtype.
 
-    Without knobs the cheapest ones are taken. Raises `NoScheduleFits`, or `BuildError` if
-    ``knobs`` do not fit.
+    Knobs and errors are those of `tuned`.
     """
-
-    def built(chosen: MaxPool2dKnobs) -> Function:
-        schedule, args = scheduled(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    return tuned(workload, env, knobs, name)
 
 
-def scheduled(
-    workload: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
+def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
-    p, tail = workload, (env.BATCH, env.BLOCK_OUT)
-    top, left, bottom, right = p.pads
+    if reads_what_it_stores(env):
+        return _by_gemm(p, env, knobs)
+    tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
-    padded = te.pad(
-        x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), p.pad_value, name="padded"
-    )
+    image = padded(x, p.pads, p.pad_value, "padded")
+    x_buf = te.compute(image.shape, lambda *i: image(*i).astype(env.acc_dtype), "x_buf")
+    first = te.compute(_shape(p, env), lambda *i: _pixel(p, x_buf, (0, 0), i), "first")
+    pool, y = _maximum(p, x_buf, first, env)
+    s, at = _tiles(y, knobs, env)
+    for tensor in dict.fromkeys((first, pool, x_buf)):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], at)
+        s[tensor].pragma(tensor.op.axis[0], env.dma_copy if tensor is x_buf else env.alu)
+    if knobs.in_turn:
+        s[pool].double_buffer()
+    s[image].compute_inline()
+    return s, [x, y]
+
+
+def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
+    """Inputs run ahead through GEMM, which also makes the first of the values that are compared:
+    the comparison then needs no least value to begin with."""
+    tail = (env.BATCH, env.BLOCK_OUT)
+    x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
+    image = padded(x, p.pads, p.pad_value, "padded")
     w, w_buf = identity_operand(env)
-    by_gemm = reads_what_it_stores(env)
-    shape = (p.batch, p.channels, p.output_height, p.output_width, *tail)
+    x_buf = multiplied(image.shape, image, w_buf, "x_buf", env)
+    shape = _shape(p, env)
+    first = multiplied(shape, lambda *i: _pixel(p, image, (0, 0), i), w_buf, "first", env)
+    pool, y = _maximum(p, x_buf, first, env)
+    s, at = _tiles(y, knobs, env)
+    # A kernel of one pixel compares nothing: its first value is the result.
+    products = [first] if pool is first else [first, x_buf]
+    for tensor in dict.fromkeys((first, pool, *products)):
+        s[tensor].set_scope(env.acc_scope)
+        s[tensor].compute_at(s[y], at)
+        if tensor in products:
+            s[tensor].tensorize(tensor.op.axis[4], env.gemm)
+        else:
+            s[tensor].pragma(tensor.op.axis[0], env.alu)
+    if knobs.in_turn:
+        s[pool].double_buffer()
+    s[image].set_scope(env.inp_scope)
+    s[image].compute_at(s[y], at)
+    s[image].double_buffer()
+    s[w_buf].set_scope(env.wgt_scope)
+    for tensor in (image, w_buf):
+        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+    return s, [x, w, y]
 
-    def at(x: Tensor, dy: int, dx: int, i: Sequence[Expr]) -> Expr:
-        n, c, h, w, b, k = i
-        return x(n, c, h * p.strides[0] + dy, w * p.strides[1] + dx, b, k)
 
-    if by_gemm:
-        # A product makes what is compared with all others, which then needs no least value.
-        x_buf = multiplied(padded.shape, padded, w_buf, "x_buf", env)
-        first = multiplied(shape, lambda *i: at(padded, 0, 0, i), w_buf, "first", env)
-    else:
-        x_buf = te.compute(padded.shape, lambda *i: padded(*i).astype(env.acc_dtype), "x_buf")
-        first = te.compute(shape, lambda *i: at(x_buf, 0, 0, i), "first")
+def _shape(p: MaxPool2d, env: Environment) -> tuple[int, ...]:
+    return (p.batch, p.channels, p.output_height, p.output_width, env.BATCH, env.BLOCK_OUT)
+
+
+def _pixel(p: MaxPool2d, image: Tensor, tap: tuple[int, int], i: Sequence[Expr]) -> Expr:
+    """What a ``tap`` of the kernel reads for the result at the index ``i``."""
+    n, c, h, w, b, k = i
+    return image(n, c, h * p.strides[0] + tap[0], w * p.strides[1] + tap[1], b, k)
+
+
+def _maximum(p: MaxPool2d, x_buf: Tensor, first: Tensor, env: Environment) -> tuple[Tensor, Tensor]:
+    """The greatest of ``first`` and what the other taps read, and the output."""
     others = list(product(range(p.kernel[0]), range(p.kernel[1])))[1:]
 
     def greatest(*i: Expr) -> Expr:
         value = first(*i)
-        for dy, dx in others:
-            value = te.max(value, at(x_buf, dy, dx, i))
+        for tap in others:
+            value = te.max(value, _pixel(p, x_buf, tap, i))
         return value
 
-    pool = te.compute(shape, greatest, "pool") if others else first
-    y = te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
+    pool = te.compute(first.shape, greatest, "pool") if others else first
+    return pool, te.compute(pool.shape, lambda *i: pool(*i).astype(env.out_dtype), "y")
 
+
+def _tiles(y: Tensor, knobs: MaxPool2dKnobs, env: Environment) -> tuple[te.Schedule, te.IterVar]:
+    """A schedule of the output by tiles, and the axis of the tiles."""
     s = te.create_schedule(y.op)
-    n, c, h, w_, b, k = s[y].op.axis
-    (co, ci), (ho, hi), (wo, wi) = (
-        s[y].split(axis, factor)
-        for axis, factor in ((c, knobs.channels), (h, knobs.rows), (w_, knobs.columns))
-    )
+    n, c, h, w, b, k = s[y].op.axis
+    tile = ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
+    (co, ci), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
     s[y].reorder(n, co, ho, wo, ci, hi, wi, b, k)
     s[y].pragma(ci, env.dma_copy)
-    accumulators = [first, pool] if others else [first]
-    if others or not by_gemm:
-        accumulators.append(x_buf)
-    for tensor in accumulators:
-        s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], wo)
-    for tensor in accumulators:
-        rows = tensor.op.axis
-        if by_gemm and (tensor is not pool or not others):
-            s[tensor].tensorize(rows[4], env.gemm)
-        else:
-            s[tensor].pragma(rows[0], env.dma_copy if tensor is x_buf else env.alu)
-    if knobs.in_turn:
-        s[pool].double_buffer()
-    if not by_gemm:
-        s[padded].compute_inline()
-        return s, [x, y]
-    s[padded].set_scope(env.inp_scope)
-    s[padded].compute_at(s[y], wo)
-    s[padded].double_buffer()
-    s[w_buf].set_scope(env.wgt_scope)
-    for tensor in (padded, w_buf):
-        s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
-    return s, [x, w, y]
+    return s, wo
 
 
 def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, MaxPool2dKnobs]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.moves import Move, MoveKnobs, moved
+from .parts.moves import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)
-class Permute:
+class Permute(Moving):
     """Axis d of the output is axis ``order[d]`` of the input, which has ``shape``, apart from what
     is within a tile.
 
@@ -25,24 +25,24 @@ class Permute:
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
+    def move(self, env: Environment) -> Move:
+        tile = (env.BATCH, env.BLOCK_OUT)
+        x = te.placeholder((*self.shape, *tile), "x", env.out_dtype)
+
+        def element(*i: Expr) -> Expr:
+            places = dict(zip(self.order, i[:-2], strict=True))
+            return x(*(places[axis] for axis in range(len(places))), *i[-2:])
+
+        shape = (*(self.shape[axis] for axis in self.order), *tile)
+        x_buf = te.compute(shape, lambda *i: element(*i).astype(env.acc_dtype), "x_buf")
+        y = te.compute(shape, lambda *i: x_buf(*i).astype(env.out_dtype), "y")
+        return Move([x], [x_buf], y)
+
 
 def permute(
     workload: Permute, env: Environment, knobs: MoveKnobs | None = None, name: str = "permute"
 ) -> Function:
     """A function of input (*shape, BATCH, BLOCK_OUT) and output, of the shape in the new order,
-    both out_dtype. The knobs have the axes of the output. Raises `NoScheduleFits`."""
-    return moved(lambda: move(workload, env), prod, env, knobs, name)
-
-
-def move(workload: Permute, env: Environment) -> Move:
-    tile = (env.BATCH, env.BLOCK_OUT)
-    x = te.placeholder((*workload.shape, *tile), "x", env.out_dtype)
-
-    def element(*i: Expr) -> Expr:
-        places = dict(zip(workload.order, i[:-2], strict=True))
-        return x(*(places[axis] for axis in range(len(places))), *i[-2:])
-
-    shape = (*(workload.shape[axis] for axis in workload.order), *tile)
-    x_buf = te.compute(shape, lambda *i: element(*i).astype(env.acc_dtype), "x_buf")
-    y = te.compute(shape, lambda *i: x_buf(*i).astype(env.out_dtype), "y")
-    return Move([x], [x_buf], y)
+    both out_dtype. The knobs have the axes of the output. Knobs and errors
+    are those of `tuned`."""
+    return tuned(workload, env, knobs, name)

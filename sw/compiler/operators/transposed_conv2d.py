@@ -13,21 +13,18 @@ from itertools import product
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import (
-    ROW_CYCLES,
-    TILE_CYCLES,
-    build_best,
-    estimate,
-    even_tiles,
-    parts,
-)
+from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import Requantization, epilogue
-from .parts.placing import place_constants, place_operands, place_results
+from .parts.product import Product, reduce_axes
+from .parts.window import padded
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,12 @@ class TransposedConv2d:
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     output_padding: tuple[int, int] = (0, 0)
+
+    def scheduled(self, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[TransposedConv2dKnobs]:
+        return Choice.by_formula(candidates(self, config))
 
     @property
     def vertical(self) -> Axis:
@@ -116,6 +119,11 @@ class TransposedConv2dKnobs:
     ahead: bool = False
     in_turn: bool = False
 
+    @property
+    def copies(self) -> int:
+        """Tiles of each operand that are held at a time."""
+        return 2 if self.ahead else 1
+
     def is_whole(self, c: TransposedConv2d) -> bool:
         """Whether all that accumulates in a tile is loaded at a time."""
         return self.inputs >= c.inputs and self.taps >= c.vertical.taps
@@ -131,25 +139,41 @@ def transposed_conv2d(
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
     inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
-    BLOCK_OUT) acc_dtype, or parameters, as `epilogue` says; output is (batch, outputs, output
-    height, output width, BATCH, BLOCK_OUT) out_dtype. Without knobs the cheapest ones are taken.
-    Raises `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
+    BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
+    height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
     """
-
-    def built(chosen: TransposedConv2dKnobs) -> Function:
-        schedule, args = scheduled(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    return tuned(workload, env, knobs, name)
 
 
-def scheduled(
-    workload: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
+def scheduled(c: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
-    c, v, u, acc = workload, workload.vertical, workload.horizontal, env.acc_dtype
+    v, u, product = c.vertical, c.horizontal, expression(c, env)
+    y, conv = product.epilogue.y, product.total
+    s = te.create_schedule(y.op)
+    n, o, h, w, b, k = s[y].op.axis
+    rows, columns = knobs.rows * v.stride, knobs.columns * u.stride
+    tile = ((o, knobs.outputs), (h, rows), (w, columns))
+    (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
+    (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
+    s[y].reorder(oo, n, ho, wo, oi, hq, hp, wq, wp, b, k)
+    s[y].pragma(oi, env.dma_copy)
+    product.place_results(s, wo, env, knobs.in_turn)
+    product.place_constants(s, None if knobs.in_turn else oo, env)
+
+    n, o, h, p, w, q, b, k = s[conv].op.axis
+    ci, ty, tx, ki = product.axes
+    co, ci = s[conv].split(ci, knobs.inputs)
+    to, ty = s[conv].split(ty, knobs.taps)
+    s[conv].reorder(co, to, p, q, n, o, ci, ty, tx, h, w, b, k, ki)
+    s[conv].tensorize(b, env.gemm)
+    step = None if knobs.is_whole(c) else to
+    product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
+    return s, product.args
+
+
+def expression(c: TransposedConv2d, env: Environment) -> Product:
+    """The sum of products, by phases, and its epilogue, which interleaves them."""
+    v, u, acc = c.vertical, c.horizontal, env.acc_dtype
     x = te.placeholder(
         (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
     )
@@ -157,17 +181,10 @@ def scheduled(
         (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
     (top, bottom), (left, right) = v.pads, u.pads
-    x_buf = te.pad(x, (0, 0, top, left, 0, 0), (0, 0, bottom, right, 0, 0), name="x_buf")
+    x_buf = padded(x, (top, left, bottom, right), 0, "x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    ci, ty, tx, ki = (
-        te.reduce_axis((0, extent), axis)
-        for extent, axis in (
-            (c.inputs, "ci"),
-            (v.taps, "ty"),
-            (u.taps, "tx"),
-            (env.BLOCK_IN, "ki"),
-        )
-    )
+    axes = reduce_axes(ci=c.inputs, ty=v.taps, tx=u.taps, ki=env.BLOCK_IN)
+    ci, ty, tx, ki = axes
 
     def term(n: Expr, o: Expr, *i: Expr) -> Expr:
         h, p, w_, q, b, k = i
@@ -179,7 +196,7 @@ def scheduled(
 
     conv = te.compute(
         (c.batch, c.outputs, v.steps, v.stride, u.steps, u.stride, env.BATCH, env.BLOCK_OUT),
-        lambda *i: te.sum(term(*i), axis=[ci, ty, tx, ki]),
+        lambda *i: te.sum(term(*i), axis=list(axes)),
         "conv",
     )
 
@@ -193,33 +210,7 @@ def scheduled(
         )
 
     end = epilogue(conv, (c.outputs,), lambda n, o, *_: (o,), c.requantize, env, interleaved)
-    y = end.y
-
-    s = te.create_schedule(y.op)
-    n, o, h, w_, b, k = s[y].op.axis
-    (oo, oi), (ho, hi), (wo, wi) = (
-        s[y].split(axis, factor)
-        for axis, factor in (
-            (o, knobs.outputs),
-            (h, knobs.rows * v.stride),
-            (w_, knobs.columns * u.stride),
-        )
-    )
-    (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
-    s[y].reorder(oo, n, ho, wo, oi, hq, hp, wq, wp, b, k)
-    s[y].pragma(oi, env.dma_copy)
-    place_results(s, y, conv, end.stages, wo, knobs.in_turn, env)
-    place_constants(s, y, end.buffer, oo, knobs.in_turn, env)
-
-    n, o, h, p, w_, q, b, k = s[conv].op.axis
-    co, ci_ = s[conv].split(ci, knobs.inputs)
-    to, ti = s[conv].split(ty, knobs.taps)
-    s[conv].reorder(co, to, p, q, n, o, ci_, ti, tx, h, w_, b, k, ki)
-    s[conv].tensorize(b, env.gemm)
-    copies = 2 if knobs.ahead else 1
-    operands = ((x_buf, env.inp_scope, wo, copies), (w_buf, env.wgt_scope, oo, copies))
-    place_operands(s, y, conv, operands, None if knobs.is_whole(c) else to, env)
-    return s, [x, w, end.constants, y]
+    return Product(x, w, x_buf, w_buf, axes, conv, end)
 
 
 def candidates(
@@ -273,7 +264,7 @@ def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -
     operations = 0 if knobs.in_turn else c.requantize.operations
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = steps * c.inputs * v.kernel * u.kernel + vectors * (operations + resets)
-    return estimate(
+    return overlapped(
         compute + tiles * (loads * v.stride * u.stride + 4) * TILE_CYCLES,
         tiles * loads * region + weight_loads * weights,
         region + weights,

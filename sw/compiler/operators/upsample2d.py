@@ -14,12 +14,13 @@ from math import prod
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.moves import Move, MoveKnobs, moved
+from .parts.moves import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)
-class Upsample2d:
+class Upsample2d(Moving):
     """Sizes of an upsampling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` are those of the input, in pixels, each of which becomes
     ``factors`` rows and columns."""
@@ -30,6 +31,35 @@ class Upsample2d:
     width: int
     factors: tuple[int, int]
 
+    def taken(self, extents: Sequence[int]) -> int:
+        across = self.factors[1]
+        return prod(extents) * (1 + across if across > 1 else 1)
+
+    def move(self, env: Environment) -> Move:
+        down, across = self.factors
+        tile = (env.BATCH, env.BLOCK_OUT)
+        x = te.placeholder(
+            (self.batch, self.channels, self.height, self.width, *tile), "x", env.out_dtype
+        )
+        x_buf = te.compute(x.shape, lambda *i: x(*i).astype(env.acc_dtype), "x_buf")
+        wide = te.compute(
+            (*x.shape[:4], across, *tile),
+            lambda n, c, h, w, _, b, k: x_buf(n, c, h, w, b, k),
+            "wide",
+        )
+        y = te.compute(
+            (self.batch, self.channels, self.height * down, self.width * across, *tile),
+            lambda n, c, h, w, b, k: (
+                wide(n, c, h // down, w // across, w % across, b, k)
+                if across > 1
+                else x_buf(n, c, h // down, w, b, k)
+            ).astype(env.out_dtype),
+            "y",
+        )
+        return Move(
+            [x], [x_buf], y, copied=[wide] if across > 1 else [], steps=(1, 1, down, across)
+        )
+
 
 def upsample2d(
     workload: Upsample2d,
@@ -39,34 +69,6 @@ def upsample2d(
 ) -> Function:
     """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output, with the
     factors, both out_dtype. The axes of the knobs are batch, channels, height and width of the
-    input. Raises `NoScheduleFits`.
+    input. Knobs and errors are those of `tuned`.
     """
-
-    copies = workload.factors[1] if workload.factors[1] > 1 else 0
-
-    def taken(extents: Sequence[int]) -> int:
-        return prod(extents) * (1 + copies)
-
-    return moved(lambda: move(workload, env), taken, env, knobs, name)
-
-
-def move(workload: Upsample2d, env: Environment) -> Move:
-    p, (down, across) = workload, workload.factors
-    tile = (env.BATCH, env.BLOCK_OUT)
-    x = te.placeholder((p.batch, p.channels, p.height, p.width, *tile), "x", env.out_dtype)
-    x_buf = te.compute(x.shape, lambda *i: x(*i).astype(env.acc_dtype), "x_buf")
-    wide = te.compute(
-        (*x.shape[:4], across, *tile),
-        lambda n, c, h, w, _, b, k: x_buf(n, c, h, w, b, k),
-        "wide",
-    )
-    y = te.compute(
-        (p.batch, p.channels, p.height * down, p.width * across, *tile),
-        lambda n, c, h, w, b, k: (
-            wide(n, c, h // down, w // across, w % across, b, k)
-            if across > 1
-            else x_buf(n, c, h // down, w, b, k)
-        ).astype(env.out_dtype),
-        "y",
-    )
-    return Move([x], [x_buf], y, copied=[wide] if across > 1 else [], steps=(1, 1, down, across))
+    return tuned(workload, env, knobs, name)

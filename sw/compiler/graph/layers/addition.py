@@ -10,14 +10,10 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, id
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
-from amaranth_vta.sw.compiler.operators.residual_add import (
-    ResidualAdd,
-    added,
-    addition_constants,
-    residual_add,
-)
+from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
@@ -62,7 +58,7 @@ def addition_layer(
         constants = addition_constants(*scales, tensors.config, wanted)
     except NotExact as problem:
         raise NotHere(str(problem)) from None
-    workload = ResidualAdd(prod(layout.shape(images[0])[:4]), constants)
+    workload = WeightedSum(prod(layout.shape(images[0])[:4]), constants)
     given = {}
     if workload.by_gemm(tensors.env):
         given["identity"] = pack(identity_weights(tensors.env), tensors.env.wgt_dtype)
@@ -75,7 +71,7 @@ def addition_layer(
         nodes=nodes,
         sources=tuple(TiledTensor(tensors.root(name), images[0], layout) for name in sources),
         result=TiledTensor(result, images[0], layout),
-        function=residual_add(workload, tensors.env, name=identifier(node.name)),
+        function=weighted_sum(workload, tensors.env, name=identifier(node.name)),
         constants=given,
         macs=0,
     )

@@ -11,8 +11,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import pack_weights
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     grouped_conv2d,

@@ -9,12 +9,9 @@ from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.average_pool2d import (
-    AveragePool2d,
-    average_pool2d,
-    sum_constants,
-)
+from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
+from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights, reads_what_it_stores
 from amaranth_vta.sw.runtime.network.packing import Window

@@ -15,8 +15,9 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quan
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
+from amaranth_vta.sw.compiler.operators.parts.exact import byte_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
-from amaranth_vta.sw.compiler.operators.rescale import RescaleTensor, byte_constants, rescale
+from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
@@ -61,8 +62,8 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
         constants = byte_constants(scale, quantized(out), tensors.config, low, high)
     except NotExact as problem:
         raise NotHere(str(problem)) from None
-    workload = RescaleTensor(_vectors(tensors, source), constants)
-    function = rescale(workload, tensors.env, name=identifier(node.name))
+    workload = WeightedSum(_vectors(tensors, source), constants)
+    function = weighted_sum(workload, tensors.env, name=identifier(node.name))
     given = {}
     if constants.parameter_count:
         given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)

@@ -19,7 +19,7 @@ from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
-from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
 # Makes the layer of a node, or raises `NotHere` with the reason why the node is the host's.

@@ -16,12 +16,12 @@ from amaranth_vta.sw.compiler.tuner.cost_model import (
     Task,
     bus_cycles,
 )
-from amaranth_vta.sw.compiler.tuner.search import cut, parts
+from amaranth_vta.sw.compiler.tuner.tiles import cut, parts
 
-from .sizes import Conv2d, Conv2dKnobs
+from .sizes import Conv2dKnobs, Conv2dSizes
 
 
-def rough_cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
+def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> float:
     """An estimate without a walk, as if all tiles were alike: the first ones are loaded, each then
     takes as long as what it is slowest with, and the last one is stored."""
     blocks = parts(c.outputs, knobs.outputs)
@@ -52,7 +52,7 @@ def rough_cycles(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> float:
     return load_first + tiles * max(steps * step, turn, issue) + alu + store
 
 
-def estimated(c: Conv2d, config: Config, knobs: Conv2dKnobs) -> Estimate:
+def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Estimate:
     """All tiles of a schedule through the model of the machine."""
     return _Tiles(c, config, knobs).estimate()
 
@@ -75,7 +75,7 @@ class _Tile(NamedTuple):
 class _Tiles:
     """The tiles of a convolution, in the order of its schedule."""
 
-    def __init__(self, c: Conv2d, config: Config, knobs: Conv2dKnobs) -> None:
+    def __init__(self, c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> None:
         self.c, self.config, self.knobs = c, config, knobs
         self.pipeline = Pipeline(config)
         self.image = TakingTurns(self.pipeline, knobs.copies_of_image(c))

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
-from amaranth_vta.sw.compiler.tuner.search import parts
+from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
+from amaranth_vta.sw.compiler.tuner.tiles import parts
 
 # Of the image, with `Conv2dKnobs.ahead`.
 _MOST_COPIES = 8
 
 
 @dataclass(frozen=True)
-class Conv2d:
+class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
     ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right."""
@@ -32,28 +33,12 @@ class Conv2d:
     pad_value: int = 0
 
     @property
-    def output_height(self) -> int:
-        reach = (self.kernel[0] - 1) * self.dilations[0] + 1
-        return (self.height + self.pads[0] + self.pads[2] - reach) // self.strides[0] + 1
-
-    @property
-    def output_width(self) -> int:
-        reach = (self.kernel[1] - 1) * self.dilations[1] + 1
-        return (self.width + self.pads[1] + self.pads[3] - reach) // self.strides[1] + 1
-
-    @property
     def row_step(self) -> int:
         """Of how many rows of the input one is loaded: those that no output reads are not."""
         return self.strides[0] if self.kernel[0] == 1 and not any(self.pads) else 1
 
-    def input_rows(self, rows: int, kernel_rows: int) -> int:
-        """Rows of input to load for ``rows`` of output under ``kernel_rows`` of the kernel."""
-        if self.row_step > 1:
-            return rows
-        return (rows - 1) * self.strides[0] + (kernel_rows - 1) * self.dilations[0] + 1
-
-    def input_columns(self, columns: int) -> int:
-        return (columns - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+    def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
+        return rows if self.row_step > 1 else super().input_rows(rows, kernel_rows)
 
 
 @dataclass(frozen=True)
@@ -80,14 +65,14 @@ class Conv2dKnobs:
     in_turn: bool = False
     image_copies: int = 2
 
-    def weights_loaded_once(self, c: Conv2d) -> bool:
+    def weights_loaded_once(self, c: Conv2dSizes) -> bool:
         return (
             self.is_whole(c)
             and self.outputs >= c.outputs
             and (self.weights_outside or self.images(c) == 1)
         )
 
-    def image_loaded_once(self, c: Conv2d) -> bool:
+    def image_loaded_once(self, c: Conv2dSizes) -> bool:
         """Whether the first tile of the image is the only one, and loaded but once."""
         return (
             self.is_whole(c)
@@ -95,18 +80,18 @@ class Conv2dKnobs:
             and (self.outputs >= c.outputs or not self.weights_outside)
         )
 
-    def is_whole(self, c: Conv2d) -> bool:
+    def is_whole(self, c: Conv2dSizes) -> bool:
         """Whether all that accumulates in a tile is loaded at a time."""
         return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
 
-    def copies_of_image(self, c: Conv2d) -> int:
+    def copies_of_image(self, c: Conv2dSizes) -> int:
         """Tiles of the image that are held at a time."""
         return self.image_copies if self.ahead and not self.image_loaded_once(c) else 1
 
-    def copies_of_weights(self, c: Conv2d) -> int:
+    def copies_of_weights(self, c: Conv2dSizes) -> int:
         return 2 if self.ahead and not self.weights_loaded_once(c) else 1
 
-    def fits(self, c: Conv2d, config: Config) -> bool:
+    def fits(self, c: Conv2dSizes, config: Config) -> bool:
         weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
         results = self.outputs * self.rows * self.columns
         accumulators = c.requantize.accumulators * results
@@ -117,12 +102,12 @@ class Conv2dKnobs:
             and accumulators + constants <= config.acc.depth // (2 if self.in_turn else 1)
         )
 
-    def image_elements(self, c: Conv2d) -> int:
+    def image_elements(self, c: Conv2dSizes) -> int:
         """Elements of a tile of the image."""
         region = c.input_rows(self.rows, self.kernel_rows) * c.input_columns(self.columns)
         return self.inputs * region
 
-    def with_more_copies(self, c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
+    def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:
         """The same with more copies of the image, an even number, as long as there is room."""
         if self.copies_of_image(c) > 1:
             for copies in range(self.image_copies + 2, _MOST_COPIES + 1, 2):
@@ -130,11 +115,11 @@ class Conv2dKnobs:
                 if more.fits(c, config):
                     yield more
 
-    def resets(self, c: Conv2d, config: Config) -> bool:
+    def resets(self, c: Conv2dSizes, config: Config) -> bool:
         """Whether accumulators are reset: else the first products overwrite them."""
         return not (config.overwrite and self.is_whole(c))
 
-    def images(self, c: Conv2d) -> int:
+    def images(self, c: Conv2dSizes) -> int:
         """Tiles of the image, over all images."""
         rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
         return c.batch * rows * columns

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import TILE_CYCLES, build_best, even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
 
 @dataclass(frozen=True)
@@ -38,33 +41,28 @@ class Move:
     steps: Sequence[int] = ()
 
 
-def moved(
-    move: Callable[[], Move],
-    taken: Callable[[Sequence[int]], int],
-    env: Environment,
-    knobs: MoveKnobs | None,
-    name: str,
-) -> Function:
-    """The function of a move, by ``knobs`` or else the cheapest ones.
+class Moving(ABC):
+    """An operator that is a `Move`; its function takes the inputs of it and the output."""
 
-    ``taken`` gives the accumulators for a part of the output. Raises `NoScheduleFits`, or
-    `BuildError` if ``knobs`` do not fit.
-    """
+    @abstractmethod
+    def move(self, env: Environment) -> Move: ...
 
-    def built(chosen: MoveKnobs) -> Function:
-        schedule, args = scheduled(move(), chosen, env)
-        return build(schedule, args, name=name, env=env)
+    def taken(self, extents: Sequence[int]) -> int:
+        """Accumulators for a part of the output."""
+        return prod(extents)
 
-    if knobs is not None:
-        return built(knobs)
-    made = move()
-    shape = made.y.shape[:-2]
-    if made.steps:
-        shape = tuple(extent // step for extent, step in zip(shape, made.steps, strict=True))
-    return build_best(name, candidates(shape, taken, env.config), built)
+    def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
+        return scheduled(self.move(env), knobs, env)
+
+    def considered(self, config: Config) -> Choice[MoveKnobs]:
+        move = self.move(Environment(config))
+        shape = move.y.shape[:-2]
+        if move.steps:
+            shape = tuple(extent // step for extent, step in zip(shape, move.steps, strict=True))
+        return Choice.by_formula(candidates(shape, self.taken, config))
 
 
-def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> tuple[te.Schedule, list[Tensor]]:
+def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
     y = move.y
     s = te.create_schedule(y.op)

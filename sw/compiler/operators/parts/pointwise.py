@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
-from amaranth_vta.sw.compiler.tuner.search import (
-    ROW_CYCLES,
-    TILE_CYCLES,
-    build_best,
-    even_tiles,
-    parts,
-)
+from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
 from .identity import identity_operand, multiplied
 
@@ -30,28 +26,38 @@ class PointwiseKnobs:
     in_turn: bool = False
 
 
-class Pointwise(Protocol):
-    """An operator on ``vectors`` tiles of BATCH rows and BLOCK_OUT channels."""
+class Pointwise(ABC):
+    """An operator on ``vectors`` tiles of BATCH rows and BLOCK_OUT channels.
 
-    @property
-    def vectors(self) -> int: ...
+    Its function takes operands, `identity_weights` if they come by GEMM, parameters if there are
+    any, and output. Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype;
+    parameters are (parameters, BATCH, BLOCK_OUT) acc_dtype.
+    """
+
+    vectors: int
 
     @property
     def parameter_count(self) -> int:
         """Tiles of acc_dtype that all vectors need."""
+        return 0
 
+    @abstractmethod
     def operations(self, config: Config) -> int:
         """ALU micro-ops that a vector takes."""
 
+    @abstractmethod
     def buffers(self, config: Config) -> int:
         """Accumulators that a vector takes, the operands' included."""
 
+    @abstractmethod
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         """For each operand out_dtype or acc_dtype."""
 
     def by_gemm(self, env: Environment) -> bool:
         """Whether operands, all out_dtype, are inputs of GEMM."""
+        return False
 
+    @abstractmethod
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
@@ -59,42 +65,39 @@ class Pointwise(Protocol):
 
         ``parameters`` are not to be read if there are none."""
 
+    def scheduled(self, env: Environment, knobs: PointwiseKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
 
-def pointwise(
-    workload: Pointwise, env: Environment, knobs: PointwiseKnobs | None, name: str
-) -> Function:
-    """A function of operands, `identity_weights` if they come by GEMM, parameters if there are
-    any, and output.
-
-    Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype; parameters are
-    (parameters, BATCH, BLOCK_OUT) acc_dtype. Without knobs the cheapest ones are taken. Raises
-    `NoScheduleFits`, or `BuildError` if ``knobs`` do not fit.
-    """
-
-    def built(chosen: PointwiseKnobs) -> Function:
-        schedule, args = scheduled(workload, env, chosen)
-        return build(schedule, args, name=name, env=env)
-
-    if knobs is not None:
-        return built(knobs)
-    return build_best(name, candidates(workload, env.config), built)
+    def considered(self, config: Config) -> Choice[PointwiseKnobs]:
+        return Choice.by_formula(candidates(self, config))
 
 
-def scheduled(
-    workload: Pointwise, env: Environment, knobs: PointwiseKnobs
-) -> tuple[te.Schedule, list[Tensor]]:
-    """The schedule that ``knobs`` describe, and the arguments of the function."""
+@dataclass(frozen=True)
+class _Expression:
+    """``given`` are the operands as arguments, ``loaded`` their buffers for GEMM, if it brings
+    them, and ``buffers`` their accumulators; ``identity`` and ``parameters`` are arguments with
+    their buffers, which may not be needed."""
+
+    given: list[Tensor]
+    loaded: list[Tensor]
+    buffers: list[Tensor]
+    identity: tuple[Tensor, Tensor]
+    parameters: tuple[Tensor, Tensor]
+    stages: list[Tensor]
+    y: Tensor
+
+
+def _expression(workload: Pointwise, env: Environment) -> _Expression:
     tile = (env.BATCH, env.BLOCK_OUT)
     operands = [
         te.placeholder((workload.vectors, *tile), f"x{number}", dtype)
         for number, dtype in enumerate(workload.operand_dtypes(env))
     ]
-    w, w_buf = identity_operand(env)
-    by_gemm = workload.by_gemm(env)
-    inputs: list[Tensor] = []
-    if by_gemm:
-        inputs = [te.compute(x.shape, lambda *i, x=x: x(*i), f"{x.name}_inp") for x in operands]
-        buffers = [multiplied(x.shape, x, w_buf, f"{x.name}_buf", env) for x in inputs]
+    identity = identity_operand(env)
+    loaded: list[Tensor] = []
+    if workload.by_gemm(env):
+        loaded = [te.compute(x.shape, lambda *i, x=x: x(*i), f"{x.name}_inp") for x in operands]
+        buffers = [multiplied(x.shape, x, identity[1], f"{x.name}_buf", env) for x in loaded]
     else:
         buffers = [
             te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
@@ -105,33 +108,39 @@ def scheduled(
     stages = workload.stages(buffers, constants_buf, env)
     result = stages[-1] if stages else buffers[0]
     y = te.compute(result.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
+    return _Expression(operands, loaded, buffers, identity, (constants, constants_buf), stages, y)
 
+
+def scheduled(workload: Pointwise, env: Environment, knobs: PointwiseKnobs) -> Scheduled:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    e = _expression(workload, env)
+    y, by_gemm, parameters = e.y, bool(e.loaded), workload.parameter_count > 0
     s = te.create_schedule(y.op)
     outer, inner = s[y].split(y.op.axis[0], knobs.vectors)
     s[y].pragma(inner, env.dma_copy)
-    for tensor in (*buffers, *stages):
+    for tensor in (*e.buffers, *e.stages):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], outer)
         axis, row, _ = tensor.op.axis
-        if tensor in buffers and by_gemm:
+        if tensor in e.buffers and by_gemm:
             s[tensor].tensorize(row, env.gemm)
         else:
-            s[tensor].pragma(axis, env.alu if tensor in stages else env.dma_copy)
-    for tensor in inputs:
+            s[tensor].pragma(axis, env.alu if tensor in e.stages else env.dma_copy)
+    for tensor in e.loaded:
         s[tensor].set_scope(env.inp_scope)
         s[tensor].compute_at(s[y], outer)
         s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
         s[tensor].double_buffer()
-    if by_gemm:
-        s[w_buf].set_scope(env.wgt_scope)
-        s[w_buf].pragma(w_buf.op.axis[0], env.dma_copy)
-    if workload.parameter_count:
-        s[constants_buf].set_scope(env.acc_scope)
-        s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
+    kept = ((e.identity, env.wgt_scope, by_gemm), (e.parameters, env.acc_scope, parameters))
+    args = e.given
+    for (argument, buffer), scope, needed in kept:
+        if needed:
+            args = [*args, argument]
+            s[buffer].set_scope(scope)
+            s[buffer].pragma(s[buffer].op.axis[0], env.dma_copy)
     if knobs.in_turn:
-        s[result].double_buffer()
-    optional = ((w, by_gemm), (constants, workload.parameter_count))
-    return s, [*operands, *(tensor for tensor, needed in optional if needed), y]
+        s[e.stages[-1] if e.stages else e.buffers[0]].double_buffer()
+    return s, [*args, y]
 
 
 def candidates(workload: Pointwise, config: Config) -> Iterator[tuple[float, PointwiseKnobs]]:

@@ -16,11 +16,9 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.average_pool2d import (
     AveragePool2d,
     AveragePool2dKnobs,
-    average_constants,
     average_pool2d,
-    averaged,
-    scheduled,
 )
+from amaranth_vta.sw.compiler.operators.parts.exact import average_constants, averaged
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
 from tests.support.seeds import each_seed
 
@@ -100,7 +98,7 @@ def test_no_pass_changes_what_an_average_pooling_does(
     env = Environment(PRESETS[config])
     workload, quantized = random_pool(seed, env.config)
     knobs = AveragePool2dKnobs(1, 2, 3, 2, 1)
-    schedule = scheduled(workload, env, knobs)
+    schedule = workload.scheduled(env, knobs)
     x = some(np.random.default_rng(0), schedule[1][0])
     inputs = [x, workload.constants.parameters(env)][: len(schedule[1]) - 1]
     want = pooled(workload, x, quantized)

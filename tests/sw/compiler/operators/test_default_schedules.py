@@ -16,15 +16,14 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
 )
-from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]

@@ -14,18 +14,17 @@ from numpy.lib.stride_tricks import sliding_window_view
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     GroupedConv2dKnobs,
     Grouping,
-    candidates,
     grouped_conv2d,
     grouped_weights,
     grouping,
-    scheduled,
 )
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
@@ -193,7 +192,7 @@ def test_no_pass_changes_what_a_grouped_convolution_does(
     knobs = GroupedConv2dKnobs(1, 1, 2, 2, 1, 1, ahead=True, in_turn=bool(seed))
     inputs = case.arguments()
     want = case.want(inputs[2], env.out_dtype)
-    interpreted(scheduled(case.workload, env, knobs), inputs, want, env)
+    interpreted(case.workload.scheduled(env, knobs), inputs, want, env)
     function = grouped_conv2d(case.workload, env)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
@@ -216,5 +215,5 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
         1, way.inputs, way.outputs, 28, 28, (3, 3), RoundingShift(6, -8, 7), pads=(1,) * 4
     )
     workload = GroupedConv2d(way.groups, conv)
-    _, knobs = min(candidates(workload, config), key=lambda item: item[0])
+    knobs = choose(workload, config).ranked[0]
     assert grouped_conv2d(workload, Environment(config), knobs).outputs == [3]

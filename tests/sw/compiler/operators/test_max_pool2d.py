@@ -11,12 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.max_pool2d import (
-    MaxPool2d,
-    MaxPool2dKnobs,
-    max_pool2d,
-    scheduled,
-)
+from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights, reads_what_it_stores
 
 
@@ -34,7 +29,7 @@ def test_no_pass_changes_what_a_max_pooling_does(
     env = Environment(PRESETS[config])
     workload = MaxPool2d(1, 2, 5, 4, kernel, (2, 1), (0, kernel[1] - 1, kernel[0] - 1, 0))
     knobs = MaxPool2dKnobs(1, 2, 3, in_turn)
-    schedule = scheduled(workload, env, knobs)
+    schedule = workload.scheduled(env, knobs)
     x = some(np.random.default_rng(0), schedule[1][0])
     top, left, bottom, right = workload.pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0)))

@@ -12,20 +12,16 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators import concatenate as concatenation
-from amaranth_vta.sw.compiler.operators import pad2d as padding
-from amaranth_vta.sw.compiler.operators import permute as permutation
-from amaranth_vta.sw.compiler.operators import upsample2d as upsampling
 from amaranth_vta.sw.compiler.operators.concatenate import (
     Concatenate,
     concatenate,
     concatenation_weights,
 )
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
-from amaranth_vta.sw.compiler.operators.parts.moves import MoveKnobs, scheduled
+from amaranth_vta.sw.compiler.operators.parts.moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
-from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
@@ -68,9 +64,9 @@ def random_permutation(seed: int) -> Permute:
 
 
 KINDS: dict[str, Any] = {
-    "pad": (random_pad, pad2d, padding.move, padded),
-    "upsample": (random_upsampling, upsample2d, upsampling.move, upsampled),
-    "permute": (random_permutation, permute, permutation.move, permuted),
+    "pad": (random_pad, pad2d, padded),
+    "upsample": (random_upsampling, upsample2d, upsampled),
+    "permute": (random_permutation, permute, permuted),
 }
 
 
@@ -80,7 +76,7 @@ KINDS: dict[str, Any] = {
 def test_tiles_come_where_they_belong(
     config: str, kind: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:
-    make, operator, _, meaning = KINDS[kind]
+    make, operator, meaning = KINDS[kind]
     env = Environment(PRESETS[config])
     workload = make(seed * 7 + CONFIGS.index(config))
     function = operator(workload, env)
@@ -108,9 +104,9 @@ def test_no_pass_changes_what_a_move_does(
     run: Any,
     some: Callable[..., Any],
 ) -> None:
-    _, operator, move, meaning = KINDS[kind]
+    _, operator, meaning = KINDS[kind]
     env = Environment(PRESETS[config])
-    schedule = scheduled(move(workload, env), knobs, env)
+    schedule = workload.scheduled(env, knobs)
     x = some(np.random.default_rng(0), schedule[1][0])
     want = meaning(workload, x)
     interpreted(schedule, [x], want, env)
@@ -207,11 +203,10 @@ def test_no_pass_changes_what_a_concatenation_does(
     sources = sources_of(workload, function, np.random.default_rng(0), some)
     want = joined(workload, sources)
     if workload.fills_tiles(env.config):
-        inputs, schedule = sources, scheduled(concatenation.move(workload, env), knobs, env)
+        inputs = sources
     else:
         inputs = [*sources, concatenation_weights(workload, env.config)]
-        schedule = concatenation.shifted(workload, env, knobs)
-    interpreted(schedule, inputs, want, env)
+    interpreted(workload.scheduled(env, knobs), inputs, want, env)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 

@@ -17,16 +17,13 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators import dense as matmul
-from amaranth_vta.sw.compiler.operators import max_pool2d as pooling
-from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv
-from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
-from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits, even_tiles
+from amaranth_vta.sw.compiler.tuner.tiles import even_tiles
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, Workload, choose
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 from tests.support.seeds import each_seed
@@ -326,13 +323,13 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     env = Environment(config)
     requantize = RoundingShift(6, 0, 127)
     shape = Conv2d(1, 8, 8, 28, 28, (3, 3), requantize, pads=(1, 1, 1, 1))
-    for module, workload in (
-        (conv, shape),
-        (matmul, Dense(4, 32, 32, requantize)),
-        (pooling, MaxPool2d(1, 8, 28, 28, (3, 3), (2, 2))),
-    ):
-        ordered = sorted(module.candidates(workload, config), key=lambda item: item[0])
-        schedule, args = module.scheduled(workload, env, ordered[0][1])
+    workloads: tuple[Workload[Any], ...] = (
+        shape,
+        Dense(4, 32, 32, requantize),
+        MaxPool2d(1, 8, 28, 28, (3, 3), (2, 2)),
+    )
+    for workload in workloads:
+        schedule, args = workload.scheduled(env, choose(workload, config).ranked[0])
         assert build(schedule, args, env=env).outputs == [len(args) - 1]
 
 

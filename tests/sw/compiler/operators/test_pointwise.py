@@ -12,16 +12,15 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs, candidates, scheduled
-from amaranth_vta.sw.compiler.operators.rescale import (
-    RescaleTensor,
+from amaranth_vta.sw.compiler.operators.parts.exact import (
     byte_constants,
-    rescale,
     rescaled_bytes,
     wide_constants,
 )
-from amaranth_vta.sw.compiler.tuner.search import NoScheduleFits
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
+from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "block32", "tiny-extended", "pynq-extended"]
 WORKLOADS = [
@@ -61,7 +60,7 @@ def test_no_pass_changes_what_an_element_wise_operator_does(
     env = Environment(PRESETS[config])
     workload = Elementwise(**{**vars(workload), "vectors": 7})
     knobs = PointwiseKnobs(3, in_turn=workload.low is not None)
-    schedule = scheduled(workload, env, knobs)
+    schedule = workload.scheduled(env, knobs)
     inputs = [some(np.random.default_rng(0), arg) for arg in schedule[1][:-1]]
     want = workload.evaluate(inputs, env)
     interpreted(schedule, inputs, want, env)
@@ -89,8 +88,8 @@ def test_bytes_get_another_scale_and_zero_point(
     env = Environment(PRESETS[config])
     constants = byte_constants(x, y, env.config, -100, 127)
     tile = env.BATCH * env.BLOCK_OUT
-    workload = RescaleTensor(512 // tile, constants)
-    function = rescale(workload, env)
+    workload = WeightedSum(512 // tile, constants)
+    function = weighted_sum(workload, env)
     values = np.tile(np.arange(-128, 128), 2).astype(np.int8).reshape(function.args[0].shape)
     parameters = [constants.parameters(env)] if constants.parameter_count else []
     got = run(function, [values, *parameters])
@@ -103,7 +102,7 @@ def test_accumulators_become_bytes(config: str, run: Any) -> None:
     env = Environment(PRESETS[config])
     scale = 0.0137 if env.config.requantize else 2.0**-6
     constants = wide_constants(scale, -5, env.config, -128, 100)
-    function = rescale(RescaleTensor(200, constants, wide=True), env)
+    function = weighted_sum(WeightedSum(200, constants, wide=True), env)
     rng = np.random.default_rng(0)
     values = rng.integers(-12000, 12000, function.args[0].shape).astype(np.int32)
     parameters = [constants.parameters(env)] if constants.parameter_count else []
@@ -123,5 +122,5 @@ def test_scales_that_shifts_do_not_have_are_refused() -> None:
 def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     config = PRESETS[name]
     workload = Elementwise(5000, "add", low=-8, high=7, wide=(True, False))
-    _, knobs = min(candidates(workload, config), key=lambda item: item[0])
+    knobs = choose(workload, config).ranked[0]
     assert elementwise(workload, Environment(config), knobs).outputs == [2]

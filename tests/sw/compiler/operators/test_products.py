@@ -11,11 +11,10 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators import dense
-from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
@@ -25,7 +24,6 @@ def test_no_pass_changes_what_a_product_does(
 ) -> None:
     env = Environment(PRESETS[config])
     requantize = PerChannelScale() if env.config.requantize else RoundingShift(3, -100, 90)
-    module: Any = dense if kind == "dense" else conv2d
     workload: Any = Dense(3, 2, 3, requantize)
     knobs: Any = DenseKnobs(2, 2, 1, ahead=True)
     if kind == "strides":
@@ -34,7 +32,7 @@ def test_no_pass_changes_what_a_product_does(
     if kind == "dilations":
         workload = Conv2d(1, 1, 2, 4, 5, (2, 2), requantize, dilations=(2, 3), pads=(0, 1, 1, 0))
         knobs = Conv2dKnobs(2, 2, 3, 1, 1, weights_outside=False)
-    schedule = module.scheduled(workload, env, knobs)
+    schedule = workload.scheduled(env, knobs)
     args, rng = schedule[1], np.random.default_rng(0)
     x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
     shape = args[2].shape
@@ -52,5 +50,5 @@ def test_no_pass_changes_what_a_product_does(
     want = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
     assert len(np.unique(want)) > 8
     interpreted(schedule, inputs, want, env)
-    function = getattr(module, kind if kind == "dense" else "conv2d")(workload, env, knobs)
+    function = tuned(workload, env, knobs, kind)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)

@@ -18,10 +18,9 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, R
 from amaranth_vta.sw.compiler.operators.transposed_conv2d import (
     TransposedConv2d,
     TransposedConv2dKnobs,
-    candidates,
-    scheduled,
     transposed_conv2d,
 )
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
@@ -135,7 +134,7 @@ def test_no_pass_changes_what_a_transposed_convolution_does(
     env = Environment(PRESETS[config])
     workload = random_workload(seed, env.config, size=3)
     knobs = TransposedConv2dKnobs(1, 2, 2, 1, 2, ahead=True)
-    schedule = scheduled(workload, env, knobs)
+    schedule = workload.scheduled(env, knobs)
     inputs = arguments(workload, schedule[1], some, seed)
     want = wanted(workload, inputs, env.out_dtype)
     interpreted(schedule, inputs, want, env)
@@ -178,5 +177,5 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     workload = TransposedConv2d(
         1, 4, 4, 14, 14, (4, 4), RoundingShift(6, -8, 7), (2, 2), (1, 1, 1, 1)
     )
-    _, knobs = min(candidates(workload, config), key=lambda item: item[0])
+    knobs = choose(workload, config).ranked[0]
     assert transposed_conv2d(workload, Environment(config), knobs).outputs == [3]

@@ -11,15 +11,14 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators import dense as matmul
-from amaranth_vta.sw.compiler.operators.conv2d import schedule as conv
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.conv2d.cost import estimated
-from amaranth_vta.sw.compiler.operators.conv2d.schedule import conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.operators.dense import estimated as estimated_dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner import cost_model as model
 from amaranth_vta.sw.compiler.tuner.cost_model import Pipeline, TakingTurns
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 TINY = PRESETS["tiny-extended"]
@@ -100,14 +99,14 @@ def measured() -> list[tuple[float, float]]:
     env, found = Environment(TINY), list[tuple[float, float]]()
     for workload, knobs, _ in CASES:
         if isinstance(workload, Conv2d):
-            chosen = knobs or conv.choose(workload, TINY).estimates[0][1]
+            chosen = knobs or choose(workload, TINY).ranked[0]
             assert isinstance(chosen, Conv2dKnobs)
             estimate = estimated(workload, TINY, chosen)
             function = conv2d(workload, env, chosen)
         else:
-            cut = knobs or matmul.choose(workload, TINY).estimates[0][1]
+            cut = knobs or choose(workload, TINY).ranked[0]
             assert isinstance(cut, DenseKnobs)
-            estimate = matmul.estimated(workload, TINY, cut)
+            estimate = estimated_dense(workload, TINY, cut)
             function = dense(workload, env, cut)
         found.append((estimate.cycles, cycles_of(function)))
     return found

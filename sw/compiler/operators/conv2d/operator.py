@@ -1,0 +1,53 @@
+"""The convolution as an operator: built with given knobs, or with those that the tuner chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
+from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
+
+from .candidates import candidates
+from .cost import estimated
+from .schedule import scheduled
+from .sizes import Conv2dKnobs, Conv2dSizes
+
+# The share of all cycles in which GEMM waits from which more copies of the image are tried.
+_WAITS_WORTH_COPIES = 0.007
+
+
+@dataclass(frozen=True)
+class Conv2d(Conv2dSizes):
+    """A convolution of these sizes."""
+
+    def scheduled(self, env: Environment, knobs: Conv2dKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[Conv2dKnobs]:
+        def estimate(knobs: Conv2dKnobs) -> Estimate:
+            return estimated(self, config, knobs)
+
+        def variants(knobs: Conv2dKnobs, estimate: Estimate) -> Iterable[Conv2dKnobs]:
+            if estimate.waits > _WAITS_WORTH_COPIES * estimate.cycles:
+                return knobs.with_more_copies(self, config)
+            return ()
+
+        return best_of(candidates(self, config), estimate, variants)
+
+
+def conv2d(
+    workload: Conv2d, env: Environment, knobs: Conv2dKnobs | None = None, name: str = "conv2d"
+) -> Function:
+    """A function of input, weights, bias and output.
+
+    Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
+    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
+    BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
+    height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
+    """
+    return tuned(workload, env, knobs, name)

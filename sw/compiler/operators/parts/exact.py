@@ -1,0 +1,209 @@
+"""Constants by which the machine gives, bit for bit, what ONNX Runtime computes in float32.
+
+Each function lists what ONNX Runtime makes of all values that the operands can have, or searches
+the `FixedPoint` that gives every one of them. Searches are remembered: networks repeat their
+scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import ParamSpec
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+
+from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
+
+# All values of an operand.
+BYTE = np.arange(-128, 128)
+# Sums that constants are checked on at the most.
+_MOST_SUMS = 1 << 24
+_SEARCHES = 1024
+
+Arguments = ParamSpec("Arguments")
+
+
+def _remembered(search: Callable[Arguments, FixedPoint]) -> Callable[Arguments, FixedPoint]:
+    """The same search, which also remembers that there are no constants, and why."""
+
+    @lru_cache(_SEARCHES)
+    def outcome(*args: Arguments.args, **kwargs: Arguments.kwargs) -> FixedPoint | str:
+        try:
+            return search(*args, **kwargs)
+        except NotExact as problem:
+            return str(problem)
+
+    remembered: Callable[..., FixedPoint | str] = outcome
+
+    @wraps(search)
+    def found(*args: Arguments.args, **kwargs: Arguments.kwargs) -> FixedPoint:
+        result = remembered(*args, **kwargs)
+        if isinstance(result, str):
+            raise NotExact(result)
+        return result
+
+    return found
+
+
+def added(a: Quantized, b: Quantized, y: Quantized, low: int = -128, high: int = 127) -> Array:
+    """int64 (256, 256): the quantized sum of each value of ``a`` with each of ``b``,
+    clip(rint((f32((a - z_a) · s_a) + f32((b - z_b) · s_b)) / s_y) + z_y, low, high), in float32.
+    """
+    first, second = (_dequantized(x) for x in (a, b))
+    return _quantized(first[:, None] + second, y, low, high)
+
+
+def addition_constants(
+    a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: Array
+) -> FixedPoint:
+    """Constants of two factors that give ``wanted``, `added` or nearly that, for all 65,536 pairs.
+
+    Raises `NotExact` if none do; the addition is then for the host.
+    """
+    return _addition_constants(a, b, y, config, wanted.astype(np.int8).tobytes())
+
+
+@_remembered
+def _addition_constants(
+    a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: bytes
+) -> FixedPoint:
+    _require_bytes(config)
+    results = np.frombuffer(wanted, np.int8).astype(np.int64)
+    ratios = [float(np.float32(x.scale)) / float(np.float32(y.scale)) for x in (a, b)]
+    moved = sum(r * x.zero_point for r, x in zip(ratios, (a, b), strict=True))
+    try:
+        return fixed_point(
+            [np.repeat(BYTE, 256), np.tile(BYTE, 256)],
+            ratios,
+            y.zero_point - moved,
+            results,
+            (y.zero_point, int(results.min()), int(results.max())),
+            config,
+        )
+    except NotExact as problem:
+        raise NotExact(
+            f"an addition with {a.scale:.6g} and {b.scale:.6g} of the steps of {y.scale:.6g}: "
+            f"{problem}"
+        ) from None
+
+
+def rescaled_bytes(x: Quantized, y: Quantized, low: int = -128, high: int = 127) -> Array:
+    """int64 (256,): each int8 after DequantizeLinear and QuantizeLinear,
+    clip(rint(f32((x - z_x) · s_x) / s_y) + z_y, low, high), in float32."""
+    return _quantized(_dequantized(x), y, low, high)
+
+
+@_remembered
+def byte_constants(
+    x: Quantized, y: Quantized, config: Config, low: int = -128, high: int = 127
+) -> FixedPoint:
+    """Constants of one factor that give `rescaled_bytes` for every int8.
+
+    Raises `NotExact` if none do.
+    """
+    _require_bytes(config)
+    ratio = float(np.float32(x.scale)) / float(np.float32(y.scale))
+    offset, bounds = y.zero_point - ratio * x.zero_point, (y.zero_point, low, high)
+    wanted = rescaled_bytes(x, y, low, high)
+    try:
+        return fixed_point([BYTE], [ratio], offset, wanted, bounds, config)
+    except NotExact as problem:
+        raise NotExact(f"steps of {x.scale:.6g} in steps of {y.scale:.6g}: {problem}") from None
+
+
+def wide_constants(
+    scale: float, zero_point: int, config: Config, low: int = -128, high: int = 127
+) -> FixedPoint:
+    """Constants of a requantization of int32, clip(rint(f32(f32(x) · scale)) + z, low, high).
+
+    Raises `NotExact` if the machine has no REQUANTIZE and ``scale`` is not 2^-n with n from 0 to
+    16, where rounding to float32 has no effect; or if REQUANTIZE gives something else.
+    """
+    if config.requantize:
+        least, most = -1 << 31, (1 << 31) - 1
+        if not te.requantizes_as_float32(scale, zero_point, low, high, least, most).all():
+            raise NotExact(f"REQUANTIZE by {scale:.6g} differs from float32 for some of all int32")
+        return FixedPoint((1,), 0, 0, zero_point, low, high, scale=float(np.float32(scale)))
+    shift = round(-float(np.log2(scale)))
+    if scale != 2.0**-shift or not 0 <= shift <= 16:
+        raise NotExact(f"a machine without REQUANTIZE scales by 2^-n, n from 0 to 16, not {scale}")
+    half = 1 << shift >> 1
+    return FixedPoint((1,), half, shift, zero_point, low, high, to_even=int(shift > 0))
+
+
+def averaged(sums: Array, x: Quantized, y: Quantized, count: int, low: int, high: int) -> Array:
+    """int64: the quantized average of ``count`` pixels for each of their ``sums``,
+    clip(rint(f32(sum - count · z_x) · f32(s_x / f32(s_y · count))) + z_y, low, high)."""
+    return _scaled(sums - count * x.zero_point, _scale(x, y, count), y.zero_point, low, high)
+
+
+def average_constants(
+    x: Quantized, y: Quantized, count: int, config: Config, low: int = -128, high: int = 127
+) -> FixedPoint:
+    """Constants that give `averaged` for every sum of ``count`` pixels.
+
+    Raises `NotExact` if none do; the pooling is then for the host.
+    """
+    scale = _scale(x, y, count)
+    return sum_constants(scale, x.zero_point, y.zero_point, count, config, low, high)
+
+
+@_remembered
+def sum_constants(
+    scale: np.float32,
+    x_zero_point: int,
+    y_zero_point: int,
+    count: int,
+    config: Config,
+    low: int = -128,
+    high: int = 127,
+) -> FixedPoint:
+    """Constants of one factor that give clip(rint(f32(sum - count · x_zero_point) · scale) +
+    y_zero_point, low, high) for every sum of ``count`` pixels. Raises `NotExact` if none do."""
+    _require_bytes(config)
+    if 256 * count > _MOST_SUMS:
+        raise NotExact(f"sums of {count:,} pixels are too many to be checked")
+    sums = np.arange(-128 * count, 127 * count + 1)
+    offset, bounds = -count * x_zero_point, (y_zero_point, low, high)
+    wanted = _scaled(sums + offset, scale, *bounds)
+    if config.requantize and 0 < scale < te.SCALE_END:
+        direct = FixedPoint((1,), offset, 0, *bounds, scale=float(scale))
+        if np.array_equal(direct.evaluate([sums]), wanted):
+            return direct
+    ratio = float(scale)
+    try:
+        return fixed_point([sums], [ratio], y_zero_point + offset * ratio, wanted, bounds, config)
+    except NotExact as problem:
+        raise NotExact(f"sums of {count:,} pixels at {scale:.6g}: {problem}") from None
+
+
+def _require_bytes(config: Config) -> None:
+    if config.out_width != 8:
+        raise NotExact(f"the machine stores {config.out_width} bits, not 8")
+
+
+def _dequantized(x: Quantized) -> Array:
+    """float32 (256,): what each int8 stands for."""
+    return (BYTE - x.zero_point).astype(np.float32) * np.float32(x.scale)
+
+
+def _quantized(values: Array, y: Quantized, low: int, high: int) -> Array:
+    with np.errstate(over="ignore"):  # to infinity, which is clipped
+        return _rounded(values / np.float32(y.scale), y.zero_point, low, high)
+
+
+def _scale(x: Quantized, y: Quantized, count: int) -> np.float32:
+    return np.float32(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
+
+
+def _scaled(sums: Array, scale: np.float32, zero_point: int, low: int, high: int) -> Array:
+    return _rounded(sums.astype(np.float32) * scale, zero_point, low, high)
+
+
+def _rounded(steps: Array, zero_point: int, low: int, high: int) -> Array:
+    whole = np.rint(steps).astype(np.float64)
+    return np.clip(whole + zero_point, low, high).astype(np.int64)

@@ -1,0 +1,79 @@
+"""Sums of products, GEMM's work: their tensors, and where these stand in a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import IterVar
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+
+from .epilogue import Epilogue
+
+
+@dataclass(frozen=True)
+class Product:
+    """``x`` and ``w`` are the operands, ``x_buf`` and ``w_buf`` their scratchpad buffers, and
+    ``total`` is the accumulated sum over ``axes``, the last of which is within tiles."""
+
+    x: Tensor
+    w: Tensor
+    x_buf: Tensor
+    w_buf: Tensor
+    axes: tuple[IterVar, ...]
+    total: Tensor
+    epilogue: Epilogue
+
+    @property
+    def args(self) -> list[Tensor]:
+        return [self.x, self.w, self.epilogue.constants, self.epilogue.y]
+
+    def place_results(
+        self, s: te.Schedule, at: IterVar, env: Environment, in_turn: bool = False
+    ) -> None:
+        """The total and the stages of the epilogue at the axis ``at`` of the output; with
+        ``in_turn`` the next tile accumulates while one is post-processed and stored."""
+        stages = self.epilogue.stages
+        for tensor in (self.total, *stages):
+            s[tensor].set_scope(env.acc_scope)
+            s[tensor].compute_at(s[self.epilogue.y], at)
+            if in_turn:
+                s[tensor].double_buffer()
+        for tensor in stages:
+            s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+
+    def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
+        """Bias or parameters: loaded at the axis ``at`` of the output, else at the beginning."""
+        buffer = self.epilogue.buffer
+        s[buffer].set_scope(env.acc_scope)
+        if at is not None:
+            s[buffer].compute_at(s[self.epilogue.y], at)
+        s[buffer].pragma(s[buffer].op.axis[0], env.dma_copy)
+
+    def place_operands(
+        self,
+        s: te.Schedule,
+        x_at: IterVar,
+        w_at: IterVar,
+        step: IterVar | None,
+        copies: tuple[int, int],
+        env: Environment,
+    ) -> None:
+        """Tiles of the operands: loaded for each ``step`` of the sum, else once per tile of the
+        output, at its axes ``x_at`` and ``w_at``; so many ``copies`` of x and w at a time."""
+        operands = ((self.x_buf, env.inp_scope, x_at), (self.w_buf, env.wgt_scope, w_at))
+        for (tensor, scope, at), held in zip(operands, copies, strict=True):
+            s[tensor].set_scope(scope)
+            if step is None:
+                s[tensor].compute_at(s[self.epilogue.y], at)
+            else:
+                s[tensor].compute_at(s[self.total], step)
+            s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+            if held > 1:
+                s[tensor].double_buffer(held)
+
+
+def reduce_axes(**extents: int) -> tuple[IterVar, ...]:
+    """Axes to sum over, by their names."""
+    return tuple(te.reduce_axis((0, extent), name) for name, extent in extents.items())

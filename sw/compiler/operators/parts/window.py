@@ -1,0 +1,52 @@
+"""Windows that slide over images: their sizes, and the padding that they read."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.runtime.network.packing import Window
+
+Pads = tuple[int, int, int, int]
+
+
+class SlidingWindow:
+    """Sizes of an operator with a window, for classes that have these fields: ``height`` and
+    ``width`` of the input in pixels, and ``pads`` at its top, left, bottom and right."""
+
+    height: int
+    width: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: Pads
+    dilations: tuple[int, int] = (1, 1)
+
+    @property
+    def output_height(self) -> int:
+        return self._output[0]
+
+    @property
+    def output_width(self) -> int:
+        return self._output[1]
+
+    @property
+    def _output(self) -> tuple[int, int]:
+        window = Window(self.kernel, self.strides, self.dilations, self.pads)
+        return window.size((self.height, self.width))
+
+    def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
+        """Rows of input that ``rows`` of output read under ``kernel_rows``, else all, of the
+        kernel."""
+        taps = self.kernel[0] if kernel_rows is None else kernel_rows
+        return (rows - 1) * self.strides[0] + (taps - 1) * self.dilations[0] + 1
+
+    def input_columns(self, columns: int, kernel_columns: int | None = None) -> int:
+        """Columns of input, likewise."""
+        taps = self.kernel[1] if kernel_columns is None else kernel_columns
+        return (columns - 1) * self.strides[1] + (taps - 1) * self.dilations[1] + 1
+
+
+def padded(x: Tensor, pads: Pads, value: int, name: str) -> Tensor:
+    """``x``, (…, height, width, BATCH, block), with ``pads`` of ``value``."""
+    outside = [0] * (len(x.shape) - 4)
+    top, left, bottom, right = pads
+    return te.pad(x, (*outside, top, left, 0, 0), (*outside, bottom, right, 0, 0), value, name=name)

@@ -1,0 +1,61 @@
+"""Weighted sum of int8 tensors, rounded and clipped: residual addition, and change of scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import tuned
+
+from .parts.fixed_point import FixedPoint
+from .parts.identity import reads_what_it_stores
+from .parts.pointwise import Pointwise, PointwiseKnobs
+
+
+@dataclass(frozen=True)
+class WeightedSum(Pointwise):
+    """``constants`` have a factor for each operand: two add tensors of different scales, one
+    changes the scale of a tensor. There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels
+    of each operand, acc_dtype if ``wide``, else out_dtype. `parts.exact` finds constants."""
+
+    vectors: int
+    constants: FixedPoint
+    wide: bool = False
+
+    @property
+    def parameter_count(self) -> int:
+        return self.constants.parameter_count
+
+    def operations(self, config: Config) -> int:
+        return self.constants.operations
+
+    def buffers(self, config: Config) -> int:
+        return len(self.constants.factors) + (self.constants.to_even > 0)
+
+    def operand_dtypes(self, env: Environment) -> Sequence[str]:
+        dtype = env.acc_dtype if self.wide else env.out_dtype
+        return [dtype] * len(self.constants.factors)
+
+    def by_gemm(self, env: Environment) -> bool:
+        return len(self.constants.factors) > 1 and not self.wide and reads_what_it_stores(env)
+
+    def stages(
+        self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
+    ) -> list[Tensor]:
+        return self.constants.stages(operands, lambda n, v, b, k: parameters(n, b, k), env)
+
+
+def weighted_sum(
+    workload: WeightedSum,
+    env: Environment,
+    knobs: PointwiseKnobs | None = None,
+    name: str = "weighted_sum",
+) -> Function:
+    """A function of the operands, `identity_weights` where GEMM loads them, parameters if the
+    constants have any, and output, as `Pointwise` says. The parameters are
+    `FixedPoint.parameters`. Knobs and errors are those of `tuned`."""
+    return tuned(workload, env, knobs, name)

@@ -1,0 +1,24 @@
+"""Sizes of tiles: how an extent can be cut."""
+
+from __future__ import annotations
+
+
+def even_tiles(extent: int) -> list[int]:
+    """Tile sizes that cut ``extent`` into parts as equal as can be, the largest first."""
+    return sorted({-(-extent // parts) for parts in range(1, extent + 1)}, reverse=True)
+
+
+def divisors(extent: int) -> list[int]:
+    """Tile sizes that leave no remainder, the largest first. An accumulation over a remainder
+    would be loaded by a loop nest of its own, which nothing overlaps."""
+    return [tile for tile in range(extent, 0, -1) if extent % tile == 0]
+
+
+def parts(extent: int, tile: int) -> int:
+    """How many tiles cover ``extent``."""
+    return -(-extent // tile)
+
+
+def cut(extent: int, tile: int) -> list[int]:
+    """The sizes of these tiles; the last one may be smaller."""
+    return [min(tile, extent - begin) for begin in range(0, extent, tile)]

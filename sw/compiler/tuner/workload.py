@@ -1,0 +1,65 @@
+"""What the tuner asks of an operator, and how it is built with the knobs that are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import BuildError, Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+
+from .search import Choice
+
+Knobs = TypeVar("Knobs")
+# A schedule, and the arguments of the function that it makes.
+Scheduled = tuple[te.Schedule, list[Tensor]]
+# Knobs that should fit by a formula and do not when they are built: only a few can be.
+_ATTEMPTS = 20
+
+
+class NoScheduleFits(ValueError):
+    """An operator for which the scratchpads of a configuration are too small."""
+
+
+class Workload(Hashable, Protocol[Knobs]):
+    """An operator for tensors of given sizes; immutable and hashable. ``Knobs`` is a dataclass of
+    numbers and flags that describe one of its schedules."""
+
+    def scheduled(self, env: Environment, knobs: Knobs) -> Scheduled:
+        """The schedule that ``knobs`` describe; whether it fits, building it tells."""
+
+    def considered(self, config: Config) -> Choice[Knobs]:
+        """The knobs worth trying on the machine of ``config``, ranked by estimated cycles."""
+
+
+@cache
+def choose(workload: Workload[Any], config: Config) -> Choice[Any]:
+    """`Workload.considered`, remembered, since networks repeat their layers."""
+    return workload.considered(config)
+
+
+def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name: str) -> Function:
+    """The function ``name`` of a workload, by ``knobs``, or else by the best ones that fit.
+
+    Raises `BuildError` if ``knobs`` do not fit, and `NoScheduleFits` if none do.
+    """
+
+    def built(chosen: Knobs) -> Function:
+        schedule, args = workload.scheduled(env, chosen)
+        return build(schedule, args, name=name, env=env)
+
+    if knobs is not None:
+        return built(knobs)
+    reason: Exception | None = None
+    for ranked in choose(workload, env.config).ranked[:_ATTEMPTS]:
+        try:
+            return built(ranked)
+        except BuildError as error:
+            reason = error
+    if reason is None:
+        raise NoScheduleFits(f"{name}: the scratchpads are too small for a tile of one element")
+    raise NoScheduleFits(f"{name}: no schedule fits: {reason}") from reason
