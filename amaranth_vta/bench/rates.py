@@ -18,6 +18,7 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import work
 
 from .layers import memory_share
@@ -95,7 +96,7 @@ def _measure(
         seconds += result.seconds
         cycles.append(result.cycles)
         counters.append(result.counters)
-        works.append(work(config, image.instruction_bits()))
+        works.append(work(config, instruction_words(image.instruction_bits())))
     first, second = cycles
     return Measurement(
         case.name,

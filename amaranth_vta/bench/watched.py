@@ -20,7 +20,7 @@ class WatchedDevice:
         self.name = device.name
         self.config = device.config
         self.memory_bytes = device.memory_bytes
-        self.work: Work = work(device.config, [])
+        self.work: Work = work(device.config, np.empty((0, 2), np.uint64))
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         return self._device.read(address, size)
@@ -29,8 +29,6 @@ class WatchedDevice:
         self._device.write(address, data)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
-        size = isa.INSTRUCTION_BYTES
-        raw = self.read(insn_addr, insn_count * size).tobytes()
-        words = (int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size))
-        self.work = work(self.config, words)
+        raw = self.read(insn_addr, insn_count * isa.INSTRUCTION_BYTES)
+        self.work = work(self.config, raw.view("<u8").reshape(-1, 2))
         return self._device.run(insn_addr, insn_count, time_limit)

@@ -47,6 +47,7 @@ def replay(
 
     from amaranth_vta.sim.devices import close_device, open_device
     from amaranth_vta.sim.programs.image import ProgramImage
+    from amaranth_vta.sw.runtime.instruction_words import instruction_words
     from amaranth_vta.sw.runtime.work import work
 
     started = time.perf_counter()
@@ -74,7 +75,7 @@ def replay(
         if program.expected is not None and result.fault is None and device.skip is None:
             mismatches = int(np.count_nonzero(after != program.expected))
         words = program.instruction_bits()
-        asked = work(program.config, words)
+        asked = work(program.config, instruction_words(words))
         report = measured(result, asked, mismatches, time.perf_counter() - started)
         report["skipped"] = device.skip
         outputs.save("--outputs", lambda file: np.savez(file, dram=after))

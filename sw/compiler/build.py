@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ class Function:
         self._host = code.compile(issued)
         self._load_kernels = KernelLoader(code)
         self.outputs = [index for index, arg in enumerate(args) if arg.op.body is not None]
+
+    def named(self, name: str) -> Function:
+        """The same function under another name."""
+        other = copy(self)
+        other.name = name
+        other.lowered = self.lowered.named(name)
+        return other
 
     def nbytes(self, index: int) -> int:
         """Bytes of the buffer of argument ``index``."""

@@ -41,6 +41,11 @@ class Lowered:
             return "\n\n".join(f"# {name}\n{text}" for name, text in steps) + self._note()
         return (body_text(self.nest) if self.simple else to_text(self.nest)) + self._note()
 
+    def named(self, name: str) -> Lowered:
+        """The same under another name, without the steps."""
+        nest = LoopNest(name, self.nest.args, self.nest.body)
+        return Lowered(nest, self.config, self.problem, [], self.simple)
+
     def labelled(self) -> str:
         """The loop nest with the stage, axis and source line that each line comes from."""
         return to_text(self.nest, labels=True)

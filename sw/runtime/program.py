@@ -7,6 +7,7 @@ it was made for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from amaranth_vta.hw.config import Config
 
 from .archive import ProgramError, check_config, load_archive, save_archive, save_arrays
 from .device import RunResult, total
+from .instruction_words import Words, field_of, without_fields
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
@@ -46,7 +48,7 @@ class StreamPlan:
     dram_base is relative, or -1.
     """
 
-    words: npt.NDArray[np.uint64]
+    words: Words
     buffer: npt.NDArray[np.int32]
 
 
@@ -163,7 +165,7 @@ class PlacedProgram:
         self._runtime = runtime
         self._buffers: dict[str, Buffer] = {}
         self._stream_buffers: list[Buffer] = []
-        self.streams: list[tuple[int, npt.NDArray[np.uint64]]] = []
+        self.streams: list[tuple[int, Words]] = []
         try:
             self._place(program)
         except BaseException:
@@ -175,7 +177,7 @@ class PlacedProgram:
             buffer = self._buffers[item.name] = self._runtime.allocate(item.size, item.name)
             if item.name in program.contents:
                 buffer.write(program.contents[item.name])
-        addresses = [self._buffers[item.name].address for item in program.buffers]
+        addresses = np.array([self._buffers[item.name].address for item in program.buffers])
         for index, stream in enumerate(program.streams):
             words = _moved(program.config, stream.words, stream.buffer, addresses, 1)
             buffer = self._runtime.allocate(words.nbytes, f"stream {index}")
@@ -214,7 +216,7 @@ class Recorder(Runtime):
         self, config: Config, memory_bytes: int = 1 << 30, stream_limit: int = 1 << 40
     ) -> None:
         super().__init__(_Tape(config, memory_bytes), stream_limit)
-        self.streams: list[tuple[npt.NDArray[np.uint64], list[tuple[int, Buffer]]]] = []
+        self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
         self.streams.append((stream.finished(), stream.relocations))
@@ -243,17 +245,17 @@ class Recorder(Runtime):
         for _, relocations in self.streams:
             for _, buffer in relocations:
                 roles.setdefault(buffer, "scratch")
-        names = [buffer.name for buffer in roles]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(buffer.name for buffer in roles).items():
+            if count > 1:
                 raise ProgramError(f"two buffers of the program are named {name}")
         numbers = {buffer: number for number, buffer in enumerate(roles)}
+        addresses = np.array([buffer.address for buffer in roles])
         return Program(
             config=self.config,
             buffers=tuple(
                 BufferPlan(buffer.name, buffer.size, role) for buffer, role in roles.items()
             ),
-            streams=tuple(self._plan(*stream, numbers) for stream in self.streams),
+            streams=tuple(self._plan(*stream, numbers, addresses) for stream in self.streams),
             contents={
                 buffer.name: buffer.read(np.uint8, used.get(buffer, buffer.size))
                 for buffer, role in roles.items()
@@ -263,14 +265,14 @@ class Recorder(Runtime):
 
     def _plan(
         self,
-        words: npt.NDArray[np.uint64],
+        words: Words,
         relocations: list[tuple[int, Buffer]],
         numbers: Mapping[Buffer, int],
+        addresses: npt.NDArray[np.int64],
     ) -> StreamPlan:
         buffer = np.full(len(words), -1, np.int32)
         for index, used in relocations:
             buffer[index] = numbers[used]
-        addresses = [item.address for item in numbers]
         return StreamPlan(_moved(self.config, words, buffer, addresses, -1), buffer)
 
 
@@ -297,30 +299,27 @@ class _Tape:
 
 def _moved(
     config: Config,
-    words: npt.NDArray[np.uint64],
+    words: Words,
     buffer: npt.NDArray[np.int32],
-    addresses: Sequence[int],
+    addresses: npt.NDArray[np.int64],
     sign: int,
-) -> npt.NDArray[np.uint64]:
+) -> Words:
     """Instructions with the start of their buffers added to dram_base, or taken from it."""
-    fields_ = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
-    memory, base = fields_["memory"], fields_["dram_base"]
-    element_bytes = np.ones(1 << memory.width, np.int64)
+    layout = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
+    base = layout["dram_base"]
+    element_bytes = np.ones(1 << layout["memory"].width, np.int64)
     for item in isa.Memory:
         element_bytes[item] = config.memory(item).element_bytes
-    words = words.copy()
     (where,) = np.nonzero(buffer >= 0)
-    low = words[where, 0].astype(np.uint64)
-    kind = low >> np.uint64(memory.offset) & np.uint64((1 << memory.width) - 1)
-    mask = np.uint64((1 << base.width) - 1)
-    elements = (low >> np.uint64(base.offset) & mask).astype(np.int64)
-    start = np.asarray(addresses, np.int64)[buffer[where]] // element_bytes[kind.astype(np.int64)]
-    elements += sign * start
-    if elements.size and int(elements.max()) > int(mask):
+    chosen = words[where]
+    start = addresses[buffer[where]] // element_bytes[field_of(chosen, layout["memory"])]
+    elements = field_of(chosen, base) + sign * start
+    if elements.size and int(elements.max()) >> base.width:
         raise ProgramError(
-            f"the program was placed out of reach: an instruction addresses {int(mask) + 1:,} "
+            f"the program was placed out of reach: an instruction addresses {1 << base.width:,} "
             "elements"
         )
-    cleared = low & ~(mask << np.uint64(base.offset))
-    words[where, 0] = cleared | elements.astype(np.uint64) << np.uint64(base.offset)
-    return words
+    moved = words.copy()
+    moved[where] = without_fields(chosen, [base])
+    moved[where, 0] |= elements.astype(np.uint64) << np.uint64(base.offset)
+    return moved

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Module
 
+from .instruction_words import Words, instruction_words
 from .kernels import CommandError
 from .memory import Buffer
 
@@ -140,10 +138,9 @@ class Stream:
     def is_empty(self) -> bool:
         return not self.words and not any(self._pending)
 
-    def finished(self) -> npt.NDArray[np.uint64]:
-        """The stream with its FINISH: an array (instructions, 2), low word first."""
-        stream = b"".join([word.to_bytes(16, "little") for word in (*self.words, FINISH_BITS)])
-        return np.frombuffer(stream, np.dtype("<u8")).reshape(-1, 2)
+    def finished(self) -> Words:
+        """The stream with its FINISH."""
+        return instruction_words((*self.words, FINISH_BITS))
 
 
 def _queue(giver: Module, taker: Module) -> tuple[Module, Module]:

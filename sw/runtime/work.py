@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+
+from .instruction_words import Words, field_of, without_fields
+
+# int64 (instructions,): a number for each instruction.
+Counts = npt.NDArray[np.int64]
+Count = Callable[[Words, isa.Layout], Counts]
+# Fields of which no value makes an instruction illegal, save where a LOAD sets a padding value.
+_ANY_VALUE = (
+    *("sram_base", "dram_base", "y_size", "x_size", "x_stride"),
+    *("uop_begin", "uop_end", "iter_out", "iter_in", "immediate"),
+    *("dst_factor_out", "dst_factor_in", "src_factor_out", "src_factor_in"),
+    *("wgt_factor_out", "wgt_factor_in"),
+)
 
 
 @dataclass(frozen=True)
@@ -14,7 +30,7 @@ class Work:
     """Totals of a stream that runs to its end.
 
     ``gemm_uops`` counts micro-ops that multiply, ``reset_uops`` those of GEMM that only clear,
-    ``alu_uops`` those of ALU; each counts once an iteration. ``bytes_loaded`` is what LOADs and
+    ``alu_uops`` those of ALU; each counts once per iteration. ``bytes_loaded`` is what LOADs and
     fetch read from memory, padding not included, ``bytes_stored`` what STOREs write.
     """
 
@@ -33,34 +49,75 @@ class Work:
     def bound_cycles(self) -> int:
         """No machine of this configuration is faster: the larger of compute and bus time.
 
-        Compute takes a micro-op a cycle, GEMM and ALU beside each other; the bus moves its width
-        a cycle, in one direction at a time.
+        Compute takes one micro-op per cycle, and GEMM and ALU overlap; the bus moves its width
+        per cycle, in one direction at a time.
         """
         compute = max(self.gemm_uops, self.alu_uops)
         return max(compute, -(-(self.bytes_loaded + self.bytes_stored) // self.config.bus_bytes))
 
 
-def work(config: Config, words: Iterable[int]) -> Work:
-    """The work of a stream of 128-bit instructions; illegal ones count as nothing."""
+def work(config: Config, words: Words) -> Work:
+    """The work of the instructions in ``words``; illegal ones are fetched and do nothing."""
     instructions = isa.instruction_set(config)
-    element_bytes = {memory: config.memory(memory).element_bytes for memory in isa.Memory}
-    gemm = reset = alu = loaded = stored = 0
-    for bits in words:
-        loaded += isa.INSTRUCTION_BYTES
-        if instructions.problem(bits) is not None:
-            continue
-        match instruction := instructions.decode(bits):
-            case isa.Load() | isa.Store():
-                size = instruction.x_size * instruction.y_size
-                size *= element_bytes[isa.Memory(instruction.memory)]
-                if isinstance(instruction, isa.Load):
-                    loaded += size
-                else:
-                    stored += size
-            case isa.Gemm() if instruction.reset:
-                reset += instruction.uops
-            case isa.Gemm():
-                gemm += instruction.uops
-            case isa.Alu():
-                alu += instruction.uops
-    return Work(config, gemm, reset, alu, loaded, stored)
+    legal = words[_legal(instructions, words)]
+    opcodes = field_of(legal, instructions.layouts[isa.Opcode.FINISH]["opcode"])
+
+    def total(value: Count, *chosen: isa.Opcode) -> int:
+        return sum(
+            int(value(legal[opcodes == opcode], instructions.layouts[opcode]).sum())
+            for opcode in chosen
+            if opcode in instructions.layouts
+        )
+
+    # A LOAD that sets a padding value names what is no memory, and moves nothing.
+    element_bytes = np.zeros(8, np.int64)
+    for memory in isa.Memory:
+        element_bytes[memory] = config.memory(memory).element_bytes
+
+    def moved(rows: Words, layout: isa.Layout) -> Counts:
+        elements = field_of(rows, layout["x_size"]) * field_of(rows, layout["y_size"])
+        return elements * element_bytes[field_of(rows, layout["memory"])]
+
+    def resets(rows: Words, layout: isa.Layout) -> Counts:
+        return _uops(rows, layout) * field_of(rows, layout["reset"])
+
+    reset = total(resets, isa.Opcode.GEMM)
+    return Work(
+        config,
+        gemm_uops=total(_uops, isa.Opcode.GEMM, isa.Opcode.MULTIPLY) - reset,
+        reset_uops=reset,
+        alu_uops=total(_uops, isa.Opcode.ALU),
+        bytes_loaded=len(words) * isa.INSTRUCTION_BYTES + total(moved, isa.Opcode.LOAD),
+        bytes_stored=total(moved, isa.Opcode.STORE),
+    )
+
+
+def _uops(rows: Words, layout: isa.Layout) -> Counts:
+    """Micro-ops that GEMM or ALU instructions execute, counting each iteration."""
+    count = field_of(rows, layout["uop_end"]) - field_of(rows, layout["uop_begin"])
+    loops = field_of(rows, layout["iter_out"]) * field_of(rows, layout["iter_in"])
+    return np.maximum(count, 0) * loops
+
+
+def _legal(instructions: isa.InstructionSet, words: Words) -> npt.NDArray[np.bool_]:
+    """bool (instructions,): which of ``words`` the machine does not refuse.
+
+    Most instructions differ only in addresses and counts, which no rule looks at.
+    """
+    kinds = words.copy()
+    opcodes = field_of(words, instructions.layouts[isa.Opcode.FINISH]["opcode"])
+    for opcode, layout in instructions.layouts.items():
+        rows = opcodes == opcode
+        if "memory" in layout:
+            # One that sets a padding value must have zeros in these.
+            rows &= field_of(words, layout["memory"]) < min(isa.Padding)
+        ignored = [layout[name] for name in _ANY_VALUE if name in layout]
+        kinds[rows] = without_fields(words[rows], ignored)
+    legal: dict[tuple[int, int], bool] = {}
+    result = np.empty(len(words), np.bool_)
+    for index, (low, high) in enumerate(kinds.tolist()):
+        kind = low, high
+        if kind not in legal:
+            legal[kind] = instructions.problem(low | high << isa.WORD_WIDTH) is None
+        result[index] = legal[kind]
+    return result

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import PYNQ
+from amaranth_vta.hw.config import PRESETS, PYNQ
+from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import Work, work
 
 
 def work_of(*instructions: isa.Instruction) -> Work:
     encode = isa.instruction_set(PYNQ).encode
-    return work(PYNQ, [encode(instruction) for instruction in instructions])
+    return work(PYNQ, instruction_words(encode(instruction) for instruction in instructions))
 
 
 def test_a_load_counts_what_crosses_the_bus_without_its_padding() -> None:
@@ -39,5 +43,45 @@ def test_the_bound_is_the_larger_of_compute_and_bus() -> None:
 
 
 def test_illegal_instructions_count_only_as_fetched() -> None:
-    asked = work(PYNQ, [isa.instruction_set(PYNQ).encode(isa.Load(memory=7)), 7])
+    illegal = [isa.instruction_set(PYNQ).encode(isa.Load(memory=7)), 7]
+    asked = work(PYNQ, instruction_words(illegal))
     assert asked == Work(PYNQ, 0, 0, 0, bytes_loaded=32, bytes_stored=0)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_work_is_that_of_the_instructions_decoded_one_by_one(preset: str) -> None:
+    config = PRESETS[preset]
+    instructions, rng = isa.instruction_set(config), np.random.default_rng(0)
+    # Sparse bits, of which a good part is legal, with the opcodes that there are and others.
+    words = [rng.integers(0, 2**63, (4000, 2), np.uint64) for _ in range(4)]
+    sparse = words[0] & words[1] & words[2] & words[3]
+    sparse[:, 0] = sparse[:, 0] & ~np.uint64(7) | rng.integers(0, 8, 4000, np.uint64)
+    expected, legal = Work(config, 0, 0, 0, 0, 0), 0
+    for low, high in sparse.tolist():
+        bits = low | high << 64
+        expected = _with_fetched(expected)
+        if instructions.problem(bits) is None:
+            legal += 1
+            expected = _with_decoded(expected, instructions.decode(bits))
+    assert work(config, sparse) == expected
+    assert legal > 100
+
+
+def _with_fetched(so_far: Work) -> Work:
+    return replace(so_far, bytes_loaded=so_far.bytes_loaded + isa.INSTRUCTION_BYTES)
+
+
+def _with_decoded(so_far: Work, instruction: isa.Instruction) -> Work:
+    match instruction:
+        case isa.Load() | isa.Store():
+            memory = so_far.config.memory(isa.Memory(instruction.memory))
+            size = instruction.x_size * instruction.y_size * memory.element_bytes
+            stores = isinstance(instruction, isa.Store)
+            what = "bytes_stored" if stores else "bytes_loaded"
+        case isa.Gemm():
+            what, size = ("reset_uops" if instruction.reset else "gemm_uops"), instruction.uops
+        case isa.Alu():
+            what, size = "alu_uops", instruction.uops
+        case _:
+            return so_far
+    return replace(so_far, **{what: getattr(so_far, what) + size})

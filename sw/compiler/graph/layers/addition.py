@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import integer_limits, quantized_after
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
-from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, NotHere
+from .parts.scales import dequantized, quantized
+from .parts.tensors import Tensors
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:
@@ -59,19 +58,14 @@ def addition_layer(
     except NotExact as problem:
         raise NotHere(str(problem)) from None
     workload = WeightedSum(prod(layout.shape(images[0])[:4]), constants)
-    given = {}
-    if workload.by_gemm(tensors.env):
-        given["identity"] = pack(identity_weights(tensors.env), tensors.env.wgt_dtype)
+    given = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
     if constants.parameter_count:
         given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
-    tensors.set_range(result, int(wanted.min()), int(wanted.max()))
-    return Layer(
-        name=node.name,
-        operator=node.operator,
-        nodes=nodes,
-        sources=tuple(TiledTensor(tensors.root(name), images[0], layout) for name in sources),
-        result=TiledTensor(result, images[0], layout),
-        function=weighted_sum(workload, tensors.env, name=identifier(node.name)),
-        constants=given,
-        macs=0,
+    return tensors.layer(
+        nodes,
+        [tensors.source(name, images[0]) for name in sources],
+        images[0],
+        tensors.function(weighted_sum, workload, node),
+        given,
+        (int(wanted.min()), int(wanted.max())),
     )

@@ -7,10 +7,6 @@ from math import prod
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere
-from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, Quantized
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
@@ -19,6 +15,10 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .addition import addition_layer
 from .dense import matrix_product
+from .parts.layer import Layer, NotHere
+from .parts.products import Product
+from .parts.tensors import Tensors
+from .parts.windows import window
 from .pooling import average_pool
 
 DOMAIN = "com.microsoft"

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amaranth_vta.sw.compiler.graph.layers.parts.choose_packing import best_packing
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import pack_weights
-from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
@@ -25,6 +19,12 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .dense import product_layer
+from .parts.choose_packing import best_packing
+from .parts.layer import Layer
+from .parts.products import Product
+from .parts.tensors import Tensors
+from .parts.tiled_constants import pack_weights
+from .parts.windows import fitting_window
 from .pooling import average_pool, is_average
 
 
@@ -38,16 +38,12 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
             f"{node.name}: its weights are for {weights.shape[1] * groups} channels, its input "
             f"{node.inputs[0]} has {image[1]}"
         )
-    moved = window(node, image, out, weights.shape[2:])
-    if moved.size(image[2:]) != out[2:]:
-        raise NotHere("its windows end outside of the padding")
+    moved = fitting_window(node, image, out, weights.shape[2:])
     if is_average(product, moved):
         return average_pool(product, tensors, moved, image, out)
     if groups == 1 and moved.taps == 1 and not any(moved.pads) and image[2:] == (1, 1):
         return product_layer(product, tensors, image, out)
-    held = tensors.held(node.inputs[0], image)
-    if held != image:
-        raise NotHere(f"its input is held as an image of {list(held)}")
+    tensors.require_held(node.inputs[0], image)
     source = TiledTensor(tensors.root(node.inputs[0]), image, tensors.input_layout)
     if groups > 1:
         return _grouped(product, tensors, moved, source, out)
@@ -64,7 +60,7 @@ def _convolution(
         )
     packed = packing.image(image) if packing else image
     workload = _workload(product, tensors, moved, packed, out)
-    function = conv2d(workload, tensors.env, name=identifier(product.nodes[0].name))
+    function = tensors.function(conv2d, workload, product.nodes[0])
     weights = packing.weights(product.sums.weights) if packing else product.sums.weights
     source = replace(source, packing=packing)
     return product.layer(tensors, source, out, function, pack_weights(weights, config))
@@ -80,7 +76,7 @@ def _grouped(
         _workload(product, tensors, moved, image, out), inputs=way.inputs, outputs=way.outputs
     )
     workload = GroupedConv2d(way.groups, group)
-    function = grouped_conv2d(workload, tensors.env, name=identifier(node.name))
+    function = tensors.function(grouped_conv2d, workload, node)
     weights = grouped_weights(product.sums.weights, groups, config)
     return product.layer(tensors, source, out, function, pack(weights, tensors.env.wgt_dtype))
 
@@ -100,5 +96,5 @@ def _workload(
         strides=moved.strides,
         dilations=moved.dilations,
         pads=moved.pads,
-        pad_value=product.pad_value(moved),
+        pad_value=product.pad_value(moved, tensors),
     )

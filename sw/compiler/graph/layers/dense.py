@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.layers.parts.tiled_constants import pack_weights
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+
+from .parts.layer import Layer, NotHere
+from .parts.products import Product
+from .parts.tensors import Tensors
+from .parts.tiled_constants import pack_weights
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:
@@ -35,7 +36,7 @@ def product_layer(product: Product, tensors: Tensors, image: Image, out: Image) 
         outputs=tiles(out[1], config.block_out),
         requantize=product.requantize,
     )
-    function = dense(workload, tensors.env, name=identifier(node.name))
+    function = tensors.function(dense, workload, node)
     weights = product.sums.weights.reshape(out[1], *held[1:])
     source = TiledTensor(tensors.root(node.inputs[0]), held, tensors.input_layout)
     return product.layer(tensors, source, out, function, pack_weights(weights, config))

@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.concatenate import (
     Concatenate,
@@ -20,8 +17,10 @@ from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset, tiles
-from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, NotHere
+from .parts.tensors import Tensors
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:
@@ -36,7 +35,7 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
     channels = tuple(image[1] for image in images)
     workload = Concatenate(tiles(n, config.batch), channels, h * w)
     try:
-        function = concatenate(workload, env, name=identifier(node.name))
+        function = tensors.function(concatenate, workload, node)
     except ValueError as problem:
         raise NotHere(str(problem)) from None
     constants = {}
@@ -44,7 +43,9 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
         constants["places"] = pack(concatenation_weights(workload, config), env.wgt_dtype)
     lows, highs = zip(*(tensors.range(name) for name in node.inputs), strict=True)
     out = n, sum(channels), h, w
-    return _layer(node, tensors, images, out, (min(lows), max(highs)), function, constants)
+    sources = map(tensors.source, node.inputs, images)
+    limits = min(lows), max(highs)
+    return tensors.layer((node,), sources, out, function, constants, limits)
 
 
 def padding(node: Node, tensors: Tensors) -> Layer:
@@ -58,8 +59,7 @@ def padding(node: Node, tensors: Tensors) -> Layer:
         raise NotHere("it pads other axes than rows and columns, or cuts them")
     value = int(tensors.constant(node, 2).item()) if node.input(2) else 0
     value -= offset(tensors.network.types[node.inputs[0]].dtype)
-    if value and not tensors.config.pad_value:
-        raise NotHere(f"it pads with what is held as {value}, and the machine with zeros")
+    tensors.require_padding(value, f"what is held as {value}")
     top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
     config = tensors.config
     workload = Pad2d(
@@ -70,11 +70,12 @@ def padding(node: Node, tensors: Tensors) -> Layer:
         (top, left, bottom, right),
         value,
     )
-    function = pad2d(workload, tensors.env, name=identifier(node.name))
+    function = tensors.function(pad2d, workload, node)
     low, high = tensors.range(node.inputs[0])
     out = n, c, top + h + bottom, left + w + right
     limits = min(low, value), max(high, value)
-    return _layer(node, tensors, [image], out, limits, function, {})
+    sources = [tensors.source(node.inputs[0], image)]
+    return tensors.layer((node,), sources, out, function, {}, limits)
 
 
 def upsampling(node: Node, tensors: Tensors) -> Layer:
@@ -89,9 +90,10 @@ def upsampling(node: Node, tensors: Tensors) -> Layer:
         raise NotHere("it does not take each pixel equally often")
     config = tensors.config
     workload = Upsample2d(tiles(n, config.batch), tiles(c, config.block_out), h, w, (down, across))
-    function = upsample2d(workload, tensors.env, name=identifier(node.name))
+    function = tensors.function(upsample2d, workload, node)
     limits = tensors.range(node.inputs[0])
-    return _layer(node, tensors, [image], out, limits, function, {})
+    sources = [tensors.source(node.inputs[0], image)]
+    return tensors.layer((node,), sources, out, function, {}, limits)
 
 
 def _taken(node: Node, tensors: Tensors) -> Any:
@@ -115,32 +117,5 @@ def _repeated(h: int, w: int, down: int, across: int) -> Any:
 
 def _image(tensors: Tensors, name: str) -> Image:
     image = tensors.image(name)
-    if (held := tensors.held(name, image)) != image:
-        raise NotHere(f"its input is held as an image of {list(held)}")
+    tensors.require_held(name, image)
     return image
-
-
-def _layer(
-    node: Node,
-    tensors: Tensors,
-    images: list[Image],
-    out: Image,
-    limits: Range,
-    function: Function,
-    constants: dict[str, Bytes],
-) -> Layer:
-    layout = tensors.output_layout
-    tensors.set_range(node.outputs[0], *limits)
-    return Layer(
-        name=node.name,
-        operator=node.operator,
-        nodes=(node,),
-        sources=tuple(
-            TiledTensor(tensors.root(name), image, layout)
-            for name, image in zip(node.inputs, images, strict=False)
-        ),
-        result=TiledTensor(node.outputs[0], out, layout),
-        function=function,
-        constants=constants,
-        macs=0,
-    )

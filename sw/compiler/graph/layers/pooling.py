@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.products import Product
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
-from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights, reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
-from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, NotHere
+from .parts.products import Product
+from .parts.tensors import Tensors
+from .parts.windows import fitting_window
 
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:
@@ -27,16 +27,15 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
     image, out = tensors.image(source), tensors.image(result)
     if len([name for name in node.outputs if name]) != 1:
         raise NotHere("the machine does not find the places of maxima")
-    moved = window(node, image, out, ())
+    moved = fitting_window(node, image, out, ())
     if moved.dilations != (1, 1):
         raise NotHere("its window has gaps")
     low, high = tensors.range(source)
     config = tensors.config
-    negative = any(moved.pads) and low < 0
-    if negative and not config.pad_value:
-        raise NotHere("the machine pads with zeros, and what it holds may be negative")
-    if (held := tensors.held(source, image)) != image:
-        raise NotHere(f"its input is held as an image of {list(held)}")
+    # Padding must never be a maximum.
+    pad_value = -128 if any(moved.pads) and low < 0 else 0
+    tensors.require_padding(pad_value, "the least integer")
+    tensors.require_held(source, image)
     workload = MaxPool2d(
         batch=tiles(image[0], config.batch),
         channels=tiles(image[1], config.block_out),
@@ -45,29 +44,20 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         kernel=moved.kernel,
         strides=moved.strides,
         pads=moved.pads,
-        pad_value=-128 if negative else 0,
+        pad_value=pad_value,
     )
-    if (workload.output_height, workload.output_width) != out[2:]:
-        raise NotHere("its windows end outside of the padding")
-    tensors.set_range(result, low, high)
-    return Layer(
-        name=node.name,
-        operator=node.operator,
-        nodes=(node,),
-        sources=(TiledTensor(tensors.root(source), image, tensors.output_layout),),
-        result=TiledTensor(result, out, tensors.output_layout),
-        function=max_pool2d(workload, tensors.env, name=identifier(node.name)),
-        constants=(
-            {"identity": pack(identity_weights(tensors.env), tensors.env.wgt_dtype)}
-            if reads_what_it_stores(tensors.env)
-            else {}
-        ),
-        macs=0,
+    return tensors.layer(
+        (node,),
+        [tensors.source(source, image)],
+        out,
+        tensors.function(max_pool2d, workload, node),
+        tensors.identity_constant() if reads_what_it_stores(tensors.env) else {},
+        (low, high),
     )
 
 
 def is_average(product: Product, window: Window) -> bool:
-    """Whether a convolution adds up the pixels of each channel for itself."""
+    """Whether a convolution sums the pixels of each channel separately."""
     weights = product.sums.weights
     return (
         product.nodes[0].attributes.get("group", 1) == len(weights)
@@ -84,9 +74,7 @@ def average_pool(
 ) -> Layer:
     """A QLinearConv that `is_average`. Raises `NotHere`."""
     node, config, total = product.nodes[0], tensors.config, product.sums
-    held = tensors.held(node.inputs[0], image)
-    if held != image:
-        raise NotHere(f"its input is held as an image of {list(held)}")
+    tensors.require_held(node.inputs[0], image)
     try:
         constants = sum_constants(
             total.scale[0],
@@ -108,17 +96,14 @@ def average_pool(
         constants=constants,
         strides=moved.strides,
         pads=moved.pads,
-        pad_value=product.pad_value(moved),
+        pad_value=product.pad_value(moved, tensors),
     )
-    result, parameters = product.nodes[-1].outputs[0], constants.parameters(tensors.env)
-    tensors.set_range(result, total.low, total.high)
-    return Layer(
-        name=node.name,
-        operator=node.operator,
-        nodes=product.nodes,
-        sources=(TiledTensor(tensors.root(node.inputs[0]), image, tensors.output_layout),),
-        result=TiledTensor(result, out, tensors.output_layout),
-        function=average_pool2d(workload, tensors.env, name=identifier(node.name)),
-        constants={"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
-        macs=0,
+    parameters = constants.parameters(tensors.env)
+    return tensors.layer(
+        product.nodes,
+        [tensors.source(node.inputs[0], image)],
+        out,
+        tensors.function(average_pool2d, workload, node),
+        {"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
+        (total.low, total.high),
     )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
-from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     integer_limits,
     is_clamp,
     parameters_of,
 )
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
-from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Range, Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.elementwise import Elementwise, elementwise
 from amaranth_vta.sw.compiler.operators.parts.exact import byte_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
-from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, NotHere
+from .parts.scales import dequantized, quantized
+from .parts.tensors import Tensors
 
 
 def clip(node: Node, tensors: Tensors) -> Layer:
@@ -33,8 +33,9 @@ def clip(node: Node, tensors: Tensors) -> Layer:
     if limits is None:
         raise NotHere("its bounds are not two constants, in their order")
     workload = Elementwise(_vectors(tensors, source), None, low=limits[0], high=limits[1])
-    function = elementwise(workload, tensors.env, name=identifier(node.name))
-    return _layer(node, tensors, (node,), source, limits, function, {})
+    function = tensors.function(elementwise, workload, node)
+    image = tensors.images[tensors.root(source)]
+    return tensors.layer((node,), [tensors.source(source, image)], image, function, {}, limits)
 
 
 def quantization(node: Node, tensors: Tensors) -> Layer:
@@ -63,35 +64,15 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
     except NotExact as problem:
         raise NotHere(str(problem)) from None
     workload = WeightedSum(_vectors(tensors, source), constants)
-    function = weighted_sum(workload, tensors.env, name=identifier(node.name))
+    function = tensors.function(weighted_sum, workload, node)
     given = {}
     if constants.parameter_count:
         given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
-    return _layer(node, tensors, (*clamps, node), source, (low, high), function, given)
+    image = tensors.images[tensors.root(source)]
+    sources = [tensors.source(source, image)]
+    layer = tensors.layer((*clamps, node), sources, image, function, given, (low, high))
+    return replace(layer, name=node.name, operator=node.operator)
 
 
 def _vectors(tensors: Tensors, source: str) -> int:
     return prod(tensors.output_layout.shape(tensors.images[tensors.root(source)])[:4])
-
-
-def _layer(
-    node: Node,
-    tensors: Tensors,
-    nodes: tuple[Node, ...],
-    source: str,
-    limits: Range,
-    function: Function,
-    constants: dict[str, Bytes],
-) -> Layer:
-    root, result, layout = tensors.root(source), node.outputs[0], tensors.output_layout
-    tensors.set_range(result, *limits)
-    return Layer(
-        name=node.name,
-        operator=node.operator,
-        nodes=nodes,
-        sources=(TiledTensor(root, tensors.images[root], layout),),
-        result=TiledTensor(result, tensors.images[root], layout),
-        function=function,
-        constants=constants,
-        macs=0,
-    )

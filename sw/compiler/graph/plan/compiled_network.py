@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 )
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.program import Program, Recorder
-from amaranth_vta.sw.runtime.work import Work, work
+from amaranth_vta.sw.runtime.work import work
 
 from .memory_plan import share_buffers
 from .placement import Placement, place
@@ -180,7 +179,8 @@ def _record(
                 step.function.run_on(recorder, *sources, *own, target)
                 recorder.synchronize()
                 streams = range(first, len(recorder.streams))
-                needed = _work(config, recorder, streams)
+                words = np.concatenate([recorder.streams[index][0] for index in streams])
+                needed = work(config, words)
                 result.append(RunLayer(step.name, step.operator, step.macs, streams, needed))
             case ToMachine():
                 result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
@@ -199,11 +199,3 @@ def _touched(step: RunHost | Layer | ToMachine | ToHost) -> list[tuple[str, int]
         case ToMachine() | ToHost():
             return [(step.buffer, step.operand.nbytes)]
     return []
-
-
-def _work(config: Config, recorder: Recorder, streams: range) -> Work:
-    words: list[int] = []
-    for index in streams:
-        low_high: Any = recorder.streams[index][0].astype(np.uint64)
-        words += [int(low) | int(high) << 64 for low, high in low_high]
-    return work(config, words)

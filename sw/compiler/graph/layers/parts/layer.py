@@ -1,4 +1,4 @@
-"""What placement makes of the operators of a network."""
+"""What becomes of the operators of a network: layers of the machine, and the rest on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 
 class NotHere(Exception):
-    """Why an operator cannot be on the machine."""
+    """Why the machine cannot run an operator."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Layer:
     """An operator on the machine.
 
     The arguments of ``function`` are ``sources``, ``constants`` (bytes by name) and ``result``, in
-    this order. ``macs`` are those of the network, without what padding to tiles adds.
+    this order. ``macs`` are those of the network; padding to whole tiles adds none.
     """
 
     name: str
@@ -40,5 +40,5 @@ class HostNode:
 
 
 def identifier(name: str) -> str:
-    """A name for the function of a node, whose own may have any characters."""
+    """A name for the function of a node; the node's own may have any characters."""
     return "".join(c if c.isalnum() else "_" for c in name) or "layer"

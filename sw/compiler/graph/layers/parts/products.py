@@ -14,7 +14,7 @@ from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
-from .layer import Layer, NotHere
+from .layer import Layer
 from .sums import Sums, requantization, sums
 from .tensors import Tensors
 
@@ -46,27 +46,23 @@ class Product:
     def _requantization(self) -> tuple[Requantization, Bytes]:
         return requantization(self.sums, self.config)
 
-    def pad_value(self, window: Window) -> int:
+    def pad_value(self, window: Window, tensors: Tensors) -> int:
         """What the machine pads with. Raises `NotHere` if it cannot."""
         if not any(window.pads):
             return 0
-        if self.zero_point and not self.config.pad_value:
-            raise NotHere("it pads with its zero point, and the machine with zeros")
+        tensors.require_padding(self.zero_point, "its zero point")
         return self.zero_point
 
     def layer(
-        self, tensors: Tensors, source: TiledTensor, out: Image, function: Function, weights: Bytes
+        self,
+        tensors: Tensors,
+        source: TiledTensor,
+        out: Image,
+        function: Function,
+        weights: Bytes,
     ) -> Layer:
         """That of ``function``, whose arguments are input, ``weights``, parameters and output."""
-        node, result = self.nodes[0], self.nodes[-1].outputs[0]
-        tensors.set_range(result, self.sums.low, self.sums.high)
-        return Layer(
-            name=node.name,
-            operator=node.operator,
-            nodes=self.nodes,
-            sources=(source,),
-            result=TiledTensor(result, out, tensors.output_layout),
-            function=function,
-            constants={"weights": weights, "requantization": self._requantization[1]},
-            macs=prod(out) * prod(self.sums.weights.shape[1:]),
-        )
+        constants = {"weights": weights, "requantization": self._requantization[1]}
+        limits = self.sums.low, self.sums.high
+        macs = prod(out) * prod(self.sums.weights.shape[1:])
+        return tensors.layer(self.nodes, [source], out, function, constants, limits, macs)

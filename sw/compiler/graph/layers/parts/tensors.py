@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
+from amaranth_vta.sw.runtime.scalars import pack
 
-from .layer import Layer, NotHere
+from .layer import Layer, NotHere, identifier
 from .tiled_constants import input_layout, output_layout
 
+# An operator of the library: called with a workload, the environment and the function's name.
+MakeFunction = Callable[..., Function]
 # The least and the greatest of what scratchpads hold.
 Range = tuple[int, int]
 INT8: Range = (-128, 127)
@@ -43,6 +49,53 @@ class Tensors:
         self.results: set[str] = set()
         self.absorbed: set[str] = set()
         self._ranges: dict[str, Range] = {}
+        self._functions: dict[tuple[MakeFunction, Hashable], Function] = {}
+
+    # Layers.
+
+    def function(self, make: MakeFunction, workload: Hashable, node: Node) -> Function:
+        """What ``make``, an operator of the library, builds of ``workload``, named after ``node``.
+
+        Equal workloads are built once. Raises what ``make`` raises.
+        """
+        name = identifier(node.name)
+        built = self._functions.get((make, workload))
+        if built is None:
+            built = self._functions[make, workload] = make(workload, self.env, name=name)
+        return built.named(name)
+
+    def layer(
+        self,
+        nodes: tuple[Node, ...],
+        sources: Iterable[TiledTensor],
+        out: Image,
+        function: Function,
+        constants: dict[str, Bytes],
+        limits: Range,
+        macs: int = 0,
+    ) -> Layer:
+        """The layer that runs ``nodes``: the first names it, the last makes its result, an image
+        of shape ``out`` with values within ``limits``."""
+        result = nodes[-1].outputs[0]
+        self.set_range(result, *limits)
+        return Layer(
+            name=nodes[0].name,
+            operator=nodes[0].operator,
+            nodes=nodes,
+            sources=tuple(sources),
+            result=TiledTensor(result, out, self.output_layout),
+            function=function,
+            constants=constants,
+            macs=macs,
+        )
+
+    def source(self, name: str, image: Image) -> TiledTensor:
+        """A tensor as layers read it that read what layers store."""
+        return TiledTensor(self.root(name), image, self.output_layout)
+
+    def identity_constant(self) -> dict[str, Bytes]:
+        """The constant of functions that read by GEMM what layers store: the identity matrix."""
+        return {"identity": pack(identity_weights(self.env), self.env.wgt_dtype)}
 
     def note(self, layer: Layer) -> None:
         """Learns what ``layer`` makes."""
@@ -82,6 +135,12 @@ class Tensors:
             raise NotHere(f"its input {name} is constant")
         return self.images.setdefault(self.root(name), image)
 
+    def require_held(self, name: str, image: Image) -> None:
+        """Raises `NotHere` unless the machine holds a tensor in the shape ``image``."""
+        held = self.held(name, image)
+        if held != image:
+            raise NotHere(f"its input is held as an image of {list(held)}")
+
     # Numbers.
 
     def require_bytes(self, *names: str) -> None:
@@ -99,6 +158,11 @@ class Tensors:
                 raise NotHere(
                     f"integers of 8 bits do not fit the {width}-bit {what} of this machine"
                 )
+
+    def require_padding(self, value: int, what: str) -> None:
+        """Raises `NotHere` unless the machine can pad with ``value``, which is ``what``."""
+        if value and not self.config.pad_value:
+            raise NotHere(f"it pads with {what}, and the machine with zeros")
 
     def constant(self, node: Node, index: int) -> Any:
         value = self.network.constants.get(node.inputs[index])

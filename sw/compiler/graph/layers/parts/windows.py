@@ -6,6 +6,8 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
+from .layer import NotHere
+
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
     """How a window moves over an image; padding as far as it reaches, whatever the attributes
@@ -29,3 +31,11 @@ def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Win
         (dilations[0], dilations[1]),
         (pads[0], pads[1], pads[2], pads[3]),
     )
+
+
+def fitting_window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
+    """The same; raises `NotHere` if not all windows lie within the padded image."""
+    moved = window(node, image, out, kernel)
+    if moved.size(image[2:]) != out[2:]:
+        raise NotHere("its windows end outside of the padding")
+    return moved
