@@ -209,7 +209,7 @@ def test_integers_wider_than_the_machines_are_the_hosts(qdq: Make) -> None:
 def test_pooling_with_padding_needs_values_that_are_not_negative(qdq: Make) -> None:
     pads = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("MaxPool", **pads)
-    reason = "the machine pads with zeros, and what it holds may be negative"
+    reason = "it pads with the least integer, and the machine with zeros"
     assert placed(graph.qdq(2**-5).model()) == {"MaxPool": reason}
     extended = {"MaxPool": "machine"}
     assert placed(graph.model(), PRESETS["pynq-extended"]) == extended
