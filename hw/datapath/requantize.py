@@ -8,7 +8,9 @@ where both roundings, to the 24 significant bits of a float32 and to an integer,
 (IEEE 754, section 4.3.1). A t of more than 25 bits gives the bound on its side; or, if the
 parameters say ``wide``, t is divided by 2^7 first, and the last bit of the quotient set if anything
 is lost. So the result is that of float32 arithmetic, bit for bit, where t and the scale are
-float32 numbers themselves: |t| < 2^24, and a scale from 2^-20 up to 2^6.
+float32 numbers themselves: |t| < 2^24, and a scale from 2^-20 up to 2^6. The definition is
+`amaranth_vta.sim.model.scalar.requantize`; the lane is checked against the NumPy model of it,
+`amaranth_vta.sim.model.arithmetic.requantized`.
 
 Nothing is shifted into place for that:
 

@@ -95,6 +95,9 @@ def requantized(
     wraps; the product is exact; rounding to float32 and to a whole number are half to even. A sum
     of more than 25 bits gives the bound on its side; or, if it is said to be wide, it is divided by
     2^7 first, the last bit of the quotient being set if anything is lost.
+
+    Checked against the definition, `amaranth_vta.sim.model.scalar.requantize`, and against ONNX
+    Runtime (tests/sim/model).
     """
     total = (acc + bias).astype(np.int64)
     rest = 32 - MULTIPLIED_WIDTH

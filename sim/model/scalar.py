@@ -167,6 +167,10 @@ class ScalarMachine:
 def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:
     """min(max(rint(float32((acc + bias) · scale)) + zero_point, low), high), one scalar.
 
+    This is the definition of requantization. NumPy for the model (`arithmetic.requantized`) and for
+    the compiler (`te.requantized`) are checked against it, the compiled model and the RTL against
+    the first of these, and all of them against float32 arithmetic where that applies.
+
     The parameters are the words of `isa.REQUANTIZE_PARAMETERS`; the scale is in units of 2^-43.
     Both roundings are half to even, of exact fractions.
     """

@@ -317,7 +317,7 @@ class Reduce(Expr):
 
 class Requantize(Expr):
     """``value`` plus a bias, scaled, rounded, plus a zero point and clipped, as
-    `amaranth_vta.sw.compiler.te.requantization.requantized` defines it."""
+    `amaranth_vta.sw.compiler.te.requantization.requantized` computes it."""
 
     __slots__ = ("parameters", "value")
 

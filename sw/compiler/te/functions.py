@@ -86,7 +86,7 @@ def requantize(value: Expr, *parameters: Expr) -> Expr:
 
     All int32; the parameters are, in order, those of
     `amaranth_vta.sw.compiler.te.requantization.requantization_parameters`, and `requantized` there
-    defines the result. Raises `ExpressionError` for other dtypes.
+    computes the result. Raises `ExpressionError` for other dtypes.
     """
     text = str(Requantize(value, *parameters))
     if len(parameters) != REQUANTIZE_PARAMETERS:

@@ -1,5 +1,9 @@
-"""What requantization means, in NumPy, how its parameters are laid out for the machine, and whether
-it gives what float32 arithmetic gives."""
+"""Requantization in NumPy, the layout of its parameters for the machine, and the proof that a layer
+gets the results of float32 arithmetic.
+
+The definition, one scalar at a time, is `amaranth_vta.sim.model.scalar.requantize`, which software
+cannot import; `requantized` is checked against it in tests/sw/compiler/te/test_requantization.py.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import MULTIPLIED_WIDTH, SCALE_FRACTION, SCALE_WIDTH, WIDE_BIT
 
 Array = npt.NDArray[Any]
-# From which on accumulators are too wide to be multiplied.
+# The least sum that is too wide for the multiplier.
 _LIMIT = 1 << MULTIPLIED_WIDTH - 1
 _REST = 32 - MULTIPLIED_WIDTH
-# The least scale of which fixed point holds 24 bits, and the least that is too large for it.
+# The least scale that has 24 bits in fixed point, and the least that is too large for it.
 _LEAST_EXACT = 2.0 ** (24 - 1 - SCALE_FRACTION)
 SCALE_END = 2.0 ** (SCALE_WIDTH - SCALE_FRACTION)
 
@@ -24,10 +28,10 @@ def requantized(
 ) -> Array:
     """clip(rint(float32((value + bias) · scale)) + zero_point, low, high), int32.
 
-    All are int32 and broadcast; the parameters are as `requantization_parameters` has them. The sum
-    wraps, the product is exact, and rounding to float32 and to a whole number are half to even. A
-    sum of more than 25 bits gives the bound on its side if it is not said to be wide. Otherwise it
-    is divided by 2^7 first; the last bit of the quotient is set if there is a remainder.
+    All are int32 and broadcast; the parameters are those of `requantization_parameters`. The sum
+    wraps, the product is exact, and rounding to float32 and to an integer are half to even. A sum
+    of more than 25 bits gives the bound on its side; with the flag ``wide`` it is divided by 2^7
+    first, and the last bit of the quotient is set if there is a remainder.
     """
     total = (value + bias).astype(np.int32).astype(np.int64)
     divided = total >> _REST | (total % (1 << _REST) > 0)
@@ -48,11 +52,11 @@ def _rounded(factor: Array, scale: Array) -> Array:
     upper = factor * (scale >> 24) + (lower >> 24)
     lower &= (1 << 24) - 1
     whole = upper >> SCALE_FRACTION - 24
-    # The fraction less one half, and by how much that may deviate from 0 and yet be rounded to it.
+    # The fraction less one half, and how far from 0 it is still rounded to one half.
     less_half = (upper - (whole << SCALE_FRACTION - 24) << 24) + lower - (1 << SCALE_FRACTION - 1)
     magnitude = np.abs(2 * whole + 1)
+    # Just below 1/2 the reach is half of that, but both of its results are 0.
     binade = np.frexp(magnitude.astype(np.float64))[1] - 2
-    binade -= (magnitude == 1) & (np.sign(less_half) == np.where(whole < 0, 1, -1))
     reach = np.int64(1) << np.clip(SCALE_FRACTION - 24 + binade, 0, 40)
     up = np.where(np.abs(less_half) <= reach, whole & 1, less_half > 0)
     return whole + up
@@ -65,9 +69,9 @@ def requantization_parameters(
 
     ``bias`` is int32 (channels,); ``scale`` float32 (channels,) or one for all, positive and less
     than 64, rounded to the nearest multiple of 2^-43; ``zero_point``, ``low`` and ``high`` are
-    int8. The bits are those of `amaranth_vta.hw.isa.REQUANTIZE_PARAMETERS`. A power of two so small
-    that its sums need more than 25 bits takes wide ones, and divides them exactly. Raises
-    `ValueError` for others.
+    int8. The bits are those of `amaranth_vta.hw.isa.REQUANTIZE_PARAMETERS`. For a power of two so
+    small that sums of more than 25 bits are within bounds, the flag ``wide`` is set, which divides
+    them exactly. Raises `ValueError` for other arguments.
     """
     biases = np.asarray(bias)
     scales = np.broadcast_to(np.asarray(scale, np.float32), biases.shape).astype(np.float64)
@@ -99,10 +103,10 @@ def requantizes_as_float32(
     its bias included, from ``least`` to ``most``, both int64 (channels,) or one for all and within
     32 bits; the other arguments are those of `requantization_parameters`.
 
-    A scale and a sum of 24 bits give the same product here as there, before it is rounded; and
-    results of either grow with the sum, so that beyond such sums all is well if float32 arithmetic
-    is out of bounds there. Of other channels each step is looked at: if the least sum with a result
-    is the same for either, for all results, then no sum tells them apart.
+    A scale and a sum of 24 bits have the same product in both, before rounding. Both are monotone
+    in the sum, so that larger sums agree if float32 arithmetic is out of bounds for them. In other
+    channels each step is compared: both are equal on all sums if, for every result, the least sum
+    that gives it is the same.
     """
     shape = np.broadcast_shapes((1,), *(np.shape(item) for item in (scale, least, most)))
     scales = np.broadcast_to(np.asarray(scale, np.float32), shape)
@@ -132,7 +136,7 @@ def _steps_agree(
     def got(total: Array) -> Array:
         return requantized(total.astype(np.int32), *parameters)
 
-    # The least sum with each of the results that occur, between these; all in this range.
+    # The least sum for each result that occurs is between these, by bisection.
     ends = wanted(np.array([least, most]))
     if not np.array_equal(got(np.array([least, most])), ends):
         return False

@@ -2,7 +2,8 @@
 
 What ONNX computes in float32 of a few small integers (the sum of two activations, of a window) is
 a step function of a linear form. The constants here give every step of it, or there are none: they
-are checked on all values that the operands can have.
+are checked on all values that the operands can have, against what the caller wants of them. Where
+the machine has REQUANTIZE, that takes part by `te.requantized`, and is not defined again here.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from amaranth_vta.sim.model import scalar
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.te.requantization import requantizes_as_float32
 from tests.support.seeds import each_seed
@@ -90,3 +91,41 @@ def test_powers_of_two_are_exact_for_all_sums(exponent: int) -> None:
 def test_the_least_scales_give_the_zero_point() -> None:
     assert on_the_machine(np.array([1 << 23, -1]), 1e-20, 3, -128, 127).tolist() == [3, 3]
     assert requantizes_as_float32(1e-20, 3, -128, 127, -TOP + 1, TOP - 1)
+
+
+def equal_to_the_definition(words: Array) -> Array:
+    """Results for (5, lanes): accumulator, bias, scale in two words, bounds."""
+    got = te.requantized(*words.astype(np.int32))
+    want = [scalar.requantize(*lane) for lane in words.T.tolist()]
+    np.testing.assert_array_equal(got, want)
+    return got
+
+
+def test_the_compiler_requantizes_as_the_instruction_set_defines() -> None:
+    rng = np.random.default_rng(7)
+    # Words of every magnitude, so that sums, scales and remainders at all limits occur.
+    words = rng.integers(-1 << 31, 1 << 31, (5, 10_000)) >> rng.integers(0, 32, (5, 10_000))
+    # Half of the scales are those of layers: sums within reach of the bounds.
+    words[3, ::2] = 0
+    got = equal_to_the_definition(words)
+    assert ((got != words[4] << 16 >> 24) & (got != words[4] << 8 >> 24)).sum() > 1000
+
+
+def test_products_about_a_half_round_as_the_instruction_set_defines() -> None:
+    # Scales of n + 1/2, and of as much less or more as rounding to float32 does or does not see.
+    halves = np.array([2 * n + 1 for n in (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63)]) << 42
+    powers = 1 << np.arange(29)
+    moved = np.concatenate([[0], powers - 1, powers, powers + 1])
+    scale = np.add.outer(halves, np.concatenate([moved, -moved])).reshape(-1)
+    bounds = np.full(scale.shape, 128 << 8 | 127 << 16)
+    zeros = np.zeros_like(scale)
+    for sign in (1, -1):
+        words = np.stack([zeros, zeros + sign, scale, scale >> 32, bounds])
+        equal_to_the_definition(words)
+
+
+def test_wide_sums_keep_their_remainder_as_the_instruction_set_defines() -> None:
+    sums = np.arange(-2000, 2000)
+    scale, wide = np.full_like(sums, 1 << 41), np.full_like(sums, 128 << 8 | 127 << 16 | 1 << 24)
+    zeros = np.zeros_like(sums)
+    equal_to_the_definition(np.stack([sums, zeros, scale, scale >> 32, wide]))
