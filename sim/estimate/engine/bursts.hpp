@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "stream.hpp"
 
@@ -11,7 +12,10 @@ namespace estimate {
 class BurstWalker {
   public:
     explicit BurstWalker(const Parameters& parameters)
-        : issue_to_row(parameters.issue_to_request - 1), bus(parameters.bus_bytes), chunk(std::min(parameters.burst_words * bus, parameters.burst_bytes)) {}
+        : issue_to_row(parameters.issue_to_request - 1), log_bus(std::countr_zero(std::uint64_t(parameters.bus_bytes))),
+          log_chunk(std::countr_zero(std::uint64_t(
+              std::min(parameters.burst_words * parameters.bus_bytes, parameters.burst_bytes)))),
+          full((std::int64_t(1) << (log_chunk - log_bus)) - 1) {}
 
     // Whether it can take a command, and from when on.
     bool has_room() const { return !rows.count; }
@@ -27,7 +31,7 @@ class BurstWalker {
     // Whether there is a burst to ask for; from when on; and how long it is.
     bool asks() const { return cutting; }
     Time asks_from() const { return cut_from; }
-    std::int64_t words() const { return (chunks_after ? chunk / bus - 1 : last) - first + 1; }
+    std::int64_t words() const { return (chunks_after ? full : last) - first + 1; }
     bool is_last() const { return !chunks_after && last_row; }
 
     // Its burst is taken at `now`.
@@ -47,12 +51,13 @@ class BurstWalker {
     void take_row() {
         if (cutting || !rows.count) return;
         const Time now = std::max(row_from, cut_until);
-        const std::int64_t begin = std::int64_t(rows.address % chunk), end = begin + rows.last_byte;
+        const std::int64_t mask = (std::int64_t(1) << log_chunk) - 1;
+        const std::int64_t begin = std::int64_t(rows.address) & mask, end = begin + rows.last_byte;
         cutting = true;
         cut_from = now + 1;
-        first = begin / bus;
-        last = end % chunk / bus;
-        chunks_after = end / chunk;
+        first = begin >> log_bus;
+        last = (end & mask) >> log_bus;
+        chunks_after = end >> log_chunk;
         last_row = rows.count == 1;
         rows.address += rows.stride;
         rows.count--;
@@ -61,7 +66,8 @@ class BurstWalker {
     }
 
     const Time issue_to_row;
-    const std::int64_t bus, chunk;
+    const int log_bus, log_chunk;
+    const std::int64_t full;  // places in a chunk, less one
     Rows rows;                // that come next
     Time row_from = 0;        // when the first of them can be taken
     Time row_taken = 0;       // when the last row of the latest transfer was

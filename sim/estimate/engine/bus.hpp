@@ -2,19 +2,42 @@
 
 #pragma once
 
-#include <deque>
-
 #include "fetch.hpp"
 #include "storer.hpp"
 
 namespace estimate {
 
-enum Reader { FETCH_READER, LOAD_READER, COMPUTE_READER };
+enum Reader { FETCH_READER, LOAD_READER, COMPUTE_READER, NO_READER };
+
+// The cycles between two refreshes of the memory, for times that never go back.
+class Window {
+  public:
+    explicit Window(const Parameters& parameters)
+        : period(parameters.refresh_period),
+          until(period ? period - parameters.refresh_stall + 1 : NEVER) {}
+
+    // The first cycle from `time` on in which a word can move.
+    Time from(Time time) {
+        while (time >= until) {
+            begin += period;
+            until += period;
+        }
+        return std::max(time, begin);
+    }
+
+    // How many cycles it goes on like that.
+    Time left(Time time) const { return until - time; }
+
+  private:
+    const Time period;
+    Time begin = 1, until;
+};
 
 class Bus {
   public:
     Bus(const Parameters& parameters, Fetch& fetch, Loader& load, Loader& compute, Storer& store)
-        : parameters(parameters), fetch(fetch), loaders{&load, &compute}, store(store) {}
+        : parameters(parameters), fetch(fetch), loaders{&load, &compute}, store(store),
+          read_window(parameters), write_window(parameters) {}
 
     // The next part of a burst, or of one read and one written in turn.
     struct Part {
@@ -26,8 +49,8 @@ class Bus {
     // What moves next, as far as it is known now.
     Part plan() {
         Time read = NEVER, write = NEVER;
-        if (!reads.empty()) read = moving(std::max({reads.front().earliest, read_free, takes_from()}));
-        if (store.writes()) write = moving(std::max(store.writes_from(), write_free));
+        if (!reads.empty()) read = read_window.from(std::max(reads.front().earliest, std::max(read_free, takes_from())));
+        if (store.writes()) write = write_window.from(std::max(store.writes_from(), write_free));
         planned_read = read_part(read);
         if (!parameters.shared) {
             const Part written = write_part(write, NEVER);
@@ -36,19 +59,21 @@ class Bus {
         if (read == NEVER && write == NEVER) return planned_read;
         if (write < read) return planned_read = write_part(write, read);
         if (read < write) {
-            const Time stride = planned_read.stride;
-            planned_read.reads = std::min(planned_read.reads, (write - read + stride - 1) / stride);
-            planned_read.end = read + (planned_read.reads - 1) * stride;
+            if (planned_read.end >= write) {
+                const Time stride = planned_read.stride;
+                planned_read.reads = (write - read + stride - 1) / stride;
+                planned_read.end = read + (planned_read.reads - 1) * stride;
+            }
             return planned_read;
         }
         return planned_read = both(read);
     }
 
-    // What `plan` said has happened; `done` gets what that ends. Whether anyone but the bus can go on.
-    bool move(const Part& part, std::deque<Done> (&done)[MODULES]) {
-        bool matters = part.writes;
+    // What `plan` said has happened; `done` gets what that ends. Who has read, if anyone.
+    Reader move(const Part& part, Queue<Done> (&done)[MODULES]) {
+        Reader reader = NO_READER;
         if (part.reads) {
-            matters |= reads.front().reader == FETCH_READER || part.reads == reads.front().words_left;
+            reader = reads.front().reader;
             const Time begin = part.writes && write_turn ? part.begin + 1 : part.begin;
             move_reads(part.reads, begin, part.stride, done);
         }
@@ -61,7 +86,7 @@ class Bus {
             words_written += part.writes;
         }
         if (part.reads != part.writes && part.stride == 2 && part.reads + part.writes == 1) write_turn = !write_turn;
-        return matters;
+        return reader;
     }
 
     // When the arbiter starts the next burst, by what is known and planned.
@@ -73,8 +98,8 @@ class Bus {
         return std::max({asked, granted_at + 1, open_from()});
     }
 
-    // Starts that burst. Whether anyone but the bus can go on.
-    bool grant(Time now) {
+    // Starts that burst, and says whose it is.
+    Reader grant(Time now) {
         const bool fetch_asks = fetch.asks_from() <= now;
         const bool load_asks = loaders[0]->walker.asks() && loaders[0]->walker.asks_from() <= now;
         const bool compute_asks = loaders[1]->walker.asks() && loaders[1]->walker.asks_from() <= now;
@@ -83,7 +108,6 @@ class Bus {
         latest = chosen;
         granted_at = now;
         std::int64_t words;
-        bool matters = false;
         if (chosen == FETCH_READER) {
             words = fetch.words();
             fetch.granted(now);
@@ -91,13 +115,12 @@ class Bus {
             BurstWalker& walker = loaders[chosen - LOAD_READER]->walker;
             words = walker.words();
             walker.taken(now);
-            matters = walker.has_room();
         }
         const Time asked = now + parameters.grant_to_memory;
         granted_words += words;
-        reads.push_back({chosen, words, asked + parameters.latency, asked, granted_words});
+        reads.push({chosen, words, asked + parameters.latency, asked, granted_words});
         ends[bursts++ % 16] = granted_words;
-        return matters || reads.size() == 1;
+        return chosen;
     }
 
     std::int64_t bursts = 0;
@@ -113,18 +136,6 @@ class Bus {
         std::int64_t end;  // words of this burst and all before it
     };
 
-    // The first cycle from `time` on in which memory is not refreshed, and how long it goes on so.
-    Time moving(Time time) const {
-        if (!parameters.refresh_period) return time;
-        const Time place = (time - 1) % parameters.refresh_period;
-        const Time until = parameters.refresh_period - parameters.refresh_stall;
-        return place < until ? time : time + parameters.refresh_period - place;
-    }
-    Time window(Time time) const {
-        if (!parameters.refresh_period) return NEVER;
-        return parameters.refresh_period - parameters.refresh_stall - (time - 1) % parameters.refresh_period;
-    }
-
     Time takes_from() const {
         const Reader reader = reads.front().reader;
         return reader == FETCH_READER ? 0 : loaders[reader - LOAD_READER]->takes_from();
@@ -134,24 +145,25 @@ class Bus {
         if (begin >= NEVER) return {};
         const Read& read = reads.front();
         const Time stride = read.reader == FETCH_READER ? 1 : loaders[read.reader - LOAD_READER]->cycles_per_word();
-        const std::int64_t count = std::min(read.words_left, (window(begin) + stride - 1) / stride);
+        std::int64_t count = std::min(read.words_left, read_window.left(begin));
+        if (stride > 1) count = std::min(read.words_left, (read_window.left(begin) + stride - 1) / stride);
         return {begin, begin + (count - 1) * stride, count, 0, stride};
     }
 
     Part write_part(Time begin, Time until) const {
         if (begin >= NEVER) return {};
-        const std::int64_t count = std::min({store.words(), window(begin), until - begin});
+        const std::int64_t count = std::min({store.words(), write_window.left(begin), until - begin});
         return {begin, begin + count - 1, 0, count, 1};
     }
 
     // A word read and a word written in turn.
     Part both(Time begin) {
-        const std::int64_t pairs = std::min({reads.front().words_left, store.words(), window(begin) / 2});
+        const std::int64_t pairs = std::min({reads.front().words_left, store.words(), read_window.left(begin) / 2});
         if (pairs) return {begin, begin + 2 * pairs - 1, pairs, pairs, 2};
         return {begin, begin, write_turn ? 0 : 1, write_turn ? 1 : 0, 2};
     }
 
-    void move_reads(std::int64_t count, Time begin, Time stride, std::deque<Done> (&done)[MODULES]) {
+    void move_reads(std::int64_t count, Time begin, Time stride, Queue<Done> (&done)[MODULES]) {
         Read& read = reads.front();
         const Time last = begin + (count - 1) * stride;
         // As the arbiter sees it: the word that lets it go on may be among these.
@@ -170,7 +182,7 @@ class Bus {
         read.words_left -= count;
         if (read.words_left) return;
         latency_sum += last - read.asked;
-        reads.pop_front();
+        reads.pop();
     }
 
     // Of all words asked for, the one that has to come before the next burst is started.
@@ -195,8 +207,9 @@ class Bus {
     Fetch& fetch;
     Loader* loaders[2];
     Storer& store;
-    std::deque<Read> reads;
+    Queue<Read> reads;
     Part planned_read;
+    Window read_window, write_window;
     Time read_free = 0, write_free = 0;
     bool write_turn = false;
     Reader latest = COMPUTE_READER;

@@ -2,9 +2,8 @@
 
 #pragma once
 
-#include <deque>
-
 #include "bursts.hpp"
+#include "queue.hpp"
 
 namespace estimate {
 
@@ -21,9 +20,9 @@ class Loader {
     Time room_from(const Transfer& transfer) const { return transfer.words ? walker.room_from() : 0; }
 
     // A transfer is issued at `now`; `done` gets those that end without further data.
-    void issue(Time now, std::uint32_t instruction, const Transfer& transfer, std::deque<Done>& done) {
+    void issue(Time now, std::uint32_t instruction, const Transfer& transfer, Queue<Done>& done) {
         if (transfer.words) walker.command(now, transfer.rows);
-        turns.push_back({instruction, now + parameters.issue_to_request, &transfer, transfer.words, 0});
+        turns.push({instruction, now + parameters.issue_to_request, &transfer, transfer.words, 0});
         if (turns.size() == 1) begin(done);
     }
 
@@ -32,7 +31,7 @@ class Loader {
     Time cycles_per_word() const { return parameters.kinds[turns.front().transfer->memory].cycles_per_word; }
 
     // `count` words have come, the last at `last`.
-    void receive(std::int64_t count, Time last, std::deque<Done>& done) {
+    void receive(std::int64_t count, Time last, Queue<Done>& done) {
         Turn& turn = turns.front();
         turn.words_left -= count;
         next_word = last + cycles_per_word();
@@ -52,13 +51,13 @@ class Loader {
     };
 
     // The first of `turns` begins, and ends if no data are to come.
-    void begin(std::deque<Done>& done) {
+    void begin(Queue<Done>& done) {
         begun = std::max(turns.front().from, ended + 1);
         next_word = begun - 1;
         if (!turns.front().words_left) end(done);
     }
 
-    void end(std::deque<Done>& done) {
+    void end(Queue<Done>& done) {
         const Turn turn = turns.front();
         const Transfer& transfer = *turn.transfer;
         const Kind& kind = parameters.kinds[transfer.memory];
@@ -71,13 +70,13 @@ class Loader {
             end += std::max<Time>(0, transfer.padding - left);
         }
         ended = end;
-        done.push_back({turn.instruction, end + parameters.word_to_done - 1});
-        turns.pop_front();
+        done.push({turn.instruction, end + parameters.word_to_done - 1});
+        turns.pop();
         if (!turns.empty()) begin(done);
     }
 
     const Parameters& parameters;
-    std::deque<Turn> turns;
+    Queue<Turn> turns;
     Time begun = 0, ended = -1;
     Time next_word = 0;
 };

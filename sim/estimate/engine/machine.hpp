@@ -43,16 +43,23 @@ class Machine {
             const Time next = std::min({part.end, grant, gemm, alu});
             if (next >= NEVER) return false;
             if (grant == next) {
-                if (bus.grant(grant)) changed = true;
-                else if (part.end == NEVER) part = bus.plan();
+                const Reader reader = bus.grant(grant);
+                if (reader == LOAD_READER && load.walker.has_room()) wake(LOAD_MODULE);
+                if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE);
+                if (part.end >= NEVER) part = bus.plan();
             } else if (part.end == next) {
-                if (bus.move(part, done)) changed = true;
-                else part = bus.plan();
+                const Reader reader = bus.move(part, done);
+                fetch_woken |= reader == FETCH_READER;
+                changed |= fetch_woken;
+                if (store.has_changed()) wake(STORE_MODULE);
+                for (const Module module : {LOAD_MODULE, COMPUTE_MODULE})
+                    if (!done[module].empty()) wake(module);
+                if (!changed) part = bus.plan();
             } else {
-                std::deque<Done>& ended = gemm == next ? units.done_gemm : units.done_alu;
-                done[COMPUTE_MODULE].push_back(ended.front());
-                ended.pop_front();
-                changed = true;
+                Queue<Done>& ended = gemm == next ? units.done_gemm : units.done_alu;
+                done[COMPUTE_MODULE].push(ended.front());
+                ended.pop();
+                wake(COMPUTE_MODULE);
             }
         }
     }
@@ -76,24 +83,29 @@ class Machine {
     } modules[MODULES];
 
   private:
+    void wake(Module module) { woken[module] = changed = true; }
+
     struct Tokens {
         std::vector<Time> given;  // from when on each can be taken
         std::size_t taken = 0;
     };
 
-    static Time first(const std::deque<Done>& done) { return done.empty() ? NEVER : done.front().at; }
+    static Time first(const Queue<Done>& done) { return done.empty() ? NEVER : done.front().at; }
 
-    // Everything that follows from what is known.
+    // Everything that follows from what is known, module by module until all wait.
     void advance() {
         changed = false;
-        do {
-            progress = false;
+        while (fetch_woken || (woken[LOAD_MODULE] | woken[COMPUTE_MODULE] | woken[STORE_MODULE])) {
             for (int module = 0; module < MODULES; module++) {
-                retire(Module(module));
-                while (issue(Module(module))) progress = true;
+                if (!woken[module]) continue;
+                woken[module] = false;
+                do {
+                    if (!done[module].empty()) retire(Module(module));
+                } while (issue(Module(module)));
             }
-            while (hand_over()) progress = true;
-        } while (progress);
+            fetch_woken = false;
+            while (hand_over()) {}
+        }
     }
 
     bool hand_over() {
@@ -108,6 +120,7 @@ class Machine {
         }
         records[index].handed = fetch.hand_over(room);
         state.handed.push_back(std::uint32_t(index));
+        woken[stream.instructions[index].module] = true;
         return true;
     }
 
@@ -201,7 +214,7 @@ class Machine {
     // What is done retires in order, and gives its tokens.
     void retire(Module module) {
         State& state = modules[module];
-        for (; !done[module].empty(); done[module].pop_front())
+        for (; !done[module].empty(); done[module].pop())
             records[done[module].front().instruction].done = done[module].front().at;
         while (state.retired.size() < state.issued) {
             const std::uint32_t index = state.handed[state.retired.size()];
@@ -211,23 +224,32 @@ class Machine {
             record.retired = now;
             state.retired.push_back(now);
             const Instruction& instruction = stream.instructions[index];
+            // FINISH may wait for the last of the others.
+            if (module != COMPUTE_MODULE && state.retired.size() == state.handed.size()) woken[COMPUTE_MODULE] = true;
             if (module == COMPUTE_MODULE) {
                 pending[instruction.unit]--;
                 unit_retired[instruction.unit] = now;
             }
-            if (instruction.push_prev) tokens(module, Module(module - 1)).given.push_back(now + 1);
-            if (instruction.push_next) tokens(module, Module(module + 1)).given.push_back(now + 1);
-            progress = true;
+            if (instruction.push_prev) give(module, Module(module - 1), now + 1);
+            if (instruction.push_next) give(module, Module(module + 1), now + 1);
+            fetch_woken = true;
         }
+    }
+
+    void give(Module giver, Module taker, Time from) {
+        tokens(giver, taker).given.push_back(from);
+        woken[taker] = true;
     }
 
     Tokens& tokens(Module giver, Module taker) { return queues[std::max(giver, taker) - 1][giver < taker]; }
 
-    std::deque<Done> done[MODULES];
+    Queue<Done> done[MODULES];
     Tokens queues[2][2];
     std::int64_t pending[UNITS] = {};
     Time unit_retired[UNITS] = {-1, -1, -1, -1};
-    bool changed = true, progress = false;
+    // Whether there may be something to do in `advance`: at all, for fetch, and for a module.
+    bool changed = true, fetch_woken = true;
+    bool woken[MODULES] = {};
 };
 
 }  // namespace estimate

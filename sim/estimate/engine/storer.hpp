@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <deque>
+#include <utility>
 
 #include "loader.hpp"
 
@@ -15,9 +15,9 @@ class Storer {
     bool has_room(const Transfer& transfer) const { return !transfer.words || walker.has_room(); }
     Time room_from(const Transfer& transfer) const { return transfer.words ? walker.room_from() : 0; }
 
-    void issue(Time now, std::uint32_t instruction, const Transfer& transfer, std::deque<Done>& done) {
+    void issue(Time now, std::uint32_t instruction, const Transfer& transfer, Queue<Done>& done) {
         if (transfer.words) walker.command(now, transfer.rows);
-        turns.push_back({instruction, now, transfer.words != 0});
+        turns.push({instruction, now, transfer.words != 0});
         if (turns.size() == 1) end_empty(done);
         announce();
     }
@@ -28,7 +28,7 @@ class Storer {
     std::int64_t words() const { return bursts[filling].words_left; }
 
     // `count` words have been written, the last at `last`.
-    void written(std::int64_t count, Time last, std::deque<Done>& done) {
+    void written(std::int64_t count, Time last, Queue<Done>& done) {
         Burst& burst = bursts[filling];
         burst.words_left -= count;
         next_word = last + 1;
@@ -39,7 +39,11 @@ class Storer {
         filling++;
         while (!bursts.empty() && bursts.front().answered) retire(done);
         announce();
+        changed = true;
     }
+
+    // Whether a burst has ended since the last call.
+    bool has_changed() { return std::exchange(changed, false); }
 
     BurstWalker walker;
     Time latency_sum = 0;  // from the announcements of bursts to their responses
@@ -63,16 +67,16 @@ class Storer {
             Time now = std::max(walker.asks_from(), announced_at + 1);
             if (announced >= parameters.bursts_in_flight)
                 now = std::max(now, answers[announced % 64] + 2);
-            bursts.push_back({now + parameters.announce_to_word, now, walker.words(), walker.is_last(), 0});
+            bursts.push({now + parameters.announce_to_word, now, walker.words(), walker.is_last(), 0});
             announced_at = now;
             announced++;
             walker.taken(now);
         }
     }
 
-    void retire(std::deque<Done>& done) {
+    void retire(Queue<Done>& done) {
         const Burst burst = bursts.front();
-        bursts.pop_front();
+        bursts.pop();
         filling--;
         // The burst that takes its place is as many later as can be under way.
         answers[(answered + parameters.bursts_in_flight) % 64] = burst.answered;
@@ -81,27 +85,28 @@ class Storer {
         latency_sum += burst.answered - burst.announced - 1;
         if (!burst.is_last) return;
         ended = std::max(burst.answered + parameters.response_to_done, ended + 1);
-        done.push_back({turns.front().instruction, ended});
-        turns.pop_front();
+        done.push({turns.front().instruction, ended});
+        turns.pop();
         end_empty(done);
     }
 
     // Transfers of nothing end when it is their turn.
-    void end_empty(std::deque<Done>& done) {
+    void end_empty(Queue<Done>& done) {
         while (!turns.empty() && !turns.front().has_data) {
             ended = std::max(turns.front().issued + parameters.response_to_done, ended + 1);
-            done.push_back({turns.front().instruction, ended});
-            turns.pop_front();
+            done.push({turns.front().instruction, ended});
+            turns.pop();
         }
     }
 
     const Parameters& parameters;
-    std::deque<Turn> turns;
-    std::deque<Burst> bursts;  // without a response
+    Queue<Turn> turns;
+    Queue<Burst> bursts;  // without a response
     std::size_t filling = 0;   // of these, those that have all their words
     std::int64_t announced = 0, answered = 0;
     Time announced_at = 0, next_word = 0, response = 0, ended = 0;
     Time answers[64] = {};
+    bool changed = false;
 };
 
 }  // namespace estimate

@@ -2,8 +2,6 @@
 
 #pragma once
 
-#include <deque>
-
 #include "loader.hpp"
 #include "loops.hpp"
 
@@ -38,7 +36,7 @@ class Units {
         for (int bank = 0; bank < 2; bank++)
             if (loops.banks >> bank & 1) gemm_in_bank[bank] = gemm.last;
         if (meets) pause_alu(valid);
-        done_gemm.push_back({instruction, gemm.last + parameters.gemm_latency});
+        done_gemm.push({instruction, gemm.last + parameters.gemm_latency});
     }
 
     void issue_alu(Time now, std::uint32_t instruction, const Loops& loops) {
@@ -60,10 +58,10 @@ class Units {
             const Time until = std::min(gemm.last, alu.last);
             delay_gemm(loops.many_uops ? std::max<Time>(0, until - begin + 1) : 1);
         }
-        done_alu.push_back({instruction, alu.last + parameters.alu_latency + 2});
+        done_alu.push({instruction, alu.last + parameters.alu_latency + 2});
     }
 
-    std::deque<Done> done_gemm, done_alu;
+    Queue<Done> done_gemm, done_alu;
 
   private:
     // What GEMM waits for micro-ops that the ALU reads, when it begins at `begin`.
