@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,34 @@ from onnx import TensorProto, helper, numpy_helper
 Array = npt.NDArray[Any]
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A convolution with a square kernel, padded so that a stride of 1 keeps the size."""
+
+    outputs: int
+    kernel: int
+    stride: int = 1
+    relu: bool = True
+    depthwise: bool = False
+
+
 class QuantizedNetwork:
     """A network that grows at its end, ``value``, with numbers at random.
 
-    ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations.
+    ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations. With ``steady``,
+    weights are scaled so that values stay of the same size from layer to layer, as in a network of
+    many layers they have to.
     """
 
-    def __init__(self, seed: int, form: str, dtype: Any, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        form: str,
+        dtype: Any,
+        shape: tuple[int, int, int],
+        steady: bool = False,
+    ) -> None:
+        self._steady = steady
         self.choose = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         self.form, self.dtype = form, np.dtype(dtype)
@@ -62,7 +84,10 @@ class QuantizedNetwork:
         known = self.form == "qdq" or self.dtype == np.uint8
         unsigned = known and self.choose.random() < 0.3
         signed = self.numbers.integers(-127, 128, (outputs, *shape))
-        scale = self.numbers.uniform(0.002, 0.02, outputs if self.choose.random() < 0.6 else ())
+        # 73 is the standard deviation of the weights in integers.
+        usual = 1 / (73 * np.prod(shape) ** 0.5)
+        low, high = (0.2 * usual, 1.8 * usual) if self._steady else (0.002, 0.02)
+        scale = self.numbers.uniform(low, high, outputs if self.choose.random() < 0.6 else ())
         dtype = np.uint8 if unsigned else np.int8
         zero = np.full(scale.shape, 128 if unsigned else 0, dtype)
         bias = self.numbers.integers(-4000, 4000, outputs).astype(np.int32)
@@ -127,6 +152,12 @@ class QuantizedNetwork:
         attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads, "group": groups}
         self.anchor("Conv", data, relu, **attributes)
         self.shape = (1, outputs, *self.size(kernel, strides, pads))
+
+    def layer(self, layer: Layer) -> None:
+        kernel, strides = (layer.kernel, layer.kernel), (layer.stride, layer.stride)
+        pad = layer.kernel // 2
+        groups = self.shape[1] if layer.depthwise else 1
+        self.convolution(layer.outputs, kernel, strides, (pad, pad, pad, pad), layer.relu, groups)
 
     def size(
         self, kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int]
@@ -195,26 +226,77 @@ def residual_network(
     ``shape`` is that of an image (channels, height, width); ``blocks`` are the channels and
     strides of each. A block with a stride has a 1×1 convolution beside it.
     """
-    network = QuantizedNetwork(1, "qdq", dtype, shape)
-    network.convolution(blocks[0][0], (7, 7), (2, 2), (3, 3, 3, 3), relu=True)
-    network.pooling(3, 2, (1, 1, 1, 1))
+    network = _stem(QuantizedNetwork(1, "qdq", dtype, shape), blocks[0][0])
     for channels, stride in blocks:
-        begin = network.value, network.scale, network.zero, network.deviation, network.shape
-        branch = network.dequantized()
-        if stride > 1:
-            network.convolution(channels, (1, 1), (stride, stride), (0, 0, 0, 0), relu=False)
-            branch = network.dequantized()
-        deviation = network.deviation
-        network.value, network.scale, network.zero, network.deviation, network.shape = begin
-        network.convolution(channels, (3, 3), (stride, stride), (1, 1, 1, 1), relu=True)
-        network.convolution(channels, (3, 3), (1, 1), (1, 1, 1, 1), relu=False)
-        network.add(branch, deviation, relu=True)
-    network.average()
-    network.matrix_product(classes, relu=False)
-    return network
+        first, second = Layer(channels, 3, stride), Layer(channels, 3, relu=False)
+        _residual(network, [first, second], relu=True)
+    return _classifier(network, classes)
 
 
 def resnet18() -> QuantizedNetwork:
     """ResNet-18 on images of 224×224 pixels, activations uint8, weights int8 and uint8."""
     sizes = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
     return residual_network(np.uint8, (3, 224, 224), sizes, 1000)
+
+
+def resnet50() -> QuantizedNetwork:
+    """ResNet-50 on images of 224×224 pixels, in the form with strides in the 3×3 convolutions."""
+    network = _stem(QuantizedNetwork(1, "qdq", np.uint8, (3, 224, 224), steady=True), 64)
+    for channels, blocks, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for stride in (first_stride, *[1] * (blocks - 1)):
+            narrow, middle = Layer(channels, 1), Layer(channels, 3, stride)
+            _residual(network, [narrow, middle, Layer(4 * channels, 1, relu=False)], relu=True)
+    return _classifier(network, 1000)
+
+
+def mobilenet_v2() -> QuantizedNetwork:
+    """MobileNetV2 (Sandler et al., 2018, table 2) on images of 224×224 pixels."""
+    network = QuantizedNetwork(1, "qdq", np.uint8, (3, 224, 224), steady=True)
+    network.layer(Layer(32, 3, 2))
+    # Expansion, channels, blocks, stride of the first of them.
+    rows = (
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    )
+    for expansion, channels, blocks, first_stride in rows:
+        for stride in (first_stride, *[1] * (blocks - 1)):
+            inputs = network.shape[1]
+            wide = expansion * inputs
+            body = [Layer(wide, 1)] if expansion > 1 else []
+            body += [Layer(wide, 3, stride, depthwise=True), Layer(channels, 1, relu=False)]
+            if stride == 1 and channels == inputs:
+                _residual(network, body, relu=False)
+            else:
+                for layer in body:
+                    network.layer(layer)
+    network.layer(Layer(1280, 1))
+    return _classifier(network, 1000)
+
+
+def _stem(network: QuantizedNetwork, channels: int) -> QuantizedNetwork:
+    """The beginning of a ResNet."""
+    network.layer(Layer(channels, 7, 2))
+    network.pooling(3, 2, (1, 1, 1, 1))
+    return network
+
+
+def _residual(network: QuantizedNetwork, body: list[Layer], relu: bool) -> None:
+    """Adds what ``body`` makes to what comes in, after a 1×1 convolution if that has another size
+    or other channels."""
+    begin = network.value, network.scale, network.zero, network.deviation, network.shape
+    branch = network.dequantized()
+    stride = max(layer.stride for layer in body)
+    if stride > 1 or network.shape[1] != body[-1].outputs:
+        network.layer(Layer(body[-1].outputs, 1, stride, relu=False))
+        branch = network.dequantized()
+    deviation = network.deviation
+    network.value, network.scale, network.zero, network.deviation, network.shape = begin
+    for layer in body:
+        network.layer(layer)
+    network.add(branch, deviation, relu=relu)
+
+
+def _classifier(network: QuantizedNetwork, classes: int) -> QuantizedNetwork:
+    network.average()
+    network.matrix_product(classes, relu=False)
+    return network
