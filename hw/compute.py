@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -12,17 +12,16 @@ from .config import Config
 from .datapath.accumulators import Accumulators
 from .datapath.alu import AluContext, AluUnit, alu_operands
 from .datapath.gemm import GemmContext, GemmUnit, gemm_operands
-from .datapath.operation import AluOp
 from .datapath.sequencer import Sequencer
 from .dma.loader import Loader
-from .dma.transfer import Bases, moved_elements, sets_padding_wrongly, transfer
+from .dma.transfer import Bases, moved_elements, transfer
 from .fabric.buffer import ReadPortSignature, geometry
 from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import instruction_layout
+from .fabric.structures import instruction_layout, is_for_load, is_illegal
 
 
 class Unit(enum.Enum, shape=2):
-    """Who executes an instruction inside compute."""
+    """The unit of compute that executes an instruction."""
 
     NONE = 0
     LOADER = 1
@@ -36,18 +35,18 @@ _MEMORIES = (isa.Memory.UOP, isa.Memory.ACC)
 class Compute(wiring.Component):
     """Issues instructions in order to the loader (UOP, ACC), the GEMM unit and the ALU.
 
-    Instructions for the same unit follow one another without a gap; an instruction for another
+    Instructions for the same unit follow one another without a bubble; an instruction for another
     unit waits until everything before it has retired. FINISH waits for the other modules too.
 
-    Timing: that of its parts: `InOrder` issues and retires, `Sequencer` makes micro-ops of loops,
-    `GemmUnit` and `AluUnit` execute them.
+    Timing: that of its parts: `InOrder` issues and retires, `Sequencer` unrolls loops into
+    micro-ops, `GemmUnit` and `AluUnit` execute them.
 
     Ports
     -----
     (all of `ModuleSignature`)
-    others_retired : load and store have retired everything that they were given
-    finished : high for a cycle when FINISH retires
-    multiplies, alu_works : GEMM executes a micro-op that multiplies, the ALU one of its own
+    others_retired : load and store have no instruction that has not retired
+    finished : high for one cycle when FINISH retires
+    multiplies, alu_works : GEMM takes a micro-op that multiplies, the ALU takes a micro-op
     moved : as that of `Loader`
     bases, read : DRAM base addresses, and the memory read port
     inp_read, wgt_read : read ports of the scratchpads that load fills
@@ -101,92 +100,13 @@ class Compute(wiring.Component):
         m.d.comb += [loader.bases.eq(self.bases), loader.hold.eq(0)]
 
         self._connect_micro_ops(m, loader, gemm_sequencer, alu_sequencer)
-        self._connect_tiles(m, gemm)
+        connect(m, gemm.inp, flipped(self.inp_read))
+        connect(m, gemm.wgt, flipped(self.wgt_read))
         self._connect_accumulators(m, loader, gemm, alu)
 
-        # Decode.
-        bits = order.head.entry.bits
-        memory, loops_gemm, loops_alu = (
-            data.View(instruction_layout(config, opcode), bits)
-            for opcode in (isa.Opcode.LOAD, isa.Opcode.GEMM, isa.Opcode.ALU)
-        )
-        is_finish = Signal()
-        loaded: list[int] = [isa.Memory.UOP, isa.Memory.ACC, isa.Memory.ACC_8BIT]
-        if config.pad_value:
-            loaded.append(isa.Padding.COMPUTE)
-        last_operation = isa.AluOp.REQUANTIZE if config.requantize else max(isa.BASE_ALU_OPS)
-        with m.Switch(memory.opcode):
-            with m.Case(isa.Opcode.LOAD):
-                m.d.comb += [
-                    order.unit.eq(Unit.LOADER),
-                    order.unit_ready.eq(loader.command.ready),
-                    order.out_of_range.eq(order.head.out_of_range),
-                    order.illegal.eq(
-                        (memory.reserved != 0)
-                        | Cat(memory.memory != known for known in loaded).all()
-                        | sets_padding_wrongly(config, memory)
-                    ),
-                ]
-            with m.Case(isa.Opcode.GEMM):
-                m.d.comb += [
-                    order.unit.eq(Unit.GEMM),
-                    order.unit_ready.eq(gemm_sequencer.i.ready),
-                    order.illegal.eq(_uncovered_bits(bits, loops_gemm)),
-                ]
-            if config.overwrite:
-                with m.Case(isa.Opcode.MULTIPLY):
-                    m.d.comb += [
-                        order.unit.eq(Unit.GEMM),
-                        order.unit_ready.eq(gemm_sequencer.i.ready),
-                        order.illegal.eq(_uncovered_bits(bits, loops_gemm) | loops_gemm.reset),
-                    ]
-            with m.Case(isa.Opcode.ALU):
-                m.d.comb += [
-                    order.unit.eq(Unit.ALU),
-                    order.unit_ready.eq(alu_sequencer.i.ready),
-                    order.illegal.eq(
-                        _uncovered_bits(bits, loops_alu)
-                        | (loops_alu.alu_opcode > last_operation)
-                        | ((loops_alu.alu_opcode == isa.AluOp.REQUANTIZE) & loops_alu.use_immediate)
-                    ),
-                ]
-            with m.Case(isa.Opcode.FINISH):
-                m.d.comb += [order.unit_ready.eq(1), is_finish.eq(1)]
-            with m.Default():
-                m.d.comb += order.illegal.eq(1)
-
-        # Start. An instruction waits for those of all other units, one that says that it is
-        # independent not for those of the unit beside it.
-        waits = Signal()
-        units = list(Unit.__members__.values())
-        with m.Switch(order.unit):
-            for unit in units:
-                others = [order.pending[other.value] for other in units if other is not unit]
-                with m.Case(unit):
-                    m.d.comb += waits.eq(Cat(*others).any())
-        if config.overlap:
-            for unit, loops in ((Unit.GEMM, loops_gemm), (Unit.ALU, loops_alu)):
-                with m.If((order.unit == unit) & loops.independent):
-                    m.d.comb += waits.eq(
-                        order.pending.bit_select(Unit.LOADER, 1)
-                        | order.pending.bit_select(Unit.NONE, 1)
-                    )
-        m.d.comb += [
-            order.may_start.eq((~is_finish | self.others_retired) & ~waits),
-            loader.command.valid.eq(order.start & (order.unit == Unit.LOADER)),
-            loader.command.payload.eq(transfer(config, order.head)),
-            gemm_sequencer.i.valid.eq(order.start & (order.unit == Unit.GEMM)),
-            gemm_sequencer.i.payload.sources_used.eq(~loops_gemm.reset),
-            gemm_sequencer.i.payload.context.reset.eq(loops_gemm.reset),
-            gemm_sequencer.i.payload.context.overwrite.eq(memory.opcode == isa.Opcode.MULTIPLY),
-            alu_sequencer.i.valid.eq(order.start & (order.unit == Unit.ALU)),
-            alu_sequencer.i.payload.sources_used.eq(~loops_alu.use_immediate),
-            alu_sequencer.i.payload.context.operation.eq(AluOp(loops_alu.alu_opcode)),
-            alu_sequencer.i.payload.context.use_immediate.eq(loops_alu.use_immediate),
-            alu_sequencer.i.payload.context.immediate.eq(loops_alu.immediate),
-        ]
-        _connect_loops(m, gemm_sequencer.i.payload, loops_gemm)
-        _connect_loops(m, alu_sequencer.i.payload, loops_alu)
+        is_finish = self._decode(m, order, loader, gemm_sequencer, alu_sequencer)
+        self._start(m, order, is_finish)
+        self._hand_out(m, order, loader, gemm_sequencer, alu_sequencer)
 
         # Retire.
         finishing = Signal()
@@ -205,13 +125,91 @@ class Compute(wiring.Component):
         ]
         return m
 
+    def _view(self, order: InOrder, opcode: isa.Opcode) -> data.View:
+        """The next instruction, as one with this opcode."""
+        return data.View(instruction_layout(self._config, opcode), order.head.entry.bits)
+
+    def _decode(
+        self, m: Module, order: InOrder, loader: Loader, gemm: Sequencer, alu: Sequencer
+    ) -> Signal:
+        """Tells ``order`` what the next instruction is; gives whether it is FINISH."""
+        config = self._config
+        is_finish = Signal()
+        units = {
+            isa.Opcode.LOAD: (Unit.LOADER, loader.command.ready),
+            isa.Opcode.GEMM: (Unit.GEMM, gemm.i.ready),
+            isa.Opcode.ALU: (Unit.ALU, alu.i.ready),
+            isa.Opcode.FINISH: (Unit.NONE, 1),
+        }
+        if config.overwrite:
+            units[isa.Opcode.MULTIPLY] = units[isa.Opcode.GEMM]
+        with m.Switch(self._view(order, isa.Opcode.FINISH).opcode):
+            for opcode, (unit, ready) in units.items():
+                with m.Case(opcode):
+                    m.d.comb += [
+                        order.unit.eq(unit),
+                        order.unit_ready.eq(ready),
+                        order.illegal.eq(is_illegal(config, opcode, order.head.entry.bits)),
+                    ]
+                    if opcode is isa.Opcode.LOAD:
+                        memory = self._view(order, opcode).memory
+                        m.d.comb += order.out_of_range.eq(order.head.out_of_range)
+                        with m.If(is_for_load(config, memory)):
+                            m.d.comb += order.illegal.eq(1)
+                    if opcode is isa.Opcode.FINISH:
+                        m.d.comb += is_finish.eq(1)
+            with m.Default():
+                m.d.comb += order.illegal.eq(1)
+        return is_finish
+
+    def _start(self, m: Module, order: InOrder, is_finish: Signal) -> None:
+        """An instruction waits for those of all other units; an independent one does not wait for
+        the other of GEMM and ALU."""
+        waits = Signal()
+        units = list(Unit.__members__.values())
+        with m.Switch(order.unit):
+            for unit in units:
+                others = [order.pending[other.value] for other in units if other is not unit]
+                with m.Case(unit):
+                    m.d.comb += waits.eq(Cat(*others).any())
+        if self._config.overlap:
+            for unit, opcode in ((Unit.GEMM, isa.Opcode.GEMM), (Unit.ALU, isa.Opcode.ALU)):
+                with m.If((order.unit == unit) & self._view(order, opcode).independent):
+                    m.d.comb += waits.eq(
+                        order.pending.bit_select(Unit.LOADER, 1)
+                        | order.pending.bit_select(Unit.NONE, 1)
+                    )
+        m.d.comb += order.may_start.eq((~is_finish | self.others_retired) & ~waits)
+
+    def _hand_out(
+        self, m: Module, order: InOrder, loader: Loader, gemm: Sequencer, alu: Sequencer
+    ) -> None:
+        """Hands the next instruction to its unit when it starts."""
+        gemm_fields = self._view(order, isa.Opcode.GEMM)
+        alu_fields = self._view(order, isa.Opcode.ALU)
+        m.d.comb += [
+            loader.command.valid.eq(order.start & (order.unit == Unit.LOADER)),
+            loader.command.payload.eq(transfer(self._config, order.head)),
+            gemm.i.valid.eq(order.start & (order.unit == Unit.GEMM)),
+            gemm.i.payload.sources_used.eq(~gemm_fields.reset),
+            gemm.i.payload.context.reset.eq(gemm_fields.reset),
+            gemm.i.payload.context.overwrite.eq(gemm_fields.opcode == isa.Opcode.MULTIPLY),
+            alu.i.valid.eq(order.start & (order.unit == Unit.ALU)),
+            alu.i.payload.sources_used.eq(~alu_fields.use_immediate),
+            alu.i.payload.context.operation.eq(alu_fields.alu_opcode),
+            alu.i.payload.context.use_immediate.eq(alu_fields.use_immediate),
+            alu.i.payload.context.immediate.eq(alu_fields.immediate),
+        ]
+        _connect_loops(m, gemm.i.payload, gemm_fields)
+        _connect_loops(m, alu.i.payload, alu_fields)
+
     def _connect_micro_ops(
         self, m: Module, loader: Loader, gemm: Sequencer, alu: Sequencer
     ) -> None:
         uops = geometry(self._config, isa.Memory.UOP).scratchpad(read_elements=(1,))
         m.submodules.uops = uops
         connect(m, loader.uop, uops.write)
-        # The ALU goes first: it needs few micro-ops, and each for many vectors.
+        # The ALU has priority: it reads few micro-ops, each for many vectors.
         m.d.comb += [
             uops.read0.enable.eq(gemm.uop_enable | alu.uop_enable),
             uops.read0.index.eq(Mux(alu.uop_enable, alu.uop_index, gemm.uop_index)),
@@ -220,54 +218,19 @@ class Compute(wiring.Component):
             alu.uop_bits.eq(uops.read0.data[0]),
         ]
 
-    def _connect_tiles(self, m: Module, gemm: GemmUnit) -> None:
-        m.d.comb += [
-            self.inp_read.enable.eq(gemm.inp_enable),
-            self.inp_read.index.eq(gemm.inp_index),
-            Value.cast(gemm.inp_data).eq(self.inp_read.data[0]),
-            self.wgt_read.enable.eq(gemm.wgt_enable),
-            self.wgt_read.index.eq(gemm.wgt_index),
-            Value.cast(gemm.wgt_data).eq(self.wgt_read.data[0]),
-        ]
-
     def _connect_accumulators(
         self, m: Module, loader: Loader, gemm: GemmUnit, alu: AluUnit
     ) -> None:
         m.submodules.accumulators = accumulators = Accumulators(self._config)
         connect(m, flipped(self.out_read), accumulators.out_read)
         connect(m, loader.acc, accumulators.load_write)
-        for port, enable, index, data_out in (
-            (
-                accumulators.gemm_read,
-                gemm.acc_read_enable,
-                gemm.acc_read_index,
-                gemm.acc_read_data,
-            ),
-            (accumulators.alu_dst, alu.dst_read_enable, alu.dst_read_index, alu.dst_read_data),
-            (accumulators.alu_src, alu.src_read_enable, alu.src_read_index, alu.src_read_data),
-        ):
-            m.d.comb += [
-                port.enable.eq(enable),
-                port.index.eq(index),
-                Value.cast(data_out).eq(port.data[0]),
-            ]
-        for port, enable, index, data_in in (
-            (
-                accumulators.gemm_write,
-                gemm.acc_write_enable,
-                gemm.acc_write_index,
-                gemm.acc_write_data,
-            ),
-            (accumulators.alu_write, alu.write_enable, alu.write_index, alu.write_data),
-        ):
-            m.d.comb += [
-                port.enable.eq(enable),
-                port.lanes.eq(~0),
-                port.index.eq(index),
-                port.data[0].eq(Value.cast(data_in)),
-            ]
+        connect(m, gemm.acc_read, accumulators.gemm_read)
+        connect(m, gemm.acc_write, accumulators.gemm_write)
+        connect(m, alu.dst_read, accumulators.alu_dst)
+        connect(m, alu.src_read, accumulators.alu_src)
+        connect(m, alu.write, accumulators.alu_write)
         if self._config.overlap:
-            # A unit enters a bank when the other one has left it; GEMM goes first.
+            # A unit enters a bank when the other one has left it; GEMM has priority.
             gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
             m.d.comb += [
                 gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1)),
@@ -276,15 +239,6 @@ class Compute(wiring.Component):
                     | (gemm.i.valid & (gemm_bank == alu_bank))
                 ),
             ]
-
-
-def _uncovered_bits(bits: Value, view: data.View) -> Value:
-    """Whether any bit is set that no field of the instruction covers."""
-    covered = 0
-    for _, item in view.shape():
-        covered |= ((1 << item.width) - 1) << item.offset
-    uncovered = ~covered & ((1 << isa.INSTRUCTION_WIDTH) - 1)
-    return (bits & uncovered) != 0
 
 
 def _connect_loops(m: Module, command: data.View, loops: data.View) -> None:

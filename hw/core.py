@@ -1,6 +1,6 @@
 """The core: the four modules, their instruction queues, and the tokens between them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -32,26 +32,17 @@ class FaultReport(data.Struct):
     index: INDEX_WIDTH
 
 
-_TOKENS = tuple(
-    f"{giver}_to_{taker}"
-    for giver, taker in (
-        ("load", "compute"),
-        ("compute", "load"),
-        ("compute", "store"),
-        ("store", "compute"),
-    )
-)
-
-
 class TokensLeft(data.StructLayout):
-    """Tokens that nobody has taken at the end of a run."""
+    """Tokens that are in the queues at the end of a run."""
 
     def __init__(self) -> None:
-        super().__init__({name: range(isa.TOKEN_LIMIT + 1) for name in _TOKENS})
+        super().__init__(
+            {isa.queue_name(queue): range(isa.TOKEN_LIMIT + 1) for queue in isa.TOKEN_QUEUES}
+        )
 
 
 class InstructionQueue(wiring.Component):
-    """Instructions on their way to one module, counted until the module retires them.
+    """Instructions of one module, counted until the module retires them.
 
     It takes no more while `isa.QUEUE_DEPTH` of them have not retired; ``empty`` says that all
     have.
@@ -82,21 +73,21 @@ class InstructionQueue(wiring.Component):
 
 
 class Core(wiring.Component):
-    """Runs a program: from ``launch`` to ``done``, which comes after every program.
+    """Runs a program: from ``launch`` to ``done``, which ends every run.
 
-    When all modules are done, wait for one another, or have stopped at a fault, and nothing is
-    under way on the bus, the run is over: finished, at the fault of the lowest instruction, or
-    in a deadlock. That is a state of the machine; no clock decides it. Between runs everything
-    but the memories is held in reset.
+    The run is over when all modules are done, wait for one another, or have stopped at a fault,
+    and no access to memory is in flight: finished, at the fault of the lowest instruction, or in a
+    deadlock. A deadlock is detected by the state of the modules, not by a timer. Between runs
+    everything but the memories is held in reset.
 
-    ``stop`` ends a run early: no more bursts are started, those under way are completed, and then
-    the run is over. When the memory answers nothing for ``timeout`` cycles although something is
-    under way, the run is over at a fault, and the core is ``draining`` until the memory has
-    answered after all.
+    ``stop`` ends a run early: no more bursts are started, those in flight are completed, and then
+    the run is over. When the memory does not answer for ``timeout`` cycles although an access is in
+    flight, the run is over at a fault, and the core is ``draining`` until the memory has answered
+    after all.
 
     Timing: fetch starts in the cycle after ``launch``, which is ignored while the core is busy or
-    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``. ``clear`` ends whatever
-    is running, at once and without ``done``.
+    draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``. ``clear`` ends a run at
+    once and without ``done``.
 
     Ports
     -----
@@ -105,16 +96,16 @@ class Core(wiring.Component):
     read, write : the memory
     busy : from the cycle after ``launch`` up to ``done``
     done : for one cycle, the run is over
-    fault : why, or cause 0. With ``stopped``: cause 0, and where the program was at ``stop``: of
-        what had not retired and did not wait for others, the lowest instruction
-    tokens : those that nobody has taken
+    fault : why, or cause 0. With ``stopped``: cause 0, and where the program was at ``stop``: the
+        lowest instruction that had not retired and did not wait for another module
+    tokens : those that have not been taken
     counter_index, counter_value : one of `registers.COUNTERS`, complete when ``counters_ready``,
-        which it is while a program runs too
-    activity : what the modules are at
+        which is high while a program runs too
+    activity : what the modules are doing
     """
 
-    # A module that is about to change its mind has done so within two cycles: a token given in
-    # one cycle shows in the next, and what it wakes is no longer quiet then.
+    # A token given in one cycle shows in the next, and the module that it wakes is not quiet then:
+    # two cycles would suffice.
     _QUIET_CYCLES = 4
 
     def __init__(self, config: Config) -> None:
@@ -146,14 +137,71 @@ class Core(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        config = self._config
         running = Signal()
         machine = Module()
-        # A signal of its own: inverted where it is used, it would be so for each flip-flop.
+        # An inverted signal of its own would cost an inverter per flip-flop.
         held = Signal()
         m.d.comb += held.eq(~running)
         m.submodules.machine = ResetInserter(held)(machine)
+        parts = self._add_modules(machine)
+        self._connect_queues(machine, parts)
 
+        # The end of a run.
+        fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
+        quiet = Signal()
+        m.d.comb += quiet.eq(
+            (fetch.quiet | fetch.waiting)
+            & load.status.quiet
+            & compute.status.quiet
+            & store.status.quiet
+        )
+        quiet_cycles = Signal(range(self._QUIET_CYCLES + 1))
+        started = Signal()
+        with m.If(~running | ~quiet | ~started):
+            m.d.sync += quiet_cycles.eq(0)
+        with m.Elif(quiet_cycles != self._QUIET_CYCLES):
+            m.d.sync += quiet_cycles.eq(quiet_cycles + 1)
+        m.d.sync += started.eq(running)
+        # The tokens that FINISH itself gives are counted a cycle after it retires.
+        finished = Signal()
+        m.d.sync += finished.eq(running & compute.finished)
+
+        # A run that is stopped ends when memory has answered; ``reported`` says that it has ended
+        # without waiting for that.
+        stop, stopping, reported = Signal(), Signal(), Signal()
+        drained, expired = Signal(), Signal()
+        m.d.comb += [
+            stop.eq(self.stop & running & ~stopping),
+            drained.eq(parts.arbiter.idle & store.drained),
+            parts.arbiter.stop.eq(stopping),
+            store.stop.eq(stopping),
+            fetch.start.eq(running & ~started),
+            self.busy.eq(running & ~reported),
+            self.draining.eq(reported),
+            self.stopped.eq(stopping & ~expired),
+            self.done.eq(
+                self.busy
+                & (
+                    expired
+                    | Mux(stopping, drained, finished | (quiet_cycles == self._QUIET_CYCLES))
+                )
+            ),
+        ]
+        with m.If(self.launch & ~running):
+            m.d.sync += running.eq(1)
+        with m.If(stop):
+            m.d.sync += stopping.eq(1)
+        with m.If(self.done | (stopping & drained) | self.clear):
+            m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
+        with m.If(expired & ~self.clear):
+            m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
+        self._watch(m, self.busy & ~drained, expired)
+        self._report_fault(m, parts, finished, stop, expired)
+        self._count(m, parts, running)
+        return m
+
+    def _add_modules(self, machine: Module) -> "_Parts":
+        config = self._config
         machine.submodules.fetch = fetch = Fetch(config)
         machine.submodules.load = load = Load(config)
         machine.submodules.compute = compute = Compute(config)
@@ -180,29 +228,27 @@ class Core(wiring.Component):
             compute.bases.eq(self.bases),
             store.base.eq(self.bases.out),
         ]
+        return _Parts(fetch, load, compute, store, arbiter)
 
-        modules: dict[isa.Module, Any] = {
-            isa.Module.LOAD: load,
-            isa.Module.COMPUTE: compute,
-            isa.Module.STORE: store,
-        }
+    def _connect_queues(self, machine: Module, parts: "_Parts") -> None:
+        """The queues of instructions, and those of tokens."""
         queues = {}
-        for module, component in modules.items():
+        for module, component in parts.modules.items():
             name = module.name.lower()
-            queues[module] = queue = InstructionQueue()
-            machine.submodules[f"{name}_queue"] = queue
-            connect(machine, getattr(fetch, name), queue.i)
-            connect(machine, queue.o, component.insn)
-            machine.d.comb += queue.retire.eq(component.status.retire)
-        machine.d.comb += compute.others_retired.eq(
+            queues[module] = instructions = InstructionQueue()
+            machine.submodules[f"{name}_queue"] = instructions
+            connect(machine, getattr(parts.fetch, name), instructions.i)
+            connect(machine, instructions.o, component.insn)
+            machine.d.comb += instructions.retire.eq(component.status.retire)
+        machine.d.comb += parts.compute.others_retired.eq(
             queues[isa.Module.LOAD].empty & queues[isa.Module.STORE].empty
         )
-        for name in _TOKENS:
-            giver, taker = name.split("_to_")
-            counter = TokenCounter()
-            machine.submodules[name] = counter
-            give = getattr(modules[isa.Module[giver.upper()]], f"to_{taker}")
-            take = getattr(modules[isa.Module[taker.upper()]], f"from_{giver}")
+        for queue in isa.TOKEN_QUEUES:
+            giver, taker = queue
+            name = isa.queue_name(queue)
+            machine.submodules[name] = counter = TokenCounter()
+            give = getattr(parts.modules[giver], f"to_{taker.name.lower()}")
+            take = getattr(parts.modules[taker], f"from_{giver.name.lower()}")
             machine.d.comb += [
                 counter.give.eq(give.give),
                 give.full.eq(counter.full),
@@ -211,60 +257,13 @@ class Core(wiring.Component):
                 self.tokens[name].eq(counter.count),
             ]
 
-        # The end of a run.
-        quiet = Signal()
-        m.d.comb += quiet.eq(
-            (fetch.quiet | fetch.waiting)
-            & load.status.quiet
-            & compute.status.quiet
-            & store.status.quiet
-        )
-        quiet_cycles = Signal(range(self._QUIET_CYCLES + 1))
-        started = Signal()
-        with m.If(~running | ~quiet | ~started):
-            m.d.sync += quiet_cycles.eq(0)
-        with m.Elif(quiet_cycles != self._QUIET_CYCLES):
-            m.d.sync += quiet_cycles.eq(quiet_cycles + 1)
-        m.d.sync += started.eq(running)
-        # The tokens that FINISH itself gives are counted a cycle after it retires.
-        finished = Signal()
-        m.d.sync += finished.eq(running & compute.finished)
-
-        # A run that is stopped ends when memory has answered; ``reported`` says that nobody
-        # waits for that.
-        stop, stopping, reported = Signal(), Signal(), Signal()
-        drained, expired = Signal(), Signal()
-        m.d.comb += [
-            stop.eq(self.stop & running & ~stopping),
-            drained.eq(arbiter.idle & store.drained),
-            arbiter.stop.eq(stopping),
-            store.stop.eq(stopping),
-            fetch.start.eq(running & ~started),
-            self.busy.eq(running & ~reported),
-            self.draining.eq(reported),
-            self.stopped.eq(stopping & ~expired),
-            self.done.eq(
-                self.busy
-                & (
-                    expired
-                    | Mux(stopping, drained, finished | (quiet_cycles == self._QUIET_CYCLES))
-                )
-            ),
-        ]
-        with m.If(self.launch & ~running):
-            m.d.sync += running.eq(1)
-        with m.If(stop):
-            m.d.sync += stopping.eq(1)
-        with m.If(self.done | (stopping & drained) | self.clear):
-            m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
-        with m.If(expired & ~self.clear):
-            m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
-        self._watch(m, self.busy & ~drained, expired)
-
-        # The fault of the lowest instruction; a deadlock only if there is none. What a module
-        # is at when the run ends early counts like a fault.
+    def _report_fault(
+        self, m: Module, parts: "_Parts", finished: Signal, stop: Signal, expired: Signal
+    ) -> None:
+        """The fault of the lowest instruction; a deadlock only if there is none. When the run ends
+        early, an instruction that a module is executing counts like a fault."""
         reports = []
-        for module, component in modules.items():
+        for module, component in parts.modules.items():
             status, fault = component.status, component.fault
             early = Mux(stop, status.executing, status.accessing)
             reports.append(
@@ -283,6 +282,7 @@ class Core(wiring.Component):
                     module,
                 )
             )
+        fetch = parts.fetch
         fault = fetch.fault
         reports.append(
             (
@@ -294,7 +294,7 @@ class Core(wiring.Component):
         )
         blocked = [
             (status.waiting, status.index, isa.Cause.DEADLOCK, module)
-            for module, status in ((module, item.status) for module, item in modules.items())
+            for module, status in ((module, item.status) for module, item in parts.modules.items())
         ]
         lowest = _lowest(m, "fault", reports)
         deadlock = _lowest(m, "deadlock", blocked)
@@ -306,6 +306,9 @@ class Core(wiring.Component):
         with m.Elif(expired | ~finished):
             m.d.comb += self.fault.eq(Mux(lowest.cause != 0, lowest, deadlock))
 
+    def _count(self, m: Module, parts: "_Parts", running: Signal) -> None:
+        """Activity and counters."""
+        fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
         for name, component in (
             ("fetch", fetch),
             ("load", load),
@@ -325,10 +328,10 @@ class Core(wiring.Component):
             self.counter_value.eq(counters.value),
             self.counters_ready.eq(running | counters.settled),
         ]
-        return m
 
     def _watch(self, m: Module, awaited: Value, expired: Signal) -> None:
-        """Sets ``expired`` when nothing has moved on the bus for too long while ``awaited``."""
+        """Sets ``expired`` when the bus has been silent for too long while an answer is
+        ``awaited``."""
         silence = Signal(TIMEOUT_WIDTH)
         streams = (
             self.read.request,
@@ -340,6 +343,23 @@ class Core(wiring.Component):
         moves = Cat(item.valid & item.ready for item in streams).any()
         m.d.sync += silence.eq(Mux(awaited & ~moves, silence + 1, 0))
         m.d.comb += expired.eq(awaited & (self.timeout != 0) & (silence == self.timeout))
+
+
+class _Parts(NamedTuple):
+    fetch: Fetch
+    load: Load
+    compute: Compute
+    store: Store
+    arbiter: ReadArbiter
+
+    @property
+    def modules(self) -> dict[isa.Module, Any]:
+        """Those that execute instructions."""
+        return {
+            isa.Module.LOAD: self.load,
+            isa.Module.COMPUTE: self.compute,
+            isa.Module.STORE: self.store,
+        }
 
 
 def _lowest(m: Module, name: str, candidates: list[tuple[Any, Any, Any, isa.Module]]) -> data.View:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -11,7 +11,14 @@ from .bus.axi import BurstRequest, ReadSignature
 from .config import Config
 from .fabric.activity import FetchActivity
 from .fabric.stream import Queue
-from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, FaultPort, QueueEntry, instruction_layout
+from .fabric.structures import (
+    ADDRESS_WIDTH,
+    INDEX_WIDTH,
+    FaultPort,
+    QueueEntry,
+    instruction_layout,
+    is_for_load,
+)
 from .timing import FETCH_BURST_BYTES
 
 
@@ -19,9 +26,9 @@ class Fetch(wiring.Component):
     """Reads instructions in bursts of up to 16, and as many again ahead, in stream order.
 
     A burst is asked for when there is room for all of it, so that its beats never wait. An
-    instruction that cannot be handed over because its queue is full holds up all that follow.
+    instruction that cannot be handed over because its queue is full stalls all that follow.
     What is wrong with the program, or with reading it, counts when that instruction is reached:
-    then fetch stops, hands over nothing more, and lets the beats under way come.
+    then fetch stops, hands over nothing more, and lets the beats in flight come.
 
     Timing: the first request is made in the third cycle after ``start``. An instruction is
     handed over in the cycle after its last beat came, at the earliest, and one in every cycle as
@@ -36,11 +43,11 @@ class Fetch(wiring.Component):
     load, compute, store : the queues of the modules
     fault : ``bad_stream`` (also for an empty program, or an address that is not a multiple of
         16, at index 0) or ``bus_error``
-    waiting : an instruction waits for room in its queue, and nothing is under way
-    quiet : not started, all handed over, or stopped by a fault; nothing is under way
-    accessing : accesses to memory are under way
+    waiting : an instruction waits for room in its queue, and no read is in flight
+    quiet : not started, all handed over, or stopped by a fault; no read is in flight
+    accessing : reads are in flight
     index : of the next instruction to be handed over
-    activity : what it is at
+    activity : of `FetchActivity`
     """
 
     def __init__(self, config: Config) -> None:
@@ -69,47 +76,18 @@ class Fetch(wiring.Component):
         bus_bytes = self._config.bus_bytes
         # The buffer holds words of one instruction, or of a beat if it has several.
         word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
-        per_word = word_bytes // isa.INSTRUCTION_BYTES
-        per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
         m.submodules.buffer = buffer = Queue(word, words)
 
-        active = Signal()
+        active, ask, freed = Signal(), Signal(), Signal()
         bad_start = (self.insn_count == 0) | (self.insn_addr[:4] != 0)
-
-        # Plan the bursts: up to the end of each chunk of memory, or of the program.
-        shift = (per_word - 1).bit_length()
-        log_burst = (per_burst - 1).bit_length()
-        place = self.insn_addr >> 4  # in instructions
-        last_place = Signal(ADDRESS_WIDTH - 4)
-        chunk = Signal(ADDRESS_WIDTH - 4 - log_burst)
-        slot, last_slot = Signal(range(per_burst)), Signal(range(per_burst))
-        plan = Signal(data.StructLayout({"address": ADDRESS_WIDTH, "words": range(words + 1)}))
-        planning, planned, last_chunk, ask = Signal(), Signal(), Signal(), Signal()
-        m.d.comb += [
-            last_chunk.eq(chunk == last_place >> log_burst),
-            last_slot.eq(Mux(last_chunk, last_place, per_burst - 1)),
-        ]
-        with m.If(ask):
-            m.d.sync += planned.eq(0)
-        with m.If(planning & (~planned | ask)):
-            m.d.sync += [
-                planned.eq(1),
-                plan.address.eq(
-                    (chunk << (FETCH_BURST_BYTES - 1).bit_length())
-                    | ((slot >> shift) << (word_bytes - 1).bit_length())
-                ),
-                plan.words.eq((last_slot >> shift) - (slot >> shift) + 1),
-                chunk.eq(chunk + 1),
-                slot.eq(0),
-                planning.eq(~last_chunk),
-            ]
+        planned, plan = self._plan(m, word_bytes, words, bad_start, ask)
 
         # Ask. Words asked for and not yet handed over are never more than the buffer holds.
         reserved = Signal(range(words + 1))
         request = Signal(BurstRequest)
-        asking, freed = Signal(), Signal()
+        asking = Signal()
         m.d.comb += [
             ask.eq(
                 active
@@ -130,17 +108,73 @@ class Fetch(wiring.Component):
             ]
         m.d.sync += reserved.eq(reserved + Mux(ask, plan.words, 0) - freed)
 
-        # Receive.
+        in_flight = self._receive(m, buffer, words)
+        good, taken = self._hand_over(m, buffer, active, freed, bad_start)
+        still = (in_flight == 0) & ~asking
+        m.d.comb += [
+            self.quiet.eq(~active & still),
+            self.waiting.eq(good & ~taken & still),
+            self.accessing.eq(~still),
+            self.activity.index.eq(self.index),
+            self.activity.hands_over.eq(taken),
+            self.activity.blocked.eq(good & ~taken),
+            self.activity.starved.eq(active & ~buffer.o.valid),
+        ]
+        return m
+
+    def _plan(
+        self, m: Module, word_bytes: int, words: int, bad_start: Value, ask: Signal
+    ) -> tuple[Signal, Any]:
+        """The next burst, and whether it is planned: up to the end of each chunk of memory, or of
+        the program."""
+        shift = (word_bytes // isa.INSTRUCTION_BYTES - 1).bit_length()
+        per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
+        log_burst = (per_burst - 1).bit_length()
+        place = self.insn_addr >> 4  # in instructions
+        last_place = Signal(ADDRESS_WIDTH - 4)
+        chunk = Signal(ADDRESS_WIDTH - 4 - log_burst)
+        slot, last_slot = Signal(range(per_burst)), Signal(range(per_burst))
+        plan = Signal(data.StructLayout({"address": ADDRESS_WIDTH, "words": range(words + 1)}))
+        planning, planned, last_chunk = Signal(), Signal(), Signal()
+        m.d.comb += [
+            last_chunk.eq(chunk == last_place >> log_burst),
+            last_slot.eq(Mux(last_chunk, last_place, per_burst - 1)),
+        ]
+        with m.If(ask):
+            m.d.sync += planned.eq(0)
+        with m.If(planning & (~planned | ask)):
+            m.d.sync += [
+                planned.eq(1),
+                plan.address.eq(
+                    (chunk << (FETCH_BURST_BYTES - 1).bit_length())
+                    | ((slot >> shift) << (word_bytes - 1).bit_length())
+                ),
+                plan.words.eq((last_slot >> shift) - (slot >> shift) + 1),
+                chunk.eq(chunk + 1),
+                slot.eq(0),
+                planning.eq(~last_chunk),
+            ]
+        with m.If(self.start):
+            m.d.sync += [
+                planning.eq(~bad_start),
+                chunk.eq(place >> log_burst),
+                slot.eq(place),
+                last_place.eq(place + self.insn_count - 1),
+            ]
+        return planned, plan
+
+    def _receive(self, m: Module, buffer: Queue, words: int) -> Signal:
+        """Fills the buffer; gives how many bursts are in flight."""
         beat = self.read.beat
         m.d.comb += beat.ready.eq(1)
-        if bus_bytes == word_bytes:
+        if len(buffer.i.payload.bits) == len(beat.payload.data):
             m.d.comb += [
                 buffer.i.valid.eq(beat.valid),
                 buffer.i.payload.bits.eq(beat.payload.data),
                 buffer.i.payload.error.eq(beat.payload.error),
             ]
         else:
-            half = Signal(8 * bus_bytes)
+            half = Signal.like(beat.payload.data)
             half_held, half_error = Signal(), Signal()
             m.d.comb += [
                 buffer.i.valid.eq(beat.valid & half_held),
@@ -153,15 +187,20 @@ class Fetch(wiring.Component):
                     half_error.eq(beat.payload.error),
                     half_held.eq(~half_held),
                 ]
-        under_way = Signal(range(2 * words + 1))
-        m.d.sync += under_way.eq(
-            under_way
+        in_flight = Signal(range(2 * words + 1))
+        m.d.sync += in_flight.eq(
+            in_flight
             + (self.read.request.valid & self.read.request.ready)
             - (beat.valid & beat.payload.last)
         )
+        return in_flight
 
-        # Hand over.
-        index, last_index = Signal(INDEX_WIDTH), Signal(INDEX_WIDTH)
+    def _hand_over(
+        self, m: Module, buffer: Queue, active: Signal, freed: Signal, bad_start: Value
+    ) -> tuple[Signal, Signal]:
+        """Whether there is an instruction with nothing wrong, and whether its module takes it."""
+        per_word = len(buffer.o.payload.bits) // isa.INSTRUCTION_WIDTH
+        index, last_index = self.index, Signal(INDEX_WIDTH)
         part = Signal(range(per_word))
         entry = Signal(QueueEntry)
         m.d.comb += [
@@ -175,13 +214,10 @@ class Fetch(wiring.Component):
             misplaced.eq(is_last != (fields.opcode == isa.Opcode.FINISH)),
             good.eq(active & buffer.o.valid & ~buffer.o.payload.error & ~misplaced),
         ]
-        to_load = [fields.memory == isa.Memory.INP, fields.memory == isa.Memory.WGT]
-        if self._config.pad_value:
-            to_load.append(fields.memory == isa.Padding.LOAD)
         with m.If(fields.opcode == isa.Opcode.STORE):
             target = self.store
             m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
-        with m.Elif((fields.opcode == isa.Opcode.LOAD) & Cat(to_load).any()):
+        with m.Elif((fields.opcode == isa.Opcode.LOAD) & is_for_load(self._config, fields.memory)):
             target = self.load
             m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
         with m.Else():
@@ -210,30 +246,14 @@ class Fetch(wiring.Component):
                     )
                 ),
             ]
-
         with m.If(self.start):
             m.d.sync += [
                 active.eq(~bad_start),
-                planning.eq(~bad_start),
-                chunk.eq(place >> log_burst),
-                slot.eq(place),
-                last_place.eq(place + self.insn_count - 1),
-                part.eq(place),
+                part.eq(self.insn_addr >> 4),
                 index.eq(0),
                 last_index.eq(self.insn_count - 1),
                 self.fault.valid.eq(bad_start),
                 self.fault.index.eq(0),
                 self.fault.cause.eq(isa.Cause.BAD_STREAM),
             ]
-        still = (under_way == 0) & ~asking
-        m.d.comb += [
-            self.quiet.eq(~active & still),
-            self.waiting.eq(good & ~taken & still),
-            self.accessing.eq(~still),
-            self.index.eq(index),
-            self.activity.index.eq(index),
-            self.activity.hands_over.eq(taken),
-            self.activity.blocked.eq(good & ~taken),
-            self.activity.starved.eq(active & ~buffer.o.valid),
-        ]
-        return m
+        return good, taken

@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from .config import Config
+from functools import cache, lru_cache
+from typing import ClassVar, NamedTuple, Protocol
 
 INSTRUCTION_WIDTH = 128
 INSTRUCTION_BYTES = INSTRUCTION_WIDTH // 8
@@ -81,7 +78,7 @@ class AluOp(IntEnum):
     REQUANTIZE = 5
 
 
-BASE_ALU_OPS = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR, AluOp.MUL)
+BASE_ALU_OPS = tuple(operation for operation in AluOp if operation is not AluOp.REQUANTIZE)
 # Accumulator elements that hold the parameters of a requantization, one after the other: the
 # bias; bits 31..0 of the scale, an unsigned number of SCALE_WIDTH bits of which SCALE_FRACTION are
 # a fraction; its upper bits; zero point, low and high bound, int8 from bit 0 up, and at bit
@@ -95,13 +92,36 @@ WIDE_BIT = 24
 
 
 class Module(IntEnum):
-    """The modules that instructions are handed to, in the order of their neighbourhood, and
-    fetch, which hands them out."""
+    """The modules that execute instructions, and fetch, which hands them out."""
 
     LOAD = 0
     COMPUTE = 1
     STORE = 2
     FETCH = 3
+
+
+# Tokens that the first module, the giver, has given to the second and that are not taken yet.
+TokenQueue = tuple[Module, Module]
+
+TOKEN_QUEUES: tuple[TokenQueue, ...] = (
+    (Module.LOAD, Module.COMPUTE),
+    (Module.COMPUTE, Module.LOAD),
+    (Module.COMPUTE, Module.STORE),
+    (Module.STORE, Module.COMPUTE),
+)
+
+
+def queue_name(queue: TokenQueue) -> str:
+    """As in ``load_to_compute``."""
+    giver, taker = queue
+    return f"{giver.name}_to_{taker.name}".lower()
+
+
+@cache
+def neighbours(module: Module) -> Mapping[str, Module]:
+    """The modules that ``module`` exchanges tokens with, by the side that its flags name."""
+    takers = [taker for giver, taker in TOKEN_QUEUES if giver is module]
+    return {"prev" if taker < module else "next": taker for taker in takers}
 
 
 class Cause(IntEnum):
@@ -158,11 +178,9 @@ _MEMORY = (
     ("x_pad_0", PAD_WIDTH),
     ("x_pad_1", PAD_WIDTH),
 )
+_PADS = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
 # Of a LOAD that sets a padding value, what must be zero besides the reserved bits.
-UNUSED_BY_SET_PADDING = (
-    *("sram_base", "y_size", "x_size", "x_stride"),
-    *("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
-)
+UNUSED_BY_SET_PADDING = ("sram_base", "y_size", "x_size", "x_stride", *_PADS)
 _SIGNED = frozenset({"immediate"})
 _OPCODE_MASK = 7
 
@@ -410,9 +428,14 @@ class InstructionSet:
         self._paddings = frozenset(Padding) if "pad_value" in extensions else frozenset()
         self.layouts = _layouts(index_widths, extensions)
         self.uop_layout = _uop_layout(index_widths)
-        self._covered = {
-            opcode: sum((1 << item.width) - 1 << item.offset for item in layout.values())
+        # The bits that no field of an instruction covers, which are 0 in a legal one. Extensions
+        # take their flags from these bits, so a machine without the extension must refuse them.
+        # FINISH has no fields beyond its head and never gets any: its rest is ignored.
+        self.uncovered: dict[int, int] = {
+            opcode: ~sum((1 << item.width) - 1 << item.offset for item in layout.values())
+            & (1 << INSTRUCTION_WIDTH) - 1
             for opcode, layout in self.layouts.items()
+            if opcode is not Opcode.FINISH
         }
 
     def encode(self, instruction: Instruction) -> int:
@@ -448,15 +471,8 @@ class InstructionSet:
         return _CLASSES[Opcode(number)](**values)
 
     def unused_bits(self, bits: int) -> int:
-        """Those of ``bits`` that no field of the instruction covers; 0 in a legal one.
-
-        Extensions take their flags from these bits, so a machine without the extension must
-        refuse them. FINISH has no fields beyond its head and never gets any: its rest is ignored.
-        """
-        number = bits & _OPCODE_MASK
-        if number not in self.layouts or number == Opcode.FINISH:
-            return 0
-        return bits & ~self._covered[Opcode(number)]
+        """Those of ``bits`` that are set and that no field of the instruction covers."""
+        return bits & self.uncovered.get(bits & _OPCODE_MASK, 0)
 
     def problem(self, bits: int) -> str | None:
         """Why the machine refuses 128 bits as an instruction; None if it does not.
@@ -479,24 +495,107 @@ class InstructionSet:
         return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
 
 
+class Parameters(Protocol):
+    """What the instruction set depends on in a `Config`, and the depths of its scratchpads."""
+
+    @property
+    def extensions(self) -> frozenset[str]: ...
+
+
 @lru_cache(maxsize=64)
-def instruction_set(config: Config) -> InstructionSet:
-    """The instruction set of ``config``."""
+def instruction_set(config: Parameters) -> InstructionSet:
+    """The instruction set of a `Config`."""
     return InstructionSet(
         {name: getattr(config, name).index_width for name in ("uop", "inp", "wgt", "acc")},
         config.extensions,
     )
 
 
+# The memories that load fills; all others that can be loaded are compute's.
+LOADED_BY_LOAD = (Memory.INP, Memory.WGT)
+_LOADED = (*LOADED_BY_LOAD, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
+
+
 def module_of(instruction: Instruction) -> Module:
     """The module to which fetch hands an instruction; what is illegal goes to compute."""
-    if isinstance(instruction, Load) and instruction.memory in (Memory.INP, Memory.WGT):
-        return Module.LOAD
-    if isinstance(instruction, SetPadding) and instruction.memory == Padding.LOAD:
-        return Module.LOAD
-    if isinstance(instruction, Store):
-        return Module.STORE
+    match instruction:
+        case Store():
+            return Module.STORE
+        case Load() if instruction.memory in LOADED_BY_LOAD:
+            return Module.LOAD
+        case SetPadding() if instruction.memory == Padding.LOAD:
+            return Module.LOAD
     return Module.COMPUTE
+
+
+class Rule(NamedTuple):
+    """A legal instruction has one of ``values`` in each of ``fields``.
+
+    ``when`` names another field and some of its values: the rule is for instructions that have
+    one of those. ``reason`` says of an illegal instruction what is wrong, given the ``field`` and
+    its ``value``.
+    """
+
+    fields: tuple[str, ...]
+    values: tuple[int, ...]
+    reason: str
+    when: tuple[str, tuple[int, ...]] | None = None
+
+    def problem(self, instruction: Instruction) -> str | None:
+        """The reason if ``instruction`` breaks the rule."""
+        if self.when is not None and getattr(instruction, self.when[0]) not in self.when[1]:
+            return None
+        for field in self.fields:
+            value = getattr(instruction, field)
+            if value not in self.values:
+                return self.reason.format(field=field, value=value)
+        return None
+
+
+@lru_cache(maxsize=256)
+def rules(opcode: Opcode, extensions: frozenset[str]) -> tuple[Rule, ...]:
+    """What makes an instruction legal, apart from its token flags and bits outside its fields.
+
+    The modules refuse what breaks one of these rules, as `illegal_reason` does.
+    """
+    reserved = Rule(("reserved",), (0,), "reserved bits are {value:#x}, not zero")
+    match opcode:
+        case Opcode.LOAD:
+            paddings = tuple(Padding) if "pad_value" in extensions else ()
+            return (
+                reserved,
+                Rule(("memory",), (*_LOADED, *paddings), "memory {value} cannot be loaded"),
+                Rule(
+                    UNUSED_BY_SET_PADDING,
+                    (0,),
+                    "{field} is not zero in a LOAD that sets a padding value",
+                    when=("memory", paddings),
+                ),
+            )
+        case Opcode.STORE:
+            return (
+                reserved,
+                Rule(("memory",), (Memory.OUT,), "memory {value} cannot be stored"),
+                Rule(_PADS, (0,), "a store cannot have padding"),
+            )
+        case Opcode.MULTIPLY:
+            return (Rule(("reset",), (0,), "MULTIPLY has no reset"),)
+        case Opcode.ALU:
+            extended = (AluOp.REQUANTIZE,) if "requantize" in extensions else ()
+            return (
+                Rule(
+                    ("alu_opcode",),
+                    (*BASE_ALU_OPS, *extended),
+                    "ALU opcode {value} is not in the instruction set",
+                ),
+                Rule(
+                    ("use_immediate",),
+                    (0,),
+                    "REQUANTIZE has no immediate",
+                    when=("alu_opcode", extended),
+                ),
+            )
+    return ()
 
 
 def illegal_reason(
@@ -507,39 +606,14 @@ def illegal_reason(
     Of the instruction alone: `InstructionSet.problem` also knows of bits outside its fields.
     """
     module = module_of(instruction)
-    if module is Module.LOAD and (instruction.pop_prev or instruction.push_prev):
-        return "load has no previous neighbour to exchange tokens with"
-    if module is Module.STORE and (instruction.pop_next or instruction.push_next):
-        return "store has no next neighbour to exchange tokens with"
-    match instruction:
-        case Unknown():
-            return f"opcode {instruction.number} is not in the instruction set"
-        case Load() | Store() | SetPadding() if instruction.reserved:
-            return f"reserved bits are {instruction.reserved:#x}, not zero"
-        case SetPadding():
-            for name in UNUSED_BY_SET_PADDING:
-                if getattr(instruction, name):
-                    return f"{name} is not zero in a LOAD that sets a padding value"
-        case Load() if instruction.memory not in (
-            Memory.UOP,
-            Memory.WGT,
-            Memory.INP,
-            Memory.ACC,
-            Memory.ACC_8BIT,
-        ):
-            return f"memory {instruction.memory} cannot be loaded"
-        case Store() if instruction.memory != Memory.OUT:
-            return f"memory {instruction.memory} cannot be stored"
-        case Store() if (
-            instruction.y_pad_0 or instruction.y_pad_1 or instruction.x_pad_0 or instruction.x_pad_1
-        ):
-            return "a store cannot have padding"
-        case Multiply() if instruction.reset:
-            return "MULTIPLY has no reset"
-        case Alu() if instruction.alu_opcode not in BASE_ALU_OPS and not (
-            instruction.alu_opcode == AluOp.REQUANTIZE and "requantize" in extensions
-        ):
-            return f"ALU opcode {instruction.alu_opcode} is not in the instruction set"
-        case Alu() if instruction.alu_opcode == AluOp.REQUANTIZE and instruction.use_immediate:
-            return "REQUANTIZE has no immediate"
+    sides = neighbours(module)
+    if "prev" not in sides and (instruction.pop_prev or instruction.push_prev):
+        return f"{module.name.lower()} has no previous neighbour to exchange tokens with"
+    if "next" not in sides and (instruction.pop_next or instruction.push_next):
+        return f"{module.name.lower()} has no next neighbour to exchange tokens with"
+    if isinstance(instruction, Unknown):
+        return f"opcode {instruction.number} is not in the instruction set"
+    for rule in rules(instruction.opcode, extensions):
+        if reason := rule.problem(instruction):
+            return reason
     return None

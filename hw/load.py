@@ -3,25 +3,24 @@
 from typing import Any
 
 from amaranth.hdl import Module
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import ReadSignature
 from .config import Config
 from .dma.loader import Loader
-from .dma.transfer import Bases, moved_elements, sets_padding_wrongly, transfer
+from .dma.transfer import Bases, moved_elements
 from .fabric.buffer import geometry
 from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import instruction_layout
 
-_MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
+_MEMORIES = isa.LOADED_BY_LOAD
 
 
 class Load(wiring.Component):
-    """Executes LOADs of INP and WGT, with their padding value; its one neighbour is compute.
+    """Executes LOADs of INP and WGT, and sets their padding value; exchanges tokens with compute.
 
-    Timing: bursts of an instruction are asked for while the data of earlier ones arrive; it gives
+    Timing: bursts of an instruction are requested while the data of earlier ones arrive; it gives
     its tokens two cycles after its last element has been written.
 
     Ports
@@ -56,20 +55,7 @@ class Load(wiring.Component):
         connect(m, loader.inp, flipped(self.inp))
         connect(m, loader.wgt, flipped(self.wgt))
 
-        # Fetch hands nothing but LOADs to this module, of what is its own.
-        fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), order.head.entry.bits)
-        m.d.comb += [
-            order.illegal.eq((fields.reserved != 0) | sets_padding_wrongly(self._config, fields)),
-            order.out_of_range.eq(order.head.out_of_range),
-            order.unit.eq(1),
-            order.unit_ready.eq(loader.command.ready),
-            order.may_start.eq(1),
-            loader.command.valid.eq(order.start),
-            loader.command.payload.eq(transfer(self._config, order.head)),
-            loader.bases.eq(self.bases),
-            order.done.eq(loader.done),
-            order.error.eq(loader.error),
-            order.drained.eq(loader.idle),
-            self.moved.eq(loader.moved),
-        ]
+        # Fetch hands only LOADs to this module.
+        order.connect_unit(m, loader, isa.Opcode.LOAD)
+        m.d.comb += [loader.bases.eq(self.bases), self.moved.eq(loader.moved)]
         return m

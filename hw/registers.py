@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
+from . import isa
 from .config import Config
 
 WORD_BYTES = 4
@@ -75,11 +76,10 @@ _UNITS = {
     "alu": "the ALU",
     "compute_load": "what loads micro-ops and accumulators in compute",
 }
-_WAITS = (
-    ("load", "compute"),
-    ("compute", "load"),
-    ("compute", "store"),
-    ("store", "compute"),
+_WAITS = tuple(
+    (module.name.lower(), neighbour.name.lower())
+    for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+    for neighbour in isa.neighbours(module).values()
 )
 _KINDS = {
     "load": "LOADs of INP and WGT",
@@ -154,7 +154,6 @@ COUNTERS_OFFSET = 0x200
 COUNTERS_END = COUNTERS_OFFSET + 2 * WORD_BYTES * len(COUNTERS)
 
 _BASES = ("UOP", "INP", "WGT", "ACC", "OUT")
-_TOKENS = ("LOAD_TO_COMPUTE", "COMPUTE_TO_LOAD", "COMPUTE_TO_STORE", "STORE_TO_COMPUTE")
 
 _TABLE = (
     Register("IDENTITY", 0x000, Access.READ, "the letters VTA0, the first one lowest"),
@@ -257,12 +256,12 @@ _TABLE = (
     Register("FAULT_INSN", 0x184, Access.READ, "index of the faulty instruction in the stream"),
     *(
         Register(
-            f"TOKENS_{name}",
+            f"TOKENS_{isa.queue_name(queue).upper()}",
             0x188 + WORD_BYTES * number,
             Access.READ,
             "tokens that nobody had taken at the end of the latest run",
         )
-        for number, name in enumerate(_TOKENS)
+        for number, queue in enumerate(isa.TOKEN_QUEUES)
     ),
     Register("CYCLES", 0x1A0, Access.READ, "from the launch to the end of the run", width=64),
     *(

@@ -14,9 +14,9 @@ from .core import Core
 from .fabric.activity import Activity
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
-# Bits of a base address that are used, so that no sum of a base and an offset can wrap.
+# Bits of a base address that are used, so that base plus offset cannot wrap.
 _BASE_WIDTH = 47
-# What AXI calls a burst of consecutive addresses, and memory that may be merged and buffered.
+# AXI burst type INCR, and the attributes of memory that is bufferable and modifiable.
 _INCREMENTING = 0b01
 _BUFFERABLE = 0b0011
 
@@ -26,8 +26,8 @@ class Top(wiring.Component):
 
     A driver writes the program's address and length and the base addresses, writes
     CONTROL.launch, and waits for the interrupt line or for STATUS.done. Registers of the program
-    may not change while it runs. Every program comes to an end by itself, but for one that
-    computes for longer than anyone would wait: CONTROL.reset stops that.
+    may not change while it runs. Every program ends by itself; CONTROL.reset stops one that
+    computes for too long.
 
     Timing: the run starts in the cycle after the launch shows at the register file; CYCLES
     counts from then to the end of the run.
@@ -37,10 +37,9 @@ class Top(wiring.Component):
     m_axi : AXI4 master; one ID, bursts of the full width of the bus
     s_axil : AXI4-Lite slave with the registers of `amaranth_vta.hw.registers`
     irq : high while the run is done and the interrupt enabled
-    rst : synchronous reset. It is a port like others, and the clock domain has none: between
-        runs the core is held in reset anyway, so that all but a few registers can do without a
-        second one.
-    activity : only if ``watched``: what the modules are at, for simulation
+    rst : synchronous reset. It is an ordinary port, and the clock domain has no reset: between runs
+        the core is held in reset anyway, so that most registers need no second one.
+    activity : only if ``watched``: what the modules are doing, for simulation
     """
 
     def __init__(self, config: Config, watched: bool = False) -> None:
@@ -66,7 +65,7 @@ class Top(wiring.Component):
         if self._watched:
             connect(m, core.activity, flipped(self.activity))
 
-        control, status = REGISTERS["CONTROL"], REGISTERS["STATUS"]
+        control = REGISTERS["CONTROL"]
         asked, launch, reset = Signal(), Signal(), Signal()
         m.d.comb += [
             asked.eq(registers.control[control.part("launch").offset]),
@@ -110,40 +109,50 @@ class Top(wiring.Component):
                 tokens.eq(0),
                 cycles.eq(0),
             ]
+        status_bits = {
+            "busy": core.busy,
+            "done": done,
+            "fault": fault.cause != 0,
+            "stopped": stopped,
+            "draining": core.draining,
+            "refused": refused,
+        }
+        self._show(m, registers, status_bits, fault, tokens)
+        m.d.comb += [
+            registers.cycles.eq(cycles),
+            core.counter_index.eq(registers.counter_index),
+            registers.counter_value.eq(core.counter_value),
+            registers.counters_ready.eq(core.counters_ready),
+        ]
+        return m
 
-        fault_bits = REGISTERS["FAULT"]
+    def _show(
+        self,
+        m: Module,
+        registers: RegisterFile,
+        status_bits: dict[str, Any],
+        fault: Any,
+        tokens: Any,
+    ) -> None:
+        """The state of the run in the registers, and the interrupt line."""
+        fault_bits, status = REGISTERS["FAULT"], REGISTERS["STATUS"]
         enabled = {
             part.name: registers.interrupt_enable[part.offset]
             for part in REGISTERS["INTERRUPT_ENABLE"].bits
         }
-        for part, value in (
-            ("busy", core.busy),
-            ("done", done),
-            ("fault", fault.cause != 0),
-            ("stopped", stopped),
-            ("draining", core.draining),
-            ("refused", refused),
-        ):
+        for part, value in status_bits.items():
             m.d.comb += registers.status[status.part(part).offset].eq(value)
+        failed = status_bits["fault"] | status_bits["stopped"]
         m.d.comb += [
             registers.fault.eq(
                 (fault.cause << fault_bits.part("cause").offset)
                 | (fault.module << fault_bits.part("module").offset)
             ),
             registers.fault_insn.eq(fault.index),
-            registers.cycles.eq(cycles),
-            self.irq.eq(
-                (done & enabled["done"]) | (((fault.cause != 0) | stopped) & enabled["fault"])
-            ),
-        ]
-        m.d.comb += [
-            core.counter_index.eq(registers.counter_index),
-            registers.counter_value.eq(core.counter_value),
-            registers.counters_ready.eq(core.counters_ready),
+            self.irq.eq((status_bits["done"] & enabled["done"]) | (failed & enabled["fault"])),
         ]
         for name, _ in tokens.shape():
             m.d.comb += getattr(registers, f"tokens_{name}").eq(tokens[name])
-        return m
 
     def _connect_memory(self, m: Module, core: Core) -> None:
         bus, read, write = self.m_axi, core.read, core.write

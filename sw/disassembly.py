@@ -129,14 +129,13 @@ def _loops_text(instruction: isa.Gemm | isa.Alu) -> str:
 
 def _tokens_text(instruction: isa.Instruction) -> str:
     module = isa.module_of(instruction)
-    neighbours = {
-        "prev": "load" if module is isa.Module.COMPUTE else "compute",
-        "next": "store" if module is isa.Module.COMPUTE else "compute",
-    }
+    neighbours = isa.neighbours(module)
     text = ""
     for verb, flag, preposition in (("take", "pop", "from"), ("give", "push", "to")):
         partners = [
-            neighbours[side] for side in ("prev", "next") if getattr(instruction, f"{flag}_{side}")
+            neighbour.name.lower()
+            for side, neighbour in neighbours.items()
+            if getattr(instruction, f"{flag}_{side}")
         ]
         if partners:
             text += f"; {verb} {preposition} {' and '.join(partners)}"

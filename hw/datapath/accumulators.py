@@ -1,4 +1,4 @@
-"""The accumulator scratchpad: in two banks if GEMM and ALU work beside each other."""
+"""The accumulator scratchpad: in two banks where GEMM and ALU overlap."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,26 +9,22 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.buffer import (
-    ReadPortSignature,
-    Scratchpad,
-    WritePortSignature,
-    geometry,
-)
+from amaranth_vta.hw.fabric.buffer import ReadPortSignature, Scratchpad, geometry
+
+from .gemm import acc_read_port, acc_write_port
 
 
 class Accumulators(wiring.Component):
     """Accumulators that GEMM and ALU read and write each cycle, and that store reads.
 
-    With the extension OVERLAP the upper half is a bank of its own, and the two units may be at
-    work in different banks in the same cycle; who is in which bank is settled elsewhere: at most
-    one of ``gemm_read`` and ``alu_dst``, and one of the three write ports, may use a bank in a
-    cycle. Store never waits for a port: it reads a memory of the low bits, which are written
-    wherever the accumulators are.
+    With the extension OVERLAP the upper half is a separate bank, and the two units may use
+    different banks in the same cycle. `Compute` arbitrates: at most one of ``gemm_read`` and
+    ``alu_dst``, and at most one of the three write ports, may use a bank in a cycle. Store never
+    stalls for a port: it reads a copy of the low bits, which is written with the accumulators.
 
-    Timing: data one cycle after an enabled read. A read by a unit sees what that unit itself writes
-    in the same cycle, and of others what they have written before: a unit is never to read what
-    another one is just writing.
+    Timing: data one cycle after an enabled read. What a unit writes is forwarded to its own read of
+    the same element in the same cycle. A unit must not read an element in the cycle in which
+    another one writes it.
 
     Ports
     -----
@@ -42,8 +38,7 @@ class Accumulators(wiring.Component):
         self._config = config
         self._shape = shape = geometry(config, isa.Memory.ACC)
         self._out_elements = geometry(config, isa.Memory.OUT).elements
-        read = ReadPortSignature(shape.element_bits, shape.depth, 1)
-        write = WritePortSignature(shape.element_bits, shape.depth, 1, shape.lanes)
+        read, write = acc_read_port(config), acc_write_port(config)
         super().__init__(
             {
                 "gemm_read": In(read),
@@ -79,7 +74,6 @@ class Accumulators(wiring.Component):
     def _add_bank(self, m: Module, bank: int, size: int) -> tuple[Any, Any, Any]:
         """One bank of ``size`` elements; its read ports for destinations, sources and store."""
         config, shape = self._config, self._shape
-        banks = shape.depth // size
         accumulators = Scratchpad(
             element_bits=shape.element_bits,
             depth=size,
@@ -97,27 +91,28 @@ class Accumulators(wiring.Component):
         m.submodules[f"bank{bank}"] = accumulators
         m.submodules[f"shadow{bank}"] = shadow
 
-        def use(name: str, port: Any) -> Signal:
-            signal = Signal(name=f"{name}_bank{bank}")
-            m.d.comb += signal.eq(port.enable[0] & (_bank(port.index, size, banks) == bank))
-            return signal
-
-        gemm_reads = use("gemm_read", self.gemm_read)
+        gemm_reads = self._uses(m, "gemm_read", bank, size)
         destination, source = accumulators.read0, accumulators.read1
         m.d.comb += [
-            destination.enable.eq(gemm_reads | use("alu_dst", self.alu_dst)),
+            destination.enable.eq(gemm_reads | self._uses(m, "alu_dst", bank, size)),
             destination.index.eq(
                 _within(Mux(gemm_reads, self.gemm_read.index, self.alu_dst.index), size)
             ),
-            source.enable.eq(use("alu_src", self.alu_src)),
+            source.enable.eq(self._uses(m, "alu_src", bank, size)),
             source.index.eq(_within(self.alu_src.index, size)),
             shadow.read0.enable.eq(self.out_read.enable),
             shadow.read0.index.eq(self.out_read.index - bank * size),
         ]
 
-        write, load = accumulators.write, self.load_write
-        gemm_writes = use("gemm_write", self.gemm_write)
-        alu_writes = use("alu_write", self.alu_write)
+        self._connect_writes(m, accumulators.write, shadow.write, bank, size)
+        return destination, source, shadow.read0
+
+    def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> None:
+        """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits."""
+        shape, load = self._shape, self.load_write
+        banks = shape.depth // size
+        gemm_writes = self._uses(m, "gemm_write", bank, size)
+        alu_writes = self._uses(m, "alu_write", bank, size)
         m.submodules[f"written{bank}"] = written = _Written(shape.element_bits)
         m.d.comb += [
             written.gemm_writes.eq(gemm_writes),
@@ -149,26 +144,33 @@ class Accumulators(wiring.Component):
                 write.index.eq(load.index - bank * size),
             ]
         m.d.comb += [
-            shadow.write.enable.eq(write.enable),
-            shadow.write.lanes.eq(write.lanes),
-            shadow.write.index.eq(write.index),
+            shadow.enable.eq(write.enable),
+            shadow.lanes.eq(write.lanes),
+            shadow.index.eq(write.index),
         ]
         for element in range(shape.elements):
-            scalars = (
-                write.data[element].word_select(scalar, config.acc_width)
-                for scalar in range(config.acc.rows * config.acc.columns)
-            )
-            m.d.comb += shadow.write.data[element].eq(
-                Cat(scalar[: config.out_width] for scalar in scalars)
-            )
-        return destination, source, shadow.read0
+            m.d.comb += shadow.data[element].eq(self._low_bits(write.data[element]))
+
+    def _low_bits(self, element: Value) -> Value:
+        """What store sees of an element."""
+        config = self._config
+        scalars = range(config.acc.rows * config.acc.columns)
+        return Cat(element.word_select(n, config.acc_width)[: config.out_width] for n in scalars)
+
+    def _uses(self, m: Module, name: str, bank: int, size: int) -> Signal:
+        """Whether the port ``name`` of a unit uses the bank."""
+        port = getattr(self, name)
+        uses = Signal(name=f"{name}_bank{bank}")
+        banks = self._shape.depth // size
+        m.d.comb += uses.eq(port.enable[0] & (_bank(port.index, size, banks) == bank))
+        return uses
 
 
 class _Written(wiring.Component):
     """What is written into a bank: the data of the unit that writes, else of the loader.
 
-    A module of its own, so that a bit takes one LUT: a synthesizer that sees how it is found out
-    who writes does that again for each bit, to be quicker.
+    A separate module, so that each bit takes one LUT: a synthesizer that sees how the selects are
+    computed repeats that logic for each bit, to shorten the path.
 
     Timing: combinational.
     """
@@ -193,8 +195,10 @@ class _Written(wiring.Component):
 
 
 def _connect_read(m: Module, name: str, port: Any, banks: Sequence[Any], write: Any) -> None:
-    """``port`` gives what one of the read ports of ``banks`` does, or what ``write`` has just
-    written there: of three a choice by two bits of which a LUT makes one bit of data."""
+    """Gives ``port`` the data of its bank, or forwards what ``write`` has just written there.
+
+    Three inputs and two selects: one LUT per bit of data.
+    """
     size = 1 << len(banks[0].index) - 1
     bank, hit = Signal(name=f"{name}_bank"), Signal(name=f"{name}_hit")
     forwarded = Signal.like(port.data[0], name=f"{name}_forwarded")
@@ -209,7 +213,7 @@ def _connect_read(m: Module, name: str, port: Any, banks: Sequence[Any], write: 
 
 
 def _bank(index: Value, size: int, banks: int) -> Value:
-    """The number of the bank, of so many of ``size`` elements, that has the element."""
+    """The number of the bank that has the element, of ``banks`` of ``size`` elements each."""
     return index[(size - 1).bit_length()] if banks > 1 else Const(0, 1)
 
 

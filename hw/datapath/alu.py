@@ -9,10 +9,11 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import ALU_LATENCY
 
-from .gemm import busy_banks, tile_layout
-from .operation import AluOp, simple_operation
+from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
+from .operation import simple_operation
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
 
@@ -39,7 +40,7 @@ class AluLane(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         simple = simple_operation(m, self.operation, self.a, self.b)
-        # The product has a register of its own, so that it can be the multipliers' own.
+        # The product has a separate register, which a multiplier of an FPGA contains.
         simple_result, product = Signal(self._width), Signal(self._width)
         is_product = Signal()
         m.d.sync += [
@@ -52,7 +53,7 @@ class AluLane(wiring.Component):
 
 
 class AluContext(data.Struct):
-    """What an ALU instruction says apart from its loops."""
+    """The fields of an ALU instruction other than its loops."""
 
     operation: AluOp
     use_immediate: 1
@@ -64,40 +65,32 @@ class AluUnit(wiring.Component):
 
     Timing: one micro-op a cycle. An item taken in cycle t reads its operands in t and writes
     `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
-    ports give what is being written. A micro-op that reads what one before it has yet to write is
-    taken when that is written. A REQUANTIZE with parameters other than those of the micro-op before
-    it in its instruction is taken when everything before it is written and its parameters have been
-    read, one a cycle.
+    ports forward what is being written. A micro-op with a hazard, that reads what an earlier one
+    has yet to write, stalls until that is written. A REQUANTIZE with parameters other than those of
+    the micro-op before it in its instruction stalls until everything before it is written and its
+    parameters have been read, one per cycle.
 
     Ports
     -----
     i : micro-ops from the sequencer
-    dst_read_*, src_read_* : two read ports of the accumulators
-    write_* : their write port
-    denied : the ports of the bank that holds ``dst`` are not to be had: the item is not taken
-    busy_banks : for each of two halves of the accumulators, whether a write to it is under way
+    dst_read, src_read : read ports of the accumulators
+    write : write port of the accumulators; whole elements are written
+    denied : the other unit uses the bank that holds ``dst``: the item is not taken
+    busy_banks : per half of the accumulators, whether a write to it is in flight
     done, error : as in the GEMM unit
     """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self.operands = alu_operands(config)
-        acc = tile_layout(config.acc)
-        index = config.acc.index_width
         super().__init__(
             {
                 "i": In(stream.Signature(IndexedUop(self.operands, AluContext))),
-                "dst_read_enable": Out(1),
-                "dst_read_index": Out(index),
-                "dst_read_data": In(acc),
-                "src_read_enable": Out(1),
-                "src_read_index": Out(index),
-                "src_read_data": In(acc),
+                "dst_read": Out(acc_read_port(config)),
+                "src_read": Out(acc_read_port(config)),
+                "write": Out(acc_write_port(config)),
                 "denied": In(1),
                 "busy_banks": Out(2),
-                "write_enable": Out(1),
-                "write_index": Out(index),
-                "write_data": Out(acc),
                 "done": Out(1),
                 "error": Out(1),
             }
@@ -117,8 +110,8 @@ class AluUnit(wiring.Component):
                 "error": 1,
             }
         )
-        # What follows a micro-op: taken, then one stage for each register of the lanes, the last
-        # of which writes.
+        # Control that goes with a micro-op: one stage for each register of the lanes; the last one
+        # writes.
         entering = Signal(control)
         stages = [Signal(control, name=f"stage_{n}") for n in range(lane_type.LATENCY + 1)]
         computing, writing = stages[0], stages[-1]
@@ -143,10 +136,10 @@ class AluUnit(wiring.Component):
             self.i.ready.eq(~works | (~depends & ready & ~self.denied)),
             taken.eq(self.i.valid & self.i.ready),
             works.eq(self.i.valid & item.enable & ~failed & ~stopped),
-            self.dst_read_enable.eq(taken & works),
-            self.dst_read_index.eq(item.indices.dst),
-            self.src_read_enable.eq(taken & works & ~item.context.use_immediate),
-            self.src_read_index.eq(item.indices.src),
+            self.dst_read.enable.eq(taken & works),
+            self.dst_read.index.eq(item.indices.dst),
+            self.src_read.enable.eq(taken & works & ~item.context.use_immediate),
+            self.src_read.index.eq(item.indices.src),
             entering.write.eq(taken & works),
             entering.dst.eq(item.indices.dst),
             entering.context.eq(item.context),
@@ -158,32 +151,11 @@ class AluUnit(wiring.Component):
         for before, after in pairwise([entering, *stages, finished]):
             m.d.sync += after.eq(before)
 
-        requantizing: list[RequantizingLane] = []
-        for b in range(config.batch):
-            for j in range(config.block_out):
-                lane: Any
-                if config.requantize:
-                    lane = RequantizingLane()
-                    requantizing.append(lane)
-                    m.d.comb += lane.enable.eq(computing.write)
-                else:
-                    lane = AluLane(config.acc_width)
-                m.submodules[f"lane_{b}_{j}"] = lane
-                m.d.comb += [
-                    lane.operation.eq(computing.context.operation),
-                    lane.a.eq(self.dst_read_data[b][j]),
-                    lane.b.eq(
-                        Mux(
-                            computing.context.use_immediate,
-                            computing.context.immediate,
-                            self.src_read_data[b][j],
-                        )
-                    ),
-                    self.write_data[b][j].eq(lane.result),
-                ]
+        lanes = self._add_lanes(m, computing)
         m.d.comb += [
-            self.write_enable.eq(writing.write),
-            self.write_index.eq(writing.dst),
+            self.write.enable.eq(writing.write),
+            self.write.lanes.eq(~0),
+            self.write.index.eq(writing.dst),
             self.done.eq(finished.done),
             self.error.eq(finished.error),
             self.busy_banks.eq(busy_banks(stages)),
@@ -191,23 +163,53 @@ class AluUnit(wiring.Component):
         if config.requantize:
             busy = Signal()
             m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
-            self._read_parameters(m, requantizing, ready, failed, works, busy, taken)
+            self._read_parameters(m, lanes, ready, failed, works, busy, taken)
         return m
+
+    def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
+        """A lane for each scalar of an element, which operates on what stage ``computing`` has
+        read."""
+        config = self._config
+        tile = tile_layout(config.acc)
+        first, second, written = (
+            data.View(tile, port.data[0]) for port in (self.dst_read, self.src_read, self.write)
+        )
+        lanes = []
+        for b in range(config.batch):
+            for j in range(config.block_out):
+                lane: Any = RequantizingLane() if config.requantize else AluLane(config.acc_width)
+                lanes.append(lane)
+                m.submodules[f"lane_{b}_{j}"] = lane
+                if config.requantize:
+                    m.d.comb += lane.enable.eq(computing.write)
+                m.d.comb += [
+                    lane.operation.eq(computing.context.operation),
+                    lane.a.eq(first[b][j]),
+                    lane.b.eq(
+                        Mux(
+                            computing.context.use_immediate,
+                            computing.context.immediate,
+                            second[b][j],
+                        )
+                    ),
+                    written[b][j].eq(lane.result),
+                ]
+        return lanes
 
     def _read_parameters(
         self,
         m: Module,
-        lanes: list[RequantizingLane],
+        lanes: list[Any],
         ready: Signal,
         failed: Signal,
         works: Signal,
         busy: Signal,
         taken: Signal,
     ) -> None:
-        """Gives ``lanes`` the parameters of REQUANTIZE, when the item asks for others.
+        """Gives ``lanes`` the parameters of REQUANTIZE when the item names others.
 
-        ``ready`` is low while the item has to wait for them; ``failed`` is high if they are past
-        the depth.
+        ``ready`` is low while the item stalls for them; ``failed`` is high if they are past the
+        depth.
         """
         item = self.i.payload
         count = isa.REQUANTIZE_PARAMETERS
@@ -226,8 +228,8 @@ class AluUnit(wiring.Component):
         with m.If(works & wanted & ~hit & ~busy):
             with m.If(step < count):
                 m.d.comb += [
-                    self.src_read_enable.eq(1),
-                    self.src_read_index.eq(item.indices.src + step),
+                    self.src_read.enable.eq(1),
+                    self.src_read.index.eq(item.indices.src + step),
                 ]
                 m.d.sync += arriving.eq(1 << step)
             m.d.sync += step.eq(step + 1)

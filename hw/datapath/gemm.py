@@ -6,7 +6,9 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.fabric.buffer import ReadPortSignature, WritePortSignature, geometry
 from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY
 
 from .sequencer import IndexedUop
@@ -20,8 +22,8 @@ def tile_layout(memory: TileMemory) -> data.ArrayLayout:
 
 
 def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
-    """The sum of ``terms``, unsigned, and 1 for each addition of two that makes it: the carry into
-    an adder costs nothing, where adding a constant takes an adder more.
+    """The sum of ``terms``, unsigned, plus 1 per addition of two terms: the carry input of an adder
+    is free, where adding a constant takes one more adder.
 
     Each level is one bit wider than the one before it.
     """
@@ -110,7 +112,7 @@ class DotProducts(wiring.Component):
         return m
 
     def _product(self, m: Module, b: int, j: int, k: int) -> Signal:
-        """Of input k of row b and the weights of outputs j and j + 1."""
+        """The product of input k of row b and the weights of outputs j and j + 1."""
         config = self._config
         half = config.inp_width + config.wgt_width
         lower, upper = self.wgt[j][k], self.wgt[j + 1][k]
@@ -140,10 +142,10 @@ class GemmUnit(wiring.Component):
     Ports
     -----
     i : micro-ops from the sequencer
-    denied : the ports of the bank that holds ``dst`` are not to be had: the item is not taken
-    busy_banks : for each of two halves of the accumulators, whether a write to it is under way
-    inp_*, wgt_* : read ports of the scratchpads, an enabled read has its data in the next cycle
-    acc_read_*, acc_write_* : of the accumulators
+    inp, wgt : read ports of the scratchpads
+    acc_read, acc_write : ports of the accumulators; whole elements are written
+    denied : the other unit uses the bank that holds ``dst``: the item is not taken
+    busy_banks : per half of the accumulators, whether a write to it is in flight
     done : high for a cycle when an instruction's last write has been made
     error : with ``done``: a micro-op named an index past the depth; nothing was or will be
         written from that micro-op on
@@ -152,22 +154,13 @@ class GemmUnit(wiring.Component):
     def __init__(self, config: Config) -> None:
         self._config = config
         self.operands = gemm_operands(config)
-        acc = tile_layout(config.acc)
         super().__init__(
             {
                 "i": In(stream.Signature(IndexedUop(self.operands, GemmContext))),
-                "inp_enable": Out(1),
-                "inp_index": Out(config.inp.index_width),
-                "inp_data": In(tile_layout(config.inp)),
-                "wgt_enable": Out(1),
-                "wgt_index": Out(config.wgt.index_width),
-                "wgt_data": In(tile_layout(config.wgt)),
-                "acc_read_enable": Out(1),
-                "acc_read_index": Out(config.acc.index_width),
-                "acc_read_data": In(acc),
-                "acc_write_enable": Out(1),
-                "acc_write_index": Out(config.acc.index_width),
-                "acc_write_data": Out(acc),
+                "inp": Out(ReadPortSignature(config.inp.element_bits, config.inp.depth, 1)),
+                "wgt": Out(ReadPortSignature(config.wgt.element_bits, config.wgt.depth, 1)),
+                "acc_read": Out(acc_read_port(config)),
+                "acc_write": Out(acc_write_port(config)),
                 "denied": In(1),
                 "busy_banks": Out(2),
                 "done": Out(1),
@@ -187,12 +180,12 @@ class GemmUnit(wiring.Component):
             self.i.ready.eq(~would_work | ~self.denied),
             taken.eq(self.i.valid & self.i.ready),
             works.eq(taken & would_work),
-            self.inp_enable.eq(works & ~item.context.reset),
-            self.inp_index.eq(item.indices.src),
-            self.wgt_enable.eq(self.inp_enable),
-            self.wgt_index.eq(item.indices.wgt),
-            dot_products.inp.eq(self.inp_data),
-            dot_products.wgt.eq(self.wgt_data),
+            self.inp.enable.eq(works & ~item.context.reset),
+            self.inp.index.eq(item.indices.src),
+            self.wgt.enable.eq(self.inp.enable),
+            self.wgt.index.eq(item.indices.wgt),
+            Value.cast(dot_products.inp).eq(self.inp.data[0]),
+            Value.cast(dot_products.wgt).eq(self.wgt.data[0]),
         ]
         with m.If(taken & item.error):
             m.d.sync += stopped.eq(1)
@@ -217,19 +210,22 @@ class GemmUnit(wiring.Component):
 
         m.d.comb += [
             dot_products.clear.eq(reading.reset),
-            self.acc_read_enable.eq(reading.write & reading.adds),
-            self.acc_read_index.eq(reading.dst),
-            self.acc_write_enable.eq(writing.write),
-            self.acc_write_index.eq(writing.dst),
+            self.acc_read.enable.eq(reading.write & reading.adds),
+            self.acc_read.index.eq(reading.dst),
+            self.acc_write.enable.eq(writing.write),
+            self.acc_write.lanes.eq(~0),
+            self.acc_write.index.eq(writing.dst),
             self.done.eq(stages[-1].done),
             self.error.eq(stages[-1].error),
         ]
         m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
+        tile = tile_layout(self._config.acc)
+        kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                kept = Mux(writing.adds, self.acc_read_data[b][j], 0)
-                total = Cat(1, dot_products.less_one[b][j]).as_signed() + Cat(1, kept).as_signed()
-                m.d.comb += self.acc_write_data[b][j].eq(total[1:])
+                addend = Mux(writing.adds, kept[b][j], 0)
+                total = Cat(1, dot_products.less_one[b][j]).as_signed() + Cat(1, addend).as_signed()
+                m.d.comb += written[b][j].eq(total[1:])
         return m
 
 
@@ -243,11 +239,21 @@ class Stage(data.StructLayout):
 
 
 def busy_banks(stages: list[Any]) -> Value:
-    """Of stages with ``write`` and ``dst``: whether one writes to the lower, and the upper, half
-    of the accumulators."""
+    """Per half of the accumulators: whether one of ``stages`` writes to it."""
     return Cat(
         Cat(stage.write & (stage.dst[-1] == bank) for stage in stages).any() for bank in range(2)
     )
+
+
+def acc_read_port(config: Config) -> ReadPortSignature:
+    """Through which a unit reads one accumulator element in a cycle."""
+    return ReadPortSignature(config.acc.element_bits, config.acc.depth, 1)
+
+
+def acc_write_port(config: Config) -> WritePortSignature:
+    """Through which a unit writes one accumulator element in a cycle."""
+    lanes = geometry(config, isa.Memory.ACC).lanes
+    return WritePortSignature(config.acc.element_bits, config.acc.depth, 1, lanes)
 
 
 def gemm_operands(config: Config) -> dict[str, int]:

@@ -1,26 +1,14 @@
 """The operations of the tensor ALU on one pair of scalars."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import enum
 
-from amaranth_vta.hw import isa
-
-
-class AluOp(enum.Enum, shape=3):
-    """`isa.AluOp` as a hardware enumeration."""
-
-    MIN = isa.AluOp.MIN
-    MAX = isa.AluOp.MAX
-    ADD = isa.AluOp.ADD
-    SHR = isa.AluOp.SHR
-    MUL = isa.AluOp.MUL
-    REQUANTIZE = isa.AluOp.REQUANTIZE
+from amaranth_vta.hw.isa import AluOp
 
 
 def simple_operation(m: Module, operation: Value, a: Value, b: Value) -> Signal:
     """MIN, MAX, ADD or SHR of two signed scalars of one width, combinational.
 
-    MUL has multipliers of its own, with a register behind them.
+    A lane computes MUL apart from these, in multipliers with a register behind them.
     """
     width = len(a)
     less = Signal(name="less")

@@ -25,16 +25,15 @@ Nothing is shifted into place for that:
 """
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
-
-from .operation import AluOp
 
 _WIDTH = 32
 # Bits of t in a product, its sign included, and of a scale's upper part: factors of a DSP slice.
@@ -74,15 +73,17 @@ class RequantizingLane(wiring.Component):
         kinds = [Signal(_Kind, name=f"kind_{stage}") for stage in range(self.LATENCY)]
         for before, after in pairwise(kinds):
             m.d.sync += after.eq(before)
+        operands = self._operands(m, kinds[0])
+        products = _products(m, kinds[1], operands)
+        sums = _sums(m, products)
+        results = _results(m, kinds[3], sums)
+        m.d.comb += self.result.eq(_bounded(m, kinds[4], results, operands.bounds))
+        return m
 
-        def register(value: Any, name: str) -> Signal:
-            stage = Signal(Value.cast(value).shape(), name=name)
-            m.d.sync += stage.eq(value)
-            return stage
-
-        # Stage 1: operands. One adder makes sums, the differences that decide MIN and MAX, and
-        # adds the bias; the rest passes it. A shift to the left multiplies by a power of two.
-        kind, shifts = kinds[0], self.operation == AluOp.SHR
+    def _operands(self, m: Module, kind: Any) -> "_Operands":
+        """Stage 1. One adder makes sums, the differences that decide MIN and MAX, and adds the
+        bias; the rest passes it. A shift to the left multiplies by a power of two."""
+        shifts = self.operation == AluOp.SHR
         to_left, beyond = Signal(), Signal()
         m.d.comb += [
             kind.requantizes.eq(self.operation == AluOp.REQUANTIZE),
@@ -100,10 +101,10 @@ class RequantizingLane(wiring.Component):
             m.d.comb += addend.eq(~self.b)
         with m.Elif(self.operation == AluOp.ADD):
             m.d.comb += addend.eq(self.b)
-        total = register(_sum(self.a, addend, kind.compares)[:_WIDTH].as_signed(), "total")
-        first = register(self.a, "first")
-        amount = register(Mux(shifts & ~to_left, self.b[:5], 0), "amount")
-        all_sign = register(shifts & beyond, "all_sign")
+        total = _register(m, _sum(self.a, addend, kind.compares)[:_WIDTH].as_signed(), "total")
+        first = _register(m, self.a, "first")
+        amount = _register(m, Mux(shifts & ~to_left, self.b[:5], 0), "amount")
+        all_sign = _register(m, shifts & beyond, "all_sign")
 
         # The second operand, or the scale.
         second = Signal(signed(_WIDTH))
@@ -114,83 +115,150 @@ class RequantizingLane(wiring.Component):
         for number, kept in enumerate((bias, lower, upper, bounds)):
             with m.If(self.parameter[number] | (replaces if number in (1, 2) else 0)):
                 m.d.sync += Value.cast(kept).eq(second)
+        return _Operands(total, first, amount, all_sign, lower, upper, bounds)
 
-        # Stage 2: products; and beside them what is none, a shift to the right included.
-        kind = kinds[1]
-        less, chosen = Signal(), Signal(signed(_WIDTH))
-        m.d.comb += [
-            less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
-            chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
-        ]
-        some_shifted = register(chosen >> amount[:2], "some_shifted")
-        amount = register(amount[2:], "amount_2")
-        all_sign = register(all_sign, "all_sign_2")
-        factor, other_factor = Signal(signed(_FACTOR)), Signal(signed(_FACTOR))
-        wide = kind.requantizes & bounds.wide
-        halved = total[_WIDTH - _FACTOR :] | total[: _WIDTH - _FACTOR].any()
-        passed = Mux(wide, halved, total[:_FACTOR])
-        m.d.comb += [
-            factor.eq(Cat(passed[:-1], passed[-1] & kind.requantizes)),
-            # What the upper bits of a multiply is the lowest ones of b, and nothing else counts.
-            other_factor.eq(
-                Cat(Mux(kind.requantizes, passed[:8], total[_FACTOR - 1 :]), passed[8:])
-            ),
-        ]
-        low, middle, high = (
-            register(a * Cat(b, Const(0, 1)).as_signed(), name)
-            for name, a, b in (
-                ("low", factor, lower[:_LOW]),
-                ("middle", factor, lower[_LOW:]),
-                ("high", other_factor, upper),
-            )
+
+class _Operands(NamedTuple):
+    """Registers behind stage 1; ``lower`` and ``upper`` are the second operand, or the scale."""
+
+    total: Signal
+    first: Signal
+    amount: Signal
+    all_sign: Signal
+    lower: Signal
+    upper: Signal
+    bounds: Any
+
+
+class _Products(NamedTuple):
+    """Registers behind stage 2: three partial products; what is shifted to the right, and the part
+    of the amount that is still to come; of REQUANTIZE, the sign, and whether t is too wide."""
+
+    low: Signal
+    middle: Signal
+    high: Signal
+    shifted: Signal
+    amount: Signal
+    all_sign: Signal
+    negative: Signal
+    outside: Signal
+
+
+class _Sums(NamedTuple):
+    """Registers behind stage 3: the product as a fixed-point number, and the rest as before."""
+
+    fixed: Any
+    carried: Signal
+    shifted: Signal
+    amount: Signal
+    all_sign: Signal
+    negative: Signal
+    outside: Signal
+
+
+class _Results(NamedTuple):
+    """Registers behind stage 4: the result of other operations; the integer part of REQUANTIZE's,
+    whether it is rounded up, and whether it is out of bounds whatever they are."""
+
+    done: Signal
+    whole: Signal
+    up: Signal
+    outside: Signal
+    negative: Signal
+
+
+def _register(m: Module, value: Any, name: str) -> Signal:
+    stage = Signal(Value.cast(value).shape(), name=name)
+    m.d.sync += stage.eq(value)
+    return stage
+
+
+def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
+    """Stage 2: partial products; operations that do not multiply are decided meanwhile."""
+    total, first, amount, all_sign, lower, upper, bounds = operands
+    less, chosen = Signal(), Signal(signed(_WIDTH))
+    m.d.comb += [
+        less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
+        chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
+    ]
+    some_shifted = _register(m, chosen >> amount[:2], "some_shifted")
+    amount = _register(m, amount[2:], "amount_2")
+    all_sign = _register(m, all_sign, "all_sign_2")
+    factor, other_factor = Signal(signed(_FACTOR)), Signal(signed(_FACTOR))
+    wide = kind.requantizes & bounds.wide
+    halved = total[_WIDTH - _FACTOR :] | total[: _WIDTH - _FACTOR].any()
+    passed = Mux(wide, halved, total[:_FACTOR])
+    m.d.comb += [
+        factor.eq(Cat(passed[:-1], passed[-1] & kind.requantizes)),
+        # In a MUL ``upper`` holds the low bits of b: with the upper bits of a they make those of
+        # the product.
+        other_factor.eq(Cat(Mux(kind.requantizes, passed[:8], total[_FACTOR - 1 :]), passed[8:])),
+    ]
+    low, middle, high = (
+        _register(m, a * Cat(b, Const(0, 1)).as_signed(), name)
+        for name, a, b in (
+            ("low", factor, lower[:_LOW]),
+            ("middle", factor, lower[_LOW:]),
+            ("high", other_factor, upper),
         )
-        negative = register(total[-1], "negative_2")
-        outside = register(
-            ~bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any(), "outside_2"
-        )
+    )
+    negative = _register(m, total[-1], "negative_2")
+    too_wide = ~bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
+    outside = _register(m, too_wide, "outside_2")
+    return _Products(low, middle, high, some_shifted, amount, all_sign, negative, outside)
 
-        # Stage 3: products added; the next part of the shift.
-        lower_sum, sum_ = Signal(signed(44)), Signal(signed(44))
-        m.d.comb += [
-            lower_sum.eq((low >> _LOW) + middle),
-            sum_.eq((lower_sum >> _MIDDLE) + high),
-        ]
-        fixed = Signal(_Fixed)
-        m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
-        # What a product of integers has in the upper sum, and is not to have.
-        carried = register(lower_sum[_MIDDLE:][:8], "carried")
-        more_shifted = register(some_shifted >> (amount[:2] << 2), "more_shifted")
-        amount = register(amount[2], "amount_3")
-        all_sign = register(all_sign, "all_sign_3")
-        negative = register(negative, "negative_3")
-        outside = register(outside, "outside_3")
 
-        # Stage 4: results but for the zero point and bounds.
-        kind = kinds[3]
-        bits = Value.cast(fixed)
-        product = Cat(bits[:24], (bits[24:32] + (bits[32:40] - carried))[:8])
-        done = Signal(signed(_WIDTH))
-        with m.If(kind.multiplies):
-            m.d.comb += done.eq(product)
-        with m.Elif(all_sign):
-            m.d.comb += done.eq(more_shifted[-1].replicate(_WIDTH))
-        with m.Else():
-            m.d.comb += done.eq(Mux(amount, more_shifted >> 16, more_shifted))
-        done = register(done, "done")
-        whole = register(fixed.integer, "whole")
-        up = register(_is_rounded_up(m, fixed), "up")
-        above = Cat(fixed.integer[-1], fixed.rest)
-        outside = register(outside | (above.any() & ~above.all()), "outside_4")
-        negative = register(negative, "negative_4")
+def _sums(m: Module, products: _Products) -> _Sums:
+    """Stage 3: products added; the next part of the shift."""
+    low, middle, high, some_shifted, amount, all_sign, negative, outside = products
+    lower_sum, sum_ = Signal(signed(44)), Signal(signed(44))
+    m.d.comb += [
+        lower_sum.eq((low >> _LOW) + middle),
+        sum_.eq((lower_sum >> _MIDDLE) + high),
+    ]
+    fixed = Signal(_Fixed)
+    m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
+    return _Sums(
+        fixed,
+        # The carry into the upper sum, which a product of integers must not have.
+        carried=_register(m, lower_sum[_MIDDLE:][:8], "carried"),
+        shifted=_register(m, some_shifted >> (amount[:2] << 2), "more_shifted"),
+        amount=_register(m, amount[2], "amount_3"),
+        all_sign=_register(m, all_sign, "all_sign_3"),
+        negative=_register(m, negative, "negative_3"),
+        outside=_register(m, outside, "outside_3"),
+    )
 
-        # Stage 5.
-        kind = kinds[4]
-        value = _sum(whole, bounds.zero_point, up)
-        too_low = Mux(outside, negative, value < bounds.low)
-        too_high = Mux(outside, ~negative, value > bounds.high)
-        bounded = Mux(too_low, bounds.low, Mux(too_high, bounds.high, value[:8].as_signed()))
-        m.d.comb += self.result.eq(register(Mux(kind.requantizes, bounded, done), "result_5"))
-        return m
+
+def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
+    """Stage 4: results but for the zero point and bounds."""
+    fixed, carried, more_shifted, amount, all_sign, negative, outside = sums
+    bits = Value.cast(fixed)
+    product = Cat(bits[:24], (bits[24:32] + (bits[32:40] - carried))[:8])
+    done = Signal(signed(_WIDTH))
+    with m.If(kind.multiplies):
+        m.d.comb += done.eq(product)
+    with m.Elif(all_sign):
+        m.d.comb += done.eq(more_shifted[-1].replicate(_WIDTH))
+    with m.Else():
+        m.d.comb += done.eq(Mux(amount, more_shifted >> 16, more_shifted))
+    above = Cat(fixed.integer[-1], fixed.rest)
+    return _Results(
+        done=_register(m, done, "done"),
+        whole=_register(m, fixed.integer, "whole"),
+        up=_register(m, _is_rounded_up(m, fixed), "up"),
+        outside=_register(m, outside | (above.any() & ~above.all()), "outside_4"),
+        negative=_register(m, negative, "negative_4"),
+    )
+
+
+def _bounded(m: Module, kind: Any, results: _Results, bounds: Any) -> Signal:
+    """Stage 5: zero point and bounds."""
+    value = _sum(results.whole, bounds.zero_point, results.up)
+    too_low = Mux(results.outside, results.negative, value < bounds.low)
+    too_high = Mux(results.outside, ~results.negative, value > bounds.high)
+    bounded = Mux(too_low, bounds.low, Mux(too_high, bounds.high, value[:8].as_signed()))
+    return _register(m, Mux(kind.requantizes, bounded, results.done), "result_5")
 
 
 class _Kind(data.Struct):

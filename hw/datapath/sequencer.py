@@ -1,6 +1,6 @@
 """The loops of a GEMM or ALU instruction, unrolled into one micro-op a cycle."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from amaranth.hdl import Module, Mux, ShapeLike, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -103,14 +103,56 @@ class Sequencer(wiring.Component):
         # The output and the micro-op behind it move on; the loops do if they get a micro-op too.
         moves, advance = Signal(), Signal()
         m.d.comb += moves.eq(~self.o.valid | self.o.ready)
+        at = self._count_loops(m, moves, advance)
+        word = self._receive_micro_op(m)
 
-        # Each operand's offset carries one bit more than its index: once an offset has passed
-        # the depth it stays there, since factors are never negative.
+        arrived = Signal()
+        arrived_item = Signal(self.o.payload.shape())
+        arrived_offset = Signal(at.offset.shape())
+        arrived_sources_used = Signal()
+        with m.If(moves):
+            m.d.sync += arrived.eq(at.active & advance)
+        with m.If(advance):
+            m.d.sync += [
+                arrived_offset.eq(at.offset),
+                arrived_sources_used.eq(at.command.sources_used),
+                arrived_item.enable.eq(~at.empty),
+                arrived_item.last.eq(at.last),
+                arrived_item.error.eq(~at.empty & at.uop[-1]),
+                arrived_item.context.eq(at.command.context),
+            ]
+
+        # Its indices are ready.
+        uop_fields = data.View(uop_layout(self._config), word)
+        errors = [arrived_item.error]
+        indices = {}
+        for name, bits in self._operands.items():
+            index = Signal(range((1 << len(uop_fields[name])) + (1 << bits)), name=f"{name}_index")
+            m.d.comb += index.eq(uop_fields[name] + arrived_offset[name][:bits])
+            beyond = Signal(name=f"{name}_beyond")
+            m.d.comb += beyond.eq(arrived_offset[name][bits] | (index[bits:] != 0))
+            errors.append(beyond if name == "dst" else beyond & arrived_sources_used)
+            indices[name] = index
+        error = Signal()
+        m.d.comb += error.eq(arrived_item.enable & _any(errors))
+        with m.If(moves):
+            m.d.sync += [
+                self.o.valid.eq(arrived),
+                self.o.payload.eq(arrived_item),
+                self.o.payload.error.eq(error),
+            ]
+            m.d.sync += [self.o.payload.indices[name].eq(index) for name, index in indices.items()]
+        return m
+
+    def _count_loops(self, m: Module, moves: Signal, advance: Signal) -> "_Counters":
+        """The loop counters: the micro-op that is asked for in this cycle.
+
+        Each operand's offset carries one bit more than its index: once an offset has passed the
+        depth it stays there, since factors are never negative.
+        """
         offset_layout = data.StructLayout(
             {name: unsigned(bits + 1) for name, bits in self._operands.items()}
         )
-
-        # The loop counters: the micro-op that is asked for in this cycle.
         command = Signal(self.i.payload.shape())
         active = Signal()
         empty = Signal()
@@ -171,51 +213,28 @@ class Sequencer(wiring.Component):
             m.d.sync += [known.eq(1), known_uop.eq(uop)]
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += known.eq(0)
+        return _Counters(command, active, empty, uop, last, offset)
 
-        # The micro-op arrives.
+    def _receive_micro_op(self, m: Module) -> Signal:
+        """The micro-op that arrives in this cycle, or the one before it, which is kept."""
         fresh, kept = Signal(), Signal(isa.UOP_WIDTH)
         word = Signal(isa.UOP_WIDTH)
         m.d.sync += fresh.eq(self.uop_enable)
         m.d.comb += word.eq(Mux(fresh, self.uop_bits, kept))
         with m.If(fresh):
             m.d.sync += kept.eq(self.uop_bits)
-        arrived = Signal()
-        arrived_item = Signal(self.o.payload.shape())
-        arrived_offset = Signal(offset_layout)
-        arrived_sources_used = Signal()
-        with m.If(moves):
-            m.d.sync += arrived.eq(active & advance)
-        with m.If(advance):
-            m.d.sync += [
-                arrived_offset.eq(offset),
-                arrived_sources_used.eq(command.sources_used),
-                arrived_item.enable.eq(~empty),
-                arrived_item.last.eq(last),
-                arrived_item.error.eq(~empty & uop[-1]),
-                arrived_item.context.eq(command.context),
-            ]
+        return word
 
-        # Its indices are ready.
-        uop_fields = data.View(uop_layout(self._config), word)
-        errors = [arrived_item.error]
-        indices = {}
-        for name, bits in self._operands.items():
-            index = Signal(range((1 << len(uop_fields[name])) + (1 << bits)), name=f"{name}_index")
-            m.d.comb += index.eq(uop_fields[name] + arrived_offset[name][:bits])
-            beyond = Signal(name=f"{name}_beyond")
-            m.d.comb += beyond.eq(arrived_offset[name][bits] | (index[bits:] != 0))
-            errors.append(beyond if name == "dst" else beyond & arrived_sources_used)
-            indices[name] = index
-        error = Signal()
-        m.d.comb += error.eq(arrived_item.enable & _any(errors))
-        with m.If(moves):
-            m.d.sync += [
-                self.o.valid.eq(arrived),
-                self.o.payload.eq(arrived_item),
-                self.o.payload.error.eq(error),
-            ]
-            m.d.sync += [self.o.payload.indices[name].eq(index) for name, index in indices.items()]
-        return m
+
+class _Counters(NamedTuple):
+    """Where the loops are: ``uop`` with ``offset`` is the next item, the ``last`` or not."""
+
+    command: Any
+    active: Signal
+    empty: Signal
+    uop: Signal
+    last: Signal
+    offset: Any
 
 
 def _add_sticky(m: Module, offset: Signal, factor: Signal, bits: int) -> Signal:

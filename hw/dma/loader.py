@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
@@ -15,23 +15,16 @@ from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, widens
-from .transfer import (
-    TRANSFERS_AHEAD,
-    Bases,
-    describe_rows,
-    moved_elements,
-    rows_of,
-    transfer_layout,
-)
+from .transfer import TRANSFERS_AHEAD, Bases, MoverSignature, describe_rows, rows_of
 
 
 class Loader(wiring.Component):
     """Fills scratchpads from memory, transfer after transfer, each with its padding.
 
-    Bursts are asked for as fast as the memory takes them, also for the transfers that follow.
-    Beats of elements wider than the bus are put together, in fours if there are as many, before
-    they are written; what write cycles that leaves, and all in which no data come, are used for
-    padding. The first write of a transfer is made when everything of the one before is written.
+    Bursts are requested as fast as the memory takes them, also for the transfers that follow.
+    Beats of elements wider than the bus are gathered, up to four of them, before they are written.
+    Padding is written in the cycles that data leave free. The first write of a transfer follows
+    the last one of the transfer before it.
 
     Timing, for one element of two beats; a scratchpad read in the cycle of ``done`` gives it::
 
@@ -41,31 +34,28 @@ class Loader(wiring.Component):
 
     Ports
     -----
-    command : of `transfer_layout`
-    bases : stable while anything is under way
+    (all of `MoverSignature`)
+    bases : stable while the loader is not idle
     read : the memory
     uop, inp, wgt, acc : write ports of the scratchpads, those of ``memories``
     hold : nothing is written in this cycle
-    done : for one cycle, a transfer is complete, in the order of the commands
-    error : with ``done``: the bus answered with an error. Nothing more is written, taken or
-        done; what is still to come of the data is dropped.
-    idle : nothing is under way
-    moved : elements, of `moved_elements`, that have come from memory in this cycle
+
+    After an error nothing more is written or taken; data that still arrive are dropped. Elements
+    have moved when they have come from memory.
 
     Parameters
     ----------
-    memories : of UOP, INP, WGT and ACC, those that it fills; ACC includes ACC_8BIT
+    memories : the scratchpads that it fills, of UOP, INP, WGT and ACC; ACC includes ACC_8BIT
     """
 
     def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
         self._config = config
         self._targets = {memory: geometry(config, memory) for memory in memories}
         self._rows = rows_of(config, memories)
-        self._moved = moved_elements(config, memories)
         self._bus_bits = 8 * config.bus_bytes
         super().__init__(
             {
-                "command": In(stream.Signature(transfer_layout(config))),
+                **MoverSignature(config, memories).members,
                 "bases": In(Bases),
                 "read": Out(ReadSignature(self._bus_bits)),
                 **{
@@ -73,10 +63,6 @@ class Loader(wiring.Component):
                     for memory, target in self._targets.items()
                 },
                 "hold": In(1),
-                "done": Out(1),
-                "error": Out(1),
-                "idle": Out(1),
-                "moved": Out(self._moved),
             }
         )
 
@@ -92,41 +78,7 @@ class Loader(wiring.Component):
         m.submodules.turns = turns = Queue(turn, TRANSFERS_AHEAD)
         connect(m, bursts.request, flipped(self.read.request))
         failed = Signal()
-
-        # The bursts of a command are made at once; its data and its padding have their turn.
-        command = self.command.payload
-        has_data, has_padding, accept = Signal(), Signal(), Signal()
-        pads_above_below = (command.y_pad_0 | command.y_pad_1) != 0
-        pads_beside = (command.x_pad_0 | command.x_pad_1) != 0
-        m.d.comb += [
-            has_data.eq((command.x_size != 0) & (command.y_size != 0)),
-            has_padding.eq(
-                (command.x_size != 0) & (pads_above_below | (pads_beside & (command.y_size != 0)))
-            ),
-            self.command.ready.eq(turns.i.ready & (bursts.command.ready | ~has_data) & ~failed),
-            accept.eq(self.command.valid & self.command.ready),
-            turns.i.valid.eq(accept),
-            turns.i.payload.has_data.eq(has_data),
-            turns.i.payload.has_padding.eq(has_padding),
-            bursts.command.valid.eq(accept & has_data),
-            bursts.stop.eq(failed),
-        ]
-        bases = [_base(self.bases, kind.memory) for kind in rows.kinds]
-        describe_rows(m, rows, command, bases, bursts.command.payload, turns.i.payload.beats)
-        next_padding = turns.i.payload.padding
-        # Padding is written as wide as the scratchpad has it, whatever is wide in memory.
-        kind = turns.i.payload.beats.kind
-        if isa.Memory.ACC in self._targets:
-            acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
-            kind = Mux(kind == acc_8bit, acc, kind)
-        m.d.comb += [next_padding.kind.eq(kind), next_padding.index.eq(command.sram_base)]
-        for name in ("x_size", "y_size", "y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"):
-            m.d.comb += next_padding[name].eq(command[name])
-        if self._config.pad_value:
-            value = Signal(rows.scalar)
-            m.d.comb += next_padding.value.eq(value)
-            with m.If(accept & Cat(command.memory == padding for padding in isa.Padding).any()):
-                m.d.sync += value.eq(command.dram_base)
+        self._accept(m, bursts, turns, failed)
 
         # All writes come from a register.
         write = Signal(
@@ -162,26 +114,7 @@ class Loader(wiring.Component):
 
         # Padding, in the cycles that data leave.
         m.d.comb += padding.step.eq(padding.write & free & ~put & ~failed)
-
-        # The turn ends when both have ended.
-        working, ends = Signal(), Signal()
-        next_turn = turns.o.payload
-        m.d.comb += [
-            ends.eq(
-                working
-                & free
-                & ~failed
-                & (~beats.valid | (beats.step & beats.last))
-                & (~padding.active | padding.over)
-            ),
-            turns.o.ready.eq(~working | ends),
-            beats.command.payload.eq(next_turn.beats),
-            beats.command.valid.eq(turns.o.valid & turns.o.ready & next_turn.has_data),
-            padding.command.payload.eq(next_turn.padding),
-            padding.command.valid.eq(turns.o.valid & turns.o.ready & next_turn.has_padding),
-        ]
-        with m.If(turns.o.ready):
-            m.d.sync += working.eq(turns.o.valid)
+        working, ends = self._take_turns(m, turns, beats, padding, free & ~failed)
 
         with m.If(free):
             m.d.sync += [
@@ -198,6 +131,87 @@ class Loader(wiring.Component):
             self.done.eq(write.valid & write.done & ~self.hold),
             self.error.eq(write.valid & write.error & ~self.hold),
         ]
+        self._connect_writes(m, write)
+        for number, kind in enumerate(rows.kinds):
+            with m.If(use & (beats.kind == number)):
+                m.d.comb += self.moved[kind.memory.name.lower()].eq(beats.taken)
+
+        # Bursts whose last beat has not come.
+        in_flight = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
+        asked = self.read.request.valid & self.read.request.ready
+        answered = beat.valid & beat.ready & beat.payload.last
+        m.d.sync += in_flight.eq(in_flight + asked - answered)
+        m.d.comb += self.idle.eq(
+            bursts.idle & (in_flight == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
+        )
+        return m
+
+    def _accept(self, m: Module, bursts: BurstWalker, turns: Queue, failed: Signal) -> None:
+        """Takes commands: their bursts are requested at once, their data and padding wait for
+        their turn."""
+        rows, command = self._rows, self.command.payload
+        has_data, has_padding, accept = Signal(), Signal(), Signal()
+        pads_above_below = (command.y_pad_0 | command.y_pad_1) != 0
+        pads_left_right = (command.x_pad_0 | command.x_pad_1) != 0
+        m.d.comb += [
+            has_data.eq((command.x_size != 0) & (command.y_size != 0)),
+            has_padding.eq(
+                (command.x_size != 0)
+                & (pads_above_below | (pads_left_right & (command.y_size != 0)))
+            ),
+            self.command.ready.eq(turns.i.ready & (bursts.command.ready | ~has_data) & ~failed),
+            accept.eq(self.command.valid & self.command.ready),
+            turns.i.valid.eq(accept),
+            turns.i.payload.has_data.eq(has_data),
+            turns.i.payload.has_padding.eq(has_padding),
+            bursts.command.valid.eq(accept & has_data),
+            bursts.stop.eq(failed),
+        ]
+        bases = [_base(self.bases, kind.memory) for kind in rows.kinds]
+        describe_rows(m, rows, command, bases, bursts.command.payload, turns.i.payload.beats)
+        next_padding = turns.i.payload.padding
+        # Padding is as wide as the scratchpad's scalars, also for what is narrower in memory.
+        kind = turns.i.payload.beats.kind
+        if isa.Memory.ACC in self._targets:
+            acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
+            kind = Mux(kind == acc_8bit, acc, kind)
+        m.d.comb += [next_padding.kind.eq(kind), next_padding.index.eq(command.sram_base)]
+        for name in ("x_size", "y_size", "y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"):
+            m.d.comb += next_padding[name].eq(command[name])
+        if self._config.pad_value:
+            value = Signal(rows.scalar)
+            m.d.comb += next_padding.value.eq(value)
+            with m.If(accept & Cat(command.memory == padding for padding in isa.Padding).any()):
+                m.d.sync += value.eq(command.dram_base)
+
+    def _take_turns(
+        self, m: Module, turns: Queue, beats: BeatWalker, padding: PaddingWalker, moves: Value
+    ) -> tuple[Signal, Signal]:
+        """Starts the walkers on the next transfer when both have ended the one before it.
+
+        Gives whether a transfer is in progress, and whether it ends in this cycle; none does
+        unless ``moves``, when the register of writes can be filled.
+        """
+        working, ends = Signal(), Signal()
+        following = turns.o.payload
+        m.d.comb += [
+            ends.eq(
+                working
+                & moves
+                & (~beats.valid | (beats.step & beats.last))
+                & (~padding.active | padding.over)
+            ),
+            turns.o.ready.eq(~working | ends),
+            beats.command.payload.eq(following.beats),
+            beats.command.valid.eq(turns.o.valid & turns.o.ready & following.has_data),
+            padding.command.payload.eq(following.padding),
+            padding.command.valid.eq(turns.o.valid & turns.o.ready & following.has_padding),
+        ]
+        with m.If(turns.o.ready):
+            m.d.sync += working.eq(turns.o.valid)
+        return working, ends
+
+    def _connect_writes(self, m: Module, write: Any) -> None:
         for memory, target in self._targets.items():
             port = getattr(self, memory.name.lower())
             mine = Signal(name=f"{memory.name.lower()}_mine")
@@ -209,22 +223,8 @@ class Loader(wiring.Component):
                 Value.cast(port.data).eq(self._spread(memory, target, write)),
             ]
 
-        for number, kind in enumerate(rows.kinds):
-            with m.If(use & (beats.kind == number)):
-                m.d.comb += self.moved[kind.memory.name.lower()].eq(beats.taken)
-
-        # Bursts asked for of which the last beat has not come.
-        under_way = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
-        asked = self.read.request.valid & self.read.request.ready
-        answered = beat.valid & beat.ready & beat.payload.last
-        m.d.sync += under_way.eq(under_way + asked - answered)
-        m.d.comb += self.idle.eq(
-            bursts.idle & (under_way == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
-        )
-        return m
-
     def _kinds_of(self, memory: isa.Memory) -> list[int]:
-        """The numbers of the kinds that are written to the scratchpad of ``memory``."""
+        """The numbers of the kinds that go to the scratchpad of ``memory``."""
         both = (memory, isa.Memory.ACC_8BIT) if memory is isa.Memory.ACC else (memory,)
         return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
 
@@ -234,17 +234,17 @@ class Loader(wiring.Component):
 
     @property
     def _word_bits(self) -> int:
-        """Of what is written in a cycle, before it is widened."""
+        """Bits that are written in a cycle, before they are widened."""
         return max(self._gathered(kind) for kind in self._rows.kinds) * self._bus_bits
 
     def _gathered(self, kind: Kind) -> int:
-        """How many beats of ``kind`` are put together before they are written."""
+        """How many beats of ``kind`` are gathered before they are written."""
         if kind.beats == 1 or widens(self._config, kind.memory):
             return 1
         return self._target(kind).lane_beats
 
     def _place(self, m: Module, beats: BeatWalker, beat: Any) -> tuple[Signal, Signal, Signal]:
-        """What is written of the beat that has come, its lanes, and whether it waits for more."""
+        """What is written for a beat, to which lanes, and whether it waits for more beats."""
         word, gathers = Signal(self._word_bits), Signal()
         lanes = Signal(max(target.lanes for target in self._targets.values()))
         earlier = Signal(max(1, self._word_bits - self._bus_bits))
@@ -288,7 +288,7 @@ class Loader(wiring.Component):
         return word, lanes, gathers
 
     def _padded(self, m: Module, padding: PaddingWalker) -> Value:
-        """What is written of ``padding``: its value in each scalar of the word."""
+        """The padding value in each scalar of the word."""
         word = Signal(self._word_bits)
         if self._config.pad_value:
             with m.Switch(padding.kind):
@@ -302,7 +302,7 @@ class Loader(wiring.Component):
         return word
 
     def _spread(self, memory: isa.Memory, target: Geometry, write: Any) -> Value:
-        """All lanes and elements that the write port of ``memory`` has, from the one word."""
+        """The word in all lanes and elements of the write port of ``memory``."""
         config = self._config
         width = target.element_bits * target.elements
         bits = min(width, target.lane_beats * self._bus_bits)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
@@ -20,15 +20,15 @@ from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .rows import BeatWalker, BurstWalker
-from .transfer import TRANSFERS_AHEAD, describe_rows, moved_elements, rows_of, transfer_layout
+from .transfer import TRANSFERS_AHEAD, MoverSignature, describe_rows, rows_of
 
 
 class Storer(wiring.Component):
     """Writes rows of elements of the accumulators' low bits to memory, transfer after transfer.
 
     Bursts are announced ahead of their data, also those of the transfers that follow; at most
-    `BURSTS_IN_FLIGHT` have no response yet. Between the first beat and the last one of a
-    sequence of transfers there is no idle cycle as long as the memory takes them.
+    `BURSTS_IN_FLIGHT` have no response yet. A sequence of transfers is written without a bubble
+    as long as the memory takes its beats.
 
     Timing: an element is read three cycles after its command was taken, at the earliest; its
     first beat is offered in the cycle after the next::
@@ -39,17 +39,16 @@ class Storer(wiring.Component):
 
     Ports
     -----
-    command : of `transfer_layout`
-    base : byte address of element 0 of OUT; stable while anything is under way
+    (all of `MoverSignature`)
+    base : byte address of element 0 of OUT; stable while the storer is not idle
     scratchpad : where the elements are read
     write : the memory
-    done : for one cycle, the memory has confirmed all of a transfer, in the order of the commands
-    error : with ``done``: the bus answered with an error. Nothing more is taken or done; bursts
-        that have been announced are still written.
     stop : no more bursts are announced; those that have been are still written
     drained : all bursts that have been announced are written and answered
-    idle : nothing is under way
-    moved : elements, of `moved_elements`, that have been read in this cycle
+
+    A transfer is done when the memory has confirmed all of it. After an error nothing more is
+    taken; bursts that have been announced are still written. Elements have moved when they have
+    been read from the scratchpad.
     """
 
     def __init__(self, config: Config) -> None:
@@ -58,45 +57,58 @@ class Storer(wiring.Component):
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
-                "command": In(stream.Signature(transfer_layout(config))),
+                **MoverSignature(config, [isa.Memory.OUT]).members,
                 "base": In(ADDRESS_WIDTH),
                 "scratchpad": Out(out.read_port()),
                 "write": Out(WriteSignature(self._bus_bits)),
-                "done": Out(1),
-                "error": Out(1),
                 "stop": In(1),
                 "drained": Out(1),
-                "idle": Out(1),
-                "moved": Out(moved_elements(config, [isa.Memory.OUT])),
             }
         )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        rows = self._rows
-        (kind,) = rows.kinds
-        m.submodules.bursts = bursts = BurstWalker(rows)
-        m.submodules.beats = beats = BeatWalker(rows)
-        m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
-        # Of each transfer, whether it has data at all; of each burst, how long it is, and
-        # whether it is the last one of its transfer.
-        m.submodules.order = order = Queue(data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD)
+        m.submodules.beats = beats = BeatWalker(self._rows)
+        # The length of each burst; and of each burst without a response, whether it is the last
+        # one of its transfer.
         m.submodules.announced = announced = Queue(
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
             data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT
         )
-        # Nothing goes from an input of the memory to an output without a register.
+        # No combinational path leads from an input of the memory to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
         m.submodules.buffered = buffered = Queue(WriteBeat(self._bus_bits), 2)
         m.submodules.responses = responses = Queue(WriteResponse, 2)
-        connect(m, turns.o, beats.command)
         connect(m, requests.o, flipped(self.write.request))
         connect(m, buffered.o, flipped(self.write.beat))
         connect(m, flipped(self.write.response), responses.i)
-        failed = Signal()
 
+        failed = Signal()
+        bursts, order = self._accept(m, beats, failed)
+        self._announce(m, bursts, requests, announced, unanswered)
+        packs = self._read(m, beats, announced, buffered)
+        self._confirm(m, order, responses, unanswered, failed)
+        m.d.comb += [
+            self.drained.eq(
+                ~announced.o.valid
+                & ~unanswered.o.valid
+                & ~packs
+                & ~buffered.o.valid
+                & ~requests.o.valid
+            ),
+            self.idle.eq(bursts.idle & self.drained & (failed | ~order.o.valid)),
+        ]
+        return m
+
+    def _accept(self, m: Module, beats: BeatWalker, failed: Signal) -> tuple[BurstWalker, Queue]:
+        """Takes commands; gives what makes their bursts, and whether each has data at all."""
+        rows = self._rows
+        m.submodules.bursts = bursts = BurstWalker(rows)
+        m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
+        m.submodules.order = order = Queue(data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD)
+        connect(m, turns.o, beats.command)
         command = self.command.payload
         has_data, accept = Signal(), Signal()
         m.d.comb += [
@@ -112,8 +124,11 @@ class Storer(wiring.Component):
             bursts.stop.eq(failed),
         ]
         describe_rows(m, rows, command, [self.base], bursts.command.payload, turns.i.payload)
+        return bursts, order
 
-        # Announce.
+    def _announce(
+        self, m: Module, bursts: BurstWalker, requests: Queue, announced: Queue, unanswered: Queue
+    ) -> None:
         announce = Signal()
         m.d.comb += [
             bursts.request.ready.eq(
@@ -128,7 +143,12 @@ class Storer(wiring.Component):
             unanswered.i.payload.last.eq(bursts.last),
         ]
 
-        # Read; in the next cycle, pack. The scratchpad keeps an element of several beats.
+    def _read(self, m: Module, beats: BeatWalker, announced: Queue, buffered: Queue) -> Signal:
+        """Reads elements and packs them into beats in the next cycle; gives whether it does so.
+
+        The scratchpad's read port keeps an element of several beats.
+        """
+        (kind,) = self._rows.kinds
         reads, sent = Signal(), Signal(8)
         packs, strobe, last = Signal(), Signal(kind.elements), Signal()
         lane = Signal(range(kind.beats))
@@ -159,13 +179,16 @@ class Storer(wiring.Component):
             ),
             buffered.i.payload.last.eq(last),
         ]
+        return packs
 
-        # Confirm.
+    def _confirm(
+        self, m: Module, order: Queue, responses: Queue, unanswered: Queue, failed: Signal
+    ) -> None:
         response = responses.o
         answer, completes = Signal(), Signal()
         m.d.comb += [
             answer.eq(response.valid & response.ready),
-            # A transfer without data before it is done first, in a cycle of its own.
+            # A transfer without data before it is done first, in a separate cycle.
             response.ready.eq(order.o.valid & order.o.payload.has_data | failed),
             unanswered.o.ready.eq(answer),
             completes.eq(
@@ -184,14 +207,3 @@ class Storer(wiring.Component):
         ]
         with m.If(answer & response.payload.error):
             m.d.sync += failed.eq(1)
-        m.d.comb += [
-            self.drained.eq(
-                ~announced.o.valid
-                & ~unanswered.o.valid
-                & ~packs
-                & ~buffered.o.valid
-                & ~requests.o.valid
-            ),
-            self.idle.eq(bursts.idle & self.drained & (failed | ~order.o.valid)),
-        ]
-        return m

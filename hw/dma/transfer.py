@@ -1,10 +1,11 @@
-"""What a LOAD or a STORE moves, as its module says it to the `Loader` or the `Storer`."""
+"""What a LOAD or a STORE moves: the commands of `Loader` and `Storer`, and their ports."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
-from amaranth.lib import data
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -13,8 +14,8 @@ from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH, instruction_layout
 from .extent import CheckedEntry
 from .rows import Kind, Rows
 
-# Transfers whose data are still to come, addresses having been made: enough to hide the latency
-# of a memory behind transfers of a few beats.
+# Transfers whose bursts have been requested and whose data are still to come: enough to hide the
+# latency of a memory behind transfers of a few beats.
 TRANSFERS_AHEAD = 8
 
 
@@ -45,8 +46,8 @@ _FIELDS = (
 def transfer_layout(config: Config) -> data.StructLayout:
     """What a LOAD or STORE moves: fields of the instruction and of `CheckedEntry`.
 
-    Only what is legal and in range may be given to a `Loader` or `Storer`. To a `Loader`, what
-    sets its padding value is a transfer of nothing.
+    `Loader` and `Storer` expect a legal instruction that is in range. A LOAD that sets a padding
+    value is a transfer of no elements.
     """
     fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
     checked = CheckedEntry.as_shape()
@@ -65,16 +66,35 @@ def transfer(config: Config, checked: data.View) -> Value:
     return Cat(*(fields[name] for name in _FIELDS), checked.elements, checked.first)
 
 
-def sets_padding_wrongly(config: Config, fields: data.View) -> Value:
-    """Whether a LOAD sets a padding value, and has fields besides that are not zero."""
-    if not config.pad_value:
-        return Const(0)
-    sets = Cat(fields.memory == padding for padding in isa.Padding).any()
-    return sets & (Cat(fields[name] for name in isa.UNUSED_BY_SET_PADDING) != 0)
+class MoverSignature(wiring.Signature):
+    """What `Loader` and `Storer` have in common. `InOrder.connect_unit` connects all but ``moved``.
+
+    ``command``
+        of `transfer_layout`.
+    ``done``
+        high for one cycle when a transfer is complete, in the order of the commands.
+    ``error``
+        with ``done``: the bus answered with an error. No transfer after it is done.
+    ``idle``
+        no transfer is in progress and no burst in flight.
+    ``moved``
+        of `moved_elements`, in this cycle.
+    """
+
+    def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
+        super().__init__(
+            {
+                "command": In(stream.Signature(transfer_layout(config))),
+                "done": Out(1),
+                "error": Out(1),
+                "idle": Out(1),
+                "moved": Out(moved_elements(config, memories)),
+            }
+        )
 
 
 def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.StructLayout:
-    """For each memory, by name, the elements that have been moved in a cycle at the most."""
+    """For each memory, by name, a count of the elements that are moved in a cycle."""
     return data.StructLayout(
         {
             kind.memory.name.lower(): range(kind.elements + 1)
@@ -84,7 +104,7 @@ def moved_elements(config: Config, memories: Sequence[isa.Memory]) -> data.Struc
 
 
 def rows_of(config: Config, memories: Sequence[isa.Memory]) -> Rows:
-    """What is moved for ``memories``, of which ACC includes ACC_8BIT."""
+    """The rows of transfers of ``memories``; ACC includes ACC_8BIT."""
     both = [isa.Memory.ACC_8BIT] if isa.Memory.ACC in memories else []
     return Rows(config, [Kind.of(config, memory) for memory in (*memories, *both)])
 
@@ -94,7 +114,7 @@ def describe_rows(
 ) -> None:
     """Fills in the commands to `BurstWalker` and `BeatWalker` for one of `transfer_layout`.
 
-    Rows that follow one another in memory as they do in the scratchpad are one long row.
+    Rows that are contiguous in memory and in the scratchpad become one long row.
     """
     row_size, row_count = Signal(rows.count), Signal(rows.count)
     contiguous = Signal()

@@ -1,4 +1,4 @@
-"""What the modules show of what they are at, to the counters and to who watches a simulation."""
+"""What the modules are doing, for the counters and for timelines of a simulation."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
@@ -7,19 +7,20 @@ from .structures import INDEX_WIDTH
 
 
 class ModuleActivity(wiring.Signature):
-    """Of load, compute and store. Bit n of what has a bit a unit is unit n's; bit 0 is nobody's.
+    """The activity of load, compute or store. Per-unit fields: bit n is unit n, bit 0 means no unit
+    (FINISH).
 
     ``index``, ``unit``
-        of the next instruction to be issued, and who will execute it.
+        of the next instruction to be issued, and the unit that will execute it.
     ``starts``
-        high for one cycle for the unit to which that instruction is handed.
+        per unit, high for one cycle when that instruction is handed to it.
     ``ends``
-        high for one cycle for a unit that is done with the oldest instruction that it has; for
-        nobody, when its instruction retires.
+        per unit, high for one cycle when it is done with its oldest instruction; bit 0 when the
+        instruction retires.
     ``busy``
-        the unit has been handed an instruction and is not done with it.
+        per unit: it has been handed an instruction and is not done with it.
     ``lacks_prev``, ``lacks_next``
-        the module has nothing under way, and that instruction lacks a token from that neighbour.
+        no instruction is in flight, and the next one lacks a token from that neighbour.
     """
 
     def __init__(self, units: int = 1) -> None:
@@ -37,7 +38,7 @@ class ModuleActivity(wiring.Signature):
 
 
 class FetchActivity(wiring.Signature):
-    """Of fetch.
+    """The activity of fetch.
 
     ``index``
         of the next instruction to be handed over.
@@ -61,7 +62,7 @@ class FetchActivity(wiring.Signature):
 
 
 class Activity(wiring.Signature):
-    """Of all modules; the units of compute are those of `amaranth_vta.hw.compute.Unit`."""
+    """The activity of all modules; units of compute as in `amaranth_vta.hw.compute.Unit`."""
 
     def __init__(self, compute_units: int) -> None:
         super().__init__(

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.dma.extent import CheckedEntry, ExtentChecker
+from amaranth_vta.hw.dma.transfer import transfer
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 from .activity import ModuleActivity
@@ -22,11 +23,12 @@ from .structures import (
     QueueEntry,
     TakePort,
     instruction_layout,
+    is_illegal,
 )
 
 
 class InFlight(data.StructLayout):
-    """An instruction that has been issued, or refused, and has not retired."""
+    """An instruction that has been issued or refused, and has not retired."""
 
     def __init__(self, units: int) -> None:
         super().__init__(
@@ -40,26 +42,20 @@ class InFlight(data.StructLayout):
         )
 
 
-def neighbours(module: isa.Module) -> dict[str, str]:
-    """The names of those that load, compute or store exchanges tokens with, by side."""
-    row = (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
-    sides = {"prev": module - 1, "next": module + 1}
-    return {side: isa.Module(at).name.lower() for side, at in sides.items() if at in row}
-
-
 class ModuleSignature(wiring.Signature):
-    """What load, compute and store have in common, as far as it is not their own work.
+    """The ports that load, compute and store have in common; `InOrder` drives them.
 
     Members
     -------
     insn : instructions, in stream order; taken ahead of their execution
-    status, fault, activity : as the signatures say
+    status, fault, activity : of `ModuleStatus`, `FaultPort` and `ModuleActivity`
     from_NAME, to_NAME : tokens of each neighbour
     """
 
     def __init__(self, module: isa.Module, units: int = 1) -> None:
         tokens: dict[str, Any] = {}
-        for name in neighbours(module).values():
+        for neighbour in isa.neighbours(module).values():
+            name = neighbour.name.lower()
             tokens |= {f"from_{name}": Out(TakePort()), f"to_{name}": Out(GivePort())}
         super().__init__(
             {
@@ -75,11 +71,11 @@ class ModuleSignature(wiring.Signature):
 class InOrder(wiring.Component):
     """Issues the instructions of one module to its units, and retires them, in order.
 
-    An instruction is issued when it holds all the tokens that it pops, its unit is ready, and the
-    module says that it may start. It retires, and gives its tokens, when its unit is done with
-    it and everything before it has retired; if there is no room for a token it waits. What is
-    refused goes the same way as what is issued, so that the module stops at its first faulty
-    instruction in stream order, after all earlier ones.
+    An instruction is issued when all the tokens that it pops are available, its unit is ready, and
+    the module says that it may start. It retires, and gives its tokens, when its unit is done with
+    it and everything before it has retired; without room for a token it stalls. A refused
+    instruction takes the same path as an issued one, so that the module stops at its first faulty
+    instruction in stream order, after all earlier ones have retired.
 
     Timing: an instruction shows at ``head`` three cycles after it is taken at the earliest, and
     is issued in that cycle; it retires two cycles after its unit is done, or later. One can be
@@ -87,25 +83,24 @@ class InOrder(wiring.Component):
 
     Parameters
     ----------
-    module : whose
+    module : the module that it is part of
     memories : those whose depth bounds the module's LOADs or STOREs
-    causes : for each unit, what its error means
+    causes : per unit, the fault that its error means
 
     Ports
     -----
     (all of `ModuleSignature`)
-    head : the next instruction; what it is, its module says by the next five
-    illegal : it is no instruction of this module; that it has a flag towards no neighbour need not
-        be said
-    out_of_range : it would touch what is past the depth of a scratchpad
-    unit : who executes it: 0 for nobody, n for the n-th unit
+    head : the next instruction, which the module decodes into the next five
+    illegal : it is refused; flags towards a neighbour that does not exist are found here
+    out_of_range : it would touch elements past the depth of a scratchpad
+    unit : the unit that executes it: 1 to n, or 0 for none
     unit_ready : that unit can take it
-    may_start : nothing before it, or elsewhere, keeps it from starting
+    may_start : it has no hazard with an instruction before it, or of another module
     start : it is handed to its unit in this cycle
-    pending : for each unit and, bit 0, for nobody: whether it has what is not retired
-    done, error : from each unit, a pulse for an instruction that is done; with an error no more
-        of that unit's are
-    drained : the units have nothing under way on the bus
+    pending : per unit, bit 0 for none: it has instructions that have not retired
+    done, error : per unit, a pulse for an instruction that is done; after one with an error no
+        instruction of that unit is done
+    drained : the units have no access to memory in flight
     """
 
     def __init__(
@@ -139,9 +134,24 @@ class InOrder(wiring.Component):
         )
 
     def connect(self, m: Module, component: Any) -> None:
-        """Makes the ports of the shared signature those of ``component``, in its elaboration."""
+        """Makes the ports of `ModuleSignature` those of ``component``, in its elaboration."""
         for name in self._shared.members:
             connect(m, flipped(getattr(component, name)), getattr(self, name))
+
+    def connect_unit(self, m: Module, unit: Any, opcode: isa.Opcode) -> None:
+        """Hands all instructions, which have this opcode, to one `Loader` or `Storer`."""
+        m.d.comb += [
+            self.illegal.eq(is_illegal(self._config, opcode, self.head.entry.bits)),
+            self.out_of_range.eq(self.head.out_of_range),
+            self.unit.eq(1),
+            self.unit_ready.eq(unit.command.ready),
+            self.may_start.eq(1),
+            unit.command.valid.eq(self.start),
+            unit.command.payload.eq(transfer(self._config, self.head)),
+            self.done.eq(unit.done),
+            self.error.eq(unit.error),
+            self.drained.eq(unit.idle),
+        ]
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -150,22 +160,69 @@ class InOrder(wiring.Component):
             InFlight(len(self._causes)), INSTRUCTIONS_IN_FLIGHT
         )
         connect(m, flipped(self.insn), checker.i)
-        entry = checker.o.payload.entry
-        # The flags are in the same place in every instruction.
-        flags = data.View(instruction_layout(self._config, isa.Opcode.FINISH), entry.bits)
+        m.d.comb += self.head.eq(checker.o.payload)
+        refused = Signal()
+        issue, lacks_tokens, illegal = self._issue(m, checker, in_flight, refused)
+        retire, overflows, finished = self._retire(m, in_flight, refused)
 
-        takes, gives = (
-            {
-                side: getattr(self, f"{direction}_{name}")
-                for side, name in neighbours(self._module).items()
-            }
-            for direction in ("from", "to")
-        )
+        # Status: what is held, what of that is issued, and what of that its unit works on.
+        held = Signal(range(2 * INSTRUCTIONS_IN_FLIGHT))
+        issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
+        m.d.sync += [
+            held.eq(held + (self.insn.valid & self.insn.ready) - retire),
+            issued.eq(issued + issue - retire),
+        ]
+        self._report_activity(m, in_flight, retire, finished)
+        nothing_more, starved, overflowing = Signal(), Signal(), Signal()
+        m.d.comb += [
+            nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
+            # The instruction lacks tokens, or waits for other modules.
+            starved.eq(
+                checker.o.valid
+                & ~refused
+                & ~illegal
+                & (issued == 0)
+                & (lacks_tokens | ~self.may_start)
+            ),
+            overflowing.eq(overflows & ~self.activity.busy[1:].any() & nothing_more),
+            self.status.idle.eq(~self.insn.valid & (held == 0)),
+            self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
+            self.status.overflowing.eq(overflowing),
+            self.status.executing.eq(in_flight.o.valid & ~overflowing & ~self.fault.valid),
+            self.status.accessing.eq(~self.drained),
+            self.status.index.eq(
+                Mux(in_flight.o.valid, in_flight.o.payload.index, self.head.entry.index)
+            ),
+            self.status.quiet.eq(
+                self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
+            ),
+        ]
+        waits = checker.o.valid & ~refused & ~illegal & ~in_flight.o.valid
+        for side, take in self._ports("from").items():
+            lacks = getattr(self.activity, f"lacks_{side}")
+            m.d.comb += lacks.eq(waits & self._flags[f"pop_{side}"] & ~take.available)
+        return m
+
+    @property
+    def _flags(self) -> data.View:
+        """The token flags of the next instruction, which are in the same place in all of them."""
+        return data.View(instruction_layout(self._config, isa.Opcode.FINISH), self.head.entry.bits)
+
+    def _ports(self, direction: str) -> dict[str, Any]:
+        """The token ports ``from`` or ``to`` the neighbours, by side."""
+        return {
+            side: getattr(self, f"{direction}_{neighbour.name.lower()}")
+            for side, neighbour in isa.neighbours(self._module).items()
+        }
+
+    def _issue(
+        self, m: Module, checker: ExtentChecker, in_flight: Queue, refused: Signal
+    ) -> tuple[Signal, Value, Signal]:
+        """Issues or refuses the next instruction; gives whether it does, whether the instruction
+        lacks tokens, and whether it is illegal."""
+        flags, takes = self._flags, self._ports("from")
         strangers = [side for side in ("prev", "next") if side not in takes]
-
-        # Issue.
-        refused, tokens, issue, cause = Signal(), Signal(), Signal(), Signal(3)
-        illegal = Signal()
+        tokens, issue, cause, illegal = Signal(), Signal(), Signal(3), Signal()
         m.d.comb += illegal.eq(
             Cat(
                 self.illegal,
@@ -177,7 +234,6 @@ class InOrder(wiring.Component):
         with m.Elif(self.out_of_range):
             m.d.comb += cause.eq(isa.Cause.INDEX_OUT_OF_RANGE)
         m.d.comb += [
-            self.head.eq(checker.o.payload),
             tokens.eq(
                 Cat(~flags[f"pop_{side}"] | take.available for side, take in takes.items()).all()
             ),
@@ -194,7 +250,7 @@ class InOrder(wiring.Component):
                 for side, take in takes.items()
             ),
             in_flight.i.valid.eq(issue),
-            in_flight.i.payload.index.eq(entry.index),
+            in_flight.i.payload.index.eq(self.head.entry.index),
             in_flight.i.payload.unit.eq(self.unit),
             in_flight.i.payload.push_prev.eq(flags.push_prev),
             in_flight.i.payload.push_next.eq(flags.push_next),
@@ -202,9 +258,14 @@ class InOrder(wiring.Component):
         ]
         with m.If(issue):
             m.d.sync += refused.eq(cause != 0)
+        return issue, ~tokens, illegal
 
-        # Retire.
-        oldest = in_flight.o.payload
+    def _retire(
+        self, m: Module, in_flight: Queue, refused: Signal
+    ) -> tuple[Signal, Value, list[Signal]]:
+        """Retires the oldest instruction; gives whether it does, whether room for a token is all
+        that keeps it from that, and what `_completion` counts."""
+        oldest, gives = in_flight.o.payload, self._ports("to")
         done, failure, finished = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
@@ -221,16 +282,15 @@ class InOrder(wiring.Component):
                 self.fault.cause.eq(failure),
                 refused.eq(1),
             ]
+        return retire, in_flight.o.valid & done & full, finished
 
-        # Status: what is held, what of that is issued, and what of that its unit is at.
-        held = Signal(range(2 * INSTRUCTIONS_IN_FLIGHT))
-        issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
-        activity = self.activity
-        m.d.sync += [
-            held.eq(held + (self.insn.valid & self.insn.ready) - retire),
-            issued.eq(issued + issue - retire),
-        ]
+    def _report_activity(
+        self, m: Module, in_flight: Queue, retire: Signal, finished: list[Signal]
+    ) -> None:
+        oldest, activity = in_flight.o.payload, self.activity
         m.d.comb += [
+            activity.index.eq(self.head.entry.index),
+            activity.unit.eq(self.unit),
             activity.starts.eq(self.start << self.unit),
             activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
         ]
@@ -241,39 +301,13 @@ class InOrder(wiring.Component):
                 self.pending[unit].eq(count != 0),
                 activity.busy[unit].eq(count != (finished[unit - 1] if unit else 0)),
             ]
-        nothing_more, starved, overflowing = Signal(), Signal(), Signal()
-        m.d.comb += [
-            nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
-            # The instruction lacks tokens, or waits for others than its own module's units.
-            starved.eq(
-                checker.o.valid & ~refused & ~illegal & (issued == 0) & (~tokens | ~self.may_start)
-            ),
-            overflowing.eq(
-                in_flight.o.valid & done & full & ~activity.busy[1:].any() & nothing_more
-            ),
-            self.status.idle.eq(~self.insn.valid & (held == 0)),
-            self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
-            self.status.overflowing.eq(overflowing),
-            self.status.executing.eq(in_flight.o.valid & ~overflowing & ~self.fault.valid),
-            self.status.accessing.eq(~self.drained),
-            self.status.index.eq(Mux(in_flight.o.valid, oldest.index, entry.index)),
-            self.status.quiet.eq(
-                self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
-            ),
-        ]
-        waits = checker.o.valid & ~refused & ~illegal & ~in_flight.o.valid
-        m.d.comb += [activity.index.eq(entry.index), activity.unit.eq(self.unit)]
-        for side, take in takes.items():
-            lacks = getattr(activity, f"lacks_{side}")
-            m.d.comb += lacks.eq(waits & flags[f"pop_{side}"] & ~take.available)
-        return m
 
     def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, list[Signal]]:
-        """Whether the oldest instruction in flight is done, the cause if it has failed, and for
-        each unit how many are done that have not retired.
+        """Whether the oldest instruction in flight is done, the cause if it has failed, and per
+        unit how many are done and have not retired.
 
-        Instructions of several units may be done before the oldest one is, so that what is done
-        is counted until its instruction is the oldest.
+        Units may be done with instructions before the oldest one is done: they are counted until
+        they are the oldest.
         """
         oldest = in_flight.o.payload
         done, failure, finished = Signal(), Signal(3), []

@@ -1,10 +1,12 @@
-"""What travels between the modules: instructions, tokens, faults.
+"""What modules exchange: instructions, tokens, faults.
 
 The layouts of instructions and micro-ops are those of `amaranth_vta.hw.isa`, made into views of
 hardware signals; no position is written down here.
 """
 
-from amaranth.hdl import Shape, signed, unsigned
+from collections.abc import Iterable
+
+from amaranth.hdl import Cat, Const, Shape, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,8 +14,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 INDEX_WIDTH = 32
-# Bits of a byte address: the largest element index times the largest element, and a base of the
-# same size, still fit, so that no address ever wraps.
+# Bits of a byte address: room for the largest element index times the largest element, plus a base
+# of that size, so that no address wraps.
 ADDRESS_WIDTH = 48
 
 
@@ -25,6 +27,30 @@ def instruction_layout(config: Config, opcode: isa.Opcode) -> data.FlexibleLayou
 def uop_layout(config: Config) -> data.FlexibleLayout:
     """The fields of a micro-op, as a view of its 32 bits."""
     return _view(isa.instruction_set(config).uop_layout, isa.UOP_WIDTH)
+
+
+def is_illegal(config: Config, opcode: isa.Opcode, bits: Value) -> Value:
+    """Whether 128 ``bits`` of an instruction with this opcode break one of `isa.rules`, or set a
+    bit that no field covers."""
+    fields = data.View(instruction_layout(config, opcode), bits)
+    uncovered = Const(isa.instruction_set(config).uncovered.get(opcode, 0), isa.INSTRUCTION_WIDTH)
+    problems = [(bits & uncovered) != 0]
+    for rule in isa.rules(opcode, config.extensions):
+        broken = Cat(~_is_one_of(fields[name], rule.values) for name in rule.fields).any()
+        if rule.when is not None:
+            broken &= _is_one_of(fields[rule.when[0]], rule.when[1])
+        problems.append(broken)
+    return Cat(problems).any()
+
+
+def is_for_load(config: Config, memory: Value) -> Value:
+    """Whether fetch hands a LOAD that names ``memory`` to load; else it is compute's."""
+    padding = (isa.Padding.LOAD,) if config.pad_value else ()
+    return _is_one_of(memory, (*isa.LOADED_BY_LOAD, *padding))
+
+
+def _is_one_of(field: Value, values: Iterable[int]) -> Value:
+    return Cat(field == value for value in values).any()
 
 
 def _view(layout: isa.Layout, width: int) -> data.FlexibleLayout:
@@ -44,7 +70,7 @@ class QueueEntry(data.Struct):
 
 
 class FaultPort(wiring.Signature):
-    """The fault at which a module stopped. ``valid`` stays until the machine is cleared."""
+    """The fault at which a module stopped. ``valid`` stays high until the machine is cleared."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "index": Out(INDEX_WIDTH), "cause": Out(3)})
@@ -60,8 +86,8 @@ class TakePort(wiring.Signature):
 class GivePort(wiring.Signature):
     """Tokens to a neighbour: ``give`` one only while not ``full``.
 
-    Who finds it full waits. Whether the neighbour makes room depends on the program, not on how
-    fast who is: it is a fault only when the whole machine is stuck.
+    The giver stalls while it is full. Whether the taker makes room depends on the program, not on
+    timing: it is a fault only when the whole machine is stuck.
     """
 
     def __init__(self) -> None:
@@ -72,21 +98,21 @@ class ModuleStatus(wiring.Signature):
     """What a module tells the core about itself.
 
     ``retire``
-        high for one cycle for each instruction that is done; its place in the queue is free.
+        high for one cycle for each instruction that retires; its place in the queue is free.
     ``idle``
-        no instruction is held and nothing is under way.
+        no instruction is held or in flight.
     ``waiting``
-        the oldest instruction waits for a neighbour, and nothing is under way. ``overflowing``
+        the oldest instruction waits for a neighbour, and none is executing. ``overflowing``
         says that it is done and waits for room for its tokens, otherwise it waits for tokens
         (FINISH: for the other modules).
     ``executing``
         the oldest instruction has been issued, and waits for no neighbour.
     ``accessing``
-        accesses to memory are under way.
+        accesses to memory are in flight.
     ``index``
         of the oldest instruction, while waiting, executing or accessing.
     ``quiet``
-        idle, waiting, or stopped by a fault with nothing under way any more.
+        idle, waiting, or stopped by a fault with no access in flight.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from amaranth_vta.sim.memory import MemoryBacked
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import spans
 from amaranth_vta.sw.runtime.counters import completed
-from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault, RunResult
+from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 from .dram import ProtocolError
 
@@ -120,7 +120,10 @@ class SimulatedDevice(MemoryBacked):
         result = RunResult(
             cycles=cycles,
             fault=self._fault(),
-            tokens_left={name: self._read(f"TOKENS_{name.upper()}") for name in TOKEN_QUEUES},
+            tokens_left={
+                name: self._read(f"TOKENS_{name.upper()}")
+                for name in map(isa.queue_name, isa.TOKEN_QUEUES)
+            },
             counters=self._counters(),
             seconds=time.monotonic() - started,
         )

@@ -44,16 +44,16 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault
+from amaranth_vta.sw.runtime.device import Fault
 
 from .execution import ExecutionFault, Executor
-from .observers.observer import Observer, TokenQueue
+from .observers.observer import Observer
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its fault, the tokens left in each of `TOKEN_QUEUES`, and what was counted,
-    by the names of `registers.COUNTERS`."""
+    """How a run ended: its fault, the tokens left in each queue, and what was counted, by the names
+    of `registers.COUNTERS`."""
 
     fault: Fault | None
     tokens_left: dict[str, int]
@@ -88,7 +88,7 @@ class ClearModel:
         executor.deadline = None if time_limit is None else time.monotonic() + time_limit
         machine = _Machine(self._config, self._memory, executor, insn_addr, insn_count)
         fault = machine.run(self._choose)
-        tokens = dict(zip(TOKEN_QUEUES, machine.tokens.values(), strict=True))
+        tokens = {isa.queue_name(queue): count for queue, count in machine.tokens.items()}
         return Outcome(fault, tokens, dict(executor.counters))
 
 
@@ -138,8 +138,8 @@ class _Decoded:
     instruction: isa.Instruction
     module: isa.Module
     legal: bool
-    pops: tuple[TokenQueue, ...]
-    pushes: tuple[TokenQueue, ...]
+    pops: tuple[isa.TokenQueue, ...]
+    pushes: tuple[isa.TokenQueue, ...]
 
 
 class _Queue:
@@ -177,7 +177,7 @@ class _Machine:
         self._queues = {module: _Queue() for module in _EXECUTING}
         self._faults: dict[int, tuple[isa.Module, isa.Cause]] = {}
         self._finished = False
-        self.tokens = dict.fromkeys(_TOKEN_QUEUES, 0)
+        self.tokens = dict.fromkeys(isa.TOKEN_QUEUES, 0)
 
     def run(self, choose: _Choice) -> Fault | None:
         """Takes steps until FINISH retires or no module can take one."""
@@ -258,12 +258,11 @@ class _Machine:
         legal = self._instruction_set.problem(bits) is None
         pops, pushes = [], []
         if legal:
-            for flag, giver in ((instruction.pop_prev, -1), (instruction.pop_next, 1)):
-                if flag:
-                    pops.append((isa.Module(module + giver), module))
-            for flag, taker in ((instruction.push_prev, -1), (instruction.push_next, 1)):
-                if flag:
-                    pushes.append((module, isa.Module(module + taker)))
+            for side, neighbour in isa.neighbours(module).items():
+                if getattr(instruction, f"pop_{side}"):
+                    pops.append((neighbour, module))
+                if getattr(instruction, f"push_{side}"):
+                    pushes.append((module, neighbour))
         return _Decoded(instruction, module, legal, tuple(pops), tuple(pushes))
 
     def _can_step(self, queue: _Queue) -> bool:
@@ -331,10 +330,3 @@ class _Machine:
 
 
 _EXECUTING = (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
-# From and to, in the order of `amaranth_vta.sw.runtime.device.TOKEN_QUEUES`.
-_TOKEN_QUEUES = (
-    (isa.Module.LOAD, isa.Module.COMPUTE),
-    (isa.Module.COMPUTE, isa.Module.LOAD),
-    (isa.Module.COMPUTE, isa.Module.STORE),
-    (isa.Module.STORE, isa.Module.COMPUTE),
-)

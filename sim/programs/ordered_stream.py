@@ -14,7 +14,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, Gemm, Instruction, Load, Memory, Module, Store
 from amaranth_vta.sim.model.observers.false_claims import Claims, unit_of
-from amaranth_vta.sim.model.observers.observer import Elements, TokenQueue
+from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sim.model.observers.races import Accesses, Clocks
 
 # Tokens that may be under way: short of the limit by what a module may be ahead of another.
@@ -31,8 +31,8 @@ class Access:
 @dataclass
 class _Entry:
     instruction: Instruction
-    pops: set[TokenQueue]
-    pushes: set[TokenQueue] = field(default_factory=set)
+    pops: set[isa.TokenQueue]
+    pushes: set[isa.TokenQueue] = field(default_factory=set)
 
 
 class OrderedStream:
@@ -56,7 +56,7 @@ class OrderedStream:
                 module, access.memory, access.elements, access.writes
             ):
                 after[other] = max(after.get(other, -1), int(last.max(initial=-1)))
-        pops: set[TokenQueue] = set()
+        pops: set[isa.TokenQueue] = set()
         for other, index in after.items():
             self._follow(module, other, index, pops)
         for queue, tokens in self.clocks.tokens.items():
@@ -95,8 +95,8 @@ class OrderedStream:
     def pass_on(
         self,
         module: Module,
-        pops: AbstractSet[TokenQueue] = frozenset(),
-        pushes: AbstractSet[TokenQueue] = frozenset(),
+        pops: AbstractSet[isa.TokenQueue] = frozenset(),
+        pushes: AbstractSet[isa.TokenQueue] = frozenset(),
     ) -> None:
         """Adds an instruction of ``module`` that only takes and gives tokens."""
         nothing: dict[Module, Instruction] = {
@@ -122,8 +122,8 @@ class OrderedStream:
     def _append(
         self,
         instruction: Instruction,
-        pops: AbstractSet[TokenQueue],
-        pushes: AbstractSet[TokenQueue],
+        pops: AbstractSet[isa.TokenQueue],
+        pushes: AbstractSet[isa.TokenQueue],
     ) -> None:
         """Adds an instruction whose pops were already taken from the clocks."""
         module = isa.module_of(instruction)
@@ -134,7 +134,7 @@ class OrderedStream:
         for queue in pushes:
             self.clocks.give(queue)
 
-    def _follow(self, module: Module, other: Module, index: int, pops: set[TokenQueue]) -> None:
+    def _follow(self, module: Module, other: Module, index: int, pops: set[isa.TokenQueue]) -> None:
         """Has the next instruction of ``module`` start after instruction ``index`` of ``other``.
 
         ``pops`` are those that it takes; more than one of a queue need more instructions.
@@ -146,7 +146,7 @@ class OrderedStream:
         queue = (via, module)
         if not any(known[other] >= index for known in self.clocks.tokens[queue]):
             if via is not other:
-                passed: set[TokenQueue] = set()
+                passed: set[isa.TokenQueue] = set()
                 self._follow(via, other, index, passed)
                 if passed:
                     self.pass_on(via, pops=passed)
@@ -158,7 +158,7 @@ class OrderedStream:
             self.clocks.take(queue)
             pops.add(queue)
 
-    def _push(self, queue: TokenQueue) -> None:
+    def _push(self, queue: isa.TokenQueue) -> None:
         """Gives a token after all that the giver has done so far."""
         latest = self._entries[self._latest[queue[0]]]
         if queue in latest.pushes:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from amaranth.hdl import signed
+from amaranth.lib import data
 from amaranth.sim import Simulator
 
 from amaranth_vta.hw import isa
@@ -200,17 +202,25 @@ def run_unit(
     """Feeds ``micro_ops`` to a GEMM or ALU unit.
 
     Returns what ``error`` was at each ``done``, and the cycles until the last micro-op was taken.
-    The ports whose names begin with the keys of ``reads`` and ``writes`` are those of arrays
+    The read and write ports that the keys of ``reads`` and ``writes`` name are served from arrays
     (element, row, column); what is written in a cycle can be read in it.
     """
     errors: list[int] = []
     cycles = taken = 0
 
-    def signals(prefix: str, *parts: str) -> list[Any]:
-        return [getattr(unit, f"{prefix}_{part}") for part in parts]
+    def layout(port: Any, contents: Any) -> data.ArrayLayout:
+        _, rows, columns = contents.shape
+        width = len(port.data[0]) // (rows * columns)
+        return data.ArrayLayout(data.ArrayLayout(signed(width), columns), rows)
 
-    sampled = [signal for name in writes for signal in signals(name, "enable", "index", "data")]
-    sampled += [signal for name in reads for signal in signals(name, "enable", "index")]
+    sampled: list[Any] = []
+    for name, contents in writes.items():
+        port = getattr(unit, name)
+        tile = data.View(layout(port, contents), port.data[0])
+        sampled += [port.enable, port.index, tile]
+    for name in reads:
+        port = getattr(unit, name)
+        sampled += [port.enable, port.index]
 
     async def serve(ctx: Any) -> None:
         nonlocal cycles
@@ -225,7 +235,9 @@ def run_unit(
             for name, contents in reads.items():
                 enable, index = next(value), next(value)
                 if enable:
-                    ctx.set(*signals(name, "data"), contents[index].tolist())
+                    port = getattr(unit, name)
+                    tile = data.View(layout(port, contents), port.data[0])
+                    ctx.set(tile, contents[index].tolist())
             if done:
                 errors.append(error)
 

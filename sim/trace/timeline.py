@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import isa
+
 # A cycle in which something begins or ends; of the modules in the order of `_MODULES` the index
 # of the next instruction, and flags: bits 3..0 the unit to which it is handed (of fetch: that it
 # is), 7..4 the unit that is done with its oldest, 8 and 9 that a token of the previous or the
@@ -19,10 +21,12 @@ _ENDS, _LACKS_PREV, _LACKS_NEXT, _UNIT = 4, 8, 9, 10
 # Units of compute as in hw.compute, the first for FINISH; the others have one unit of their name.
 _COMPUTE_UNITS = ("compute", "compute loads", "gemm", "alu")
 LANES = ("fetch", "load", *_COMPUTE_UNITS, "store")
+_LACKS = {"prev": _LACKS_PREV, "next": _LACKS_NEXT}
 _NEIGHBOURS = {
-    "load": {_LACKS_NEXT: "compute"},
-    "compute": {_LACKS_PREV: "load", _LACKS_NEXT: "store"},
-    "store": {_LACKS_PREV: "compute"},
+    module.name.lower(): {
+        _LACKS[side]: neighbour.name.lower() for side, neighbour in isa.neighbours(module).items()
+    }
+    for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
 }
 
 

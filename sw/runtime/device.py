@@ -13,9 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-
-TOKEN_QUEUES = ("load_to_compute", "compute_to_load", "compute_to_store", "store_to_compute")
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,22 @@ class Fault:
         return f"{self.cause} in {self.module}, instruction {self.instruction}"
 
 
+def no_tokens() -> dict[str, int]:
+    """Empty token queues, by name."""
+    return {isa.queue_name(queue): 0 for queue in isa.TOKEN_QUEUES}
+
+
 @dataclass
 class RunResult:
     """How a run ended.
 
     ``cycles`` is None on devices without a clock. ``tokens_left`` counts what each of
-    `TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
+    `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
     """
 
     cycles: int | None
     fault: Fault | None = None
-    tokens_left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOKEN_QUEUES, 0))
+    tokens_left: dict[str, int] = field(default_factory=no_tokens)
     counters: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -55,7 +59,7 @@ def total(results: Sequence[RunResult]) -> RunResult:
     return RunResult(
         cycles=sum(cycles) if cycles else None,
         fault=next((result.fault for result in results if result.fault is not None), None),
-        tokens_left=results[-1].tokens_left if results else dict.fromkeys(TOKEN_QUEUES, 0),
+        tokens_left=results[-1].tokens_left if results else no_tokens(),
         counters=counters,
         seconds=sum(result.seconds for result in results),
     )

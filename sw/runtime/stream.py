@@ -12,19 +12,14 @@ from .instruction_words import Words, instruction_words
 from .kernels import CommandError
 from .memory import Buffer
 
-# The pairs of modules that tokens pass between: giver, taker.
-QUEUES = (
-    (Module.LOAD, Module.COMPUTE),
-    (Module.COMPUTE, Module.LOAD),
-    (Module.COMPUTE, Module.STORE),
-    (Module.STORE, Module.COMPUTE),
-)
 _HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
 _PUSH = {
-    queue: _HEAD["push_next" if queue[1] > queue[0] else "push_prev"].insert(1) for queue in QUEUES
+    queue: _HEAD["push_next" if queue[1] > queue[0] else "push_prev"].insert(1)
+    for queue in isa.TOKEN_QUEUES
 }
 _POP = {
-    queue: _HEAD["pop_prev" if queue[1] > queue[0] else "pop_next"].insert(1) for queue in QUEUES
+    queue: _HEAD["pop_prev" if queue[1] > queue[0] else "pop_next"].insert(1)
+    for queue in isa.TOKEN_QUEUES
 }
 # Instructions that do nothing but exchange tokens. Their encodings are those of any configuration.
 _NO_OPERATION = {
@@ -55,7 +50,7 @@ class Stream:
     relocations: list[tuple[int, Buffer]] = field(default_factory=list)
     # Tokens of each queue given and not yet taken by the instructions in `words`.
     outstanding: dict[tuple[Module, Module], int] = field(
-        default_factory=lambda: dict.fromkeys(QUEUES, 0)
+        default_factory=lambda: dict.fromkeys(isa.TOKEN_QUEUES, 0)
     )
     # What is padded with after the instructions in `words`; a run begins with zeros.
     padding: dict[isa.Padding, int] = field(default_factory=lambda: dict.fromkeys(isa.Padding, 0))

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from amaranth_vta.hw import isa
-from amaranth_vta.sim.model.observers.observer import TokenQueue
 from amaranth_vta.sim.programs.image import ProgramImage
 
 
@@ -14,7 +13,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 class Token:
     """One token: the ``number``-th of its queue, given and taken by these instructions."""
 
-    queue: TokenQueue
+    queue: isa.TokenQueue
     number: int
     giver: int
     taker: int
@@ -30,8 +29,8 @@ class Token:
 def tokens_of(image: ProgramImage) -> list[Token]:
     """All tokens that are both given and taken: queues keep their order, so who takes which
     follows from the stream alone."""
-    givers: dict[TokenQueue, list[int]] = defaultdict(list)
-    takers: dict[TokenQueue, list[int]] = defaultdict(list)
+    givers: dict[isa.TokenQueue, list[int]] = defaultdict(list)
+    takers: dict[isa.TokenQueue, list[int]] = defaultdict(list)
     decode = isa.instruction_set(image.config).decode
     for index, bits in enumerate(image.instruction_bits()):
         instruction = decode(bits)

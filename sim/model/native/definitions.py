@@ -11,7 +11,6 @@ from typing import Any
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.registers import COUNTERS
-from amaranth_vta.sw.runtime.device import TOKEN_QUEUES
 
 COUNTED = tuple(counter.name for counter in COUNTERS if not counter.time)
 OPCODES = 8
@@ -65,7 +64,7 @@ class Report(ctypes.Structure):
     _fields_ = [
         ("counters", ctypes.c_uint64 * len(COUNTED)),
         ("instruction", ctypes.c_uint64),
-        ("tokens", ctypes.c_uint32 * len(TOKEN_QUEUES)),
+        ("tokens", ctypes.c_uint32 * len(isa.TOKEN_QUEUES)),
         ("module", ctypes.c_uint32),
         ("cause", ctypes.c_uint32),
     ]

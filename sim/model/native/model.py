@@ -17,7 +17,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import BuildError
 from amaranth_vta.sim.model.machine import Outcome
 from amaranth_vta.sim.model.scratchpad import initial_bytes
-from amaranth_vta.sw.runtime.device import TOKEN_QUEUES, Fault
+from amaranth_vta.sw.runtime.device import Fault
 
 from .build import native_library
 from .definitions import COUNTED, Parameters, Report, parameters_of
@@ -152,6 +152,6 @@ def _outcome(report: Report) -> Outcome:
         )
     return Outcome(
         fault,
-        dict(zip(TOKEN_QUEUES, report.tokens, strict=True)),
+        dict(zip(map(isa.queue_name, isa.TOKEN_QUEUES), report.tokens, strict=True)),
         dict(zip(COUNTED, report.counters, strict=True)),
     )

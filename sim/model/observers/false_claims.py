@@ -11,7 +11,7 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-from .observer import Elements, Observer, TokenQueue
+from .observer import Elements, Observer
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class FalseClaims(Observer):
         self._written: list[Elements] = []
         self._seen: set[FalseClaim] = set()
 
-    def start(self, index: int, instruction: isa.Instruction, pops: Sequence[TokenQueue]) -> None:
+    def start(
+        self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
+    ) -> None:
         self._unit = unit_of(instruction)
         self._kept, self._written = [], []
         self._claims.start(instruction)

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 
 Elements = npt.NDArray[np.int64]
-# From which module to which.
-TokenQueue = tuple[isa.Module, isa.Module]
 
 
 class Observer:
@@ -24,7 +22,9 @@ class Observer:
     def begin(self) -> None:
         """A run begins."""
 
-    def start(self, index: int, instruction: isa.Instruction, pops: Sequence[TokenQueue]) -> None:
+    def start(
+        self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
+    ) -> None:
         """Instruction ``index`` has taken its tokens."""
 
     def read(self, index: int, memory: str, elements: Elements) -> None: ...
@@ -34,5 +34,5 @@ class Observer:
     def keep(self, index: int, elements: Elements) -> None:
         """Instruction ``index`` may keep what it read of these accumulators until it ends."""
 
-    def finish(self, index: int, module: isa.Module, pushes: Sequence[TokenQueue]) -> None:
+    def finish(self, index: int, module: isa.Module, pushes: Sequence[isa.TokenQueue]) -> None:
         """Instruction ``index`` has given its tokens."""

@@ -11,7 +11,7 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-from .observer import Elements, Observer, TokenQueue
+from .observer import Elements, Observer
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class Races(Observer):
         self._accesses = Accesses(self._config, self._memory_bytes)
         self._module = isa.Module.FETCH
 
-    def start(self, index: int, instruction: isa.Instruction, pops: Sequence[TokenQueue]) -> None:
+    def start(
+        self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
+    ) -> None:
         self._module = isa.module_of(instruction)
         for queue in pops:
             self._clocks.take(queue)
 
-    def finish(self, index: int, module: isa.Module, pushes: Sequence[TokenQueue]) -> None:
+    def finish(self, index: int, module: isa.Module, pushes: Sequence[isa.TokenQueue]) -> None:
         self._clocks.advance(module, index)
         for queue in pushes:
             self._clocks.give(queue)
@@ -87,21 +89,18 @@ class Clocks:
 
     def __init__(self) -> None:
         self.known = {module: dict.fromkeys(isa.Module, -1) for module in isa.Module}
-        self.tokens: dict[TokenQueue, deque[dict[isa.Module, int]]] = {
-            (giver, taker): deque()
-            for giver in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
-            for taker in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
-            if abs(giver - taker) == 1
+        self.tokens: dict[isa.TokenQueue, deque[dict[isa.Module, int]]] = {
+            queue: deque() for queue in isa.TOKEN_QUEUES
         }
 
     def advance(self, module: isa.Module, index: int) -> None:
         """``module`` has completed instruction ``index``."""
         self.known[module][module] = index
 
-    def give(self, queue: TokenQueue) -> None:
+    def give(self, queue: isa.TokenQueue) -> None:
         self.tokens[queue].append(dict(self.known[queue[0]]))
 
-    def take(self, queue: TokenQueue) -> None:
+    def take(self, queue: isa.TokenQueue) -> None:
         known = self.known[queue[1]]
         for other, last in self.tokens[queue].popleft().items():
             known[other] = max(known[other], last)

@@ -9,7 +9,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Module
 from amaranth_vta.sw.runtime.kernels import CommandError
-from amaranth_vta.sw.runtime.stream import QUEUES, Stream
+from amaranth_vta.sw.runtime.stream import Stream
 
 SET = isa.instruction_set(PRESETS["tiny-extended"])
 WORK = {
@@ -55,7 +55,7 @@ def normalized(sequence: list[str]) -> list[str]:
     return [step for _, group in groups for step in sorted(group)]
 
 
-@pytest.mark.parametrize(("giver", "taker"), QUEUES)
+@pytest.mark.parametrize(("giver", "taker"), isa.TOKEN_QUEUES)
 def test_a_push_joins_the_instruction_before_it(giver: Module, taker: Module) -> None:
     stream = Stream()
     work(stream, giver)
@@ -66,7 +66,7 @@ def test_a_push_joins_the_instruction_before_it(giver: Module, taker: Module) ->
     assert instruction.opcode == WORK[giver].opcode
 
 
-@pytest.mark.parametrize(("giver", "taker"), QUEUES)
+@pytest.mark.parametrize(("giver", "taker"), isa.TOKEN_QUEUES)
 def test_a_pop_joins_the_instruction_after_it(giver: Module, taker: Module) -> None:
     stream = Stream()
     stream.pop(giver, taker)
@@ -100,11 +100,11 @@ def test_random_calls_keep_the_order_of_each_module() -> None:
                 work(stream, module)
                 expected[module].append("work")
             elif kind == "push":
-                giver, taker = generator.choice(QUEUES)
+                giver, taker = generator.choice(isa.TOKEN_QUEUES)
                 stream.push(giver, taker)
                 expected[giver].append(f"push {taker.name}")
             else:
-                giver, taker = generator.choice(QUEUES)
+                giver, taker = generator.choice(isa.TOKEN_QUEUES)
                 stream.pop(giver, taker)
                 expected[taker].append(f"pop {giver.name}")
         stream.settle()
