@@ -214,17 +214,7 @@ class Fetch(wiring.Component):
             misplaced.eq(is_last != (fields.opcode == isa.Opcode.FINISH)),
             good.eq(active & buffer.o.valid & ~buffer.o.payload.error & ~misplaced),
         ]
-        with m.If(fields.opcode == isa.Opcode.STORE):
-            target = self.store
-            m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
-        with m.Elif((fields.opcode == isa.Opcode.LOAD) & is_for_load(self._config, fields.memory)):
-            target = self.load
-            m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
-        with m.Else():
-            target = self.compute
-            m.d.comb += [target.valid.eq(good), taken.eq(good & target.ready)]
-        for target in (self.load, self.compute, self.store):
-            m.d.comb += target.payload.eq(entry)
+        self._route(m, entry, good, taken)
         m.d.comb += [
             freed.eq(taken & ((part == per_word - 1) | is_last)),
             buffer.o.ready.eq(freed),
@@ -257,3 +247,16 @@ class Fetch(wiring.Component):
                 self.fault.cause.eq(isa.Cause.BAD_STREAM),
             ]
         return good, taken
+
+    def _route(self, m: Module, entry: Any, good: Signal, taken: Signal) -> None:
+        """Offers the instruction to its module; ``taken`` says that this takes it."""
+        fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
+        is_load = fields.opcode == isa.Opcode.LOAD
+        with m.If(fields.opcode == isa.Opcode.STORE):
+            m.d.comb += [self.store.valid.eq(good), taken.eq(good & self.store.ready)]
+        with m.Elif(is_load & is_for_load(self._config, fields.memory)):
+            m.d.comb += [self.load.valid.eq(good), taken.eq(good & self.load.ready)]
+        with m.Else():
+            m.d.comb += [self.compute.valid.eq(good), taken.eq(good & self.compute.ready)]
+        for target in (self.load, self.compute, self.store):
+            m.d.comb += target.payload.eq(entry)

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from amaranth.hdl import Module, Mux, ShapeLike, Signal, unsigned
+from amaranth.hdl import Module, Mux, ShapeLike, Signal, Value, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -201,10 +201,17 @@ class Sequencer(wiring.Component):
                 outer_offset.eq(0),
                 offset.eq(0),
             ]
+        self._ask_for_micro_op(m, uop, active & ~empty, moves, advance)
+        return _Counters(command, active, empty, uop, last, offset)
+
+    def _ask_for_micro_op(
+        self, m: Module, uop: Signal, needed: Value, moves: Signal, advance: Signal
+    ) -> None:
+        """Reads the micro-op, if it is not the one that was read last."""
         known, known_uop = Signal(), Signal.like(uop)
         wanted = Signal()
         m.d.comb += [
-            wanted.eq(active & ~empty & ~(known & (known_uop == uop))),
+            wanted.eq(needed & ~(known & (known_uop == uop))),
             self.uop_enable.eq(wanted & moves & ~self.uop_denied),
             self.uop_index.eq(uop),
             advance.eq(moves & ~(wanted & self.uop_denied)),
@@ -213,7 +220,6 @@ class Sequencer(wiring.Component):
             m.d.sync += [known.eq(1), known_uop.eq(uop)]
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += known.eq(0)
-        return _Counters(command, active, empty, uop, last, offset)
 
     def _receive_micro_op(self, m: Module) -> Signal:
         """The micro-op that arrives in this cycle, or the one before it, which is kept."""
