@@ -38,8 +38,8 @@ def random_program(
 ) -> ProgramImage:
     """A legal program of ``length`` instructions that do something, and more that pass tokens on.
 
-    ``expected`` is what the clear functional model makes of it. With ``deep_tokens`` some queues come to
-    hold hundreds of tokens, which takes as many instructions.
+    ``expected`` is what the clear functional model makes of it. With ``deep_tokens`` some queues
+    come to hold hundreds of tokens, which takes as many instructions.
     """
     image = _Generator(config, random.Random(f"{seed}:{config}")).program(length, deep_tokens)
     device = FunctionalDevice(config, image.dram.size, clear=True)
