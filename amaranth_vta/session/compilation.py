@@ -12,9 +12,13 @@ from amaranth_vta.sw.compiler.graph.load.onnx_model import (
     open_batch,
     read_model,
 )
+from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
+from amaranth_vta.sw.compiler.graph.plan.placement import has_own_operators, place
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.model_error import ModelError
+
+from .kept_networks import kept_program
 
 
 def compile(
@@ -26,6 +30,8 @@ def compile(
     """``model`` compiled for the machine of ``config``, as `Session` takes them.
 
     ``passes`` are the caller's own, each with its place as in `vta.build`; they work on each layer.
+    A model that was compiled before comes from the cache folder, if neither passes nor operators
+    were added.
     Raises `ModelError`, `ConfigError`, and `LoweringError` for an unknown place.
     """
     model = read_model(model)
@@ -34,5 +40,18 @@ def compile(
         raise ModelError("the model says itself how many images it takes at a time")
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time")
-    network = canonical(load_network(model, images or config.batch))
-    return compile_network(network, config, open_batch(model), passes)
+    number = images or config.batch
+
+    def find_network() -> Network:
+        return canonical(load_network(model, number))
+
+    def compile_it() -> CompiledNetwork:
+        return compile_network(find_network(), config, open_batch(model), passes)
+
+    if passes or has_own_operators():
+        # Their code is not part of what names a network in the cache.
+        return compile_it()
+    found = kept_program(model, config, number, compile_it)
+    if isinstance(found, CompiledNetwork):
+        return found
+    return CompiledNetwork(found, find_network, lambda network: place(network, config))

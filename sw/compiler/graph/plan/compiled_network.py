@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -31,11 +32,25 @@ from .placement import Placement, place
 
 @dataclass(frozen=True)
 class CompiledNetwork:
-    """``network``, in canonical form, as a ``program``; ``placement`` says what is where."""
+    """A network compiled for one machine: ``program``.
 
-    network: Network
-    placement: Placement
+    What the program was made of is looked for when it is first asked for, by ``find_network`` and
+    ``find_placement``: it is not kept with a program.
+    """
+
     program: NetworkProgram
+    find_network: Callable[[], Network]
+    find_placement: Callable[[Network], Placement]
+
+    @cached_property
+    def network(self) -> Network:
+        """The network in canonical form."""
+        return self.find_network()
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which operators of `network` the machine runs, and as what."""
+        return self.find_placement(self.network)
 
 
 def compile_network(
@@ -60,7 +75,7 @@ def compile_network(
         constants={name: network.constants[name] for name in outputs if name in network.constants},
         open_batch=open_batch,
     )
-    return CompiledNetwork(network, placement, result)
+    return CompiledNetwork(result, lambda: network, lambda _: placement)
 
 
 class _Planner:

@@ -40,6 +40,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     (contributed.DOMAIN, "QLinearAdd"): contributed.quantized_addition,
     (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,
 }
+_BUILT_IN = dict(_LAYERS)
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -55,6 +56,11 @@ def register_operator(operator: str, domain: str = "") -> Callable[[MakeLayer], 
         return make
 
     return register
+
+
+def has_own_operators() -> bool:
+    """Whether `register_operator` has added or replaced an operator."""
+    return _LAYERS != _BUILT_IN
 
 
 @dataclass

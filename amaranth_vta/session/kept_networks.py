@@ -1,0 +1,66 @@
+"""Compiled networks in the cache folder: a model that has not changed is compiled once.
+
+An entry is the file that `save` writes, named by a hash of the model, the configuration, the
+number of images, the compiler's sources and the versions of what it computes with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import onnx
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
+from amaranth_vta.sw.runtime.archive import ProgramError
+from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
+from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
+
+_SHARED_WITH_HARDWARE = ("config.py", "isa.py", "registers.py")
+_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
+
+
+def kept_program(
+    model: onnx.ModelProto,
+    config: Config,
+    images: int,
+    compile_it: Callable[[], CompiledNetwork],
+) -> CompiledNetwork | NetworkProgram:
+    """What ``compile_it`` compiles, which is kept; the program alone if it was kept before.
+
+    Where nothing can be kept, because the cache folder cannot be written or is another user's, the
+    network is compiled each time. Raises what ``compile_it`` raises.
+    """
+    compiled: CompiledNetwork | None = None
+
+    def make(path: Path) -> None:
+        nonlocal compiled
+        compiled = compile_it()
+        save_network(compiled.program, path)
+
+    try:
+        path = kept("networks", f"{_key(model, config, images)}.vta", make)
+        return compiled or load_network(path, config)
+    except (BuildError, ProgramError):
+        return compiled or compile_it()
+
+
+def _key(model: onnx.ModelProto, config: Config, images: int) -> str:
+    # Weights from files beside the model are part of it here.
+    contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return hash_of(contents, config.to_json(), str(images), *_compiler())
+
+
+@cache
+def _compiler() -> tuple[str, ...]:
+    """What the result depends on besides what is compiled."""
+    root = Path(__file__).resolve().parents[1]
+    sources = [*(root / "sw").resolve().rglob("*.py")]
+    sources += [(root / "hw").resolve() / name for name in _SHARED_WITH_HARDWARE]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(sources)]
+    return (*digests, *(metadata.version(package) for package in _COMPUTES_WITH))
