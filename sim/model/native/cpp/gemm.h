@@ -15,8 +15,8 @@ public:
           sum_products_(sum_products_for(scratchpads.columns, scratchpads.groups)),
           group_of_(parameters.acc_depth), group_dst_(parameters.uop_depth),
           group_start_(parameters.uop_depth + 1), sorted_(parameters.uop_depth),
-          next_(parameters.uop_depth), excess_(scratchpads.columns),
-          rows_(MOST_ITERATIONS * parameters.batch), products_(MOST_PRODUCTS)
+          next_(parameters.uop_depth), rows_(MOST_ITERATIONS * parameters.batch),
+          products_(MOST_PRODUCTS)
     {
     }
 
@@ -43,8 +43,7 @@ public:
             next_[group] = group_start_[group];
         }
         for (uint32_t at = 0; at < uops.count; at++)
-            sorted_[next_[group_of_[uops.dst[at]]]++] = {
-                uops.src[at] * scratchpads_.input_words, uops.wgt[at] * scratchpads_.weight_words};
+            sorted_[next_[group_of_[uops.dst[at]]]++] = product(uops.src[at], uops.wgt[at]);
     }
 
     void reset(const MicroOps &uops, const Part &part)
@@ -76,18 +75,21 @@ public:
 private:
     static constexpr uint32_t NONE = ~0u;
 
+    static constexpr Loop ONCE = {1, 0, 0, 0};
+
+    struct Offsets {
+        uint32_t dst, src, wgt;
+    };
+
     void run_one_by_one(const MicroOps &uops, const Part &part, bool overwrite)
     {
+        list_rows(ONCE, ONCE);
         for (uint32_t o = 0; o < part.outer.count; o++)
             for (uint32_t i = 0; i < part.inner.count; i++) {
-                const uint32_t dst = part.dst + o * part.outer.dst + i * part.inner.dst;
-                const uint32_t src = part.src + o * part.outer.src + i * part.inner.src;
-                const uint32_t wgt = part.wgt + o * part.outer.wgt + i * part.inner.wgt;
+                const Offsets base = offsets_in(part, o, i);
                 for (uint32_t at = 0; at < uops.count; at++) {
-                    const uint32_t tile = uops.wgt[at] + wgt;
-                    const size_t rows = put_rows(0, uops.dst[at] + dst, uops.src[at] + src);
-                    products_[0] = {0, tile * scratchpads_.weight_words};
-                    sum(rows, 1, scratchpads_.excess + size_t(tile) * excess_words(), overwrite);
+                    const Product only = product(uops.src[at], uops.wgt[at]);
+                    sum(base, uops.dst[at], &only, 1, overwrite);
                 }
             }
     }
@@ -95,91 +97,91 @@ private:
     // Sums wrap, so that their order does not matter.
     void run_sorted(const Part &part, bool overwrite)
     {
-        const Loop none = {1, 0, 0, 0};
         Loop outer = part.outer, inner = part.inner;
-        Loop each_outer = none, each_inner = none;
         // A loop with other weights for other rows: its iterations have nothing in common.
+        Part each = {ONCE, ONCE, part.dst, part.src, part.wgt};
         if (outer.dst && outer.wgt)
-            std::swap(outer, each_outer);
+            std::swap(outer, each.outer);
         if (inner.dst && inner.wgt)
-            std::swap(inner, each_inner);
+            std::swap(inner, each.inner);
         if (!repeats(outer) && !repeats(inner) &&
             !are_distinct(spread_of(outer), spread_of(inner)))
-            std::swap(outer, each_outer);
-        for (uint32_t o = 0; o < each_outer.count; o++)
-            for (uint32_t i = 0; i < each_inner.count; i++)
-                run_groups(outer, inner,
-                           {none, none, part.dst + o * each_outer.dst + i * each_inner.dst,
-                            part.src + o * each_outer.src + i * each_inner.src,
-                            part.wgt + o * each_outer.wgt + i * each_inner.wgt},
-                           overwrite);
+            std::swap(outer, each.outer);
+        // Any other loop either goes on to other rows, or adds to the same ones.
+        list_rows(repeats(outer) ? ONCE : outer, repeats(inner) ? ONCE : inner);
+        const Loop &outer_sums = repeats(outer) ? outer : ONCE;
+        const Loop &inner_sums = repeats(inner) ? inner : ONCE;
+        for (uint32_t o = 0; o < each.outer.count; o++)
+            for (uint32_t i = 0; i < each.inner.count; i++)
+                for (uint32_t group = 0; group < groups_; group++)
+                    sum_group(offsets_in(each, o, i), group, outer_sums, inner_sums, overwrite);
     }
 
-    void run_groups(const Loop &outer, const Loop &inner, const Part &base, bool overwrite)
+    void sum_group(const Offsets &base, uint32_t group, const Loop &outer, const Loop &inner,
+                   bool overwrite)
     {
-        // A loop either goes on to other rows, or adds to the same ones.
-        const Loop none = {1, 0, 0, 0};
-        const Loop &outer_rows = repeats(outer) ? none : outer;
-        const Loop &inner_rows = repeats(inner) ? none : inner;
-        const Loop &outer_sums = repeats(outer) ? outer : none;
-        const Loop &inner_sums = repeats(inner) ? inner : none;
-        for (uint32_t group = 0; group < groups_; group++) {
-            size_t rows = 0;
-            for (uint32_t o = 0; o < outer_rows.count; o++)
-                for (uint32_t i = 0; i < inner_rows.count; i++)
-                    rows = put_rows(rows,
-                                    group_dst_[group] + base.dst + o * outer_rows.dst +
-                                        i * inner_rows.dst,
-                                    base.src + o * outer_rows.src + i * inner_rows.src);
-            size_t products = 0;
-            for (uint32_t o = 0; o < outer_sums.count; o++)
-                for (uint32_t i = 0; i < inner_sums.count; i++)
-                    products = put_products(products, group,
-                                            o * outer_sums.src + i * inner_sums.src,
-                                            base.wgt + o * outer_sums.wgt + i * inner_sums.wgt);
-            sum(rows, products, total_excess(products), overwrite);
+        const Product *products = sorted_ + group_start_[group];
+        size_t count = group_start_[group + 1] - group_start_[group];
+        if (outer.count * inner.count > 1) {
+            size_t all = 0;
+            for (uint32_t o = 0; o < outer.count; o++)
+                for (uint32_t i = 0; i < inner.count; i++) {
+                    const Product further =
+                        product(o * outer.src + i * inner.src, o * outer.wgt + i * inner.wgt);
+                    for (size_t at = 0; at < count; at++)
+                        products_[all++] = {products[at].inputs + further.inputs,
+                                            products[at].weights + further.weights,
+                                            products[at].excess + further.excess};
+                }
+            products = products_;
+            count = all;
         }
+        sum(base, group_dst_[group], products, count, overwrite);
     }
 
-    // Adds a tile's rows to the list, whose new length it gives.
-    size_t put_rows(size_t at, uint32_t dst, uint32_t src)
+    static Offsets offsets_in(const Part &part, uint32_t o, uint32_t i)
     {
-        for (uint32_t row = 0; row < batch_; row++)
-            rows_[at++] = {(dst * batch_ + row) * scratchpads_.columns,
-                           (src * batch_ + row) * scratchpads_.groups};
-        return at;
+        return {part.dst + o * part.outer.dst + i * part.inner.dst,
+                part.src + o * part.outer.src + i * part.inner.src,
+                part.wgt + o * part.outer.wgt + i * part.inner.wgt};
     }
 
-    size_t put_products(size_t at, uint32_t group, uint32_t src, uint32_t wgt)
+    Product product(uint32_t src, uint32_t wgt) const
     {
-        const uint32_t inputs = src * scratchpads_.input_words;
-        const uint32_t weights = wgt * scratchpads_.weight_words;
-        for (uint32_t from = group_start_[group]; from < group_start_[group + 1]; from++)
-            products_[at++] = {sorted_[from].inputs + inputs, sorted_[from].weights + weights};
-        return at;
+        return {src * scratchpads_.input_words, wgt * scratchpads_.weight_words,
+                BIASED ? wgt * scratchpads_.columns : 0};
     }
 
-    size_t excess_words() const { return BIASED ? scratchpads_.columns : 0; }
-
-    const int32_t *total_excess(size_t products)
+    // Lists the rows that two loops go through, from accumulator and input 0 on.
+    void list_rows(const Loop &outer, const Loop &inner)
     {
-        if (!BIASED)
-            return nullptr;
-        std::fill_n(static_cast<int32_t *>(excess_), scratchpads_.columns, 0);
-        for (size_t at = 0; at < products; at++) {
-            const uint32_t tile = products_[at].weights / scratchpads_.weight_words;
-            const int32_t *excess = scratchpads_.excess + size_t(tile) * scratchpads_.columns;
-            for (uint32_t column = 0; column < scratchpads_.columns; column++)
-                excess_[column] += excess[column];
-        }
-        return excess_;
+        if (outer == listed_outer_ && inner == listed_inner_)
+            return;
+        listed_outer_ = outer;
+        listed_inner_ = inner;
+        row_count_ = 0;
+        for (uint32_t o = 0; o < outer.count; o++)
+            for (uint32_t i = 0; i < inner.count; i++) {
+                const uint32_t dst = o * outer.dst + i * inner.dst;
+                const uint32_t src = o * outer.src + i * inner.src;
+                for (uint32_t row = 0; row < batch_; row++)
+                    rows_[row_count_++] = {(dst * batch_ + row) * scratchpads_.columns,
+                                           (src * batch_ + row) * scratchpads_.groups};
+            }
     }
 
-    void sum(size_t rows, size_t products, const int32_t *excess, bool overwrite)
+    // Adds the products to all rows that are listed.
+    void sum(const Offsets &base, uint32_t dst, const Product *products, size_t count,
+             bool overwrite)
     {
-        sum_products_({scratchpads_.accumulators, scratchpads_.inputs, scratchpads_.weights, excess,
-                       rows_, rows, products_, products, overwrite, narrow_},
-                      scratchpads_.groups);
+        const Product first = product(base.src, base.wgt);
+        const Sums sums = {scratchpads_.accumulators +
+                               size_t(base.dst + dst) * scratchpads_.accumulator_words,
+                           scratchpads_.inputs + first.inputs,
+                           scratchpads_.weights + first.weights,
+                           scratchpads_.excess + first.excess,
+                           rows_, row_count_, products, count, overwrite, narrow_};
+        sum_products_(sums, scratchpads_.groups);
     }
 
     const uint32_t batch_;
@@ -191,7 +193,8 @@ private:
     Buffer<uint32_t> group_of_, group_dst_, group_start_;
     Buffer<Product> sorted_;
     Buffer<uint32_t> next_;
-    Buffer<int32_t> excess_;
+    Loop listed_outer_ = {0, 0, 0, 0}, listed_inner_ = {0, 0, 0, 0};
+    size_t row_count_ = 0;
     Buffer<Row> rows_;
     Buffer<Product> products_;
 };

@@ -3,12 +3,6 @@
 namespace vta {
 namespace {
 
-uint32_t extract(uint64_t low, uint64_t high, unsigned offset, unsigned width)
-{
-    const uint64_t word = offset < 64 ? low >> offset : high >> (offset - 64);
-    return static_cast<uint32_t>(word & ((uint64_t(1) << width) - 1));
-}
-
 bool is_padding(uint32_t memory)
 {
     return memory == uint32_t(Padding::LOAD) || memory == uint32_t(Padding::COMPUTE);
@@ -114,23 +108,44 @@ void find_tokens(Instruction &instruction)
 
 }  // namespace
 
-Instruction decode(const Parameters &parameters, uint64_t low, uint64_t high)
+Decoder::Decoder(const Parameters &parameters) : parameters_(parameters)
+{
+    for (unsigned number = 0; number < OPCODES; number++) {
+        // What all instructions have lies where FINISH, which has nothing else, has it.
+        const bool known = parameters.known >> number & 1;
+        const unsigned from = known ? number : unsigned(Opcode::FINISH);
+        Layout &layout = layouts_[number];
+        for (unsigned field = 0; field < FIELDS; field++) {
+            const unsigned offset = parameters.offset[from][field];
+            if (const unsigned width = parameters.width[from][field])
+                layout.places[layout.fields++] = {uint8_t(field), uint8_t(offset / 64),
+                                                  uint8_t(offset % 64),
+                                                  uint32_t((uint64_t(1) << width) - 1)};
+        }
+        // The rest of FINISH is ignored.
+        for (unsigned word = 0; word < 2; word++)
+            layout.covered[word] =
+                from == unsigned(Opcode::FINISH) ? ~uint64_t(0) : parameters.covered[from][word];
+    }
+}
+
+Instruction Decoder::operator()(uint64_t low, uint64_t high) const
 {
     Instruction result{};
     const unsigned number = low & (OPCODES - 1);
+    const bool known = parameters_.known >> number & 1;
+    const Layout &layout = layouts_[number];
+    const uint64_t words[] = {low, high};
+    for (unsigned at = 0; at < layout.fields; at++) {
+        const Place &place = layout.places[at];
+        result.values[place.field] = words[place.word] >> place.offset & place.mask;
+    }
     result.opcode = Opcode(number);
-    const bool known = parameters.known >> number & 1;
-    // What all instructions have lies where FINISH, which has nothing else, has it.
-    const unsigned layout = known ? number : unsigned(Opcode::FINISH);
-    for (unsigned field = 0; field < FIELDS; field++)
-        if (const unsigned width = parameters.width[layout][field])
-            result.values[field] = extract(low, high, parameters.offset[layout][field], width);
-    result.sets_padding = known && result.opcode == Opcode::LOAD && parameters.pad_value &&
+    result.sets_padding = known && result.opcode == Opcode::LOAD && parameters_.pad_value &&
                           is_padding(result[Field::memory]);
     result.module = module_of(result, known);
-    const bool unused = low & ~parameters.covered[layout][0] || high & ~parameters.covered[layout][1];
-    result.legal = is_legal(parameters, result, known) &&
-                   (result.opcode == Opcode::FINISH || !unused);
+    result.legal = is_legal(parameters_, result, known) && !(low & ~layout.covered[0]) &&
+                   !(high & ~layout.covered[1]);
     if (result.legal)
         find_tokens(result);
     return result;

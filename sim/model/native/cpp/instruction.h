@@ -49,7 +49,27 @@ struct Instruction {
     }
 };
 
-// Any 128 bits decode.
-Instruction decode(const Parameters &parameters, uint64_t low, uint64_t high);
+class Decoder {
+public:
+    explicit Decoder(const Parameters &parameters);
+
+    // Any 128 bits decode.
+    Instruction operator()(uint64_t low, uint64_t high) const;
+
+private:
+    struct Place {
+        uint8_t field, word, offset;
+        uint32_t mask;
+    };
+    // The fields of an opcode, and the bits that they cover.
+    struct Layout {
+        unsigned fields = 0;
+        Place places[FIELDS];
+        uint64_t covered[2];
+    };
+
+    const Parameters parameters_;
+    Layout layouts_[OPCODES];
+};
 
 }  // namespace vta

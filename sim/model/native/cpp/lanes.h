@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512VNNI__) || defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -83,9 +83,10 @@ inline Vector<16> multiply_add(Vector<16> sum, int32_t inputs, const int32_t *we
 typedef int16_t Input;
 constexpr int GROUP = 2;
 constexpr bool BIASED = false;
-constexpr int REGISTERS = 8, REGISTER_LANES = 8;
 
 #if defined(__AVX2__)
+
+constexpr int REGISTERS = 8, REGISTER_LANES = 8;
 
 inline Vector<4> multiply_add(Vector<4> sum, int32_t inputs, const int32_t *weights)
 {
@@ -100,21 +101,16 @@ inline Vector<8> multiply_add(Vector<8> sum, int32_t inputs, const int32_t *weig
 
 #else
 
-template <int N>
-inline Vector<N> multiply_add_portably(Vector<N> sum, int32_t inputs, const int32_t *weights)
-{
-    const Vector<N> both = load<N>(weights);
-    return sum + (both << 16 >> 16) * int32_t(int16_t(inputs)) + (both >> 16) * (inputs >> 16);
-}
+constexpr int REGISTERS = 8, REGISTER_LANES = 4;
 
 inline Vector<4> multiply_add(Vector<4> sum, int32_t inputs, const int32_t *weights)
 {
-    return multiply_add_portably<4>(sum, inputs, weights);
-}
-
-inline Vector<8> multiply_add(Vector<8> sum, int32_t inputs, const int32_t *weights)
-{
-    return multiply_add_portably<8>(sum, inputs, weights);
+#if defined(__SSE2__)
+    return sum + (Vector<4>)_mm_madd_epi16(_mm_set1_epi32(inputs), (__m128i)load<4>(weights));
+#else
+    const Vector<4> both = load<4>(weights);
+    return sum + (both << 16 >> 16) * int32_t(int16_t(inputs)) + (both >> 16) * (inputs >> 16);
+#endif
 }
 
 #endif

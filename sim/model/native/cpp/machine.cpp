@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 Machine::Machine(const Parameters &parameters, const uint8_t *memory, uint64_t bytes,
                  std::unique_ptr<Executor> executor)
-    : parameters_(parameters), memory_(memory), bytes_(bytes), executor_(std::move(executor))
+    : decode_(parameters), memory_(memory), bytes_(bytes), executor_(std::move(executor))
 {
     begin(0, 0);
 }
@@ -132,7 +132,9 @@ void Machine::fetch()
     ModuleQueue &queue = queue_of(fetched_.module);
     if (!queue.has_room())
         return;
-    queue.entries[(queue.first + queue.count++) % QUEUE_DEPTH] = {next_, fetched_};
+    Entry &entry = queue.entries[(queue.first + queue.count++) % QUEUE_DEPTH];
+    entry.index = next_;
+    entry.instruction = fetched_;
     holds_one_ = false;
     fetch_stopped_ = ++next_ == count_;
 }
@@ -146,7 +148,7 @@ Cause Machine::look()
         return Cause::BUS_ERROR;
     uint64_t words[2];
     std::memcpy(words, memory_ + address, sizeof words);
-    fetched_ = decode(parameters_, words[0], words[1]);
+    fetched_ = decode_(words[0], words[1]);
     const bool is_last = next_ == count_ - 1;
     return (fetched_.opcode == Opcode::FINISH) == is_last ? Cause::NONE : Cause::BAD_STREAM;
 }

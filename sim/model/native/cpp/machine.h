@@ -55,7 +55,7 @@ private:
     void fill_in(Report &report) const;
     ModuleQueue &queue_of(Module module) { return queues_[unsigned(module)]; }
 
-    const Parameters parameters_;
+    const Decoder decode_;
     const uint8_t *memory_;
     const uint64_t bytes_;
     std::unique_ptr<Executor> executor_;

@@ -12,6 +12,11 @@ namespace {
 // One of the two loops: how often, and what each iteration adds to the fields of a micro-op.
 struct Loop {
     uint32_t count, dst, src, wgt;
+
+    bool operator==(const Loop &other) const
+    {
+        return count == other.count && dst == other.dst && src == other.src && wgt == other.wgt;
+    }
 };
 
 // Iterations of both loops; the rest of those under way, or a part of them.

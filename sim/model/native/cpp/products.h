@@ -14,17 +14,17 @@ struct Row {
     uint32_t accumulators, inputs;
 };
 
-// A product that each row gets: the row of inputs so much further, and a tile of weights; in
-// 32-bit words.
+// A product that each row gets: the row of inputs so much further, and a tile of weights, whose
+// excess is what it adds to each column too much because inputs are biased; in 32-bit words.
 struct Product {
-    uint32_t inputs, weights;
+    uint32_t inputs, weights, excess;
 };
 
+// Offsets of rows and products count from these.
 struct Sums {
     int32_t *accumulators;
     const int32_t *inputs;
     const int32_t *weights;
-    // What is too much in each row because inputs are biased; columns of a tile, or null.
     const int32_t *excess;
     // No two rows have the same accumulators.
     const Row *rows;
@@ -40,9 +40,14 @@ constexpr int WIDTH = COLUMNS < REGISTER_LANES ? COLUMNS : REGISTER_LANES;
 template <int COLUMNS>
 constexpr int MOST_ROWS = REGISTERS * WIDTH<COLUMNS> / COLUMNS;
 
+template <int COLUMNS>
+struct TileRow {
+    Vector<WIDTH<COLUMNS>> parts[COLUMNS / WIDTH<COLUMNS>];
+};
+
 // COUNT rows; GROUPS is the number of groups of inputs in a row, or 0 for `groups`.
 template <int COLUMNS, int COUNT, int GROUPS>
-inline void sum_rows(const Sums &sums, const Row *rows, int groups)
+inline void sum_rows(const Sums &sums, const TileRow<COLUMNS> &excess, const Row *rows, int groups)
 {
     constexpr int N = WIDTH<COLUMNS>, PARTS = COLUMNS / N;
     Vector<N> sum[COUNT][PARTS];
@@ -54,7 +59,7 @@ inline void sum_rows(const Sums &sums, const Row *rows, int groups)
                                             : load<N>(sums.accumulators +
                                                       rows[row].accumulators + part * N);
             if (BIASED)
-                sum[row][part] -= load<N>(sums.excess + part * N);
+                sum[row][part] -= excess.parts[part];
         }
     }
     const int count = GROUPS ? GROUPS : groups;
@@ -76,20 +81,26 @@ inline void sum_rows(const Sums &sums, const Row *rows, int groups)
 }
 
 template <int COLUMNS, int COUNT, int GROUPS>
-inline void sum_blocks(const Sums &sums, size_t &done, int groups)
+inline void sum_blocks(const Sums &sums, const TileRow<COLUMNS> &excess, size_t done, int groups)
 {
     for (; done + COUNT <= sums.row_count; done += COUNT)
-        sum_rows<COLUMNS, COUNT, GROUPS>(sums, sums.rows + done, groups);
+        sum_rows<COLUMNS, COUNT, GROUPS>(sums, excess, sums.rows + done, groups);
     if constexpr (COUNT > 1)
-        sum_blocks<COLUMNS, (COUNT + 1) / 2, GROUPS>(sums, done, groups);
+        sum_blocks<COLUMNS, (COUNT + 1) / 2, GROUPS>(sums, excess, done, groups);
 }
 
 // accumulators of each row = (overwrite ? 0 : themselves) + the sum of all products.
 template <int COLUMNS, int GROUPS>
 void sum_products(const Sums &sums, int groups)
 {
-    size_t done = 0;
-    sum_blocks<COLUMNS, MOST_ROWS<COLUMNS>, GROUPS>(sums, done, groups);
+    constexpr int N = WIDTH<COLUMNS>;
+    TileRow<COLUMNS> excess = {};
+    if (BIASED)
+        for (size_t number = 0; number < sums.product_count; number++)
+            for (int part = 0; part < COLUMNS / N; part++)
+                excess.parts[part] +=
+                    load<N>(sums.excess + sums.products[number].excess + part * N);
+    sum_blocks<COLUMNS, MOST_ROWS<COLUMNS>, GROUPS>(sums, excess, 0, groups);
 }
 
 using SumProducts = void (*)(const Sums &, int groups);

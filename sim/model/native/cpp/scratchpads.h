@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -39,6 +40,12 @@ inline void unpack_nibbles(int8_t *to, const uint8_t *from, size_t scalars)
         to[at] = int8_t(both << 4) >> 4;
         to[at + 1] = int8_t(both) >> 4;
     }
+}
+
+// The low bits of `value`, of which a scalar has 4 or 8, sign-extended.
+inline int8_t padding_scalar(int32_t value, unsigned width)
+{
+    return width == 4 ? int8_t(uint8_t(value) << 4) >> 4 : int8_t(value);
 }
 
 inline void put_inputs(Input *to, const int8_t *from, size_t count)
@@ -136,6 +143,11 @@ private:
     // The widest tile has 32 by 32 scalars, or 16 rows of 32.
     static constexpr size_t MOST_SCALARS = 1024;
 
+    Input *input_scalars(size_t element)
+    {
+        return reinterpret_cast<Input *>(inputs + element * input_words);
+    }
+
     void put_input_scalars(size_t element, const uint8_t *from, size_t count);
     void put_tile(size_t element, const int8_t *from);
     template <int N>
@@ -184,7 +196,7 @@ void Scratchpads::put(Memory memory, size_t element, const uint8_t *from, size_t
 void Scratchpads::put_input_scalars(size_t element, const uint8_t *from, size_t count)
 {
     const size_t row = parameters_.batch * parameters_.block_in;
-    Input *to = reinterpret_cast<Input *>(static_cast<int32_t *>(inputs)) + element * row;
+    Input *to = input_scalars(element);
     if (parameters_.inp_width == 8) {
         put_inputs(to, reinterpret_cast<const int8_t *>(from), count * row);
         return;
@@ -244,29 +256,29 @@ void Scratchpads::put_tile(size_t element, const int8_t *from)
                     scalars[at] = Input(from[column * row + group * GROUP + at]);
                 std::memcpy(to + group * columns + column, scalars, sizeof(int32_t));
             }
-    if (!BIASED)
-        return;
     switch (columns) {
     case 4:
         return put_excess<4>(element);
     case 8:
         return put_excess<8>(element);
     default:
-        return put_excess<REGISTER_LANES>(element);
+        return put_excess<16>(element);
     }
 }
 
 template <int N>
 void Scratchpads::put_excess(size_t element)
 {
-    // Unsigned, each of these bytes is 128.
-    constexpr int32_t bias = int32_t(0x80808080);
-    const int32_t *tile = weights + element * weight_words;
-    for (size_t part = 0; part < columns; part += N) {
-        Vector<N> sum{};
-        for (size_t group = 0; group < groups; group++)
-            sum = multiply_add(sum, bias, tile + group * columns + part);
-        store<N>(excess + element * columns + part, sum);
+    if constexpr (BIASED) {
+        // Unsigned, each of these bytes is 128.
+        constexpr int32_t bias = int32_t(0x80808080);
+        const int32_t *tile = weights + element * weight_words;
+        for (size_t part = 0; part < columns; part += N) {
+            Vector<N> sum{};
+            for (size_t group = 0; group < groups; group++)
+                sum = multiply_add(sum, bias, tile + group * columns + part);
+            store<N>(excess + element * columns + part, sum);
+        }
     }
 }
 
@@ -278,15 +290,17 @@ void Scratchpads::pad(Memory memory, size_t element, int32_t value, size_t count
     case Memory::UOP:
         std::memset(uops + element, 0, count * sizeof(uint32_t));
         return;
-    case Memory::INP:
+    case Memory::INP: {
+        const int8_t scalar = padding_scalar(value, parameters_.inp_width);
+        Input input;
+        put_inputs(&input, &scalar, 1);
+        std::fill_n(input_scalars(element), count * parameters_.batch * parameters_.block_in, input);
+        return;
+    }
     case Memory::WGT: {
-        const unsigned width =
-            memory == Memory::INP ? parameters_.inp_width : parameters_.wgt_width;
-        const uint8_t scalar = width == 4 ? uint8_t(value & 15) * 17 : uint8_t(value);
-        uint8_t tile[MOST_SCALARS];
-        std::memset(tile, scalar, element_bytes(memory));
+        std::memset(scratch_, padding_scalar(value, parameters_.wgt_width), MOST_SCALARS);
         for (size_t at = 0; at < count; at++)
-            put(memory, element + at, tile, 1);
+            put_tile(element + at, scratch_);
         return;
     }
     default: {
