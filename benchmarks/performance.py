@@ -65,11 +65,11 @@ def replace(marker: str, lines: Sequence[str]) -> None:
 def _layers(layers: Sequence[Measurement], by_hand: Sequence[Measurement]) -> list[str]:
     lines = [
         "Convolutions of ResNet-18 with bias, requantization and clipping, by the schedules that "
-        "the compiler chooses and, beside them, by those found by hand, from launch to done, "
-        "everything in DRAM at the start (`vta bench "
-        f"resnet18-layers`: `{CONFIG}`, RTL, memory `{DRAM}`). The bound is the larger of a "
-        "multiplication a cycle and of the bus time of each tensor once. The last two columns are "
-        "from the machine's counters.",
+        "the compiler chooses and by those found by hand, from launch to done, everything in DRAM "
+        f"at the start (`vta bench resnet18-layers`: `{CONFIG}`, RTL, memory `{DRAM}`). The bound "
+        "is the larger of one multiplication per cycle and of the bus time for each pixel that the "
+        "kernel meets, each weight and each result once. The last two columns are from the "
+        "machine's counters.",
         "",
         *_head(
             "layer",
@@ -79,7 +79,7 @@ def _layers(layers: Sequence[Measurement], by_hand: Sequence[Measurement]) -> li
             "of bound",
             "target",
             "GEMM busy",
-            "GEMM beside load",
+            "GEMM overlaps load",
         ),
     ]
     for item, other in zip(layers, by_hand, strict=True):

@@ -1,4 +1,4 @@
-"""What one benchmark measured."""
+"""The result of one benchmark: `Measurement`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measurement:
-    """``bound_cycles`` is what no machine of the configuration can beat; ``target`` the share of
-    it that is asked for. ``mismatches`` counts elements that differ from the model's. What the
-    device or the benchmark does not know is None: the functional model has no cycles.
+    """``bound_cycles`` is what no machine of the configuration can beat; ``target`` is the share
+    of it to reach. ``mismatches`` counts bytes that differ from those of the functional model.
+    ``cycles`` are None on a device without a clock.
     """
 
     name: str
     operator: str
     macs: int
     cycles: int | None
-    bound_cycles: float
+    bound_cycles: int
     target: float
     bytes_loaded: int
     bytes_stored: int

@@ -1,7 +1,7 @@
-"""How many micro-ops, vectors and words a cycle the machine reaches in the steady state.
+"""How many micro-ops, vectors and words per cycle the machine reaches in the steady state.
 
-Each rate comes of two programs that differ in how often they do the same: what they have in common,
-the launch and the first latency, takes no part in it.
+Each rate is the difference between two programs that repeat the same work a different number of
+times, so that the launch and the first latency, which they have in common, take no part in it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.instruction_words import instruction_words
 from amaranth_vta.sw.runtime.work import work
 
-from .layers import memory_share
 from .measurement import Measurement
 
 KINDS = ("gemm", "alu", "load", "store")
@@ -33,14 +33,26 @@ _REPEATS = (4, 12)
 
 @dataclass(frozen=True)
 class _Case:
-    """``instructions`` of one repetition, and the least cycles that they take."""
+    """``instructions`` of one repetition: the least cycles that compute takes for them, and the
+    words of the bus that they read and write."""
 
     name: str
     target: float
-    bound: float
     instructions: list[Instruction]
-    # What is in the micro-op buffer.
+    # The contents of the micro-op buffer.
     uops: list[isa.Uop]
+    compute: int = 0
+    words_read: float = 0
+    words_written: float = 0
+
+    def bound_cycles(self, repetitions: int, dram: str) -> int:
+        """The least cycles by which a program with so many more repetitions takes longer."""
+        read, written = (
+            int(words * repetitions) for words in (self.words_read, self.words_written)
+        )
+        # Either program may end just before a stall of the memory, as if they were two runs.
+        bus = memory_timing(dram).least_cycles(read, written, runs=2)
+        return max(self.compute * repetitions, bus)
 
 
 def measure_rates(
@@ -103,7 +115,7 @@ def _measure(
         kind,
         works[1].macs - works[0].macs,
         None if first is None or second is None else second - first,
-        case.bound * (_REPEATS[1] - _REPEATS[0]),
+        case.bound_cycles(_REPEATS[1] - _REPEATS[0], dram),
         case.target,
         works[1].bytes_loaded - works[0].bytes_loaded,
         works[1].bytes_stored - works[0].bytes_stored,
@@ -136,9 +148,9 @@ def _gemm(config: Config, _: str) -> Iterator[_Case]:
     apart = [isa.Uop(dst=n, src=n, wgt=n % config.wgt.depth) for n in range(_UOPS)]
     for name, uops in (("one accumulator", zeros), ("accumulators in turn", apart)):
         loops = {"uop_end": _UOPS, "iter_out": 8, "iter_in": 8}
-        yield _Case(name, 0.99, _UOPS * 64, [Gemm(**loops)], uops)
+        yield _Case(name, 0.99, [Gemm(**loops)], uops, _UOPS * 64)
         short: list[Instruction] = [Gemm(uop_end=_UOPS)] * 16
-        yield _Case(f"{name}, {_UOPS} an instruction", 0.95, _UOPS * 16, short, uops)
+        yield _Case(f"{name}, {_UOPS} an instruction", 0.95, short, uops, _UOPS * 16)
 
 
 def _alu(config: Config, _: str) -> Iterator[_Case]:
@@ -147,15 +159,15 @@ def _alu(config: Config, _: str) -> Iterator[_Case]:
     uops = [isa.Uop(dst=0, src=half)]
     loops = {"uop_end": 1, "iter_in": vectors, "dst_factor_in": 1}
     add = {"alu_opcode": AluOp.ADD, **loops}
-    yield _Case("immediate", 0.95, vectors, [Alu(use_immediate=1, immediate=3, **add)], uops)
+    yield _Case("immediate", 0.95, [Alu(use_immediate=1, immediate=3, **add)], uops, vectors)
     for name, source in (("register in the other bank", half), ("register in one bank", 0)):
         # In one bank a conflict may cost a cycle.
         target = 0.95 if source and config.overlap else 0.48
         uops = [isa.Uop(dst=0, src=source)]
-        yield _Case(name, target, vectors, [Alu(src_factor_in=1, **add)], uops)
+        yield _Case(name, target, [Alu(src_factor_in=1, **add)], uops, vectors)
     if config.requantize:
         requantize = Alu(alu_opcode=AluOp.REQUANTIZE, **loops)
-        yield _Case("requantization", 0.9, vectors, [requantize], [isa.Uop(dst=0, src=half)])
+        yield _Case("requantization", 0.9, [requantize], [isa.Uop(dst=0, src=half)], vectors)
 
 
 def _load(config: Config, dram: str) -> Iterator[_Case]:
@@ -164,17 +176,16 @@ def _load(config: Config, dram: str) -> Iterator[_Case]:
             yield _Case(
                 f"{memory.name} {name}",
                 0.9 if dram == "ddr" else 0.95,
-                words / memory_share(dram),
                 [Load(memory=memory, **fields)],
                 [isa.Uop()],
+                words_read=words,
             )
 
 
 def _store(config: Config, dram: str) -> Iterator[_Case]:
     for name, fields, words in _transfers(config, config.out):
         target = 0.9 if dram == "ddr" else 0.95
-        bound = words / memory_share(dram)
-        yield _Case(name, target, bound, [Store(**fields)], [isa.Uop()])
+        yield _Case(name, target, [Store(**fields)], [isa.Uop()], words_written=words)
 
 
 def _transfers(config: Config, memory: TileMemory) -> Iterator[tuple[str, dict[str, int], float]]:

@@ -1,8 +1,8 @@
-"""The convolutions of ResNet-18, a row a layer, in resnet18.json beside this file.
+"""The convolutions of ResNet-18, one row per layer, for any machine: `rows`.
 
-The file has, by the name of a preset, rows of a layer's name, how often the network has it, its
-workload and knobs that were found by hand, in tiles of that preset; and its MACs, where padding
-adds some. The knobs are what the compiler's own choice is measured against.
+resnet18.json has the layers, in channels and pixels, with how often the network has each; and by
+the name of a preset the knobs that were found by hand for it, in its tiles, which the compiler's
+own choice is measured against.
 """
 
 from __future__ import annotations
@@ -11,50 +11,88 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import log2, prod
 from pathlib import Path
 from typing import Any
 
 from amaranth_vta.hw.config import PRESETS, Config
-
-# Fields of a workload for which one set of knobs is as good as for others.
-_NO_SIZES = frozenset({"requantize", "pad_value"})
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+    PerChannelScale,
+    Requantization,
+    RoundingShift,
+)
+from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
 
 @dataclass(frozen=True)
 class Row:
-    """One layer: ``workload`` and ``knobs`` are the fields of its operator's classes."""
+    """One layer, for BATCH images; ``macs`` are without padding of channels, ``knobs`` are None
+    where none were found by hand."""
 
     name: str
     count: int
-    workload: Mapping[str, Any]
-    knobs: Mapping[str, Any]
-    macs: int | None
+    workload: Conv2d
+    macs: int
+    knobs: Conv2dKnobs | None
 
 
 def rows(config: Config) -> list[Row]:
-    """The rows for machines like ``config``; none if nobody has written any."""
-    return [row for name, found in _file().items() if PRESETS[name] == config for row in found]
+    """The layers, in the order of the network, for the machine of ``config``."""
+    file = _file()
+    found = (knobs for name, knobs in file["knobs"].items() if PRESETS[name] == config)
+    by_hand: dict[str, Any] = next(found, {})
+    return [_row(layer, by_hand.get(layer["name"]), config) for layer in file["layers"]]
+
+
+def has_knobs(config: Config) -> bool:
+    """Whether knobs were found by hand for the machine of ``config``."""
+    return all(row.knobs is not None for row in rows(config))
+
+
+def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Config) -> Row:
+    summed = layer["channels"] * prod(layer["kernel"])
+    workload = Conv2d(
+        batch=1,
+        inputs=tiles(layer["channels"], config.block_in),
+        outputs=tiles(layer["outputs"], config.block_out),
+        height=layer["size"][0],
+        width=layer["size"][1],
+        kernel=layer["kernel"],
+        requantize=_requantization(summed, config),
+        strides=layer["strides"],
+        pads=layer["pads"],
+    )
+    pixels = workload.output_height * workload.output_width
+    return Row(
+        name=layer["name"],
+        count=layer["count"],
+        workload=workload,
+        macs=config.batch * pixels * summed * layer["outputs"],
+        knobs=None if knobs is None else Conv2dKnobs(**knobs),
+    )
+
+
+def _requantization(summed: int, config: Config) -> Requantization:
+    """That of networks where the machine has it, else a shift that leaves results of all sizes."""
+    if config.requantize:
+        return PerChannelScale()
+    # A sum of random products deviates by the root of their number times that of each.
+    deviation = 2.0 ** (config.inp_width + config.wgt_width) / 12 * summed**0.5
+    limit = 1 << config.out_width - 1
+    shift = max(0, min(round(log2(deviation / limit * 2)), config.acc_width - 2))
+    return RoundingShift(shift, -limit, limit - 1)
 
 
 @cache
-def _file() -> dict[str, list[Row]]:
+def _file() -> dict[str, Any]:
     text = (Path(__file__).parent / "resnet18.json").read_text(encoding="utf-8")
-    return {
-        preset: [
-            Row(
-                item["name"],
-                item["count"],
-                _with_tuples(item["workload"]),
-                _with_tuples(item["knobs"]),
-                item.get("macs"),
-            )
-            for item in found
-        ]
-        for preset, found in json.loads(text).items()
-    }
+    return json.loads(text, object_hook=_with_tuples)
 
 
 def _with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as tuples, which a workload is compared by."""
     return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+        name: tuple(value) if isinstance(value, list) and name != "layers" else value
+        for name, value in fields.items()
     }

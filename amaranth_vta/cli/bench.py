@@ -59,12 +59,12 @@ def bench(
     difference is exit code 1.
     """
     from amaranth_vta.bench.layers import explanations
-    from amaranth_vta.bench.resnet18 import rows
+    from amaranth_vta.bench.resnet18 import has_knobs
 
-    if name == _LAYERS and not rows(config):
-        raise click.UsageError("the layers are in tiles of 16 channels, for pynq-extended")
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
+    if schedules == "by-hand" and not has_knobs(config):
+        raise click.UsageError("schedules were found by hand for pynq-extended alone")
     if explain:
         for layer, table in explanations(config):
             click.echo(f"{layer}\n{table}\n")
@@ -112,7 +112,7 @@ def _conclude(outputs: Outputs, found: list[Measurement], skip: str | None) -> i
         return DONE
     mismatches = sum(item.mismatches for item in found)
     if mismatches:
-        outputs.say(f"{mismatches:,} elements differ from those of the functional model")
+        outputs.say(f"{mismatches:,} bytes differ from those of the functional model")
     return WRONG_RESULT if mismatches else DONE
 
 

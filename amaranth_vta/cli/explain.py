@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amaranth_vta.bounds import bound_cycles
+
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
@@ -27,7 +29,7 @@ def explanation(session: Session) -> Iterator[str]:
                 for item in step.operators:
                     yield f"{item.name} ({item.operator}): on the host: {item.reason}"
             case RunLayer():
-                yield _layer(step, layers[step.name])
+                yield _layer(step, layers[step.name], session.dram)
             case ToMachine():
                 packing = f"{step.operand.packing}, " if step.operand.packing else ""
                 yield f"{step.operand.tensor}: {packing}cut into tiles, to the machine"
@@ -35,13 +37,14 @@ def explanation(session: Session) -> Iterator[str]:
                 yield f"{step.tensor}: joined from tiles, to the host"
 
 
-def _layer(step: RunLayer, layer: Layer) -> str:
+def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
     work = step.work
+    bound = bound_cycles(work, dram, len(step.streams))
     nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)
     sources = " and ".join(f"{item.tensor} {list(item.image)}" for item in layer.sources)
     return (
         f"{nodes}: on the machine, {sources} to {layer.result.tensor} {list(layer.result.image)}\n"
-        f"at least {work.bound_cycles:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
+        f"at least {bound:,} cycles: {work.gemm_uops:,} micro-ops of GEMM and "
         f"{work.alu_uops:,} of ALU, {work.bytes_loaded:,} bytes loaded and "
         f"{work.bytes_stored:,} stored\n"
         f"{str(layer.function.lowered).rstrip()}"

@@ -76,7 +76,8 @@ def replay(
             mismatches = int(np.count_nonzero(after != program.expected))
         words = program.instruction_bits()
         asked = work(program.config, instruction_words(words))
-        report = measured(result, asked, mismatches, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        report = measured(result, asked, device.dram, mismatches, seconds)
         report["skipped"] = device.skip
         outputs.save("--outputs", lambda file: np.savez(file, dram=after))
         outputs.save("--waves")
@@ -91,9 +92,11 @@ def replay(
 
 
 def measured(
-    result: RunResult, asked: Work, mismatches: int | None, wall_seconds: float
+    result: RunResult, asked: Work, dram: str, mismatches: int | None, wall_seconds: float
 ) -> dict[str, Any]:
     """The JSON of a run."""
+    from amaranth_vta.bounds import bound_cycles
+
     cycles, peak = result.cycles, asked.config.macs_per_cycle
     fault = result.fault
     return {
@@ -101,7 +104,7 @@ def measured(
         "macs": asked.macs,
         "peak_macs_per_cycle": peak,
         "utilization": asked.macs / cycles / peak if cycles else None,
-        "bound_cycles": asked.bound_cycles,
+        "bound_cycles": bound_cycles(asked, dram),
         "wall_seconds": wall_seconds,
         "device_seconds": result.seconds,
         "simulated_cycles_per_second": cycles / result.seconds

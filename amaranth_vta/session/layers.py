@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from amaranth_vta.bounds import bound_cycles
+from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.network.network_program import (
     NetworkProgram,
     OnHost,
@@ -45,21 +47,22 @@ class LayerReport:
     counters: dict[str, int]
 
 
-def layer_reports(program: NetworkProgram, measured: Sequence[Measured]) -> list[LayerReport]:
+def layer_reports(
+    program: NetworkProgram, measured: Sequence[Measured], dram: str
+) -> list[LayerReport]:
     """The operators in the order in which they run, conversions of layout included.
 
-    ``measured`` has one item per step of ``program``.
+    ``measured`` has one item per step of ``program``; ``dram`` is the memory that bounds are for.
     """
     reports: list[LayerReport] = []
     # Tensors that the machine has made and the host has read.
     stored: set[str] = set()
-    peak = program.config.macs_per_cycle
     for step, spent in zip(program.steps, measured, strict=True):
         match step:
             case RunHost():
                 reports += [_host_report(item, spent) for item in step.operators]
             case RunLayer():
-                reports.append(_machine_report(step, spent, peak))
+                reports.append(_machine_report(step, spent, program.config, dram))
             case ToMachine():
                 reason = _conversion(step.operand, stored)
                 if reason:
@@ -70,7 +73,7 @@ def layer_reports(program: NetworkProgram, measured: Sequence[Measured]) -> list
     return reports
 
 
-def _machine_report(step: RunLayer, measured: Measured, peak: int) -> LayerReport:
+def _machine_report(step: RunLayer, measured: Measured, config: Config, dram: str) -> LayerReport:
     cycles = measured.result.cycles if measured.result else None
     macs = step.macs * measured.runs
     return LayerReport(
@@ -81,8 +84,8 @@ def _machine_report(step: RunLayer, measured: Measured, peak: int) -> LayerRepor
         macs_per_run=step.macs,
         macs=macs,
         cycles=cycles,
-        bound_cycles=step.work.bound_cycles * measured.runs,
-        utilization=macs / cycles / peak if cycles else None,
+        bound_cycles=bound_cycles(step.work, dram, len(step.streams)) * measured.runs,
+        utilization=macs / cycles / config.macs_per_cycle if cycles else None,
         bytes_loaded=step.work.bytes_loaded * measured.runs,
         bytes_stored=step.work.bytes_stored * measured.runs,
         runs=measured.runs,

@@ -125,6 +125,7 @@ class Session:
                 progress=progress,
             )
         self.device = device
+        self.dram = dram
         self._timeline = timeline
         self._skip = skip
         self._batches = Batches(program)
@@ -224,7 +225,7 @@ class Session:
     @property
     def layers(self) -> list[LayerReport]:
         """The operators in the order in which they run, conversions of layout included."""
-        return layer_reports(self.program, self._runner.measured)
+        return layer_reports(self.program, self._runner.measured, self.dram)
 
     @property
     def cycles(self) -> int | None:

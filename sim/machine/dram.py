@@ -37,6 +37,16 @@ class MemoryTiming:
     refresh_stall: int = 0
     seed: int | None = None
 
+    def least_cycles(self, read: int, written: int, runs: int = 1) -> int:
+        """The least cycles in which so many words move, in as many ``runs``."""
+        words = read + written if self.shared else max(read, written)
+        if not self.refresh_period or not words:
+            return words
+        # Behind the last word of a run no stall has to be waited for.
+        moved = self.refresh_period - self.refresh_stall
+        stalls = max(0, (words - runs) // moved - (runs - 1))
+        return words + stalls * self.refresh_stall
+
 
 TIMINGS = {
     "ideal": MemoryTiming(),

@@ -46,14 +46,18 @@ class Work:
         return self.gemm_uops * self.config.macs_per_cycle
 
     @property
-    def bound_cycles(self) -> int:
-        """No machine of this configuration is faster: the larger of compute and bus time.
+    def compute_cycles(self) -> int:
+        """The least that compute takes: one micro-op per cycle, GEMM and ALU overlapping."""
+        return max(self.gemm_uops, self.alu_uops)
 
-        Compute takes one micro-op per cycle, and GEMM and ALU overlap; the bus moves its width
-        per cycle, in one direction at a time.
-        """
-        compute = max(self.gemm_uops, self.alu_uops)
-        return max(compute, -(-(self.bytes_loaded + self.bytes_stored) // self.config.bus_bytes))
+    @property
+    def words_read(self) -> int:
+        """The least words of the bus that are read."""
+        return -(-self.bytes_loaded // self.config.bus_bytes)
+
+    @property
+    def words_written(self) -> int:
+        return -(-self.bytes_stored // self.config.bus_bytes)
 
 
 def work(config: Config, words: Words) -> Work:

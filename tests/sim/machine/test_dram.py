@@ -28,3 +28,20 @@ def test_dice_are_even() -> None:
     dice = Dice(3)
     draws = [dice.draw(6) for _ in range(6000)]
     assert all(850 < draws.count(side) < 1150 for side in range(6))
+
+
+@pytest.mark.parametrize("words", [1, 749, 750, 751, 1500, 1501, 10_000])
+def test_a_memory_with_refresh_moves_no_word_in_a_stall(words: int) -> None:
+    """Against counting cycle by cycle."""
+    timing = memory_timing("ddr")
+    moved = cycle = 0
+    while moved < words:
+        moved += cycle % timing.refresh_period < timing.refresh_period - timing.refresh_stall
+        cycle += 1
+    assert timing.least_cycles(words, 0) == timing.least_cycles(0, words) == cycle
+    assert timing.least_cycles(words - 1, 1) == cycle  # reads and writes share it
+    assert timing.least_cycles(words, 0, runs=words) == words
+
+
+def test_an_ideal_memory_reads_and_writes_at_once() -> None:
+    assert memory_timing("ideal").least_cycles(5, 7) == 7

@@ -35,11 +35,11 @@ def test_micro_ops_count_once_an_iteration_and_resets_multiply_nothing() -> None
     assert asked.macs == 105 * 256
 
 
-def test_the_bound_is_the_larger_of_compute_and_bus() -> None:
+def test_gemm_and_alu_overlap_and_words_are_rounded_up() -> None:
     busy = Work(PYNQ, gemm_uops=10, reset_uops=0, alu_uops=30, bytes_loaded=79, bytes_stored=8)
-    assert busy.bound_cycles == 30
-    assert replace(busy, alu_uops=0).bound_cycles == 11  # 87 bytes, 8 a cycle
-    assert replace(busy, gemm_uops=40).bound_cycles == 40
+    assert busy.compute_cycles == 30
+    assert replace(busy, gemm_uops=40).compute_cycles == 40
+    assert (busy.words_read, busy.words_written) == (10, 1)  # of 8 bytes
 
 
 def test_illegal_instructions_count_only_as_fetched() -> None:
