@@ -15,7 +15,7 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 from .emit.host_code import HostCode, KernelLoader, argument_bytes, issued
-from .emit.kernels import RuntimeCalls
+from .emit.uop_kernel import RuntimeCalls
 from .environment import Environment
 from .lower import Lowered, lower
 from .passes.pipeline import PlacedPass

@@ -39,7 +39,7 @@ from amaranth_vta.sw.compiler.te.expr import (
     Var,
 )
 
-from .kernels import RuntimeCalls, UopKernel
+from .uop_kernel import RuntimeCalls, UopKernel
 
 
 class HostCode:

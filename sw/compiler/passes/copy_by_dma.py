@@ -34,7 +34,7 @@ from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum,
 from amaranth_vta.sw.compiler.te.simplify import simplify, value_interval
 
 from .support.partition import not_negative
-from .support.tiles import assignments, element_index, flat_index, merged_loops, tile_loops
+from .support.tiled_indices import assignments, element_index, flat_index, merged_loops, tile_loops
 
 _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 

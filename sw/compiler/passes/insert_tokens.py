@@ -19,7 +19,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.compiler.emit.host_code import HostCode
-from amaranth_vta.sw.compiler.emit.kernels import UopKernel
+from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import (
     Dma,
     For,

@@ -27,7 +27,7 @@ from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 
 from .support.alu_chain import Step, chain, constant
-from .support.tiles import assignments, element_index, flat_index, tile_loops
+from .support.tiled_indices import assignments, element_index, flat_index, tile_loops
 
 
 def map_to_alu(nest: LoopNest, config: Config) -> LoopNest:

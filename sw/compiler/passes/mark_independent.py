@@ -18,7 +18,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
 from amaranth_vta.sw.compiler.emit.host_code import HostCode
-from amaranth_vta.sw.compiler.emit.kernels import UopKernel
+from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, Stmt, WaitForAlu, rebuild, seq
 from amaranth_vta.sw.runtime.kernels import UopMode
 

@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
 from amaranth_vta.sw.compiler.nest.scopes import scope_dtype, tile_scalars
 from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Cast, Const, Expr, Var
 
-from .support.tiles import assignments, element_index, flat_index, tile_loops
+from .support.tiled_indices import assignments, element_index, flat_index, tile_loops
 
 
 def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:

@@ -14,8 +14,8 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .candidates import candidates
 from .cost import estimated
-from .schedule import scheduled
 from .sizes import Conv2dKnobs, Conv2dSizes
+from .stages import scheduled
 
 # The share of all cycles in which GEMM waits from which more copies of the image are tried.
 _WAITS_WORTH_COPIES = 0.007
