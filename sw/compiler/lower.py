@@ -89,7 +89,7 @@ def lower_further(nest: LoopNest, after: str, config: Config, trace: bool = Fals
     """Lowers ``nest``, which is in the form that the pass ``after`` leaves, as far as it goes.
 
     ``after`` is one of `PASS_NAMES`; ``trace`` is that of `lower`. Raises `LoweringError` if the
-    nest has not got that form.
+    nest does not have that form.
     """
     check_form(nest, after)
     lowered = Lowered(nest, config, None, [(after, to_text(nest))] if trace else [])

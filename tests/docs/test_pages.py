@@ -20,7 +20,7 @@ from tests.support.golden import Golden
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_a_pass_of_ones_own_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_added_pass_on_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "lowering.md").read_text(), re.DOTALL)
     exec(compile(code, "lowering.md", "exec"), {})
     assert capsys.readouterr().out == "2 transfers\n"

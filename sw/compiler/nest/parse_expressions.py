@@ -210,7 +210,7 @@ class ExpressionParser:
 
 
 def called(node: ast.AST) -> str:
-    """The name that ``node`` calls; empty if it is no call of a name."""
+    """The name that ``node`` calls; empty if it does not call a name."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id
     return ""

@@ -145,7 +145,7 @@ class _Copies:
         )
 
     def tiles(self, memory: Memory, loops: Sequence[For], assign: Assign, source: Access) -> _Tiles:
-        """What ``loops`` walk through; raises if that is not whole tiles on both sides."""
+        """What ``loops`` walk through, which must be whole tiles on both sides."""
         stage = assign.label.stage
         dram, sram = source, Access(assign.buffer, assign.indices)
         if memory is Memory.OUT:
@@ -164,7 +164,7 @@ class _Copies:
         return _Tiles(dram.source, outer, sram.source, inner, within)
 
     def memory(self, stage: str, target: NestBuffer, source: NestBuffer, narrowed: bool) -> Memory:
-        """What a LOAD or STORE calls the scratchpad; raises if there is no such copy."""
+        """The memory of a LOAD or STORE between the two; raises if there is no such transfer."""
         out = f"int{self.config.out_width}"
         if target.scope == "dram" and source.scope == "acc":
             if target.dtype != out:

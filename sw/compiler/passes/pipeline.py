@@ -42,7 +42,7 @@ PASSES: tuple[Pass, ...] = (
     mark_independent,
     insert_tokens,
 )
-# Those that leave a loop nest of their own, in order.
+# The passes in order, without `require_instructions`, which only checks.
 PASS_NAMES = (
     "infer_bounds",
     *(step.__name__ for step in PASSES if step is not require_instructions),
@@ -74,7 +74,7 @@ def with_placed(placed: Sequence[PlacedPass]) -> list[Pass]:
     if left:
         names = ", ".join(step.__name__ for step in PASSES)
         raise LoweringError(
-            f"{left[0][0]!r} is no place for a pass: it is before or after one of {names}, or "
+            f"{left[0][0]!r} is not a place for a pass: it is before or after one of {names}, or "
             "after infer_bounds"
         )
     return steps

@@ -9,7 +9,7 @@ from amaranth_vta.hw.config import PRESETS, ConfigError
 from amaranth_vta.sw.compiler.environment import Environment, get_env
 
 
-def test_an_environment_is_had_by_name_by_file_and_by_configuration(tmp_path: Path) -> None:
+def test_an_environment_is_made_from_a_name_a_file_or_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(PRESETS["tiny"].to_json())
     for config in ("tiny", path, str(path), PRESETS["tiny"]):
@@ -26,7 +26,7 @@ def test_an_environment_is_had_by_name_by_file_and_by_configuration(tmp_path: Pa
         (None, "not of None"),
     ],
 )
-def test_what_is_no_configuration_is_refused(config: Any, problem: str) -> None:
+def test_anything_else_is_refused(config: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         Environment(config)
 

@@ -45,7 +45,7 @@ def test_nothing_below_knows_the_name_of_an_operator(path: Path) -> None:
     assert not re.search("conv2d|pool2d|dense|depthwise|pointwise|residual|upsample", text)
 
 
-def test_a_convolution_of_ones_own_compiles_without_the_operators() -> None:
+def test_a_convolution_in_a_users_file_compiles_without_the_operators() -> None:
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -391,7 +391,7 @@ def test_no_pass_changes_what_a_matrix_product_does(seed: int) -> None:
     interpreted(random_matrix_product(env, seed))
 
 
-def test_passes_of_ones_own_stand_where_they_are_asked_for() -> None:
+def test_additional_passes_run_in_their_places() -> None:
     seen: list[str] = []
 
     def note(function: LoopNest, _: Config) -> LoopNest:
@@ -413,7 +413,7 @@ def test_passes_of_ones_own_stand_where_they_are_asked_for() -> None:
     )
 
 
-def test_a_pass_of_ones_own_may_change_the_program() -> None:
+def test_an_additional_pass_may_change_the_program() -> None:
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
 
     def empty(function: LoopNest, _: Config) -> LoopNest:
@@ -426,20 +426,20 @@ def test_a_pass_of_ones_own_may_change_the_program() -> None:
 
 
 @pytest.mark.parametrize("phase", ["after fuse_loops", "fold_loops", "before infer_bounds", ""])
-def test_a_pass_of_ones_own_needs_a_place_that_exists(phase: str) -> None:
+def test_an_additional_pass_needs_a_place_that_exists(phase: str) -> None:
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
-    with pytest.raises(LoweringError, match=f"{phase!r} is no place for a pass.* fold_loops"):
+    with pytest.raises(LoweringError, match=f"{phase!r} is not a place for a pass.* fold_loops"):
         lower(program.schedule, program.args, passes=[(phase, lambda f, _: f)])
 
 
-def test_a_pass_of_ones_own_has_to_return_a_function() -> None:
+def test_an_additional_pass_has_to_return_a_loop_nest() -> None:
     program = random_matrix_product(Environment(PRESETS["tiny"]), 0)
 
     def forget(*_: Any) -> Any:
         return None
 
     passes = [("after fold_loops", forget)]
-    with pytest.raises(LoweringError, match="the pass forget returned NoneType and not a Func"):
+    with pytest.raises(LoweringError, match="the pass forget returned NoneType and not a LoopNest"):
         lower(program.schedule, program.args, env=program.env, passes=passes)
 
 

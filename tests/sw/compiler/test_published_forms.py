@@ -310,7 +310,7 @@ def test_their_text_lowers_to_the_same_bytes_after_each_pass(
 
 
 def instructions(text: str) -> list[str]:
-    """A listing without the stages and source lines, which text has not."""
+    """A listing without the stages and source lines, which text does not have."""
     return [line.split("  # ")[0] for line in text.splitlines()]
 
 

@@ -68,7 +68,7 @@ def test_gemm_waits_for_what_the_alu_reads_and_writes() -> None:
 
 
 @pytest.mark.parametrize("value", ["", ", pad_value=-3"])
-def test_a_load_of_inputs_makes_nobody_wait(value: str) -> None:
+def test_a_load_of_inputs_stalls_neither_unit(value: str) -> None:
     between = LOAD.format(value=value)
     assert claims(gemm("low"), between, alu("high", "src=low, op=ADD")) == [True, False]
 

@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.te.expr import Affine, Var
 from amaranth_vta.sw.compiler.te.simplify import simplify, value_interval
 
 
-def test_a_tensor_takes_one_index_a_dimension() -> None:
+def test_a_tensor_takes_one_index_per_dimension() -> None:
     a = te.placeholder((4, 4), "a")
     with pytest.raises(te.ExpressionError, match=r"a\[i\]: 1 indices for the shape \(4, 4\)"):
         te.compute((4,), lambda i: a[i], "b")
@@ -87,7 +87,7 @@ K = te.reduce_axis((0, 4), "k")
         ),
     ],
 )
-def test_what_is_no_expression_is_refused(function: Callable[..., Any], message: str) -> None:
+def test_what_is_not_an_expression_is_refused(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(te.ExpressionError, match=message):
         wrong.compute((4,), function, "b")
 
@@ -120,14 +120,14 @@ def test_a_shape_must_be_positive() -> None:
         te.placeholder((4, 0), "a")
 
 
-def test_a_function_takes_one_index_a_dimension() -> None:
+def test_a_function_takes_one_index_per_dimension() -> None:
     with pytest.raises(
         te.ExpressionError, match="b: its function takes 1 indices, its shape has 2"
     ):
         te.compute((4, 4), lambda i: i, "b")
 
 
-def test_a_reduction_is_a_compute_of_its_own() -> None:
+def test_a_reduction_is_a_separate_compute() -> None:
     a, k = te.placeholder((4, 4), "a"), te.reduce_axis((0, 4), "k")
     with pytest.raises(te.ExpressionError, match="a reduction is a separate compute"):
         te.compute((4,), lambda i: te.sum(a[i, k], axis=k) + 1, "b")

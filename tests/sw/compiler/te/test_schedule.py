@@ -117,7 +117,7 @@ def _late_cache(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s.cache_write(c, "acc")
 
 
-def _cache_for_nobody(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+def _cache_without_readers(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s.cache_read(b, "acc", [])
 
 
@@ -150,7 +150,7 @@ def _cache_for_nobody(s: te.Schedule, b: Tensor, c: Tensor) -> None:
         (_stage_by_name, r"s\['c'\]: a stage is found by its tensor, or the tensor's op"),
         (_half_a_loop, "split of c.i: 2.5 is not a whole number"),
         (_late_cache, "cache_write of c: it has been scheduled already"),
-        (_cache_for_nobody, "cache_read of b: no reader is given"),
+        (_cache_without_readers, "cache_read of b: no reader is given"),
     ],
 )
 def test_a_step_that_cannot_be_done_says_why(
@@ -182,7 +182,7 @@ def test_only_cthreads_exist() -> None:
         te.thread_axis("threadIdx.x")
 
 
-def test_a_reduce_axis_is_no_thread() -> None:
+def test_a_reduce_axis_cannot_be_a_thread() -> None:
     a, k = te.placeholder((8, 6), "a"), te.reduce_axis((0, 6), "k")
     c = te.compute((8,), lambda i: te.sum(a[i, k], axis=k), "c")
     s = te.create_schedule(c.op)

@@ -34,7 +34,7 @@ def nests(
 
 
 @each_seed(range(200))
-def test_the_parts_are_all_the_iterations_that_limits_allow(seed: int) -> None:
+def test_the_parts_are_exactly_the_iterations_that_limits_allow(seed: int) -> None:
     pick = random.Random(seed)
     order = [(Var(name), pick.randint(1, 5)) for name in "abc"]
     limits = [
@@ -70,7 +70,7 @@ def test_the_parts_are_all_the_iterations_that_limits_allow(seed: int) -> None:
     assert sorted(done) == want
 
 
-def test_what_a_copy_pads_is_no_matter_of_loops() -> None:
+def test_a_condition_that_pads_a_copy_cuts_no_loop() -> None:
     x = te.placeholder((4,), "x")
     assert limits_of(te.pad(x, (1,)).op.body) == []  # type: ignore[arg-type]
     joined = te.compute((8,), lambda i: te.if_then_else(i < 4, x(i), x(i - 4)), "joined")
