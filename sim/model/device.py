@@ -62,12 +62,12 @@ class FunctionalDevice(MemoryBacked):
             observers.append(self._races)
         if report_false_claims:
             observers.append(self._false_claims)
-        self._model: NativeModel | ClearModel
+        self.model: NativeModel | ClearModel
         can_be_native = order == "program" and not observers and not clear
         if can_be_native and not isinstance(library_or_reason(progress), str):
-            self._model = NativeModel(config, self.memory)
+            self.model = NativeModel(config, self.memory)
         else:
-            self._model = ClearModel(config, self.memory, order, observers)
+            self.model = ClearModel(config, self.memory, order, observers)
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:
@@ -91,7 +91,7 @@ class FunctionalDevice(MemoryBacked):
                 f"a stream of {insn_count} instructions at {insn_addr:#x}: neither can be negative"
             )
         started = time.monotonic()
-        outcome = self._model.run(insn_addr, insn_count, time_limit)
+        outcome = self.model.run(insn_addr, insn_count, time_limit)
         return RunResult(
             cycles=None,
             fault=outcome.fault,
