@@ -189,6 +189,46 @@ def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) 
     return np.frombuffer(words + bytes(-len(words) % 64), np.uint8)
 
 
+def test_requantization_near_halves_gives_the_same() -> None:
+    """Products that are a half, or nearly: by less and by more than a float32 tells apart."""
+    config = PRESETS["pynq-extended"]
+    numbers = np.random.default_rng(1)
+    rows, lanes = 60, config.block_out
+    requantize = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, iter_in=rows, dst_factor_in=1)
+    uop = Uop(dst=isa.REQUANTIZE_PARAMETERS, src=0)
+    for number in range(60):
+        factor = numbers.integers(1, 1 << numbers.integers(2, 25, lanes))
+        half = numbers.integers(0, 128, lanes) + 0.5
+        scale = np.rint(half / factor * 2.0**isa.SCALE_FRACTION).astype(np.int64)
+        scale = np.clip(scale + numbers.integers(-1, 2, lanes), 0, (1 << 49) - 1)
+        wide = number % 4 == 3
+        bounds = numbers.integers(0, 256, (3, lanes)) << np.array([[0], [8], [16]])
+        parameters = [
+            numbers.integers(-3, 4, lanes),
+            scale & 0xFFFFFFFF,
+            scale >> 32,
+            bounds.sum(axis=0) | wide << isa.WIDE_BIT,
+        ]
+        near = numbers.integers(-2, 3, (rows, lanes)) - parameters[0]
+        signs = numbers.choice((-1, 1), (rows, lanes))
+        accumulators = signs * (factor << 7 * wide) + near
+        words = np.concatenate((parameters, accumulators)).astype(np.uint32)
+        image = _loops_image(config, requantize, [uop])
+        at = -(-image.size // config.acc.element_bytes)
+        memory = np.zeros((at + len(words)) * config.acc.element_bytes, np.uint8)
+        memory[: image.size] = image
+        memory[at * config.acc.element_bytes :] = words.reshape(-1).view(np.uint8)
+        encode = isa.instruction_set(config).encode
+        loads = [
+            Load(memory=Memory.UOP, x_size=1, dram_base=64 // 4),
+            Load(memory=Memory.ACC, x_size=len(words), dram_base=at),
+            requantize,
+            Finish(),
+        ]
+        memory[:64] = np.frombuffer(b"".join(encode(i).to_bytes(16, "little") for i in loads), "u1")
+        assert Pair(config, memory).agree(0, len(loads)), number
+
+
 def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:
     config = PRESETS["tiny"]
     endless = Gemm(uop_end=2, iter_out=(1 << 14) - 1, iter_in=(1 << 14) - 1)
