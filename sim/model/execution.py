@@ -1,6 +1,6 @@
 """What one instruction does to the scratchpads and to the memory, all at once.
 
-Tokens and the order between modules are the business of `amaranth_vta.sim.model.device`.
+Tokens and the order between modules are the business of `amaranth_vta.sim.model.machine`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ This is the definition of the effects of LOAD, STORE, GEMM and ALU, written to b
 page on the instruction set (docs/isa.md). It shares no code with what is checked against it: the
 NumPy model (`amaranth_vta.sim.model.execution`), and through that the compiled model and the RTL.
 Instructions are legal and their indices and addresses in range; faults, tokens and the order
-between modules are defined by `amaranth_vta.sim.model.device`.
+between modules are defined by `amaranth_vta.sim.model.machine`.
 """
 
 from __future__ import annotations
