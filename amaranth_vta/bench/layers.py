@@ -39,6 +39,7 @@ def measure_layers(
     progress: Callable[[str], None] | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
+    timing_only: bool = False,
     by_hand: bool = False,
 ) -> Iterator[Measurement]:
     """One measurement per layer, in the order of the network, scheduled by the compiler or
@@ -47,7 +48,14 @@ def measure_layers(
         data = layer_data(row.workload, config)
         size = _SPARE_BYTES + sum(part.nbytes for part in data)
         device = open_device(
-            device_name, config, size, dram=dram, timeline=timeline, skip=skip, progress=progress
+            device_name,
+            config,
+            size,
+            dram=dram,
+            timeline=timeline,
+            skip=skip,
+            timing_only=timing_only,
+            progress=progress,
         )
         if timeline is not None:
             timeline.begin(row.name)
@@ -127,4 +135,5 @@ def _measure(
         int(np.count_nonzero((stored != of_model) | (stored != data[-1]))),
         result.seconds,
         result.counters,
+        result.estimated,
     )

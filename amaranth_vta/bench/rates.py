@@ -63,11 +63,12 @@ def measure_rates(
     progress: Callable[[str], None] | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
+    timing_only: bool = False,
 ) -> Iterator[Measurement]:
     """The measurements of ``kind``, one of `KINDS`."""
     cases = {"gemm": _gemm, "alu": _alu, "load": _load, "store": _store}[kind]
     for case in cases(config, dram):
-        yield _measure(case, kind, config, device_name, dram, progress, timeline, skip)
+        yield _measure(case, kind, config, device_name, dram, progress, timeline, skip, timing_only)
 
 
 def _measure(
@@ -79,6 +80,7 @@ def _measure(
     progress: Callable[[str], None] | None,
     timeline: Timeline | None,
     skip: str | None,
+    timing_only: bool,
 ) -> Measurement:
     cycles: list[int | None] = []
     mismatches, seconds = 0, 0.0
@@ -97,6 +99,7 @@ def _measure(
                 dram=dram,
                 timeline=timeline,
                 skip=skip,
+                timing_only=timing_only,
                 progress=progress,
             ),
         ):
@@ -122,6 +125,7 @@ def _measure(
         mismatches,
         seconds,
         {name: count - counters[0][name] for name, count in counters[1].items()},
+        result.estimated,
     )
 
 

@@ -12,7 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.report.cycles_table import cycles_table
 from amaranth_vta.sw.runtime.counters import Spent
 
-from .options import SKIPPED, DeviceChoice, config_option, device_options, json_option
+from .options import DeviceChoice, config_option, device_options, json_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .progress import building
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 # As in bench.rates, which is loaded when it is needed.
 _RATES = ("gemm", "alu", "load", "store")
 _LAYERS = "resnet18-layers"
+# As in bench.whole_networks.
+_NETWORKS = ("resnet18", "resnet50", "mobilenetv2")
 
 
 @click.command()
-@click.argument("name", type=click.Choice((*_RATES, _LAYERS)))
+@click.argument("name", type=click.Choice((*_RATES, _LAYERS, *_NETWORKS)))
 @config_option
 @device_options("rtl", "ddr")
 @click.option(
@@ -55,8 +57,9 @@ def bench(
     """Measure NAME and print it with the bound that no machine of the configuration can beat.
 
     gemm, alu, load and store are rates in the steady state; resnet18-layers are the convolutions
-    of ResNet-18, from launch to done. All results are compared with the functional model; a
-    difference is exit code 1.
+    of ResNet-18, from launch to done; their results are compared with the functional model.
+    resnet18, resnet50 and mobilenetv2 are whole networks with random weights, whose results are
+    compared with ONNX Runtime. A difference is exit code 1.
     """
     from amaranth_vta.bench.layers import explanations
     from amaranth_vta.bench.resnet18 import has_knobs
@@ -80,8 +83,8 @@ def bench(
             outputs.say(_row(item))
         save_trace(outputs, device.trace, timeline)
         seconds = time.perf_counter() - started
-        outputs.save_json("--json", summary(found, config, device.name, seconds, device.skip))
-    return _conclude(outputs, found, device.skip)
+        outputs.save_json("--json", summary(found, config, device, seconds))
+    return _conclude(outputs, found, device)
 
 
 def _measure(
@@ -91,14 +94,18 @@ def _measure(
     from amaranth_vta.bench.rates import measure_rates
 
     with building() as progress:
-        common = (device.name, device.dram, progress, timeline, device.skip)
+        common = (device.name, device.dram, progress, timeline, device.skip, device.timing_only)
         if name == _LAYERS:
             yield from measure_layers(config, *common, by_hand)
+        elif name in _NETWORKS:
+            from amaranth_vta.bench.whole_networks import measure_network
+
+            yield from measure_network(name, config, *common)
         else:
             yield from measure_rates(name, config, *common)
 
 
-def _conclude(outputs: Outputs, found: list[Measurement], skip: str | None) -> int:
+def _conclude(outputs: Outputs, found: list[Measurement], device: DeviceChoice) -> int:
     """Says where the cycles went and whether the results are right; gives the exit code."""
     spent = [
         Spent(f"{item.operator} {item.name}", item.counters)
@@ -106,13 +113,18 @@ def _conclude(outputs: Outputs, found: list[Measurement], skip: str | None) -> i
         if item.cycles is not None
     ]
     if spent:
-        outputs.say("\n" + cycles_table(spent, "per measurement", outputs.text_width))
-    if skip is not None:
-        outputs.say(SKIPPED.format(skip))
+        estimated = any(item.estimated for item in found)
+        table = cycles_table(spent, "per measurement", outputs.text_width, estimated)
+        outputs.say(f"\n{table}")
+    if device.unchecked:
+        outputs.say(device.unchecked)
         return DONE
     mismatches = sum(item.mismatches for item in found)
     if mismatches:
-        outputs.say(f"{mismatches:,} bytes differ from those of the functional model")
+        reference = "bytes differ from those of the functional model"
+        if any(item.target is None for item in found):
+            reference = "elements differ from those of ONNX Runtime"
+        outputs.say(f"{mismatches:,} {reference}")
     return WRONG_RESULT if mismatches else DONE
 
 
@@ -128,16 +140,15 @@ def _row(item: Measurement) -> str:
         "" if item.cycles is None else f"{item.cycles:,}",
         f"{item.bound_cycles:,.0f}",
         "" if share is None else f"{share:.1%}",
-        f"{item.target:.0%}" + ("" if item.is_reached else " !"),
+        "" if item.target is None else f"{item.target:.0%}" + ("" if item.is_reached else " !"),
     )
 
 
 def summary(
     found: list[Measurement],
     config: Config,
-    device: str,
+    device: DeviceChoice,
     wall_seconds: float,
-    skip: str | None = None,
 ) -> dict[str, Any]:
     """The JSON of a benchmark: the sums, and each measurement as a layer."""
     known = [item.cycles for item in found if item.cycles is not None]
@@ -146,6 +157,7 @@ def summary(
     seconds = sum(item.device_seconds for item in found)
     return {
         "cycles": cycles,
+        "estimated": any(item.estimated for item in found),
         "macs": macs,
         "peak_macs_per_cycle": peak,
         "utilization": macs / cycles / peak if cycles else None,
@@ -153,14 +165,14 @@ def summary(
         "wall_seconds": wall_seconds,
         "device_seconds": seconds,
         "simulated_cycles_per_second": cycles / seconds if cycles and seconds else None,
-        "mismatches": sum(item.mismatches for item in found) if skip is None else None,
+        "mismatches": None if device.unchecked else sum(item.mismatches for item in found),
         "fault": None,
-        "skipped": skip,
+        "skipped": device.skip,
         "layers": [
             {
                 "name": item.name,
                 "operator": item.operator,
-                "placed_on": device,
+                "placed_on": device.name,
                 "macs": item.macs,
                 "cycles": item.cycles,
                 "bound_cycles": item.bound_cycles,

@@ -104,5 +104,6 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
         _cores,
     ),
     "pysim": (_package("amaranth"),),
+    "estimate": (_package("numpy"), _cpp_compiler, _cache),
     "vta run": (_package("onnx", "networks"), _package("onnxruntime", "networks")),
 }

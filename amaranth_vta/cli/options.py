@@ -44,6 +44,14 @@ class DeviceChoice:
     dram: str
     trace: str | None
     skip: str | None
+    timing_only: bool
+
+    @property
+    def unchecked(self) -> str:
+        """Why results mean nothing and are not compared; empty if they are right."""
+        if self.timing_only:
+            return "nothing was computed (--timing-only): there are no results to compare"
+        return SKIPPED.format(self.skip) if self.skip is not None else ""
 
 
 def device_options(
@@ -57,7 +65,8 @@ def device_options(
             default=device,
             show_default=True,
             help="What runs it. The functional model is fast and has no cycles; rtl is the design "
-            "in Verilator, pysim the design in Python.",
+            "in Verilator, pysim the design in Python; estimate adds estimated cycles to the "
+            "functional model.",
         ),
         click.option(
             "--dram",
@@ -79,14 +88,26 @@ def device_options(
             help="Let a part of the machine do nothing but its tokens, to see what it costs; "
             "results are wrong then.",
         ),
+        click.option(
+            "--timing-only",
+            is_flag=True,
+            help="Of the device estimate: cycles alone, without results.",
+        ),
     )
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def with_device(
-            *args: Any, device: str, dram: str, trace: str | None, skip: str | None, **kwargs: Any
+            *args: Any,
+            device: str,
+            dram: str,
+            trace: str | None,
+            skip: str | None,
+            timing_only: bool,
+            **kwargs: Any,
         ) -> int:
-            return command(*args, device=DeviceChoice(device, dram, trace, skip), **kwargs)
+            choice = DeviceChoice(device, dram, trace, skip, timing_only)
+            return command(*args, device=choice, **kwargs)
 
         decorated: Callable[..., int] = with_device
         for option in reversed(options):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import SKIPPED, DeviceChoice, device_options, json_option, waves_option
+from .options import DeviceChoice, device_options, json_option, waves_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT, MachineFault
 from .progress import building
@@ -65,6 +65,7 @@ def replay(
                 waves=outputs.reserve("--waves", waves),
                 timeline=timeline,
                 skip=device.skip,
+                timing_only=device.timing_only,
                 progress=progress,
             )
         machine.write(0, program.dram)
@@ -72,7 +73,7 @@ def replay(
         after = machine.read(0, program.dram.size)
         close_device(machine)  # which completes the waves
         mismatches = None
-        if program.expected is not None and result.fault is None and device.skip is None:
+        if program.expected is not None and result.fault is None and not device.unchecked:
             mismatches = int(np.count_nonzero(after != program.expected))
         words = program.instruction_bits()
         asked = work(program.config, instruction_words(words))
@@ -86,8 +87,8 @@ def replay(
     if result.fault is not None:
         raise MachineFault(f"{image}: {_fault_text(program, words, result)}")
     outputs.say(f"{image} on {device.name}: {_summary(result, report)}")
-    if device.skip is not None:
-        outputs.say(SKIPPED.format(device.skip))
+    if device.unchecked:
+        outputs.say(device.unchecked)
     return WRONG_RESULT if mismatches else DONE
 
 
@@ -101,6 +102,7 @@ def measured(
     fault = result.fault
     return {
         "cycles": cycles,
+        "estimated": result.estimated,
         "macs": asked.macs,
         "peak_macs_per_cycle": peak,
         "utilization": asked.macs / cycles / peak if cycles else None,
@@ -120,7 +122,7 @@ def measured(
 def _summary(result: RunResult, report: dict[str, Any]) -> str:
     parts = []
     if result.cycles is not None:
-        parts.append(f"{result.cycles:,} cycles")
+        parts.append(f"{result.cycles:,} cycles{', estimated' if result.estimated else ''}")
     match report["mismatches"]:
         case None:
             parts.append("done, with nothing to compare")

@@ -14,7 +14,6 @@ from amaranth_vta.hw.config import Config
 
 from .explain import explanation
 from .options import (
-    SKIPPED,
     DeviceChoice,
     config_option,
     device_options,
@@ -94,7 +93,9 @@ def run(
     """
     from amaranth_vta.report import PAGE
 
-    _refuse_contradictions(model, images, check, explain, device.skip)
+    _refuse_contradictions(model, images, check, explain, device)
+    if device.timing_only and outputs_path is not None:
+        raise click.UsageError("--outputs writes results, and --timing-only computes none")
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
@@ -111,8 +112,8 @@ def run(
         for paragraph in explanation(session):
             outputs.say(f"{paragraph}\n")
     _show(outputs, session, explain)
-    if device.skip is not None:
-        outputs.say(SKIPPED.format(device.skip))
+    if device.unchecked:
+        outputs.say(device.unchecked)
     if given is None:
         outputs.say("Inputs were random; --inputs gives others.")
     if checked is not None:
@@ -121,12 +122,14 @@ def run(
 
 
 def _refuse_contradictions(
-    model: str, images: int | None, check: bool, explain: bool, skip: str | None
+    model: str, images: int | None, check: bool, explain: bool, device: DeviceChoice
 ) -> None:
     from amaranth_vta.sw.runtime.archive import is_archive
 
-    if check and skip is not None:
+    if check and device.skip is not None:
         raise click.UsageError("--check compares results, which are wrong with --skip")
+    if check and device.timing_only:
+        raise click.UsageError("--check compares results, and --timing-only computes none")
     if not is_archive(model):
         return
     if check or explain:
@@ -164,6 +167,7 @@ def _open(
             "waves": waves,
             "timeline": timeline,
             "skip": device.skip,
+            "timing_only": device.timing_only,
             "progress": progress,
         }
         if is_archive(model):

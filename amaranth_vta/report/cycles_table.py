@@ -26,15 +26,22 @@ _NOTE = (
 )
 
 
-def cycles_table(spent: Sequence[Spent], per: str, width: int | None = 80) -> str:
+# Of the cycles of the device estimate.
+ESTIMATED = "The cycles are estimated, not counted on the design."
+
+
+def cycles_table(
+    spent: Sequence[Spent], per: str, width: int | None = 80, estimated: bool = False
+) -> str:
     """One row per item, and one for all if there are several: its cycles per run, and shares.
 
-    ``per`` says what the cycles are per.
+    ``per`` says what the cycles are per; ``estimated`` cycles are marked as such.
     """
     heads = ("", "cycles", *_SHARES.values(), "overlap")
     total = _row(summed(spent)) if len(spent) > 1 else None
     table = text_table(heads, [_row(item) for item in spent], total, width=width)
-    return f"Where the cycles went, {per}\n{table}\n{fill(_NOTE, width or 80)}"
+    head = f"Where the cycles went, {per}{', estimated' if estimated else ''}"
+    return f"{head}\n{table}\n{fill(_NOTE, width or 80)}"
 
 
 def _row(item: Spent) -> list[str]:

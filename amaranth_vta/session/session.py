@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
-from amaranth_vta.report.cycles_table import cycles_table
+from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
 from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sim.trace.perfetto import Timeline
@@ -43,8 +43,8 @@ class Session:
     their number open: how many one run takes, so that weights are loaded once for all of them;
     BATCH if it is not given. ``passes`` are those of `compile`.
 
-    ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``
-    and ``progress`` are for: see `open_device`.
+    ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``,
+    ``timing_only`` and ``progress`` are for: see `open_device`.
 
     Raises `ModelError`, `ConfigError`, `MissingExtra` where the packages of the extra ``networks``
     are not installed, and what `open_device` raises.
@@ -62,6 +62,7 @@ class Session:
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         skip: str | None = None,
+        timing_only: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         # A saved network runs without the compiler, which is therefore imported only here.
@@ -72,7 +73,9 @@ class Session:
         self._name = _name(model)
         self._model: onnx.ModelProto | None = read_model(model)
         self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes)
-        self._open(self._compiled.program, device, dram, waves, timeline, skip, progress)
+        self._open(
+            self._compiled.program, device, dram, waves, timeline, skip, timing_only, progress
+        )
 
     @classmethod
     def load(
@@ -85,6 +88,7 @@ class Session:
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         skip: str | None = None,
+        timing_only: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> Self:
         """A network from a file that `save` or ``vta compile`` wrote; needs no compiler.
@@ -96,7 +100,7 @@ class Session:
         session = cls.__new__(cls)
         session._name, session._model, session._compiled = str(path), None, None
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
-        session._open(program, device, dram, waves, timeline, skip, progress)
+        session._open(program, device, dram, waves, timeline, skip, timing_only, progress)
         return session
 
     def _open(
@@ -107,6 +111,7 @@ class Session:
         waves: str | Path | None,
         timeline: Timeline | None,
         skip: str | None,
+        timing_only: bool,
         progress: Callable[[str], None] | None,
     ) -> None:
         with explain_missing_extras():
@@ -122,6 +127,7 @@ class Session:
                 waves=waves,
                 timeline=timeline,
                 skip=skip,
+                timing_only=timing_only,
                 progress=progress,
             )
         self.device = device
@@ -234,6 +240,11 @@ class Session:
         return sum(cycles) if cycles else None
 
     @property
+    def estimated(self) -> bool:
+        """Whether the cycles are estimated."""
+        return any(item.result.estimated for item in self._runner.measured if item.result)
+
+    @property
     def macs(self) -> int:
         """Of the network on the machine in all runs."""
         return sum(layer.macs for layer in self.layers)
@@ -258,6 +269,7 @@ class Session:
         results = [item.result for item in self._runner.measured if item.result]
         return {
             "cycles": cycles,
+            "estimated": self.estimated,
             "macs": self.macs,
             "peak_macs_per_cycle": self.config.macs_per_cycle,
             "utilization": self.macs / cycles / self.config.macs_per_cycle if cycles else None,
@@ -281,13 +293,15 @@ class Session:
         with ``explain`` it is one per operator.
         """
         peak, images = self.config.macs_per_cycle, self.images_per_run
-        return layer_table(self.layers, peak, images, width=width, explain=explain)
+        table = layer_table(self.layers, peak, images, width=width, explain=explain)
+        return f"{table}\n{ESTIMATED}" if self.estimated else table
 
     def cycles_table(self, width: int | None = 80) -> str:
         """Where the cycles of each layer went; empty on a device without a clock."""
         if not self.spent:
             return ""
-        return cycles_table(self.spent, per_run(self.images_per_run, self.layers).lower(), width)
+        per = per_run(self.images_per_run, self.layers).lower()
+        return cycles_table(self.spent, per, width, self.estimated)
 
 
 def _name(model: Source) -> str:

@@ -77,7 +77,8 @@ class EstimateDevice:
             result.seconds = time.perf_counter() - started
         if result.fault is None and replay is not None and replay.cycles is not None:
             counted = completed(self.config, replay.counters)
-            result.cycles, result.counters = replay.cycles, {"cycles": replay.cycles, **counted}
+            result.cycles, result.estimated = replay.cycles, True
+            result.counters = {"cycles": replay.cycles, **counted}
             self._show(replay, insn_addr, insn_count)
         return result
 
@@ -88,4 +89,5 @@ class EstimateDevice:
         size = isa.INSTRUCTION_BYTES
         raw = self._model.read(insn_addr, insn_count * size).tobytes()
         words = [int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size)]
-        self._timeline.add(self.config, words, spans(self.config, words, replay), replay.cycles)
+        shown = spans(self.config, words, replay)
+        self._timeline.add(self.config, words, shown, replay.cycles, estimated=True)

@@ -46,14 +46,22 @@ class Timeline:
         """How many times that which repeated most was begun; more than ``repeats`` are not kept."""
         return max(self._begun.values(), default=0)
 
-    def add(self, config: Config, words: list[int], spans: Iterable[Span], cycles: int) -> None:
-        """A run of a stream of 128-bit ``words`` that took ``cycles``."""
+    def add(
+        self,
+        config: Config,
+        words: list[int],
+        spans: Iterable[Span],
+        cycles: int,
+        estimated: bool = False,
+    ) -> None:
+        """A run of a stream of 128-bit ``words`` that took ``cycles``, counted or estimated."""
         if self._begun.get(self._label, 0) > self.repeats:
             return
         decode = isa.instruction_set(config).decode
         decoded: dict[int, tuple[str, dict[str, Any]]] = {}
         label = self._label or f"{len(words)} instructions"
-        self._events.append(_event(label, _RUNS, self._end, cycles, {"cycles": cycles}))
+        about = {"cycles": cycles, **({"estimated": True} if estimated else {})}
+        self._events.append(_event(label, _RUNS, self._end, cycles, about))
         for span in spans:
             if span.index not in decoded:
                 instruction = decode(words[span.index])

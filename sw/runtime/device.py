@@ -38,8 +38,9 @@ def no_tokens() -> dict[str, int]:
 class RunResult:
     """How a run ended.
 
-    ``cycles`` is None on devices without a clock. ``tokens_left`` counts what each of
-    `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
+    ``cycles`` is None on devices without a clock, and ``estimated`` says that they, and what
+    ``counters`` count of time, were not counted on the design itself. ``tokens_left`` counts what
+    each of `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
     """
 
     cycles: int | None
@@ -47,6 +48,7 @@ class RunResult:
     tokens_left: dict[str, int] = field(default_factory=no_tokens)
     counters: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    estimated: bool = False
 
 
 def total(results: Sequence[RunResult]) -> RunResult:
@@ -62,6 +64,7 @@ def total(results: Sequence[RunResult]) -> RunResult:
         tokens_left=results[-1].tokens_left if results else no_tokens(),
         counters=counters,
         seconds=sum(result.seconds for result in results),
+        estimated=any(result.estimated for result in results),
     )
 
 

@@ -133,6 +133,7 @@ def test_replay_compares_memory_and_reports_what_it_measured(
     assert values == {
         "skipped": None,
         "cycles": None,
+        "estimated": False,
         "macs": 0,
         "peak_macs_per_cycle": 16,
         "utilization": None,
@@ -141,6 +142,27 @@ def test_replay_compares_memory_and_reports_what_it_measured(
         "mismatches": 0,
         "fault": None,
     }
+
+
+def test_replay_estimates_cycles_with_or_without_results(
+    vta: Vta, clears: Path, tmp_path: Path
+) -> None:
+    report, trace = tmp_path / "report.json", tmp_path / "trace.json"
+    call = vta("replay", clears, "--device", "estimate", "--trace", trace, "--json", report)
+    assert call.code == 0
+    assert "cycles, estimated, memory is as expected in every byte" in call.out
+    values: dict[str, Any] = json.loads(report.read_text())
+    assert values["estimated"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [e["args"]["estimated"] for e in events if e["ph"] == "X" and e["tid"] == 1] == [True]
+    call = vta("replay", clears, "--device", "estimate", "--timing-only", "--json", report)
+    assert call.code == 0
+    assert "nothing was computed (--timing-only)" in call.out
+    times_only: dict[str, Any] = json.loads(report.read_text())
+    assert (times_only["cycles"], times_only["mismatches"]) == (values["cycles"], None)
+    call = vta("replay", clears, "--device", "rtl", "--timing-only")
+    assert (call.code, call.out) == (2, "")
+    assert "only the estimate can do without results" in call.err
 
 
 def test_replay_writes_a_timeline_and_skips_a_part(vta: Vta, clears: Path, tmp_path: Path) -> None:

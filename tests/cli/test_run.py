@@ -243,6 +243,25 @@ def test_a_model_without_a_clock_has_no_cycles_and_no_timeline(
     assert list(tmp_path.glob("*trace*")) == []
 
 
+def test_estimated_cycles_are_marked_and_timing_alone_has_no_results(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert vta(model, "--device", "estimate", "--check", "--json", report) == 0
+    out = capsys.readouterr().out
+    assert "The cycles are estimated, not counted on the design." in out
+    assert "Where the cycles went, per image, estimated" in out
+    values = json.loads(report.read_text())
+    assert (values["estimated"], values["mismatches"]) == (True, 0)
+    cycles = values["cycles"]
+    assert vta(model, "--device", "estimate", "--timing-only", "--json", report) == 0
+    assert "nothing was computed (--timing-only)" in capsys.readouterr().out
+    assert json.loads(report.read_text())["cycles"] == cycles
+    for option in (["--check"], ["--outputs", tmp_path / "y.npz"]):
+        assert vta(model, "--device", "estimate", "--timing-only", *option) == 2
+        assert "--timing-only computes none" in capsys.readouterr().err
+
+
 def test_what_is_skipped_is_said_and_cannot_be_checked(
     model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
