@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test lint types format tutorials bench performance resources clean
+.PHONY: help setup demo docs site test lint types format tutorials bench performance resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -18,6 +18,11 @@ demo: setup  ## Classify handwritten digits on the simulated machine
 
 docs: setup  ## Make the pages on registers and instructions anew
 	$(BIN)/python -m amaranth_vta.reference docs
+
+site: setup  ## Build the documentation as a site, in build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
+	@echo build/site/index.html
 
 test: setup lint types  ## Lint, format check, types, then all tests
 	$(BIN)/pytest -n $(JOBS)

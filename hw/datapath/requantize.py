@@ -8,7 +8,7 @@ where both roundings, to the 24 significant bits of a float32 and to an integer,
 (IEEE 754, section 4.3.1). A t of more than 25 bits gives the bound on its side; or, if the
 parameters say ``wide``, t is divided by 2^7 first, and the last bit of the quotient set if anything
 is lost. So the result is that of float32 arithmetic, bit for bit, where t and the scale are
-float32 numbers themselves: |t| < 2^24, and a scale from 2^-20 up to 2^6. The definition is
+float32 numbers themselves: -2^24 < t < 2^24, and a scale from 2^-20 up to 2^6. The definition is
 `amaranth_vta.sim.model.scalar.requantize`; the lane is checked against the NumPy model of it,
 `amaranth_vta.sim.model.arithmetic.requantized`.
 
@@ -16,10 +16,11 @@ Nothing is shifted into place for that:
 
 - t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is where it is.
 - Let n be the integer part, and f the fraction. Rounding to 24 bits first matters only where it
-  makes n + 1/2 of something else, for then the even one of n and n + 1 is taken. With
-  2^k <= |t * M / 2^43| < 2^(k + 1) it moves by half a unit in the last place at the most, which
-  is 2^(k - 24); and by so much too, since n + 1/2 ends in a zero bit of 24. So the even one is
-  taken where |f - 1/2| <= 2^(k - 24), and everywhere else f is rounded as it is.
+  makes n + 1/2 of something else, for then the even one of n and n + 1 is taken. With a product
+  (t * M / 2^43) whose magnitude is at least 2^k and less than 2^(k + 1) it moves by half a unit in
+  the last place at the most, which is 2^(k - 24); and by so much too, since n + 1/2 ends in a zero
+  bit of 24. So the even one is taken where f is at most 2^(k - 24) away from 1/2, and everywhere
+  else f is rounded as it is.
 - An integer part of more than 9 bits is out of bounds, whatever the zero point: k is 7 at the most.
   What is below 1/4 is not about to be rounded to 1/2: k is -2 at the least.
 """

@@ -1,0 +1,49 @@
+"""The site: `make site` builds it from these pages, the tutorials as they are, and docstrings."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+project = "amaranth-vta"
+release = metadata.version("amaranth-vta")
+copyright = "the amaranth-vta maintainers"
+
+extensions = [
+    "myst_nb",  # pages in Markdown, tutorials as notebooks
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",  # sections such as Parameters and Ports in docstrings
+    "timing_diagrams",  # extensions/: waveforms from the Timing blocks of docstrings
+]
+exclude_patterns = ["drawing", "extensions", "figures/README.md"]
+# Tests run the tutorials and hold their outputs; the site shows these.
+nb_execution_mode = "off"
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "amaranth-vta"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # signatures in the sources have them; docstrings say what they mean
+autodoc_class_signature = "separated"
+napoleon_google_docstring = False
+napoleon_custom_sections = [("Ports", "params_style")]
+python_use_unqualified_type_names = True
+
+
+def setup(app: object) -> None:
+    app.connect("source-read", stay_on_the_site)  # type: ignore[attr-defined]
+
+
+def stay_on_the_site(app: object, page: str, source: list[str]) -> None:
+    """The readme of the digits example is a page here; in the repository links lead to the file."""
+    up = "../" * page.count("/")
+    source[0] = source[0].replace(f"({up}../examples/digits/README.md", f"({up}digits.md")
