@@ -8,7 +8,6 @@ runs on the device at `Runtime.synchronize`, or earlier when it is full.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +21,10 @@ from .device import Device, Fault, RunResult, total
 from .kernels import CommandError, Indices, KernelBuilder, Operation, UopMode
 from .memory import Buffer, DeviceMemory
 from .stream import Stream
+from .transfers import Pads, TransferEncoder
 from .uop_cache import UopCache, UopSequence, UopStore
 
 __all__ = ["CommandError", "Runtime", "RuntimeFault"]
-
-_SIZES = (1 << isa.SIZE_WIDTH) - 1
-_DRAM_ELEMENTS = 1 << isa.DRAM_BASE_WIDTH
 
 
 class RuntimeFault(RuntimeError):
@@ -37,20 +34,6 @@ class RuntimeFault(RuntimeError):
         super().__init__(text)
         self.fault = fault
         self.instruction = instruction
-
-
-@dataclass(frozen=True)
-class _MemoryInfo:
-    """What the encoding of a LOAD or STORE of one memory takes from the configuration."""
-
-    name: str
-    module: Module
-    head: int
-    element_bytes: int
-    depth: int
-    # What pads its loads, and how large that can be.
-    padding: isa.Padding | None
-    scalar_width: int
 
 
 class Runtime:
@@ -83,44 +66,11 @@ class Runtime:
         # What the micro-op buffer holds where the stream starts.
         self._resident: list[tuple[int, UopSequence]] = []
 
-        instructions = isa.instruction_set(self.config)
-        fields = instructions.layouts[isa.Opcode.LOAD]
-        (
-            self._at_sram_base,
-            self._at_dram_base,
-            self._at_y_size,
-            self._at_x_size,
-            self._at_x_stride,
-            self._at_y_pad_0,
-            self._at_y_pad_1,
-            self._at_x_pad_0,
-            self._at_x_pad_1,
-        ) = (
-            fields[name].offset
-            for name in (
-                *("sram_base", "dram_base", "y_size", "x_size", "x_stride"),
-                *("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
-            )
-        )
+        self._transfers = TransferEncoder(self.config)
         # These two are where GEMM and ALU have them alike.
-        gemm = instructions.layouts[isa.Opcode.GEMM]
+        gemm = isa.instruction_set(self.config).layouts[isa.Opcode.GEMM]
         self._at_uop_begin = gemm["uop_begin"].offset
         self._at_uop_end = gemm["uop_end"].offset
-        self._memories = {memory: self._memory_info(memory) for memory in Memory}
-
-    def _memory_info(self, memory: Memory) -> _MemoryInfo:
-        empty = {"memory": memory, "y_size": 0, "x_size": 0}
-        instruction = isa.Store(**empty) if memory is Memory.OUT else isa.Load(**empty)
-        geometry = self.config.memory(memory)
-        return _MemoryInfo(
-            memory.name,
-            isa.module_of(instruction),
-            isa.instruction_set(self.config).encode(instruction),
-            geometry.element_bytes,
-            geometry.depth,
-            isa.padding_of(memory),
-            self.config.acc_width if memory is Memory.ACC_8BIT else geometry.scalar_width,
-        )
 
     # Buffers.
 
@@ -161,69 +111,19 @@ class Runtime:
         Every scalar of the padding is ``pad_value``; only machines with the extension PAD_VALUE
         can pad with another value than 0, and none so for UOP.
         """
-        info = self._memories[memory]
+        info = self._transfers.memory(memory)
+        pads = Pads(x_pad_before, y_pad_before, x_pad_after, y_pad_after)
+        rows = self._rows(info, buffer, element_offset, x_size, y_size, x_stride)
         row = x_pad_before + x_size + x_pad_after
-        end = sram_index + (y_pad_before + y_size + y_pad_after) * row
-        base = self._base(info, buffer, element_offset, x_size, y_size, x_stride)
-        if sram_index < 0 or end > info.depth:
-            raise CommandError(
-                f"a load reaches {info.name} {sram_index} to {end - 1}; the scratchpad has 0 to "
-                f"{info.depth - 1}"
-            )
-        pads = x_pad_before | x_pad_after | y_pad_before | y_pad_after
+        info.check_reach(
+            "load", sram_index, sram_index + (y_pad_before + y_size + y_pad_after) * row
+        )
         if pad_value:
-            self._check_pad_value(info, pad_value)
-        if pads and info.padding is not None:
+            info.check_pad_value(pad_value, self.config)
+        if pads.any_bits and info.padding is not None:
             self._stream.pad_with(info.padding, pad_value)
-        if x_size and y_size and not (x_size | y_size | x_stride) >> 16 and not pads >> 4:
-            self._append(
-                info.module,
-                info.head
-                | sram_index << self._at_sram_base
-                | base << self._at_dram_base
-                | y_size << self._at_y_size
-                | x_size << self._at_x_size
-                | x_stride << self._at_x_stride
-                | y_pad_before << self._at_y_pad_0
-                | y_pad_after << self._at_y_pad_1
-                | x_pad_before << self._at_x_pad_0
-                | x_pad_after << self._at_x_pad_1,
-                buffer,
-            )
-            return
-        if pads < 0:
-            raise CommandError(
-                f"a load padded by {x_pad_before}, {y_pad_before}, {x_pad_after}, {y_pad_after}: "
-                "no padding can be negative"
-            )
-        if not x_size or not y_size:
-            self._pad(info, sram_index, end - sram_index)
-            return
-        self._pad(info, sram_index, y_pad_before * row)
-        at = sram_index + y_pad_before * row
-        if not (x_pad_before | x_pad_after) >> isa.PAD_WIDTH:
-            pads_of_row = (x_pad_before, x_pad_after)
-            self._rows(info, at, buffer, base, x_size, y_size, x_stride, pads_of_row)
-        else:
-            for y in range(y_size):
-                start = at + y * row
-                self._pad(info, start, x_pad_before)
-                self._rows(info, start + x_pad_before, buffer, base + y * x_stride, x_size)
-                self._pad(info, start + x_pad_before + x_size, x_pad_after)
-        self._pad(info, at + y_size * row, y_pad_after * row)
-
-    def _check_pad_value(self, info: _MemoryInfo, value: int) -> None:
-        if not self.config.pad_value or info.padding is None:
-            why = "are" if self.config.pad_value else "of a machine without PAD_VALUE are"
-            raise CommandError(
-                f"a load of {info.name} padded with {value}: those {why} padded with 0"
-            )
-        limit = 1 << info.scalar_width - 1
-        if not -limit <= value < limit:
-            raise CommandError(
-                f"a load of {info.name} padded with {value}, which is not within int"
-                f"{info.scalar_width}"
-            )
+        for transfer in self._transfers.load(info, sram_index, rows, pads):
+            self._append(info.module, transfer.bits, buffer if transfer.moves else None)
 
     def store_buffer_2d(
         self,
@@ -239,106 +139,17 @@ class Runtime:
 
         Counted in elements of OUT. What one instruction cannot hold is split.
         """
-        info = self._memories[Memory.OUT]
-        base = self._base(info, buffer, element_offset, x_size, y_size, x_stride)
-        end = sram_index + y_size * x_size
-        if sram_index < 0 or end > info.depth:
-            raise CommandError(
-                f"a store reaches {info.name} {sram_index} to {end - 1}; the scratchpad has 0 to "
-                f"{info.depth - 1}"
-            )
+        info = self._transfers.memory(Memory.OUT)
+        self._check_owned(buffer)
+        rows = info.rows_of(buffer, element_offset, x_size, y_size, x_stride)
+        info.check_reach("store", sram_index, y_size * x_size)
         if x_size:
-            self._rows(info, sram_index, buffer, base, x_size, y_size, x_stride)
+            for transfer in self._transfers.rows(info, sram_index, rows):
+                self._append(info.module, transfer.bits, buffer)
 
-    def _base(
-        self,
-        info: _MemoryInfo,
-        buffer: Buffer,
-        element_offset: int,
-        x_size: int,
-        y_size: int,
-        x_stride: int,
-    ) -> int:
-        """The element at which the transfer starts, after checking that it stays in the buffer."""
-        if min(x_size, y_size, x_stride) < 0:
-            raise CommandError(
-                f"a transfer of {y_size} rows of {x_size} elements, {x_stride} apart: none can be "
-                "negative"
-            )
+    def _check_owned(self, buffer: Buffer) -> None:
         if not buffer.belongs_to(self.memory):
             raise CommandError(f"{buffer.name} is freed, or is in the memory of another runtime")
-        end = element_offset + (y_size - 1) * x_stride + x_size if x_size and y_size else 0
-        if element_offset < 0 or end * info.element_bytes > buffer.size:
-            raise CommandError(
-                f"a transfer reaches elements {element_offset} to {end - 1} of {buffer.name}, "
-                f"which has {buffer.size // info.element_bytes} {info.name} elements "
-                f"({buffer.size} bytes)"
-            )
-        base = buffer.address // info.element_bytes + element_offset
-        if base >= _DRAM_ELEMENTS:
-            raise CommandError(
-                f"{buffer.name} lies at {buffer.address:#x}, out of reach: instructions address "
-                f"{_DRAM_ELEMENTS:,} elements of {info.name}, {info.element_bytes} bytes each"
-            )
-        return base
-
-    def _rows(
-        self,
-        info: _MemoryInfo,
-        sram_index: int,
-        buffer: Buffer,
-        base: int,
-        x_size: int,
-        y_size: int = 1,
-        x_stride: int = 0,
-        pads: tuple[int, int] = (0, 0),
-    ) -> None:
-        """A transfer of any size and stride, in as many instructions as its fields ask for."""
-        row = pads[0] + x_size + pads[1]
-        if x_size <= _SIZES and (x_stride <= _SIZES or y_size == 1):
-            for y in range(0, y_size, _SIZES):
-                height = min(_SIZES, y_size - y)
-                shape = (x_size, height, x_stride if height > 1 else 0)
-                start = sram_index + y * row
-                self._transfer(info, start, buffer, base + y * x_stride, shape, pads)
-            return
-        for y in range(y_size):
-            for x in range(0, x_size, _SIZES):
-                width = min(_SIZES, x_size - x)
-                # A row that needs two instructions fills the scratchpad: there is no padding then.
-                start = sram_index + y * row + x
-                self._transfer(info, start, buffer, base + y * x_stride + x, (width, 1, 0), pads)
-
-    def _pad(self, info: _MemoryInfo, sram_index: int, count: int) -> None:
-        """``count`` elements of padding: rows of it around no row of data."""
-        for x in range(0, count, _SIZES):
-            shape = (min(_SIZES, count - x), 0, 0)
-            self._transfer(info, sram_index + x, None, 0, shape, y_pad_before=1)
-
-    def _transfer(
-        self,
-        info: _MemoryInfo,
-        sram_index: int,
-        buffer: Buffer | None,
-        base: int,
-        shape: tuple[int, int, int],
-        x_pads: tuple[int, int] = (0, 0),
-        y_pad_before: int = 0,
-    ) -> None:
-        """One instruction; ``shape`` is (x_size, y_size, x_stride), all within their fields."""
-        x_size, y_size, x_stride = shape
-        bits = (
-            info.head
-            | sram_index << self._at_sram_base
-            | base << self._at_dram_base
-            | y_size << self._at_y_size
-            | x_size << self._at_x_size
-            | x_stride << self._at_x_stride
-            | y_pad_before << self._at_y_pad_0
-            | x_pads[0] << self._at_x_pad_0
-            | x_pads[1] << self._at_x_pad_1
-        )
-        self._append(info.module, bits, buffer)
 
     def _append(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
         if len(self._stream.words) >= self._full and self._stream.divisible():
@@ -423,23 +234,7 @@ class Runtime:
             sequences |= dict.fromkeys(sequence for _, sequence in self._pieces(mode, body, key))
         if sum(sequence.count for sequence in sequences) > self.config.uop.depth:
             return
-        rows: list[tuple[UopSequence, int, int]] = []
-        for sequence in sequences:
-            begin, missing = self._cache.place(sequence)
-            if not missing:
-                continue
-            if rows:
-                first, start, count = rows[-1]
-                if (
-                    sequence.buffer is first.buffer
-                    and sequence.offset == first.offset + count
-                    and begin == start + count
-                    and count + sequence.count < 1 << isa.SIZE_WIDTH
-                ):
-                    rows[-1] = (first, start, count + sequence.count)
-                    continue
-            rows.append((sequence, begin, sequence.count))
-        for first, begin, count in rows:
+        for first, begin, count in self._cache.place_all(sequences):
             self._load_uops(first, begin, count)
 
     def _pieces(
@@ -479,15 +274,9 @@ class Runtime:
         # Compute loads micro-ops in order with their uses, so this needs no token, neither to
         # overwrite what earlier instructions use nor to be seen by later ones; and it need not
         # wait for the tokens that the kernel waits for.
-        info = self._memories[Memory.UOP]
-        base = self._base(info, sequence.buffer, sequence.offset, count, 1, 0)
-        bits = (
-            info.head
-            | begin << self._at_sram_base
-            | base << self._at_dram_base
-            | 1 << self._at_y_size
-            | count << self._at_x_size
-        )
+        info = self._transfers.memory(Memory.UOP)
+        rows = info.rows_of(sequence.buffer, sequence.offset, count, 1, 0)
+        bits = self._transfers.encode(info, begin, rows)
         self._stream.append_before_pops(Module.COMPUTE, bits, sequence.buffer)
 
     # Dependences.

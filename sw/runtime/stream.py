@@ -13,13 +13,16 @@ from .kernels import CommandError
 from .memory import Buffer
 
 _HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
+# The flags of instructions that push a token into a queue, (giver, taker), and pop one.
 _PUSH = {
-    queue: _HEAD["push_next" if queue[1] > queue[0] else "push_prev"].insert(1)
-    for queue in isa.TOKEN_QUEUES
+    (module, other): _HEAD[f"push_{side}"].insert(1)
+    for module in Module
+    for side, other in isa.neighbours(module).items()
 }
 _POP = {
-    queue: _HEAD["pop_prev" if queue[1] > queue[0] else "pop_next"].insert(1)
-    for queue in isa.TOKEN_QUEUES
+    (other, module): _HEAD[f"pop_{side}"].insert(1)
+    for module in Module
+    for side, other in isa.neighbours(module).items()
 }
 # Instructions that do nothing but exchange tokens. Their encodings are those of any configuration.
 _NO_OPERATION = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,8 +77,8 @@ class UopCache:
     """Which sequences the micro-op buffer of ``depth`` elements holds.
 
     A new one goes where the most recent use of what it overwrites is longest ago. Overwriting is
-    safe while instructions that use the old contents are on their way: micro-ops are loaded by
-    compute, which also uses them, and which executes its instructions in order.
+    safe while instructions that use the old contents are in flight: compute both loads micro-ops
+    and uses them, and executes its instructions in order.
     """
 
     def __init__(self, depth: int) -> None:
@@ -104,12 +105,36 @@ class UopCache:
         self._resident = sorted([*kept, sequence], key=_begin)
         return begin, True
 
+    def place_all(self, sequences: Iterable[UopSequence]) -> list[tuple[UopSequence, int, int]]:
+        """The loads that bring ``sequences`` into the micro-op buffer, which has room for all.
+
+        Each is its first sequence, where that starts in the micro-op buffer, and how many micro-ops
+        are loaded: sequences that follow each other in both memories are loaded at once.
+        """
+        loads: list[tuple[UopSequence, int, int]] = []
+        for sequence in sequences:
+            begin, missing = self.place(sequence)
+            if not missing:
+                continue
+            if loads:
+                first, start, count = loads[-1]
+                if (
+                    sequence.buffer is first.buffer
+                    and sequence.offset == first.offset + count
+                    and begin == start + count
+                    and count + sequence.count < 1 << isa.SIZE_WIDTH
+                ):
+                    loads[-1] = (first, start, count + sequence.count)
+                    continue
+            loads.append((sequence, begin, sequence.count))
+        return loads
+
     def resident(self) -> list[tuple[int, UopSequence]]:
         """What is in the micro-op buffer, and where it starts there."""
         return [(_begin(item), item) for item in self._resident]
 
     def clear(self) -> None:
-        """Forgets everything, for when somebody else has used the machine."""
+        """Forgets everything, for when others have used the machine."""
         for item in self._resident:
             item.begin = None
         self._resident = []

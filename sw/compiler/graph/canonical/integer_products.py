@@ -70,34 +70,41 @@ def _anchor(network: Network, node: Node) -> _Anchor | None:
 
 
 def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
-    node, quantize = anchor.node, anchor.quantize
     data = parameters_of(network, anchor.data, "DequantizeLinear")
     weight = parameters_of(network, anchor.weight, "DequantizeLinear")
-    out = parameters_of(network, quantize, "QuantizeLinear")
+    out = parameters_of(network, anchor.quantize, "QuantizeLinear")
     if data is None or weight is None or out is None:
         return None
     if not data.per_tensor or not out.per_tensor:
         return None
     if data.zero.dtype not in INT8 or out.zero.dtype != data.zero.dtype:
         return None
-    if weight.zero.dtype not in INT8:
+    data_shape = network.types[anchor.data.inputs[0]].shape
+    if weight.zero.dtype not in INT8 or data_shape is None:
         return None
-    source = anchor.data.inputs[0]
-    low, high = integer_limits(network, anchor.clamps, out)
-    data_shape = network.types[source].shape
     values = network.constants.get(anchor.weight.inputs[0])
-    if data_shape is None:
+    of_matrices = values is not None and len(data_shape) == values.ndim == 2
+    if values is None or (anchor.node.operator == "MatMul" and not of_matrices):
+        made = _matrix_product(network, anchor, data, weight, out)
+    else:
+        made = _convolution(network, anchor, data, weight, out, values, data_shape)
+    if made is None:
         return None
-    if values is None or (node.operator == "MatMul" and not len(data_shape) == values.ndim == 2):
-        return _matrix_product(network, anchor, data, weight, out, (low, high))
-    if node.operator != "Conv" and (
-        len(data_shape) != 2
-        or node.attributes.get("transA", 0)
-        or node.attributes.get("alpha", 1.0) != 1.0
-        or node.attributes.get("beta", 1.0) != 1.0
-    ):
-        return None
-    if node.operator == "Conv" and len(data_shape) != 4:
+    return clipped(network, made, out, *integer_limits(network, anchor.clamps, out))
+
+
+def _convolution(
+    network: Network,
+    anchor: _Anchor,
+    data: Parameters,
+    weight: Parameters,
+    out: Parameters,
+    values: Array,
+    shape: tuple[int, ...],
+) -> list[Node] | None:
+    """QLinearConv of data of ``shape`` with the constant weights ``values``."""
+    node, name = anchor.node, anchor.node.name
+    if not _has_form_of_convolution(node, shape):
         return None
     # Weights (output channels, …), with the axis of their scales moved likewise.
     axis = weight.axis % values.ndim
@@ -110,28 +117,27 @@ def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
         return None
     kernel = values.reshape(*values.shape, 1, 1) if values.ndim == 2 else values
     kernel, zero = _like_data(kernel, weight.zero, data.zero.dtype)
-    attributes = dict(node.attributes) if node.operator == "Conv" else {"kernel_shape": [1, 1]}
-    name = node.name
     inputs = (
-        *(source, *anchor.data.inputs[1:2]),
+        *anchor.data.inputs[:2],
         network.add_constant(f"{name}_x_zero_point", data.zero.reshape(())),
         network.add_constant(f"{name}_weight", kernel),
         network.add_constant(f"{name}_weight_scale", _vector(weight.scale)),
         network.add_constant(f"{name}_weight_zero_point", _vector(zero)),
-        quantize.inputs[1],
+        anchor.quantize.inputs[1],
         network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
         *([network.add_constant(f"{name}_bias", bias)] if anchor.bias else []),
     )
     if node.operator == "Conv":
-        made = [Node("QLinearConv", name, inputs, quantize.outputs, attributes)]
-        return clipped(network, made, out, low, high)
-    return clipped(
-        network,
-        _between_reshapes(network, name, inputs, quantize.outputs[0], data_shape[0], attributes),
-        out,
-        low,
-        high,
-    )
+        return [Node("QLinearConv", name, inputs, anchor.quantize.outputs, dict(node.attributes))]
+    return _between_reshapes(network, name, inputs, anchor.quantize.outputs[0], shape[0])
+
+
+def _has_form_of_convolution(node: Node, shape: tuple[int, ...]) -> bool:
+    if node.operator == "Conv":
+        return len(shape) == 4
+    plain = not node.attributes.get("transA", 0)
+    factors = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    return len(shape) == 2 and plain and all(factor == 1.0 for factor in factors)
 
 
 def _between_reshapes(
@@ -140,7 +146,6 @@ def _between_reshapes(
     inputs: tuple[str, ...],
     output: str,
     rows: int,
-    attributes: dict[str, list[int]],
 ) -> list[Node]:
     """A matrix product as a convolution of 1×1 images."""
     tall, flat = (network.unused_name(f"{name}_{what}") for what in ("images", "result"))
@@ -154,7 +159,7 @@ def _between_reshapes(
     ]
     return [
         Node("Reshape", f"{name}_images", (inputs[0], shapes[0]), (tall,)),
-        Node("QLinearConv", name, (tall, *inputs[1:]), (flat,), attributes),
+        Node("QLinearConv", name, (tall, *inputs[1:]), (flat,), {"kernel_shape": [1, 1]}),
         Node("Reshape", f"{name}_result", (flat, shapes[1]), (output,)),
     ]
 
@@ -165,7 +170,6 @@ def _matrix_product(
     data: Parameters,
     weight: Parameters,
     out: Parameters,
-    limits: tuple[int, int],
 ) -> list[Node] | None:
     """QLinearMatMul, which has no bias."""
     if anchor.node.operator != "MatMul" or anchor.bias or not weight.per_tensor:
@@ -181,8 +185,7 @@ def _matrix_product(
         anchor.quantize.inputs[1],
         network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
     )
-    made = [Node("QLinearMatMul", name, inputs, anchor.quantize.outputs)]
-    return clipped(network, made, out, *limits)
+    return [Node("QLinearMatMul", name, inputs, anchor.quantize.outputs)]
 
 
 def _integer_bias(

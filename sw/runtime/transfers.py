@@ -1,0 +1,251 @@
+"""LOADs and STOREs: a transfer of any size, stride and padding as instructions.
+
+Everything is counted in elements of the memory that is loaded or stored. What the fields of one
+instruction cannot hold is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory, Module
+
+from .kernels import CommandError
+from .memory import Buffer
+
+_SIZES = (1 << isa.SIZE_WIDTH) - 1
+_DRAM_ELEMENTS = 1 << isa.DRAM_BASE_WIDTH
+
+
+@dataclass(frozen=True)
+class TransferredMemory:
+    """What the encoding of a LOAD or STORE of one memory takes from the configuration.
+
+    ``head`` are the bits of such an instruction whose other fields are 0. ``padding`` is what pads
+    its loads, if it can be set, with values of ``scalar_width`` bits.
+    """
+
+    name: str
+    module: Module
+    head: int
+    element_bytes: int
+    depth: int
+    padding: isa.Padding | None
+    scalar_width: int
+
+    @classmethod
+    def of(cls, memory: Memory, config: Config) -> TransferredMemory:
+        empty = {"memory": memory, "y_size": 0, "x_size": 0}
+        instruction = isa.Store(**empty) if memory is Memory.OUT else isa.Load(**empty)
+        geometry = config.memory(memory)
+        return cls(
+            memory.name,
+            isa.module_of(instruction),
+            isa.instruction_set(config).encode(instruction),
+            geometry.element_bytes,
+            geometry.depth,
+            isa.padding_of(memory),
+            config.acc_width if memory is Memory.ACC_8BIT else geometry.scalar_width,
+        )
+
+    def check_pad_value(self, value: int, config: Config) -> None:
+        """Raises `CommandError` unless loads can be padded with ``value``, which is not 0."""
+        if not config.pad_value or self.padding is None:
+            why = "are" if config.pad_value else "of a machine without PAD_VALUE are"
+            raise CommandError(
+                f"a load of {self.name} padded with {value}: those {why} padded with 0"
+            )
+        limit = 1 << self.scalar_width - 1
+        if not -limit <= value < limit:
+            raise CommandError(
+                f"a load of {self.name} padded with {value}, which is not within int"
+                f"{self.scalar_width}"
+            )
+
+    def check_reach(self, verb: str, sram_index: int, count: int) -> None:
+        """Raises `CommandError` unless ``count`` elements from ``sram_index`` on exist."""
+        if sram_index < 0 or sram_index + count > self.depth:
+            raise CommandError(
+                f"a {verb} reaches {self.name} {sram_index} to {sram_index + count - 1}; the "
+                f"scratchpad has 0 to {self.depth - 1}"
+            )
+
+    def rows_of(
+        self, buffer: Buffer, element_offset: int, x_size: int, y_size: int, x_stride: int
+    ) -> Rows:
+        """Rows from an element of ``buffer`` on; raises `CommandError` if they leave it, or if
+        instructions cannot address them."""
+        rows = Rows(buffer.address // self.element_bytes + element_offset, x_size, y_size, x_stride)
+        if min(x_size, y_size, x_stride) < 0:
+            raise CommandError(
+                f"a transfer of {y_size} rows of {x_size} elements, {x_stride} apart: none can be "
+                "negative"
+            )
+        end = element_offset + rows.reach if rows.reach else 0
+        if element_offset < 0 or end * self.element_bytes > buffer.size:
+            raise CommandError(
+                f"a transfer reaches elements {element_offset} to {end - 1} of {buffer.name}, "
+                f"which has {buffer.size // self.element_bytes} {self.name} elements "
+                f"({buffer.size} bytes)"
+            )
+        if rows.base >= _DRAM_ELEMENTS:
+            raise CommandError(
+                f"{buffer.name} lies at {buffer.address:#x}, out of reach: instructions address "
+                f"{_DRAM_ELEMENTS:,} elements of {self.name}, {self.element_bytes} bytes each"
+            )
+        return rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``y_size`` rows of ``x_size`` elements in device memory, ``x_stride`` elements apart.
+
+    The first element is number ``base``, counted from address 0.
+    """
+
+    base: int
+    x_size: int
+    y_size: int = 1
+    x_stride: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last, both counted."""
+        return (self.y_size - 1) * self.x_stride + self.x_size if self.x_size and self.y_size else 0
+
+
+@dataclass(frozen=True)
+class Pads:
+    """Columns and rows of padding around rows."""
+
+    x_before: int = 0
+    y_before: int = 0
+    x_after: int = 0
+    y_after: int = 0
+
+    def around(self, rows: Rows) -> int:
+        """Elements that ``rows`` take in the scratchpad with this padding."""
+        row = self.x_before + rows.x_size + self.x_after
+        return (self.y_before + rows.y_size + self.y_after) * row
+
+    @property
+    def any_bits(self) -> int:
+        """0 without padding, negative if one is negative; as many bits as the largest has."""
+        return self.x_before | self.x_after | self.y_before | self.y_after
+
+
+NO_PADS = Pads()
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One instruction; ``moves`` is False if it only pads, and has no address."""
+
+    bits: int
+    moves: bool
+
+
+class TransferEncoder:
+    """Encodes the LOADs and STOREs of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._memories = {memory: TransferredMemory.of(memory, config) for memory in Memory}
+        fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
+        self._at_sram_base = fields["sram_base"].offset
+        self._at_dram_base = fields["dram_base"].offset
+        self._at_y_size = fields["y_size"].offset
+        self._at_x_size = fields["x_size"].offset
+        self._at_x_stride = fields["x_stride"].offset
+        self._at_y_pad_0 = fields["y_pad_0"].offset
+        self._at_y_pad_1 = fields["y_pad_1"].offset
+        self._at_x_pad_0 = fields["x_pad_0"].offset
+        self._at_x_pad_1 = fields["x_pad_1"].offset
+
+    def memory(self, memory: Memory) -> TransferredMemory:
+        return self._memories[memory]
+
+    def load(
+        self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads
+    ) -> Iterator[Transfer]:
+        """``rows`` with ``pads`` around them, to consecutive elements from ``sram_index`` on."""
+        x_size, y_size, any_pad = rows.x_size, rows.y_size, pads.any_bits
+        sizes = x_size | y_size | rows.x_stride
+        if x_size and y_size and not sizes >> isa.SIZE_WIDTH and not any_pad >> isa.PAD_WIDTH:
+            yield Transfer(self.encode(memory, sram_index, rows, pads), moves=True)
+            return
+        if any_pad < 0:
+            raise CommandError(
+                f"a load padded by {pads.x_before}, {pads.y_before}, {pads.x_after}, "
+                f"{pads.y_after}: no padding can be negative"
+            )
+        row = pads.x_before + x_size + pads.x_after
+        if not x_size or not y_size:
+            yield from self._padding(memory, sram_index, pads.around(rows))
+            return
+        yield from self._padding(memory, sram_index, pads.y_before * row)
+        start = sram_index + pads.y_before * row
+        yield from self._padded_rows(memory, start, rows, pads)
+        yield from self._padding(memory, start + y_size * row, pads.y_after * row)
+
+    def rows(
+        self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads = NO_PADS
+    ) -> Iterator[Transfer]:
+        """``rows`` of any size and stride, in as many instructions as their fields ask for."""
+        x_size, y_size, x_stride = rows.x_size, rows.y_size, rows.x_stride
+        row = pads.x_before + x_size + pads.x_after
+        if x_size <= _SIZES and (x_stride <= _SIZES or y_size == 1):
+            for y in range(0, y_size, _SIZES):
+                height = min(_SIZES, y_size - y)
+                stride = x_stride if height > 1 else 0
+                part = Rows(rows.base + y * x_stride, x_size, height, stride)
+                yield Transfer(self.encode(memory, sram_index + y * row, part, pads), moves=True)
+            return
+        for y in range(y_size):
+            for x in range(0, x_size, _SIZES):
+                part = Rows(rows.base + y * x_stride + x, min(_SIZES, x_size - x))
+                # A row that needs two instructions fills the scratchpad: there is no padding then.
+                start = sram_index + y * row + x
+                yield Transfer(self.encode(memory, start, part, pads), moves=True)
+
+    def encode(
+        self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads = NO_PADS
+    ) -> int:
+        """The bits of one instruction, whose fields hold all of these."""
+        return (
+            memory.head
+            | sram_index << self._at_sram_base
+            | rows.base << self._at_dram_base
+            | rows.y_size << self._at_y_size
+            | rows.x_size << self._at_x_size
+            | rows.x_stride << self._at_x_stride
+            | pads.y_before << self._at_y_pad_0
+            | pads.y_after << self._at_y_pad_1
+            | pads.x_before << self._at_x_pad_0
+            | pads.x_after << self._at_x_pad_1
+        )
+
+    def _padded_rows(
+        self, memory: TransferredMemory, start: int, rows: Rows, pads: Pads
+    ) -> Iterator[Transfer]:
+        if not (pads.x_before | pads.x_after) >> isa.PAD_WIDTH:
+            yield from self.rows(memory, start, rows, replace(pads, y_before=0, y_after=0))
+            return
+        row = pads.x_before + rows.x_size + pads.x_after
+        for y in range(rows.y_size):
+            at = start + y * row
+            data = Rows(rows.base + y * rows.x_stride, rows.x_size)
+            yield from self._padding(memory, at, pads.x_before)
+            yield from self.rows(memory, at + pads.x_before, data)
+            yield from self._padding(memory, at + pads.x_before + rows.x_size, pads.x_after)
+
+    def _padding(
+        self, memory: TransferredMemory, sram_index: int, count: int
+    ) -> Iterator[Transfer]:
+        """``count`` elements of padding: rows of it around no row of data."""
+        for x in range(0, count, _SIZES):
+            nothing = Rows(0, min(_SIZES, count - x), y_size=0)
+            bits = self.encode(memory, sram_index + x, nothing, Pads(y_before=1))
+            yield Transfer(bits, moves=False)
