@@ -113,11 +113,9 @@ class Runtime:
         """
         info = self._transfers.memory(memory)
         pads = Pads(x_pad_before, y_pad_before, x_pad_after, y_pad_after)
-        rows = self._rows(info, buffer, element_offset, x_size, y_size, x_stride)
-        row = x_pad_before + x_size + x_pad_after
-        info.check_reach(
-            "load", sram_index, sram_index + (y_pad_before + y_size + y_pad_after) * row
-        )
+        self._check_owned(buffer)
+        rows = info.rows_of(buffer, element_offset, x_size, y_size, x_stride)
+        info.check_reach("load", sram_index, pads.around(rows))
         if pad_value:
             info.check_pad_value(pad_value, self.config)
         if pads.any_bits and info.padding is not None:
