@@ -77,16 +77,16 @@ class Network:
     ) -> onnx.ModelProto:
         """A model of some of the nodes, with the constants that they need."""
         nodes = list(nodes)
-        needed = {name for node in nodes for name in node.reads} | set(outputs)
+        needed = dict.fromkeys([*(name for node in nodes for name in node.reads), *outputs])
         graph = helper.make_graph(
             [node.to_onnx() for node in nodes],
             self.name or "network",
             [self._value_info(name) for name in inputs],
             [self._value_info(name) for name in outputs],
             [
-                numpy_helper.from_array(value, name)
-                for name, value in self.constants.items()
-                if name in needed
+                numpy_helper.from_array(self.constants[name], name)
+                for name in needed
+                if name in self.constants
             ],
         )
         opsets = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]

@@ -1,0 +1,129 @@
+"""The order in which host and machine work, and what is brought from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost, ToHost, ToMachine
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+
+from .placement import Placement
+
+Item = Layer | HostNode
+PlannedStep = RunHost | Layer | ToMachine | ToHost
+
+
+def planned_steps(network: Network, placement: Placement) -> list[PlannedStep]:
+    """The operators of ``placement`` in the order in which they run, with the tensors that the
+    other side needs brought there before."""
+    return _Planner(network, placement).steps()
+
+
+class _Planner:
+    def __init__(self, network: Network, placement: Placement) -> None:
+        self.network = network
+        self.placement = placement
+        self.on_host = set(network.inputs) | set(network.constants)
+        # In which tiles the machine has a tensor.
+        self.held: dict[str, list[TiledTensor]] = {}
+        self.done: list[PlannedStep] = []
+        # A layer reads integers where its first node reads what is dequantized from them.
+        layers = [item for item in placement.items if isinstance(item, Layer)]
+        self.needed = {source.tensor for layer in layers for source in layer.sources}
+        self.needed |= set(network.outputs)
+
+    def steps(self) -> list[PlannedStep]:
+        for segment in _segments(self.network, self.placement):
+            hosts = [item for item in segment if isinstance(item, HostNode)]
+            if hosts:
+                self._run_host(hosts)
+            for item in segment:
+                if isinstance(item, Layer):
+                    self._run_layer(item)
+        for name in self.network.outputs:
+            self._bring_to_host(name)
+        return self.done
+
+    def _run_host(self, hosts: Sequence[HostNode]) -> None:
+        made = {name for item in hosts for name in item.node.outputs if name}
+        read = {name for item in hosts for name in item.node.reads}
+        inputs = sorted(read - made - self.network.constants.keys())
+        for name in inputs:
+            self._bring_to_host(name)
+        own = {id(item.node) for item in hosts}
+        readers = self.network.nodes.readers
+        outputs = sorted(
+            name
+            for name in made
+            if name in self.needed or any(id(node) not in own for node in readers(name))
+        )
+        model = self.network.part([item.node for item in hosts], inputs, outputs)
+        operators = (OnHost(item.node.name, item.node.operator, item.reason) for item in hosts)
+        data = model.SerializeToString(deterministic=True)
+        self.done.append(RunHost(data, tuple(inputs), tuple(outputs), tuple(operators)))
+        self.on_host.update(outputs)
+
+    def _run_layer(self, layer: Layer) -> None:
+        for source in layer.sources:
+            held = self.held.setdefault(source.tensor, [])
+            if source not in held:
+                self._bring_to_host(source.tensor)
+                self.done.append(ToMachine(source, source.buffer))
+                held.append(source)
+        self.done.append(layer)
+        self.held[layer.result.tensor] = [layer.result]
+
+    def _bring_to_host(self, name: str) -> None:
+        if name in self.on_host:
+            return
+        tiled = self.held[self.placement.views.get(name, name)][0]
+        self.done.append(ToHost(name, self.network.types[name], tiled, tiled.buffer))
+        self.on_host.add(name)
+
+
+def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
+    """Items in groups of one side, each as large as the data allow, the host's first.
+
+    Within a group the items keep their order.
+    """
+    items = placement.items
+    known = set(network.inputs) | set(network.constants)
+    missing: list[int] = []
+    readers: dict[str, list[int]] = {}
+    ready: dict[type[Item], list[int]] = {HostNode: [], Layer: []}
+    for index, item in enumerate(items):
+        unknown = _reads(item, placement) - known
+        missing.append(len(unknown))
+        for name in unknown:
+            readers.setdefault(name, []).append(index)
+        if not unknown:
+            ready[type(item)].append(index)
+    side: type[Item] = HostNode
+    left = len(items)
+    while left:
+        segment: list[Item] = []
+        while ready[side]:
+            item = items[heappop(ready[side])]
+            segment.append(item)
+            for name in _makes(item):
+                for index in readers.pop(name, ()):
+                    missing[index] -= 1
+                    if not missing[index]:
+                        heappush(ready[type(items[index])], index)
+        left -= len(segment)
+        if segment:
+            yield segment
+        side = Layer if side is HostNode else HostNode
+
+
+def _reads(item: Item, placement: Placement) -> set[str]:
+    if isinstance(item, Layer):
+        return {source.tensor for source in item.sources}
+    return {placement.views.get(name, name) for name in item.node.reads}
+
+
+def _makes(item: Item) -> tuple[str, ...]:
+    return (item.result.tensor,) if isinstance(item, Layer) else item.node.outputs
