@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from math import inf
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -40,7 +41,10 @@ class Dense:
         return scheduled(self, env, knobs)
 
     def considered(self, config: Config) -> Choice[DenseKnobs]:
-        return best_of(candidates(self, config), partial(estimated, self, config))
+        return best_of(
+            sorted(candidates(self, config), key=lambda candidate: candidate[0]),
+            partial(estimated, self, config),
+        )
 
 
 @dataclass(frozen=True)
@@ -152,8 +156,9 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     return load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES)
 
 
-def estimated(d: Dense, config: Config, knobs: DenseKnobs) -> Estimate:
-    """All tiles of a schedule through the model of the machine."""
+def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
+    """All tiles of a schedule through the model of the machine, as far as they can take less than
+    ``limit`` cycles."""
     pipeline = Pipeline(config)
     x, w = TakingTurns(pipeline, knobs.copies), TakingTurns(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)
@@ -171,4 +176,4 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs) -> Estimate:
         pipeline.load_for_compute(outputs * d.requantize.constants * config.acc.element_bytes)
         alu = pipeline.alu(rows * outputs, [gemm], d.requantize.operations)
         stored = pipeline.store(rows, outputs * config.out.element_bytes, [alu])
-    return pipeline.estimate()
+    return pipeline.estimate(limit=limit)

@@ -8,9 +8,13 @@ single cycles between instructions, and where in a schedule a refresh of the mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
+
+import numpy as np
 
 from amaranth_vta.hw.config import Config
 
@@ -60,7 +64,8 @@ class Estimate:
 
 class Task:
     """Something that takes ``amount`` cycles of a unit, or as many words of the bus, once all of
-    ``after`` have ended. ``end`` is in cycles from the launch, None until it is known."""
+    ``after`` have ended, where None is nothing to wait for. ``end`` is in cycles from the launch,
+    None until it is known."""
 
     __slots__ = ("after", "amount", "end", "multiplies", "rate", "unit")
 
@@ -68,13 +73,13 @@ class Task:
         self,
         unit: str,
         amount: float,
-        after: Iterable[Task | None],
+        after: Sequence[Task | None],
         rate: float = 1.0,
         multiplies: bool = True,
     ) -> None:
         self.unit = unit
         self.amount = amount
-        self.after = [task for task in after if task is not None]
+        self.after = after
         self.rate = rate
         self.multiplies = multiplies
         self.end: float | None = None
@@ -85,57 +90,73 @@ class Pipeline:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._queues: dict[str, list[Task]] = {"load": [], "compute": [], "store": []}
+        self._queues = {name: deque[Task]() for name in ("load", "compute", "store")}
+        # Words and rate of the transfers so far, most of which are alike.
+        self._transfers: dict[tuple[str, int, int], tuple[int, float]] = {}
 
-    def load(self, rows: int, row_bytes: int, after: Iterable[Task | None] = ()) -> Task:
+    def load(self, rows: int, row_bytes: int, after: Sequence[Task | None] = ()) -> Task:
         """Inputs or weights, in rows of so many bytes, once what they overwrite is used."""
         return self._transfer("load", rows, row_bytes, after)
 
     def load_for_compute(self, size: int) -> Task:
-        """``size`` bytes of micro-ops or accumulators, with nothing else in compute beside it."""
+        """``size`` bytes of micro-ops or accumulators, which overlap with nothing in compute."""
         return self._transfer("compute", 1, size, ())
 
-    def reset(self, cycles: float, after: Iterable[Task | None]) -> Task:
+    def reset(self, cycles: float, after: Sequence[Task | None]) -> Task:
         """GEMM that multiplies nothing."""
         return self._add("compute", Task("gemm", cycles, after, multiplies=False))
 
-    def gemm(self, cycles: float, after: Iterable[Task | None]) -> Task:
+    def gemm(self, cycles: float, after: Sequence[Task | None]) -> Task:
         return self._add("compute", Task("gemm", cycles, after))
 
-    def alu(self, cycles: float, after: Iterable[Task | None], passes: int = 1) -> Task:
+    def alu(self, cycles: float, after: Sequence[Task | None], passes: int = 1) -> Task:
         """``passes`` instructions of so many cycles. What follows in compute is issued, at the
         earliest, with the last of them."""
-        for _ in range(passes - 1):
-            self._add("compute", Task("alu", cycles, after))
+        if passes > 1:
+            self._add("compute", Task("alu", (passes - 1) * cycles, after))
         return self._add("compute", Task("alu", cycles, after))
 
-    def store(self, rows: int, row_bytes: int, after: Iterable[Task | None]) -> Task:
+    def store(self, rows: int, row_bytes: int, after: Sequence[Task | None]) -> Task:
         return self._transfer("store", rows, row_bytes, after)
 
-    def estimate(self) -> Estimate:
-        """What all of it takes; to be called once."""
-        return _Walk(self._config, self._queues).estimate()
+    def estimate(
+        self, schedule: Iterable[None] = (), limit: float = inf, least: float = 0.0
+    ) -> Estimate:
+        """What all tasks take; to be called once.
+
+        ``schedule`` may be a generator that adds more tasks at each step: it is asked for them as
+        the walk gets there. ``least`` are the cycles of all of GEMM, of the ALU as far as it cannot
+        overlap with GEMM, and of the last store: the walk ends as soon as they make certain that
+        ``limit`` is reached, and the estimate then supposes that the rest waits as much.
+        """
+        return _Walk(self._config, self._queues, iter(schedule), limit, least).estimate()
 
     def _add(self, module: str, task: Task) -> Task:
         self._queues[module].append(task)
         return task
 
     def _transfer(
-        self, module: str, rows: int, row_bytes: int, after: Iterable[Task | None]
+        self, module: str, rows: int, row_bytes: int, after: Sequence[Task | None]
     ) -> Task:
-        words = rows * -(-row_bytes // self._config.bus_bytes)
-        cycles = bus_cycles(self._config, rows, row_bytes, reads=module != "store")
-        return self._add(module, Task("bus", words, after, words / cycles if words else 1.0))
+        known = self._transfers.get((module, rows, row_bytes))
+        if known is None:
+            words = rows * -(-row_bytes // self._config.bus_bytes)
+            cycles = bus_cycles(self._config, rows, row_bytes, reads=module != "store")
+            known = words, float(words / cycles) if words else 1.0
+            self._transfers[module, rows, row_bytes] = known
+        task = Task("bus", known[0], after, known[1])
+        self._queues[module].append(task)
+        return task
 
 
-def bus_cycles(config: Config, rows: int, row_bytes: float, reads: bool = True) -> float:
-    """Those of a transfer from its first word to its last."""
+def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) -> Any:
+    """Those of a transfer from its first word to its last; numbers, or arrays of them."""
     row = -(-row_bytes // config.bus_bytes)
     cycles = rows * row / BUS_SHARE
     if reads:
         # Of short rows only so many are under way while the first of them are waited for.
         rounds, rest = divmod(rows - 1, READS_OUTSTANDING)
-        cycles = max(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
+        cycles = np.maximum(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
     return cycles
 
 
@@ -166,30 +187,31 @@ class TakingTurns:
 class _Module:
     """Load, compute or store, on its way through its tasks."""
 
-    def __init__(self, name: str, tasks: list[Task]) -> None:
+    __slots__ = ("free", "in_compute", "left", "queue", "reads", "task")
+
+    def __init__(self, name: str, queue: deque[Task]) -> None:
+        self.queue = queue
         self.reads = name != "store"
         self.in_compute = name == "compute"
-        self._tasks = iter(tasks)
         # From when on it can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
-        self.proceed()
+        self.task: Task | None = None
+        # What of the task is still to be moved.
+        self.left = 0.0
 
-    def proceed(self) -> None:
-        """To the next task; ``left`` is what of it is still to be moved."""
-        self.task = next(self._tasks, None)
-        self.left = 0.0 if self.task is None else self.task.amount
-
-    def ready(self) -> float | None:
-        """When its task can begin or go on; None if there is none, or if that is not known yet."""
+    def ready(self) -> float:
+        """When its task can begin or go on; infinite if there is none, or if that is not known."""
         if self.task is None:
-            return None
+            return inf
         at = self.free
         for other in self.task.after:
-            if other.end is None:
-                return None
-            handed = other.end + (
-                _RESULT_CYCLES if other.unit == "gemm" and self.in_compute else _TOKEN_CYCLES
-            )
+            if other is None:
+                continue
+            end = other.end
+            if end is None:
+                return inf
+            own = self.in_compute and other.unit == "gemm"
+            handed = end + (_RESULT_CYCLES if own else _TOKEN_CYCLES)
             if handed > at:
                 at = handed
         return at
@@ -198,9 +220,18 @@ class _Module:
 class _Walk:
     """The walk over tasks in the order of time."""
 
-    def __init__(self, config: Config, queues: dict[str, list[Task]]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        queues: dict[str, deque[Task]],
+        schedule: Iterator[None],
+        limit: float,
+        least: float,
+    ) -> None:
         self.overlap = bool(config.overlap)
-        self.modules = [_Module(name, tasks) for name, tasks in queues.items()]
+        self.modules = [_Module(name, queue) for name, queue in queues.items()]
+        self.schedule: Iterator[None] | None = schedule
+        self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
         # From when on each unit is free, and how long it has been busy.
         self.free = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.busy = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
@@ -208,30 +239,58 @@ class _Walk:
 
     def estimate(self) -> Estimate:
         end = 0.0
+        for module in self.modules:
+            self.proceed(module)
         ready = [module.ready() for module in self.modules]
-        while known := sorted((at, number) for number, at in enumerate(ready) if at is not None):
-            at, number = known[0]
+        while (at := min(ready)) < inf:
+            number = ready.index(at)
             module = self.modules[number]
             task = module.task
             assert task is not None
             if task.unit == "bus":
-                # Nobody else does anything before the next one is ready.
-                self.move(module, task, at, known[1][0] if len(known) > 1 else inf)
-            else:
-                self.compute(module, task, at)
+                # Until another module is ready, the bus is all its own.
+                ready[number] = inf
+                self.move(module, task, at, min(ready))
+            elif self.compute(module, task, at):
+                return self.projected()
             if task.end is None:
                 ready[number] = module.free
                 continue
-            end = max(end, task.end)
-            module.proceed()
-            for other, of_module in enumerate(self.modules):
-                if other == number or ready[other] is None:
-                    ready[other] = of_module.ready()
+            if task.end > end:
+                end = task.end
+            self.proceed(module)
+            ready[number] = inf
+            for other, known in enumerate(ready):
+                if known == inf:
+                    ready[other] = self.modules[other].ready()
         assert all(module.task is None for module in self.modules)
         cycles = end + _FINISH_CYCLES
         return Estimate(
             cycles, **self.busy, fill=self.fill or 0.0, drain=cycles - self.free["gemm"]
         )
+
+    @property
+    def done(self) -> float:
+        """Cycles of the work that nothing can shorten: of GEMM, and of the ALU if they do not
+        overlap."""
+        return self.busy["gemm"] + (0.0 if self.overlap else self.busy["alu"])
+
+    def projected(self) -> Estimate:
+        """An estimate from what is walked: all of the work, with waits in proportion."""
+        fill = self.fill or 0.0
+        waits = (self.free["gemm"] - fill - self.done) * self.least / self.done
+        busy = self.busy | {"gemm": self.least}
+        return Estimate(fill + self.least + waits, **busy, fill=fill, drain=0.0)
+
+    def proceed(self, module: _Module) -> None:
+        """To the next task of a module, for which the schedule may have to be told further."""
+        while not module.queue and self.schedule is not None:
+            try:
+                next(self.schedule)
+            except StopIteration:
+                self.schedule = None
+        module.task = module.queue.popleft() if module.queue else None
+        module.left = 0.0 if module.task is None else module.task.amount
 
     def move(self, module: _Module, task: Task, request: float, until: float) -> None:
         """The next piece of a transfer. Reads are asked for ahead of their data."""
@@ -252,12 +311,17 @@ class _Walk:
             if module.in_compute:
                 module.free = ended
 
-    def compute(self, module: _Module, task: Task, ready: float) -> None:
-        units = (task.unit,) if self.overlap else ("gemm", "alu")
-        begin = max(ready, *(self.free[unit] for unit in units))
+    def compute(self, module: _Module, task: Task, ready: float) -> bool:
+        """A task of GEMM or the ALU. Returns whether what follows must exceed the limit."""
+        unit = task.unit
+        if self.overlap:
+            begin = max(ready, self.free[unit])
+        else:
+            begin = max(ready, self.free["gemm"], self.free["alu"])
         module.free = begin
-        if task.unit == "gemm" and task.multiplies and self.fill is None:
+        if unit == "gemm" and task.multiplies and self.fill is None:
             # Less the resets before it.
             self.fill = begin - self.busy["gemm"]
-        task.end = self.free[task.unit] = begin + task.amount
-        self.busy[task.unit] += task.amount
+        task.end = self.free[unit] = begin + task.amount
+        self.busy[unit] += task.amount
+        return unit == "gemm" and task.end + self.least - self.done >= self.limit

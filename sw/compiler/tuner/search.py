@@ -2,48 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from itertools import chain
+from math import inf
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from .cost_model import Estimate
 
+Array = npt.NDArray[Any]
 Knobs = TypeVar("Knobs")
 # Of the best by a rough estimate, so many are walked through the cost model.
 _ESTIMATES = 12
+# The share of all cycles in which GEMM waits from which variants are tried.
+_WAITS_WORTH_VARIANTS = 0.007
 # Rows of a table of knobs without estimates.
 _ROWS = 12
 
 
+class Candidates(Sequence[tuple[float, Knobs]]):
+    """Knobs with rough estimates of their cycles, the best first; of equal ones, the first first.
+
+    ``fields`` hold an item per knobs, and knobs of the class ``made`` are made as they are asked
+    for: there can be thousands.
+    """
+
+    def __init__(
+        self,
+        cycles: Array,
+        fields: Mapping[str, Array],
+        made: Callable[..., Knobs],
+        order: Array | None = None,
+    ) -> None:
+        self._order = np.argsort(cycles, kind="stable") if order is None else order
+        self._cycles, self._fields, self._made = cycles, fields, made
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[float, Knobs]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Candidates[Knobs]: ...
+    def __getitem__(self, index: int | slice) -> tuple[float, Knobs] | Candidates[Knobs]:
+        if isinstance(index, slice):
+            return Candidates(self._cycles, self._fields, self._made, self._order[index])
+        item = self._order[index]
+        fields = {name: values[item].item() for name, values in self._fields.items()}
+        return float(self._cycles[item]), self._made(**fields)
+
+
 @dataclass(frozen=True)
 class Choice(Generic[Knobs]):
-    """What was considered for an operator: ``estimates`` of some knobs, the best first, and the
-    ``others`` that fit, with rough estimates of their cycles, the best first. As text it is a
-    table."""
+    """What was considered for an operator, in each list the best first; as text it is a table.
 
-    estimates: list[tuple[Estimate, Knobs]]
-    others: list[tuple[float, Knobs]]
+    ``estimates`` are those that were the best so far when they were walked through the cost model,
+    ``passed`` those that were walked until they could not be the best, with the cycles that they
+    would take about, and ``others`` those that fit as well, with rough estimates.
+    """
+
+    estimates: Sequence[tuple[Estimate, Knobs]]
+    passed: Sequence[tuple[float, Knobs]]
+    others: Sequence[tuple[float, Knobs]]
 
     @classmethod
     def by_formula(cls, candidates: Iterable[tuple[float, Knobs]]) -> Choice[Knobs]:
         """Of knobs with rough estimates only."""
-        return cls([], sorted(candidates, key=lambda candidate: candidate[0]))
+        return cls([], [], sorted(candidates, key=lambda candidate: candidate[0]))
 
     @property
-    def ranked(self) -> list[Knobs]:
-        """All knobs, those with an estimate first."""
-        return [knobs for _, knobs in (*self.estimates, *self.others)]
+    def ranked(self) -> Iterator[Knobs]:
+        """All knobs, the best first."""
+        return (knobs for _, knobs in chain(self.estimates, self.passed, self.others))
+
+    @property
+    def best(self) -> Knobs:
+        """Raises `StopIteration` if none fit."""
+        return next(self.ranked)
 
     def __str__(self) -> str:
         if self.estimates:
-            lines = self._rows_of_estimates()
-            rest = self.others
+            lines, others = self._rows_of_estimates(), self.others
         else:
-            shown, rest = self.others[:_ROWS], self.others[_ROWS:]
-            lines = [f"{'cycles':>10}  knobs"]
-            lines += [f"{cycles:>10,.0f}  {_described(knobs)}" for cycles, knobs in shown]
-        if rest:
-            lines.append(f"{len(rest):,} others fit, the best of them about {rest[0][0]:,.0f}")
+            lines, others = [f"{'cycles':>10}  knobs"], self.others[_ROWS:]
+            for cycles, knobs in self.others[:_ROWS]:
+                lines.append(f"{cycles:>10,.0f}  {_described(knobs)}")
+        if others:
+            lines.append(f"{len(others):,} others fit, the best of them about {others[0][0]:,.0f}")
         return "\n".join(lines)
 
     def _rows_of_estimates(self) -> list[str]:
@@ -52,6 +100,10 @@ class Choice(Generic[Knobs]):
         for estimate, knobs in self.estimates:
             numbers = "".join(f"{getattr(estimate, name):>10,.0f}" for name in columns)
             lines.append(f"{numbers}  {estimate.limit:5}  {_described(knobs)}")
+        width = len(columns) * 10 + len("  limit")
+        for cycles, knobs in self.passed:
+            about = f"about {cycles:,.0f}".ljust(width)
+            lines.append(f"{about}  {_described(knobs)}")
         return lines
 
 
@@ -64,22 +116,32 @@ def _described(knobs: Any) -> str:
 
 
 def best_of(
-    candidates: Iterable[tuple[float, Knobs]],
-    estimated: Callable[[Knobs], Estimate],
-    variants: Callable[[Knobs, Estimate], Iterable[Knobs]] = lambda *_: (),
+    candidates: Sequence[tuple[float, Knobs]],
+    walked: Callable[[Knobs, float], Estimate],
+    variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
 ) -> Choice[Knobs]:
-    """Estimates of the best of ``candidates``, which have rough ones, and of ``variants`` of each
-    as long as they become better."""
-    ordered = sorted(candidates, key=lambda candidate: candidate[0])
+    """The first of ``candidates``, whose estimates are rough, walked through the cost model, and
+    ``variants`` of those that wait.
+
+    ``walked`` gives an estimate of knobs; from the given number of cycles on, which the best so far
+    take, it need only be about right.
+    """
     estimates: list[tuple[Estimate, Knobs]] = []
-    for _, knobs in ordered[:_ESTIMATES]:
-        estimate = estimated(knobs)
-        estimates.append((estimate, knobs))
-        for variant in variants(knobs, estimate):
-            latest = estimated(variant)
-            estimates.append((latest, variant))
-            if latest.cycles >= estimate.cycles:
-                break
-            estimate = latest
-    estimates.sort(key=lambda item: item[0].cycles)
-    return Choice(estimates, ordered[_ESTIMATES:])
+    passed: list[tuple[float, Knobs]] = []
+
+    def walk(knobs: Knobs) -> Estimate:
+        best = estimates[-1][0].cycles if estimates else inf
+        estimate = walked(knobs, best)
+        if estimate.cycles < best:
+            estimates.append((estimate, knobs))
+        else:
+            passed.append((estimate.cycles, knobs))
+        return estimate
+
+    for _, knobs in candidates[:_ESTIMATES]:
+        estimate = walk(knobs)
+        if estimate.waits > _WAITS_WORTH_VARIANTS * estimate.cycles:
+            for variant in variants(knobs):
+                walk(variant)
+    passed.sort(key=lambda item: item[0])
+    return Choice(estimates[::-1], passed, candidates[_ESTIMATES:])

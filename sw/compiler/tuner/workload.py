@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cache
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from amaranth_vta.hw.config import Config
@@ -55,7 +56,7 @@ def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name
     if knobs is not None:
         return built(knobs)
     reason: Exception | None = None
-    for ranked in choose(workload, env.config).ranked[:_ATTEMPTS]:
+    for ranked in islice(choose(workload, env.config).ranked, _ATTEMPTS):
         try:
             return built(ranked)
         except BuildError as error:

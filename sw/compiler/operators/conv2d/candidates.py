@@ -2,42 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.tuner.tiles import divisors, even_tiles
+from amaranth_vta.sw.compiler.tuner.cost_model import ROUND_TRIP_CYCLES, bus_cycles
+from amaranth_vta.sw.compiler.tuner.search import Candidates
+from amaranth_vta.sw.compiler.tuner.tiles import divisors, even_tiles, parts
 
-from .cost import rough_cycles
 from .sizes import Conv2dKnobs, Conv2dSizes
 
+Array = npt.NDArray[Any]
+_BOTH = (True, False)
 
-def candidates(c: Conv2dSizes, config: Config) -> Iterator[tuple[float, Conv2dKnobs]]:
-    """Knobs whose tiles fit the scratchpads, with a rough estimate of their cycles."""
-    for outputs, rows, inputs, kernel, ahead in product(
-        even_tiles(c.outputs),
-        even_tiles(c.output_height),
-        divisors(c.inputs),
-        divisors(c.kernel[0]),
-        (True, False),
-    ):
-        whole = inputs == c.inputs and kernel == c.kernel[0]
-        if outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
-            continue
-        for weights_outside, in_turn in product(
-            (True, False) if whole else (True,), (True, False) if config.overlap else (False,)
-        ):
-            found = set()
-            # Narrower tiles load more, but those that leave no rest may take less.
-            for widths in (even_tiles(c.output_width), divisors(c.output_width)):
-                cut = (
-                    Conv2dKnobs(
-                        outputs, rows, columns, inputs, kernel, weights_outside, ahead, in_turn
-                    )
-                    for columns in widths
-                )
-                widest = next((knobs for knobs in cut if knobs.fits(c, config)), None)
-                if widest is not None:
-                    found.add(widest)
-            for knobs in found:
-                yield rough_cycles(c, config, knobs), knobs
+
+def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
+    """Knobs whose tiles fit the scratchpads, the best by a rough estimate first.
+
+    All are looked at together, in arrays with an item per schedule.
+    """
+    tilings = _tilings(c, config)
+    # Narrower tiles load more, but those that leave no rest may take less.
+    even, exact = (
+        _widest(tilings, widths, c, config)
+        for widths in (even_tiles(c.output_width), divisors(c.output_width))
+    )
+    columns = np.stack([even, np.where(exact == even, 0, exact)], axis=1).ravel()
+    fitting = np.flatnonzero(columns)
+    fields = {name: np.repeat(values, 2)[fitting] for name, values in tilings.items()}
+    fields["columns"] = columns[fitting]
+    many = _many(fields)
+    return Candidates(rough_cycles(c, config, many), fields, Conv2dKnobs)
+
+
+def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
+    """All knobs but the columns, as far as weights fit at all."""
+    values = {
+        "outputs": even_tiles(c.outputs),
+        "rows": even_tiles(c.output_height),
+        "inputs": divisors(c.inputs),
+        "kernel_rows": divisors(c.kernel[0]),
+        "ahead": _BOTH,
+        "weights_outside": _BOTH,
+        "in_turn": _BOTH if config.overlap else (False,),
+    }
+    grid = np.meshgrid(*values.values(), indexing="ij")
+    fields = {name: axis.ravel() for name, axis in zip(values, grid, strict=True)}
+    weights = fields["outputs"] * fields["inputs"] * fields["kernel_rows"] * c.kernel[1]
+    whole = (fields["inputs"] == c.inputs) & (fields["kernel_rows"] == c.kernel[0])
+    kept = (weights <= config.wgt.depth) & (whole | fields["weights_outside"])
+    return {name: values[kept] for name, values in fields.items()}
+
+
+def _widest(tilings: dict[str, Array], widths: list[int], c: Conv2dSizes, config: Config) -> Array:
+    """The first of ``widths`` that fits each tiling, 0 where none does."""
+    rows = {name: values[:, None] for name, values in tilings.items()}
+    many = _many({**rows, "columns": np.array(widths)})
+    fits: Array = np.asarray(many.fits(c, config))
+    return np.where(fits.any(axis=1), np.array(widths)[fits.argmax(axis=1)], 0)
+
+
+def _many(fields: Mapping[str, Any]) -> Conv2dKnobs:
+    """Knobs whose fields are arrays."""
+    return Conv2dKnobs(**fields)
+
+
+def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
+    """Estimates without a walk, as if all tiles were alike: the first ones are loaded, each then
+    takes as long as what is slowest of it, and the last one is stored."""
+    blocks, whole = parts(c.outputs, knobs.outputs), knobs.is_whole(c)
+    tiles = knobs.images(c) * blocks
+    steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
+    vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
+    gemm = vectors * (c.inputs * prod(c.kernel) + knobs.resets(c, config)) / steps
+    alu = vectors * c.requantize.operations
+    store = bus_cycles(config, 1, vectors * config.out.element_bytes)
+    image = bus_cycles(
+        config,
+        knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows),
+        c.input_columns(knobs.columns) * config.inp.element_bytes,
+    )
+    tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
+    weights = bus_cycles(config, 1, tile * config.wgt.element_bytes)
+    load_first = image + weights
+    # What stays is loaded once for all tiles that it is used for.
+    load = np.where(whole & knobs.weights_outside, image + weights / knobs.images(c), load_first)
+    inside = whole & (knobs.weights_outside ^ True)
+    load = np.where(inside, image / blocks + weights, load)
+    # Data of a copy, or accumulators of a bank, are in flight before they can be used again.
+    copies, banks = 1 + knobs.ahead, 1 + knobs.in_turn
+    step = np.maximum(gemm, load + store / steps)
+    step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / copies)
+    turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
+    # Only the last pass of the ALU overlaps with the next tile.
+    issue = steps * gemm + alu - vectors
+    slowest = np.maximum(np.maximum(steps * step, turn), issue)
+    total: Array = load_first + tiles * slowest + alu + store
+    return total

@@ -1,60 +1,30 @@
-"""What the schedules of a convolution cost: roughly, and through the model of the machine."""
+"""What a schedule of a convolution costs: its tiles, walked through the model of the machine."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import product
-from math import lcm, prod
+from math import inf, lcm, prod
 from typing import NamedTuple
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.tuner.cost_model import (
-    ROUND_TRIP_CYCLES,
     Estimate,
     Pipeline,
     TakingTurns,
     Task,
     bus_cycles,
 )
-from amaranth_vta.sw.compiler.tuner.tiles import cut, parts
+from amaranth_vta.sw.compiler.tuner.tiles import cut
 
 from .sizes import Conv2dKnobs, Conv2dSizes
 
 
-def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> float:
-    """An estimate without a walk, as if all tiles were alike: the first ones are loaded, each then
-    takes as long as what it is slowest with, and the last one is stored."""
-    blocks = parts(c.outputs, knobs.outputs)
-    tiles = knobs.images(c) * blocks
-    steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
-    vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
-    gemm = vectors * (c.inputs * prod(c.kernel) + knobs.resets(c, config)) / steps
-    alu = vectors * c.requantize.operations
-    store = bus_cycles(config, 1, vectors * config.out.element_bytes)
-    image = bus_cycles(
-        config,
-        knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows),
-        c.input_columns(knobs.columns) * config.inp.element_bytes,
-    )
-    tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
-    weights = bus_cycles(config, 1, tile * config.wgt.element_bytes)
-    load = load_first = image + weights
-    if knobs.is_whole(c) and knobs.weights_outside:
-        load = image + weights / knobs.images(c)
-    elif knobs.is_whole(c):
-        load = image / blocks + weights
-    # Data of a copy, or accumulators of a bank, are on their way before they can be used again.
-    copies, banks = 2 if knobs.ahead else 1, 2 if knobs.in_turn else 1
-    step = max(gemm, load + store / steps, (gemm + load + ROUND_TRIP_CYCLES) / copies)
-    turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
-    # Only the last pass of the ALU runs beside the next tile.
-    issue = steps * gemm + alu - vectors
-    return load_first + tiles * max(steps * step, turn, issue) + alu + store
-
-
-def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Estimate:
-    """All tiles of a schedule through the model of the machine."""
-    return _Tiles(c, config, knobs).estimate()
+def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs, limit: float = inf) -> Estimate:
+    """All tiles of a schedule through the model of the machine, as far as they can take less than
+    ``limit`` cycles."""
+    return _Tiles(c, config, knobs).estimate(limit)
 
 
 class _Tile(NamedTuple):
@@ -65,6 +35,10 @@ class _Tile(NamedTuple):
     outputs: int
     rows: int
     columns: int
+
+    @property
+    def vectors(self) -> int:
+        return self.outputs * self.rows * self.columns
 
     @property
     def nest(self) -> tuple[int, int, int]:
@@ -80,10 +54,26 @@ class _Tiles:
         self.pipeline = Pipeline(config)
         self.image = TakingTurns(self.pipeline, knobs.copies_of_image(c))
         self.weights = TakingTurns(self.pipeline, knobs.copies_of_weights(c))
+        self.whole, self.output_width = knobs.is_whole(c), c.output_width
+        # Rows of each size of tile, and bytes per row.
+        self.image_rows: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.weight_rows: dict[tuple[int, ...], tuple[int, int]] = {}
         self.tiles = self._in_order()
         self.steps = list(product(cut(c.inputs, knobs.inputs), cut(c.kernel[0], knobs.kernel_rows)))
 
-    def estimate(self) -> Estimate:
+    def estimate(self, limit: float) -> Estimate:
+        c = self.c
+        resets = self.knobs.resets(c, self.config)
+        vectors = sum(tile.vectors for tile in self.tiles)
+        gemm = vectors * (c.inputs * prod(c.kernel) + resets)
+        last = self.tiles[-1].vectors
+        alu = (last if self.config.overlap else vectors) * c.requantize.operations
+        stored = bus_cycles(self.config, 1, last * self.config.out.element_bytes, reads=False)
+        least = gemm + alu + float(stored)
+        return self.pipeline.estimate(self._schedule(), limit, least)
+
+    def _schedule(self) -> Iterator[None]:
+        """Adds the tasks of all tiles, a tile at a time."""
         c, knobs, pipeline = self.c, self.knobs, self.pipeline
         behind_alu = self._behind_alu()
         micro_ops, reloads = self._micro_ops()
@@ -95,7 +85,7 @@ class _Tiles:
         alu: Task | None = None
         before: _Tile | None = None
         for tile in self.tiles:
-            vectors = tile.outputs * tile.rows * tile.columns
+            vectors = tile.vectors
             free = stores[-banks] if len(stores) >= banks else None
             waits: list[Task | None] = [free, alu if tile.nest in behind_alu else None]
             if knobs.resets(c, self.config):
@@ -115,7 +105,7 @@ class _Tiles:
                 self._load_constants(tile.outputs)
             alu = pipeline.alu(vectors, [gemm], c.requantize.operations)
             stores.append(self._store(tile, alu))
-        return pipeline.estimate()
+            yield
 
     def _in_order(self) -> list[_Tile]:
         c, knobs = self.c, self.knobs
@@ -165,7 +155,7 @@ class _Tiles:
 
     def _load(self, tile: _Tile, before: _Tile | None, inputs: int, kernel_rows: int) -> None:
         """What a step needs and the one before it, of the tile ``before``, did not."""
-        stays, outside = self.knobs.is_whole(self.c), self.knobs.weights_outside
+        stays, outside = self.whole, self.knobs.weights_outside
         same_block = before is not None and before.block == tile.block
         same_image = before is not None and before.image == tile.image
         if stays and outside:
@@ -178,27 +168,42 @@ class _Tiles:
             self._load_weights(tile, inputs, kernel_rows)
 
     def _load_image(self, tile: _Tile, inputs: int, kernel_rows: int) -> None:
+        known = (tile.rows, tile.columns, inputs, kernel_rows)
+        if known not in self.image_rows:
+            self.image_rows[known] = self._rows_of_image(*known)
+        nest = tile.nest if self.knobs.weights_outside else tile.nest[1:]
+        self.image.load(*self.image_rows[known], nest)
+
+    def _rows_of_image(
+        self, rows: int, columns: int, inputs: int, kernel_rows: int
+    ) -> tuple[int, int]:
+        """How many rows of the memory, and of how many bytes, hold a tile of the image."""
         c = self.c
-        rows = min(c.input_rows(tile.rows, kernel_rows), c.height)
-        columns = min(c.input_columns(tile.columns), c.width)
+        rows, columns = c.input_rows(rows, kernel_rows), c.input_columns(columns)
+        rows, columns = min(rows, c.height), min(columns, c.width)
         if columns == c.width and c.row_step == 1 and not any(c.pads):
             rows, columns = 1, rows * columns
-        nest = tile.nest if self.knobs.weights_outside else tile.nest[1:]
-        self.image.load(inputs * rows, columns * self.config.inp.element_bytes, nest)
+        return inputs * rows, columns * self.config.inp.element_bytes
 
     def _load_weights(self, tile: _Tile, inputs: int, kernel_rows: int) -> None:
-        rows, row = tile.outputs * inputs, kernel_rows * self.c.kernel[1]
-        if kernel_rows == self.c.kernel[0]:
-            rows, row = tile.outputs, inputs * row
-            if inputs == self.c.inputs:
-                rows, row = 1, tile.outputs * row
-        within = self.knobs.weights_outside and self.knobs.is_whole(self.c)
+        known = (tile.outputs, inputs, kernel_rows)
+        if known not in self.weight_rows:
+            self.weight_rows[known] = self._rows_of_weights(*known)
+        within = self.knobs.weights_outside and self.whole
         nest = tile.nest[:1] if within else tile.nest
-        self.weights.load(rows, row * self.config.wgt.element_bytes, nest)
+        self.weights.load(*self.weight_rows[known], nest)
+
+    def _rows_of_weights(self, outputs: int, inputs: int, kernel_rows: int) -> tuple[int, int]:
+        rows, row = outputs * inputs, kernel_rows * self.c.kernel[1]
+        if kernel_rows == self.c.kernel[0]:
+            rows, row = outputs, inputs * row
+            if inputs == self.c.inputs:
+                rows, row = 1, outputs * row
+        return rows, row * self.config.wgt.element_bytes
 
     def _store(self, tile: _Tile, after: Task) -> Task:
         rows, columns = tile.rows, tile.columns
-        if columns == self.c.output_width:
+        if columns == self.output_width:
             rows, columns = 1, rows * columns
         rows, row = tile.outputs * rows, columns * self.config.out.element_bytes
         return self.pipeline.store(rows, row, [after])

@@ -17,9 +17,6 @@ from .cost import estimated
 from .sizes import Conv2dKnobs, Conv2dSizes
 from .stages import scheduled
 
-# The share of all cycles in which GEMM waits from which more copies of the image are tried.
-_WAITS_WORTH_COPIES = 0.007
-
 
 @dataclass(frozen=True)
 class Conv2d(Conv2dSizes):
@@ -29,15 +26,13 @@ class Conv2d(Conv2dSizes):
         return scheduled(self, env, knobs)
 
     def considered(self, config: Config) -> Choice[Conv2dKnobs]:
-        def estimate(knobs: Conv2dKnobs) -> Estimate:
-            return estimated(self, config, knobs)
+        def walked(knobs: Conv2dKnobs, limit: float) -> Estimate:
+            return estimated(self, config, knobs, limit)
 
-        def variants(knobs: Conv2dKnobs, estimate: Estimate) -> Iterable[Conv2dKnobs]:
-            if estimate.waits > _WAITS_WORTH_COPIES * estimate.cycles:
-                return knobs.with_more_copies(self, config)
-            return ()
+        def variants(knobs: Conv2dKnobs) -> Iterable[Conv2dKnobs]:
+            return knobs.with_more_copies(self, config)
 
-        return best_of(candidates(self, config), estimate, variants)
+        return best_of(candidates(self, config), walked, variants)
 
 
 def conv2d(

@@ -53,6 +53,9 @@ class Conv2dKnobs:
     output accumulates while one is requantized and stored; bias or parameters are then all loaded
     at the beginning. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
     than two, loading weights holds up fewer tiles.
+
+    The methods use operators that work on arrays as well: a field may hold an array of NumPy, one
+    item per schedule, and then so do the results.
     """
 
     outputs: int
@@ -65,47 +68,50 @@ class Conv2dKnobs:
     in_turn: bool = False
     image_copies: int = 2
 
+    def is_whole(self, c: Conv2dSizes) -> bool:
+        """Whether all that accumulates in a tile is loaded at a time."""
+        return (self.inputs >= c.inputs) & (self.kernel_rows >= c.kernel[0])
+
+    def images(self, c: Conv2dSizes) -> int:
+        """Tiles of the image, over all images."""
+        rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
+        return c.batch * rows * columns
+
     def weights_loaded_once(self, c: Conv2dSizes) -> bool:
-        return (
-            self.is_whole(c)
-            and self.outputs >= c.outputs
-            and (self.weights_outside or self.images(c) == 1)
-        )
+        outside = self.weights_outside | (self.images(c) == 1)
+        return self.is_whole(c) & (self.outputs >= c.outputs) & outside
 
     def image_loaded_once(self, c: Conv2dSizes) -> bool:
         """Whether the first tile of the image is the only one, and loaded but once."""
-        return (
-            self.is_whole(c)
-            and self.images(c) == 1
-            and (self.outputs >= c.outputs or not self.weights_outside)
-        )
-
-    def is_whole(self, c: Conv2dSizes) -> bool:
-        """Whether all that accumulates in a tile is loaded at a time."""
-        return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
+        inside = (self.outputs >= c.outputs) | (self.weights_outside ^ True)
+        return self.is_whole(c) & (self.images(c) == 1) & inside
 
     def copies_of_image(self, c: Conv2dSizes) -> int:
         """Tiles of the image that are held at a time."""
-        return self.image_copies if self.ahead and not self.image_loaded_once(c) else 1
+        return 1 + (self.image_copies - 1) * (self.ahead & (self.image_loaded_once(c) ^ True))
 
     def copies_of_weights(self, c: Conv2dSizes) -> int:
-        return 2 if self.ahead and not self.weights_loaded_once(c) else 1
+        return 1 + (self.ahead & (self.weights_loaded_once(c) ^ True))
 
-    def fits(self, c: Conv2dSizes, config: Config) -> bool:
-        weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
-        results = self.outputs * self.rows * self.columns
-        accumulators = c.requantize.accumulators * results
-        constants = c.requantize.constants * (c.outputs if self.in_turn else self.outputs)
-        return (
-            self.copies_of_weights(c) * weights <= config.wgt.depth
-            and self.copies_of_image(c) * self.image_elements(c) <= config.inp.depth
-            and accumulators + constants <= config.acc.depth // (2 if self.in_turn else 1)
-        )
+    def resets(self, c: Conv2dSizes, config: Config) -> bool:
+        """Whether accumulators are reset: else the first products overwrite them."""
+        return (self.is_whole(c) & bool(config.overwrite)) ^ True
 
     def image_elements(self, c: Conv2dSizes) -> int:
         """Elements of a tile of the image."""
         region = c.input_rows(self.rows, self.kernel_rows) * c.input_columns(self.columns)
         return self.inputs * region
+
+    def fits(self, c: Conv2dSizes, config: Config) -> bool:
+        weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
+        results = c.requantize.accumulators * self.outputs * self.rows * self.columns
+        channels = self.outputs + self.in_turn * (c.outputs - self.outputs)
+        banks = 1 + self.in_turn
+        return (
+            (self.copies_of_weights(c) * weights <= config.wgt.depth)
+            & (self.copies_of_image(c) * self.image_elements(c) <= config.inp.depth)
+            & (banks * (results + c.requantize.constants * channels) <= config.acc.depth)
+        )
 
     def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:
         """The same with more copies of the image, an even number, as long as there is room."""
@@ -114,12 +120,3 @@ class Conv2dKnobs:
                 more = replace(self, image_copies=copies)
                 if more.fits(c, config):
                     yield more
-
-    def resets(self, c: Conv2dSizes, config: Config) -> bool:
-        """Whether accumulators are reset: else the first products overwrite them."""
-        return not (config.overwrite and self.is_whole(c))
-
-    def images(self, c: Conv2dSizes) -> int:
-        """Tiles of the image, over all images."""
-        rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
-        return c.batch * rows * columns

@@ -215,5 +215,5 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
         1, way.inputs, way.outputs, 28, 28, (3, 3), RoundingShift(6, -8, 7), pads=(1,) * 4
     )
     workload = GroupedConv2d(way.groups, conv)
-    knobs = choose(workload, config).ranked[0]
+    knobs = choose(workload, config).best
     assert grouped_conv2d(workload, Environment(config), knobs).outputs == [3]

@@ -329,7 +329,7 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
         MaxPool2d(1, 8, 28, 28, (3, 3), (2, 2)),
     )
     for workload in workloads:
-        schedule, args = workload.scheduled(env, choose(workload, config).ranked[0])
+        schedule, args = workload.scheduled(env, choose(workload, config).best)
         assert build(schedule, args, env=env).outputs == [len(args) - 1]
 
 

@@ -122,5 +122,5 @@ def test_scales_that_shifts_do_not_have_are_refused() -> None:
 def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     config = PRESETS[name]
     workload = Elementwise(5000, "add", low=-8, high=7, wide=(True, False))
-    knobs = choose(workload, config).ranked[0]
+    knobs = choose(workload, config).best
     assert elementwise(workload, Environment(config), knobs).outputs == [2]

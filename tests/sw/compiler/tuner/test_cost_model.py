@@ -99,12 +99,12 @@ def measured() -> list[tuple[float, float]]:
     env, found = Environment(TINY), list[tuple[float, float]]()
     for workload, knobs, _ in CASES:
         if isinstance(workload, Conv2d):
-            chosen = knobs or choose(workload, TINY).ranked[0]
+            chosen = knobs or choose(workload, TINY).best
             assert isinstance(chosen, Conv2dKnobs)
             estimate = estimated(workload, TINY, chosen)
             function = conv2d(workload, env, chosen)
         else:
-            cut = knobs or choose(workload, TINY).ranked[0]
+            cut = knobs or choose(workload, TINY).best
             assert isinstance(cut, DenseKnobs)
             estimate = estimated_dense(workload, TINY, cut)
             function = dense(workload, env, cut)
