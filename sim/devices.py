@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .machine.dram import memory_timing
+from .progress import building
 
 if TYPE_CHECKING:
     from amaranth_vta.hw.config import Config
@@ -43,16 +44,19 @@ def open_device(
     ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
     ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of `PARTS`.
     ``timing_only`` is for the estimate: cycles without results. ``progress`` is called with each
-    step of a build. Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
+    step of a build; without it, they are shown on standard error if that is a terminal.
+
+    Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
     """
     if skip is not None and skip not in PARTS:
         raise DeviceError(f"{skip!r} cannot be skipped; what can is {', '.join(PARTS)}")
     if timing_only and name != "estimate":
         raise DeviceError(f"only the estimate can do without results; the {name} device cannot")
-    if name == "estimate":
-        device = _open_estimate(config, memory_bytes, dram, waves, timeline, timing_only, progress)
-    else:
-        device = _open(name, config, memory_bytes, dram, order, waves, timeline, progress)
+    with building(f"the {name} device", progress) as told:
+        if name == "estimate":
+            device = _open_estimate(config, memory_bytes, dram, waves, timeline, timing_only, told)
+        else:
+            device = _open(name, config, memory_bytes, dram, order, waves, timeline, told)
     if skip is None:
         return device
     from .machine.skipping import SkippingDevice

@@ -6,7 +6,7 @@ What it stores is compared with NumPy and with the functional model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -36,7 +36,6 @@ def measure_layers(
     config: Config,
     device_name: str,
     dram: str,
-    progress: Callable[[str], None] | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
     timing_only: bool = False,
@@ -55,7 +54,6 @@ def measure_layers(
             timeline=timeline,
             skip=skip,
             timing_only=timing_only,
-            progress=progress,
         )
         if timeline is not None:
             timeline.begin(row.name)

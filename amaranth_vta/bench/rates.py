@@ -6,7 +6,7 @@ times, so that the launch and the first latency, which they have in common, take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +60,6 @@ def measure_rates(
     config: Config,
     device_name: str,
     dram: str,
-    progress: Callable[[str], None] | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
     timing_only: bool = False,
@@ -68,7 +67,7 @@ def measure_rates(
     """The measurements of ``kind``, one of `KINDS`."""
     cases = {"gemm": _gemm, "alu": _alu, "load": _load, "store": _store}[kind]
     for case in cases(config, dram):
-        yield _measure(case, kind, config, device_name, dram, progress, timeline, skip, timing_only)
+        yield _measure(case, kind, config, device_name, dram, timeline, skip, timing_only)
 
 
 def _measure(
@@ -77,7 +76,6 @@ def _measure(
     config: Config,
     device_name: str,
     dram: str,
-    progress: Callable[[str], None] | None,
     timeline: Timeline | None,
     skip: str | None,
     timing_only: bool,
@@ -100,7 +98,6 @@ def _measure(
                 timeline=timeline,
                 skip=skip,
                 timing_only=timing_only,
-                progress=progress,
             ),
         ):
             device.write(0, image.dram)

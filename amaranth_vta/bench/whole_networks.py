@@ -23,7 +23,6 @@ def measure_network(
     config: Config,
     device_name: str,
     dram: str,
-    progress: Callable[[str], None] | None = None,
     timeline: Timeline | None = None,
     skip: str | None = None,
     timing_only: bool = False,
@@ -43,7 +42,6 @@ def measure_network(
         timeline=timeline,
         skip=skip,
         timing_only=timing_only,
-        progress=progress,
     ) as session:
         mismatches = 0
         if skip is None and not timing_only:

@@ -15,7 +15,6 @@ from amaranth_vta.sw.runtime.counters import Spent
 from .options import DeviceChoice, config_option, device_options, json_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
-from .progress import building
 from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
@@ -93,16 +92,14 @@ def _measure(
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
-    with building() as progress:
-        common = (device.name, device.dram, progress, timeline, device.skip, device.timing_only)
-        if name == _LAYERS:
-            yield from measure_layers(config, *common, by_hand)
-        elif name in _NETWORKS:
-            from amaranth_vta.bench.whole_networks import measure_network
+    common = (device.name, device.dram, timeline, device.skip, device.timing_only)
+    if name == _LAYERS:
+        return measure_layers(config, *common, by_hand)
+    if name in _NETWORKS:
+        from amaranth_vta.bench.whole_networks import measure_network
 
-            yield from measure_network(name, config, *common)
-        else:
-            yield from measure_rates(name, config, *common)
+        return measure_network(name, config, *common)
+    return measure_rates(name, config, *common)
 
 
 def _conclude(outputs: Outputs, found: list[Measurement], device: DeviceChoice) -> int:

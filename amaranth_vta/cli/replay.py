@@ -10,7 +10,6 @@ import click
 from .options import DeviceChoice, device_options, json_option, waves_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT, MachineFault
-from .progress import building
 from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
@@ -56,18 +55,16 @@ def replay(
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
-        with building() as progress:
-            machine = open_device(
-                device.name,
-                program.config,
-                program.dram.size,
-                dram=device.dram,
-                waves=outputs.reserve("--waves", waves),
-                timeline=timeline,
-                skip=device.skip,
-                timing_only=device.timing_only,
-                progress=progress,
-            )
+        machine = open_device(
+            device.name,
+            program.config,
+            program.dram.size,
+            dram=device.dram,
+            waves=outputs.reserve("--waves", waves),
+            timeline=timeline,
+            skip=device.skip,
+            timing_only=device.timing_only,
+        )
         machine.write(0, program.dram)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(0, program.dram.size)

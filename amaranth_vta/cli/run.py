@@ -23,7 +23,6 @@ from .options import (
 )
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
-from .progress import building
 from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
@@ -160,19 +159,17 @@ def _open(
     from amaranth_vta.session import Session
     from amaranth_vta.sw.runtime.archive import is_archive
 
-    with building() as progress:
-        options: dict[str, Any] = {
-            "device": device.name,
-            "dram": device.dram,
-            "waves": waves,
-            "timeline": timeline,
-            "skip": device.skip,
-            "timing_only": device.timing_only,
-            "progress": progress,
-        }
-        if is_archive(model):
-            return Session.load(model, _asked_for(config), **options)
-        return Session(model, config, images=images, **options)
+    options: dict[str, Any] = {
+        "device": device.name,
+        "dram": device.dram,
+        "waves": waves,
+        "timeline": timeline,
+        "skip": device.skip,
+        "timing_only": device.timing_only,
+    }
+    if is_archive(model):
+        return Session.load(model, _asked_for(config), **options)
+    return Session(model, config, images=images, **options)
 
 
 def _run(

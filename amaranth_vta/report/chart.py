@@ -4,70 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from amaranth_vta.sw.runtime.counters import Spent
+if TYPE_CHECKING:
+    from amaranth_vta.session import LayerReport
 
-# What compute was at: the counter, its words, its color. What is left of a run is `_REST`.
-PARTS = (
-    ("gemm_busy", "GEMM", "#2a6f97"),
-    ("compute_load_busy", "loads of UOP and ACC", "#8d6a9f"),
-    ("compute_waits_for_load", "waits for load", "#e07a5f"),
-    ("compute_waits_for_store", "waits for store", "#f2cc8f"),
-    ("alu_busy", "ALU", "#81b29a"),
+# What compute does in a cycle, and its color. GEMM is busy for the network's own MACs, and for
+# zeros, which fill tiles up and surround the diagonal of a depthwise layer; some layers also move
+# values through it.
+_USEFUL = ("GEMM, MACs of the network", "#1f5f8b")
+_PADDED = ("GEMM, zeros in tiles and moves", "#a9cbe0")
+_OTHERS = (
+    ("compute_load_busy", ("loads of UOP and ACC", "#8d6a9f")),
+    ("compute_waits_for_load", ("waits for load", "#e07a5f")),
+    ("compute_waits_for_store", ("waits for store", "#f2cc8f")),
+    ("alu_busy", ("ALU", "#81b29a")),
 )
-REST = ("anything else: decoding, first and last latencies", "#d9d9d9")
-_WIDTH, _NAMES, _ROW, _BAR, _NUMBERS = 900, 170, 28, 20, 90
+_REST = ("anything else: decoding, first and last latencies", "#d9d9d9")
+LEGEND = (_USEFUL, _PADDED, *(part for _, part in _OTHERS), _REST)
+
+STYLE = """\
+.bars { display: grid; grid-template-columns: minmax(6em, max-content) 1fr; gap: 4px 10px; }
+.bars .name { overflow-wrap: anywhere; text-align: right; max-width: 16em; }
+.bars .line { display: flex; align-items: center; gap: 6px; min-width: 0; }
+.bars .bar { display: flex; height: 20px; min-width: 1px; }
+.bars .number { white-space: nowrap; }
+.key { margin-right: 1.2em; display: inline-block; }
+.key i { display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.4em; }
+@media (max-width: 640px) {
+  .bars { grid-template-columns: 1fr; gap: 0; }
+  .bars .name { text-align: left; max-width: none; margin-top: 6px; }
+}
+"""
+# Of the width of a line, what the longest bar takes; its number stands behind it.
+_LONGEST = 0.8
 
 
-def segments(spent: Spent) -> list[tuple[str, str, int]]:
-    """Words, color and cycles of the parts of a run, which add up to its cycles.
+def segments(layer: LayerReport, peak: int) -> list[tuple[str, str, int]]:
+    """Words, color and cycles of the parts of a layer's runs, which add up to its cycles.
 
-    Of the ALU this is what does not fit beside GEMM: what comes to more than all cycles together
-    was beside it.
+    ``peak`` is the machine's MACs per cycle. Of the ALU this is what does not overlap with the
+    other parts: cycles that they already account for are not shown a second time.
     """
-    left = spent.cycles
+    left = layer.counters["cycles"]
+    busy = layer.counters["gemm_busy"]
+    useful = min(busy, round(layer.macs / peak))
+    counts = [(_USEFUL, useful), (_PADDED, busy - useful)]
+    counts += [(part, layer.counters[counter]) for counter, part in _OTHERS]
     found = []
-    for counter, words, color in PARTS:
-        part = min(spent.counters[counter], left)
+    for (words, color), count in counts:
+        part = min(count, left)
         left -= part
         found.append((words, color, part))
-    return [*found, (*REST, left)]
+    return [*found, (*_REST, left)]
 
 
-def stacked_bars(spent: Sequence[Spent]) -> str:
-    """SVG: a bar an item, as long as its cycles a run, in the parts of `segments`."""
-    longest = max(item.cycles / item.runs for item in spent)
-    scale = (_WIDTH - _NAMES - _NUMBERS) / longest
-    height = _ROW * len(spent)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" font-family="sans-serif" font-size="13" role="img" '
-        'aria-label="cycles of each layer by what compute was at">'
-    ]
-    for number, item in enumerate(spent):
-        middle = number * _ROW + _ROW // 2
-        lines.append(
-            f'<text x="{_NAMES - 8}" y="{middle + 4}" text-anchor="end">{escape(item.name)}</text>'
-        )
-        at = float(_NAMES)
-        for words, color, cycles in segments(item):
-            width = cycles / item.runs * scale
-            if cycles:
-                lines.append(
-                    f'<rect x="{at:.1f}" y="{middle - _BAR // 2}" width="{width:.1f}" '
-                    f'height="{_BAR}" fill="{color}"><title>{escape(item.name)}: {words}, '
-                    f"{cycles / item.runs:,.0f} cycles, {cycles / item.cycles:.1%}</title></rect>"
-                )
-            at += width
-        cycles_text = f"{item.cycles / item.runs:,.0f}"
-        lines.append(f'<text x="{at + 6:.1f}" y="{middle + 4}">{cycles_text}</text>')
-    return "\n".join([*lines, "</svg>"])
+def stacked_bars(layers: Sequence[LayerReport], peak: int) -> str:
+    """HTML: one bar per layer, as long as its cycles per run, in the parts of `segments`."""
+    longest = max(layer.counters["cycles"] / layer.runs for layer in layers)
+    lines = ['<div class="bars">']
+    for layer in layers:
+        cycles = layer.counters["cycles"]
+        name = escape(layer.name)
+        share = cycles / layer.runs / longest * _LONGEST
+        lines.append(f'<div class="name">{name}</div>')
+        lines.append(f'<div class="line"><div class="bar" style="width:{share:.2%}">')
+        for words, color, part in segments(layer, peak):
+            if part:
+                title = f"{name}: {words}, {part / layer.runs:,.0f} cycles, {part / cycles:.1%}"
+                style = f"width:{part / cycles:.2%};background:{color}"
+                lines.append(f'<div style="{style}" title="{title}"></div>')
+        lines.append(f'</div><span class="number">{cycles / layer.runs:,.0f}</span></div>')
+    return "\n".join([*lines, "</div>"])
 
 
 def legend() -> str:
     """HTML: what the colors mean."""
-    entries = [*((words, color) for _, words, color in PARTS), REST]
     return "".join(
         f'<span class="key"><i style="background:{color}"></i>{words}</span>'
-        for words, color in entries
+        for words, color in LEGEND
     )

@@ -9,25 +9,28 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
-from .chart import legend, stacked_bars
+from .chart import STYLE, legend, stacked_bars
+from .layer_table import HEADS, layer_row, per_run, whole
 
 if TYPE_CHECKING:
-    from amaranth_vta.session import LayerReport, Session
+    from amaranth_vta.session import Session
 
-_STYLE = """\
-body { font: 15px/1.45 sans-serif; max-width: 960px; margin: 2em auto; color: #222; }
-table { border-collapse: collapse; margin: 1em 0; }
-th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child, .words { text-align: left; }
-.key { margin-right: 1.2em; white-space: nowrap; }
-.key i { display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.4em; }
-.wrong { background: #fbe3dd; padding: 0.6em 1em; }
-"""
+_STYLE = f"""\
+body {{ font: 15px/1.45 sans-serif; color: #222; }}
+body {{ max-width: 960px; margin: 2em auto; padding: 0 12px; }}
+.scroll {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; margin: 1em 0; }}
+th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd; }}
+th:first-child, td:first-child, .words {{ text-align: left; }}
+td.words {{ min-width: 9em; }}
+.wrong {{ background: #fbe3dd; padding: 0.6em 1em; }}
+{STYLE}"""
 
 
 def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> str:
-    """HTML; ``links`` are files beside it, each with its words."""
+    """HTML; ``links`` are files in the same folder, each with what it holds."""
     numbers, spent = session.report(), session.spent
+    per = per_run(session.images_per_run, session.layers)
     parts = [f"<h1>{escape(title)}</h1>", _summary(session, numbers, dram)]
     if numbers["skipped"] is not None:
         parts.append(
@@ -35,17 +38,19 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
             "this run are wrong.</p>"
         )
     if spent:
+        timed = [layer for layer in session.layers if layer.cycles]
         parts += [
             "<h2>Where the cycles went</h2>",
-            "<p>A bar a layer, as long as its cycles, by what compute was at. ALU that ran beside "
-            "GEMM is not shown.</p>",
+            f"<p>{per}. A bar is as long as the cycles of its layer, in the colors of what compute "
+            "does; ALU that overlaps with GEMM is not shown.</p>",
             f"<p>{legend()}</p>",
-            stacked_bars(spent),
+            stacked_bars(timed, session.config.macs_per_cycle),
             _shares(spent),
         ]
     parts += [
         "<h2>Layers</h2>",
-        _layers(session.layers),
+        f"<p>{per}.</p>",
+        _layers(session),
         "<h2>Configuration</h2>",
         _table(
             ("parameter", "value"),
@@ -64,7 +69,8 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
     ]
     body = "\n".join(parts)
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
         f"<title>{escape(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
@@ -72,13 +78,13 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
 
 def _summary(session: Session, numbers: Mapping[str, object], dram: str) -> str:
     config = session.config
-    macs = f"{config.batch}×{config.block_in}×{config.block_out} multiply-accumulates a cycle"
+    macs = f"{config.batch}×{config.block_in}×{config.block_out} multiply-accumulates per cycle"
     said = [f"{macs}, {8 * config.bus_bytes}-bit bus", f"device {session.device.name}"]
     if session.cycles is not None:
         said += [
             f"memory {dram}",
             f"{session.cycles:,} cycles",
-            f"{numbers['utilization']:.1%} of all MACs a cycle",
+            f"{numbers['utilization']:.1%} of the machine's MACs per cycle",
         ]
     return f"<p>{escape('; '.join(said))}.</p>"
 
@@ -88,7 +94,7 @@ def _shares(spent: Sequence[Spent]) -> str:
         "layer",
         "load busy",
         "store busy",
-        "GEMM beside load",
+        "overlap",
         "read latency",
         "bytes read",
         "bytes written",
@@ -108,31 +114,20 @@ def _shares(spent: Sequence[Spent]) -> str:
     return _table(headings, rows)
 
 
-def _layers(layers: Iterable[LayerReport]) -> str:
-    headings = (
-        "layer",
-        "operator",
-        "runs on",
-        "MACs",
-        "cycles",
-        "bound",
-        "of bound",
-        "utilization",
-    )
+def _layers(session: Session) -> str:
+    layers = session.layers
     rows = [
         (
-            layer.name,
-            layer.operator,
+            *(layer.name, layer.operator),
             f"host: {layer.reason}" if layer.reason else layer.placed_on,
-            f"{layer.macs_per_run:,}" if layer.placed_on == "machine" else "",
-            f"{layer.cycles / layer.runs:,.0f}" if layer.cycles else "",
-            f"{layer.bound_cycles // layer.runs:,}" if layer.bound_cycles else "",
-            f"{layer.bound_cycles / layer.cycles:.0%}" if layer.cycles else "",
-            "" if layer.utilization is None else f"{layer.utilization:.1%}",
+            *(layer_row(layer)[2:] if layer.placed_on == "machine" else [""] * len(HEADS[2:])),
         )
         for layer in layers
     ]
-    return _table(headings, rows, words=3)
+    if any(layer.placed_on == "machine" for layer in layers):
+        total = layer_row(whole(layers, session.config.macs_per_cycle))
+        rows.append((*total[:2], "", *total[2:]))
+    return _table((*HEADS[:2], "runs on", *HEADS[2:]), rows, words=3)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
@@ -146,4 +141,4 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[object]], words: int
         )
 
     lines = [f"<tr>{cells('th', headings)}</tr>", *(f"<tr>{cells('td', row)}</tr>" for row in rows)]
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
+    return '<div class="scroll"><table>\n' + "\n".join(lines) + "\n</table></div>"

@@ -69,8 +69,7 @@ def main() -> int:
 def open_rtl(console: Console, config: str) -> Session:
     """A session on the RTL, whose simulator is built the first time."""
     start = perf_counter()
-    with console.status("opening the RTL") as status:
-        session = Session(MODEL, config, "rtl", images=TOGETHER, progress=status.update)
+    session = Session(MODEL, config, "rtl", images=TOGETHER)
     machine = session.config
     console.print(
         f"{machine.batch}×{machine.block_in}×{machine.block_out} multiply-accumulates a cycle, "
