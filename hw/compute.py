@@ -16,6 +16,7 @@ from .datapath.sequencer import Sequencer
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
 from .fabric.buffer import ReadPortSignature, geometry
+from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import instruction_layout, is_for_load, is_illegal
 
@@ -53,8 +54,9 @@ class Compute(wiring.Component):
     out_read : what store reads: the low bits of the accumulators, `depth` elements of OUT
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
+        self._groups = groups
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
@@ -84,15 +86,17 @@ class Compute(wiring.Component):
             _MEMORIES,
             [isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE, isa.Cause.INDEX_OUT_OF_RANGE],
         )
-        m.submodules.loader = loader = Loader(config, _MEMORIES)
+        loader = Loader(config, _MEMORIES)
+        m.submodules.loader = self._groups.member("compute_dma", loader)
+        self._groups.activate(m, "compute_dma", loader.active)
         m.submodules.gemm_sequencer = gemm_sequencer = Sequencer(
             config, gemm_operands(config), GemmContext
         )
-        m.submodules.gemm = gemm = GemmUnit(config)
+        m.submodules.gemm = gemm = GemmUnit(config, self._groups)
         m.submodules.alu_sequencer = alu_sequencer = Sequencer(
             config, alu_operands(config), AluContext
         )
-        m.submodules.alu = alu = AluUnit(config)
+        m.submodules.alu = alu = AluUnit(config, self._groups)
         order.connect(m, self)
         connect(m, loader.read, flipped(self.read))
         connect(m, gemm_sequencer.o, gemm.i)

@@ -14,6 +14,7 @@ from .dma.transfer import Bases
 from .fabric.activity import Activity
 from .fabric.buffer import geometry
 from .fabric.counters import CounterBank, events
+from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.stream import Queue, TokenCounter
 from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
 from .fetch import Fetch
@@ -95,6 +96,7 @@ class Core(wiring.Component):
     timeout : 0 for never
     read, write : the memory
     busy : from the cycle after ``launch`` up to ``done``
+    held : the modules are in reset
     done : for one cycle, the run is over
     fault : why, or cause 0. With ``stopped``: cause 0, and where the program was at ``stop``: the
         lowest instruction that had not retired and did not wait for another module
@@ -108,8 +110,9 @@ class Core(wiring.Component):
     # two cycles would suffice.
     _QUIET_CYCLES = 4
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
+        self._groups = groups
         bus = 8 * config.bus_bytes
         super().__init__(
             {
@@ -123,6 +126,7 @@ class Core(wiring.Component):
                 "read": Out(ReadSignature(bus)),
                 "write": Out(WriteSignature(bus)),
                 "busy": Out(1),
+                "held": Out(1),
                 "draining": Out(1),
                 "done": Out(1),
                 "stopped": Out(1),
@@ -139,10 +143,10 @@ class Core(wiring.Component):
         m = Module()
         running = Signal()
         machine = Module()
-        # An inverted signal of its own would cost an inverter per flip-flop.
-        held = Signal()
+        # A signal apart: inverted at each use, it would cost an inverter per flip-flop.
+        held = self.held
         m.d.comb += held.eq(~running)
-        m.submodules.machine = ResetInserter(held)(machine)
+        m.submodules.machine = ResetInserter(dict.fromkeys(self._groups.domains, held))(machine)
         parts = self._add_modules(machine)
         self._connect_queues(machine, parts)
 
@@ -203,9 +207,9 @@ class Core(wiring.Component):
     def _add_modules(self, machine: Module) -> "_Parts":
         config = self._config
         machine.submodules.fetch = fetch = Fetch(config)
-        machine.submodules.load = load = Load(config)
-        machine.submodules.compute = compute = Compute(config)
-        machine.submodules.store = store = Store(config)
+        machine.submodules.load = load = Load(config, self._groups)
+        machine.submodules.compute = compute = Compute(config, self._groups)
+        machine.submodules.store = store = Store(config, self._groups)
         machine.submodules.arbiter = arbiter = ReadArbiter(8 * config.bus_bytes)
         connect(machine, fetch.read, arbiter.fetch)
         connect(machine, load.read, arbiter.load)

@@ -12,6 +12,7 @@ from .config import Config
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements
 from .fabric.buffer import geometry
+from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 
 _MEMORIES = isa.LOADED_BY_LOAD
@@ -31,8 +32,9 @@ class Load(wiring.Component):
     moved : as that of `Loader`
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
+        self._groups = groups
         super().__init__(
             {
                 **ModuleSignature(isa.Module.LOAD).members,
@@ -49,7 +51,9 @@ class Load(wiring.Component):
         m.submodules.order = order = InOrder(
             self._config, isa.Module.LOAD, _MEMORIES, [isa.Cause.BUS_ERROR]
         )
-        m.submodules.loader = loader = Loader(self._config, _MEMORIES)
+        loader = Loader(self._config, _MEMORIES)
+        m.submodules.loader = self._groups.member("load_dma", loader)
+        self._groups.activate(m, "load_dma", loader.active)
         order.connect(m, self)
         connect(m, loader.read, flipped(self.read))
         connect(m, loader.inp, flipped(self.inp))

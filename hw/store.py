@@ -12,6 +12,7 @@ from .config import Config
 from .dma.storer import Storer
 from .dma.transfer import moved_elements
 from .fabric.buffer import ReadPortSignature, geometry
+from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import ADDRESS_WIDTH
 
@@ -31,8 +32,9 @@ class Store(wiring.Component):
     stop, drained, moved : as those of `Storer`
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
+        self._groups = groups
         out = geometry(config, isa.Memory.OUT)
         super().__init__(
             {
@@ -53,7 +55,9 @@ class Store(wiring.Component):
         m.submodules.order = order = InOrder(
             self._config, isa.Module.STORE, [isa.Memory.OUT], [isa.Cause.BUS_ERROR]
         )
-        m.submodules.storer = storer = Storer(self._config)
+        storer = Storer(self._config)
+        m.submodules.storer = self._groups.member("store_dma", storer)
+        self._groups.activate(m, "store_dma", storer.active)
         order.connect(m, self)
         connect(m, storer.scratchpad, flipped(self.scratchpad))
         connect(m, storer.write, flipped(self.write))

@@ -12,6 +12,7 @@ from .compute import Unit
 from .config import Config
 from .core import Core
 from .fabric.activity import Activity
+from .fabric.groups import ClockGroups, GroupClocks
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
 # Bits of a base address that are used, so that base plus offset cannot wrap.
@@ -40,10 +41,12 @@ class Top(wiring.Component):
     rst : synchronous reset. It is an ordinary port, and the clock domain has no reset: between runs
         the core is held in reset anyway, so that most registers need no second one.
     activity : only if ``watched``: what the modules are doing, for simulation
+    clock : only if ``grouped``: clocks for groups of registers, for simulation
     """
 
-    def __init__(self, config: Config, watched: bool = False) -> None:
+    def __init__(self, config: Config, watched: bool = False, grouped: bool = False) -> None:
         self._config = config
+        self._groups = ClockGroups(apart=grouped)
         self._watched = watched
         super().__init__(
             {
@@ -52,18 +55,21 @@ class Top(wiring.Component):
                 "irq": Out(1),
                 "rst": In(1),
                 **({"activity": Out(Activity(len(Unit) - 1))} if watched else {}),
+                **({"clock": Out(GroupClocks())} if grouped else {}),
             }
         )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.core = core = Core(self._config)
+        m.submodules.core = core = Core(self._config, self._groups)
         registers = RegisterFile(self._config)
         m.submodules.registers = ResetInserter(self.rst)(registers)
         connect(m, flipped(self.s_axil), registers.bus)
         self._connect_memory(m, core)
         if self._watched:
             connect(m, core.activity, flipped(self.activity))
+        if self._groups.apart:
+            self._groups.connect(m, self.clock, core.held)
 
         control = REGISTERS["CONTROL"]
         asked, launch, reset = Signal(), Signal(), Signal()

@@ -3,12 +3,13 @@
 from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import ALU_LATENCY
 
@@ -80,8 +81,9 @@ class AluUnit(wiring.Component):
     done, error : as in the GEMM unit
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
+        self._groups = groups
         self.operands = alu_operands(config)
         super().__init__(
             {
@@ -160,10 +162,12 @@ class AluUnit(wiring.Component):
             self.error.eq(finished.error),
             self.busy_banks.eq(busy_banks(stages)),
         ]
+        active = Cat(stage.write for stage in stages[:-1]).any()
         if config.requantize:
             busy = Signal()
             m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
-            self._read_parameters(m, lanes, ready, failed, works, busy, taken)
+            active |= self._read_parameters(m, lanes, ready, failed, works, busy, taken)
+        self._groups.activate(m, "lanes", active)
         return m
 
     def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
@@ -179,7 +183,7 @@ class AluUnit(wiring.Component):
             for j in range(config.block_out):
                 lane: Any = RequantizingLane() if config.requantize else AluLane(config.acc_width)
                 lanes.append(lane)
-                m.submodules[f"lane_{b}_{j}"] = lane
+                m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)
                 if config.requantize:
                     m.d.comb += lane.enable.eq(computing.write)
                 m.d.comb += [
@@ -205,11 +209,11 @@ class AluUnit(wiring.Component):
         works: Signal,
         busy: Signal,
         taken: Signal,
-    ) -> None:
+    ) -> Value:
         """Gives ``lanes`` the parameters of REQUANTIZE when the item names others.
 
         ``ready`` is low while the item stalls for them; ``failed`` is high if they are past the
-        depth.
+        depth. Gives whether a parameter arrives.
         """
         item = self.i.payload
         count = isa.REQUANTIZE_PARAMETERS
@@ -240,6 +244,7 @@ class AluUnit(wiring.Component):
             m.d.sync += known.eq(0)
         for lane in lanes:
             m.d.comb += lane.parameter.eq(arriving)
+        return arriving.any()
 
 
 def alu_operands(config: Config) -> dict[str, int]:

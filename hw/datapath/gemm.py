@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.fabric.buffer import ReadPortSignature, WritePortSignature, geometry
+from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY
 
 from .sequencer import IndexedUop
@@ -91,7 +92,7 @@ class DotProducts(wiring.Component):
             shared = []
             for k in pairs:
                 inputs = self.inp[b][k] + self.inp[b][k + 1]
-                rest = Signal(2 * half, name=f"shared_b{b}_i{k}")
+                rest = Signal(2 * half, name=f"shared_b{b}_i{k}", reset_less=True)
                 m.d.sync += rest.eq((offset << half) + offset - (inputs << config.wgt_width - 1))
                 shared.append(rest)
             for j in range(0, config.block_out, 2):
@@ -99,8 +100,12 @@ class DotProducts(wiring.Component):
                 for k, rest in zip(pairs, shared, strict=True):
                     name = f"b{b}_o{j}_i{k}"
                     products = [self._product(m, b, j, k + place) for place in range(2)]
-                    both = Signal(2 * half, name=f"both_{name}")
-                    m.d.sync += both.eq(rest + products[0] + products[1])
+                    both = Signal(2 * half, name=f"both_{name}", reset_less=True)
+                    # A sum as wide as its terms, since no more counts: one of more than 32 bits
+                    # takes a simulator twice the time.
+                    pair = Signal(2 * half, name=f"pair_{name}")
+                    m.d.comb += pair.eq(products[0].as_unsigned() + products[1].as_unsigned())
+                    m.d.sync += both.eq(rest + pair)
                     lower.append(both[:half])
                     upper.append(both[half:])
                 for place, terms in enumerate((lower, upper)):
@@ -117,7 +122,7 @@ class DotProducts(wiring.Component):
         half = config.inp_width + config.wgt_width
         lower, upper = self.wgt[j][k], self.wgt[j + 1][k]
         weights = Signal(signed(half + config.wgt_width), name=f"weights_b{b}_o{j}_i{k}")
-        product = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}")
+        product = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}", reset_less=True)
         m.d.comb += weights.eq(Cat(lower[:-1], ~lower[-1], Const(0, config.inp_width), upper))
         m.d.sync += product.eq(weights * self.inp[b][k])
         return product
@@ -151,8 +156,9 @@ class GemmUnit(wiring.Component):
         written from that micro-op on
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
+        self._groups = groups
         self.operands = gemm_operands(config)
         super().__init__(
             {
@@ -170,7 +176,8 @@ class GemmUnit(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.dot_products = dot_products = DotProducts(self._config)
+        dot_products = DotProducts(self._config)
+        m.submodules.dot_products = self._groups.member("products", dot_products)
 
         stopped = Signal()
         item = self.i.payload
@@ -219,6 +226,8 @@ class GemmUnit(wiring.Component):
             self.error.eq(stages[-1].error),
         ]
         m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
+        multiplying = stages[1 : 1 + DotProducts.LATENCY]
+        self._groups.activate(m, "products", Cat(stage.write for stage in multiplying).any())
         tile = tile_layout(self._config.acc)
         kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))
         for b in range(self._config.batch):

@@ -71,7 +71,10 @@ class RequantizingLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        kinds = [Signal(_Kind, name=f"kind_{stage}") for stage in range(self.LATENCY)]
+        # Nothing is reset: control outside says which results count.
+        kinds = [
+            Signal(_Kind, name=f"kind_{stage}", reset_less=True) for stage in range(self.LATENCY)
+        ]
         for before, after in pairwise(kinds):
             m.d.sync += after.eq(before)
         operands = self._operands(m, kinds[0])
@@ -94,7 +97,8 @@ class RequantizingLane(wiring.Component):
             to_left.eq(shifts & (self.b < 0)),
             beyond.eq((self.b[5:-1] ^ self.b[-1].replicate(_WIDTH - 6)).any()),
         ]
-        bias, bounds = Signal(signed(_WIDTH)), Signal(_Bounds)
+        bias = Signal(signed(_WIDTH), reset_less=True)
+        bounds = Signal(_Bounds, reset_less=True)
         addend = Signal(signed(_WIDTH))
         with m.If(kind.requantizes):
             m.d.comb += addend.eq(bias)
@@ -109,7 +113,8 @@ class RequantizingLane(wiring.Component):
 
         # The second operand, or the scale.
         second = Signal(signed(_WIDTH))
-        lower, upper = Signal(signed(_WIDTH)), Signal(_UPPER)
+        lower = Signal(signed(_WIDTH), reset_less=True)
+        upper = Signal(_UPPER, reset_less=True)
         power = _power_of_two(m, -self.b[:5], to_left & ~beyond & self.b[:5].any())
         m.d.comb += second.eq(Mux(to_left, power, self.b))
         replaces = self.enable & ~kind.requantizes
@@ -169,7 +174,7 @@ class _Results(NamedTuple):
 
 
 def _register(m: Module, value: Any, name: str) -> Signal:
-    stage = Signal(Value.cast(value).shape(), name=name)
+    stage = Signal(Value.cast(value).shape(), name=name, reset_less=True)
     m.d.sync += stage.eq(value)
     return stage
 
@@ -217,7 +222,7 @@ def _sums(m: Module, products: _Products) -> _Sums:
         lower_sum.eq((low >> _LOW) + middle),
         sum_.eq((lower_sum >> _MIDDLE) + high),
     ]
-    fixed = Signal(_Fixed)
+    fixed = Signal(_Fixed, reset_less=True)
     m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
     return _Sums(
         fixed,
@@ -308,7 +313,8 @@ def _is_rounded_up(m: Module, value: data.View) -> Value:
     last = _FRACTION - 24 - 2
     counts = Signal(10)
     m.d.comb += counts.eq(Cat(small[0] & (half == n[-1]), *small.values(), 1))
-    differs = Cat(bit == half for bit in f[last:-1])
+    differs = Signal(_FRACTION - 1 - last, name="differs")
+    m.d.comb += differs.eq(~(f[last:-1] ^ half.replicate(len(differs))))
     within = ~(Cat(differs[:10] & counts, differs[10:])).any()
     # Just as far from a half as counts: a single bit is set, the lowest that counts.
     lowest = counts & ~(counts << 1)[:10]

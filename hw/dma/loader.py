@@ -144,6 +144,7 @@ class Loader(wiring.Component):
         m.d.comb += self.idle.eq(
             bursts.idle & (in_flight == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
         )
+        m.d.comb += self.active.eq(self.command.valid | ~self.idle | self.done)
         return m
 
     def _accept(self, m: Module, bursts: BurstWalker, turns: Queue, failed: Signal) -> None:

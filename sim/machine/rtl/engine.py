@@ -20,7 +20,7 @@ class RtlDevice(SimulatedDevice):
     """A `Device` that counts cycles. ``dram`` names a memory model of `sim.machine.dram`.
 
     With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
-    Raises `BuildError` when the simulator cannot be built.
+    ``grouped`` as in `machine_library`. Raises `BuildError` when the simulator cannot be built.
     """
 
     name = "rtl"
@@ -33,10 +33,15 @@ class RtlDevice(SimulatedDevice):
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         progress: Progress | None = None,
+        grouped: bool = True,
     ) -> None:
         timing = memory_timing(dram)
         library = machine_library(
-            config, traced=waves is not None, watched=timeline is not None, progress=progress
+            config,
+            traced=waves is not None,
+            watched=timeline is not None,
+            grouped=grouped,
+            progress=progress,
         )
         super().__init__(config, memory_bytes, timeline)
         self.attach(CompiledMachine(library, self.memory, timing, waves))

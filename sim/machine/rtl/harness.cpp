@@ -22,6 +22,11 @@
 #include "verilated_vcd_c.h"
 #endif
 
+#ifdef GROUPED
+// Groups of registers with clocks of their own, as in amaranth_vta.hw.fabric.groups.
+#define EACH_GROUP(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
+#endif
+
 namespace {
 
 using std::uint32_t;
@@ -267,12 +272,22 @@ class Machine {
             show();
         }
         top->clk = 1;
+#ifdef GROUPED
+#define TICK(group) top->clock_##group = top->clock_##group##_active;
+        EACH_GROUP(TICK)
+#undef TICK
+#endif
         top->eval();
 #if VM_TRACE
         trace->dump(context.time());
         context.timeInc(5);
 #endif
         top->clk = 0;
+#ifdef GROUPED
+#define FALL(group) top->clock_##group = 0;
+        EACH_GROUP(FALL)
+#undef FALL
+#endif
         top->eval();
 #if VM_TRACE
         trace->dump(context.time());

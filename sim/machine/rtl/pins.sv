@@ -11,6 +11,14 @@ module pins #(parameter BUS_BITS = 64) (
     output [31:0] activity_store_index, output activity_store_unit, output [1:0] activity_store_starts,
     output [1:0] activity_store_ends, output activity_store_lacks_prev, output activity_store_lacks_next,
 `endif
+`ifdef GROUPED
+    // The clocks of groups of registers; one that is active has to tick with clk.
+    input clock_lanes, output clock_lanes_active,
+    input clock_products, output clock_products_active,
+    input clock_load_dma, output clock_load_dma_active,
+    input clock_compute_dma, output clock_compute_dma_active,
+    input clock_store_dma, output clock_store_dma_active,
+`endif
     input clk, input next_rst, output irq,
     output m_axi_awid, output [47:0] m_axi_awaddr, output [7:0] m_axi_awlen, output [2:0] m_axi_awsize,
     output [1:0] m_axi_awburst, output m_axi_awvalid,
@@ -65,6 +73,13 @@ module pins #(parameter BUS_BITS = 64) (
       .activity_compute_lacks_prev, .activity_compute_lacks_next,
       .activity_store_index, .activity_store_unit, .activity_store_starts, .activity_store_ends,
       .activity_store_lacks_prev, .activity_store_lacks_next,
+`endif
+`ifdef GROUPED
+      .clock_lanes, .clock_lanes_active,
+      .clock_products, .clock_products_active,
+      .clock_load_dma, .clock_load_dma_active,
+      .clock_compute_dma, .clock_compute_dma_active,
+      .clock_store_dma, .clock_store_dma_active,
 `endif
       .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awvalid, .m_axi_awready,
       .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
