@@ -97,17 +97,10 @@ def device_options(
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
-        def with_device(
-            *args: Any,
-            device: str,
-            dram: str,
-            trace: str | None,
-            skip: str | None,
-            timing_only: bool,
-            **kwargs: Any,
-        ) -> int:
-            choice = DeviceChoice(device, dram, trace, skip, timing_only)
-            return command(*args, device=choice, **kwargs)
+        def with_device(*args: Any, **kwargs: Any) -> int:
+            names = ("device", "dram", "trace", "skip", "timing_only")
+            chosen = [kwargs.pop(name) for name in names]
+            return command(*args, device=DeviceChoice(*chosen), **kwargs)
 
         decorated: Callable[..., int] = with_device
         for option in reversed(options):

@@ -1,0 +1,128 @@
+"""Folders, files and functions stay small enough to be found and read, and imports go one way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("hw", "sw", "sim", "amaranth_vta")
+FILES, LINES, FUNCTION_LINES, ELABORATE_LINES = 16, 420, 60, 80
+# What is better as it is, and why. There is no exception for circles of imports.
+ALLOWED = {
+    "hw/isa.py": "the instruction set is one table, to be read from top to bottom",
+    "hw/dma/rows.py": "three walkers of one pattern, read side by side",
+    "hw/dma/rows.py elaborate": "each walker is one state machine over a row",
+}
+
+
+def oversized(root: Path) -> Iterator[str]:
+    """Folders, files and functions under ``root`` that are over a limit."""
+    folders: dict[Path, int] = {}
+    for path in sources(root):
+        name = path.relative_to(root).as_posix()
+        folders[path.parent] = folders.get(path.parent, 0) + (path.name != "__init__.py")
+        text = path.read_text(encoding="utf-8")
+        lines = len(text.splitlines())
+        if lines > LINES and name not in ALLOWED:
+            yield f"{name}: {lines} lines, over {LINES}"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                limit = ELABORATE_LINES if node.name == "elaborate" else FUNCTION_LINES
+                if length > limit and f"{name} {node.name}" not in ALLOWED:
+                    yield f"{name}:{node.lineno}: {node.name} has {length} lines, over {limit}"
+    for folder, files in folders.items():
+        if files > FILES:
+            yield f"{folder.relative_to(root).as_posix()}/: {files} files, over {FILES}"
+
+
+def circle(root: Path) -> list[str]:
+    """Modules that import each other in a circle, imports within functions included."""
+    paths = {module_name(path.relative_to(root)): path for path in sources(root)}
+    graph = {
+        name: {found for found in imported(name, path) if found in paths and found != name}
+        for name, path in paths.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        modules: list[str] = error.args[1]
+        return modules
+    return []
+
+
+def sources(root: Path) -> list[Path]:
+    # rglob does not follow the links in amaranth_vta.
+    return sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts if parts[0] == "amaranth_vta" else ["amaranth_vta", *parts])
+
+
+def imported(name: str, path: Path) -> Iterator[str]:
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield start
+            yield from (f"{start}.{alias.name}" for alias in node.names)
+
+
+def test_nothing_is_too_large() -> None:
+    assert list(oversized(ROOT)) == []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    assert circle(ROOT) == []
+
+
+def test_each_exception_is_needed() -> None:
+    for name in ALLOWED:
+        assert (ROOT / name.split()[0]).exists(), name
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"hw/x.py": "a = 1\n" * 421}, "hw/x.py: 421 lines, over 420"),
+        ({"sw/x.py": "def f():\n" + " 1\n" * 60}, "sw/x.py:1: f has 61 lines, over 60"),
+        (
+            {"hw/x.py": "class X:\n def elaborate(self):\n" + "  1\n" * 80},
+            "hw/x.py:2: elaborate has 81 lines, over 80",
+        ),
+        ({f"sim/m/x{n}.py": "" for n in range(17)}, "sim/m/: 17 files, over 16"),
+    ],
+)
+def test_a_planted_excess_is_found(tmp_path: Path, files: dict[str, str], found: str) -> None:
+    write(tmp_path, files)
+    assert list(oversized(tmp_path)) == [found]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"hw/a.py": "from .b import x", "hw/b.py": "def f():\n    from . import a"},
+        {"sw/a.py": "import amaranth_vta.hw.b", "hw/b.py": "from amaranth_vta.sw.a import x"},
+    ],
+)
+def test_a_planted_circle_is_found(tmp_path: Path, files: dict[str, str]) -> None:
+    write(tmp_path, files)
+    assert len(circle(tmp_path)) == 3
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
