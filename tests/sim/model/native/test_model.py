@@ -12,7 +12,18 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Multiply, Uop
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Multiply,
+    Store,
+    Uop,
+)
 from amaranth_vta.sim.model.machine import ClearModel
 from amaranth_vta.sim.model.native.model import NativeModel, available_vectors
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
@@ -174,6 +185,11 @@ def _random_loops(
     return instruction, uops
 
 
+def _encoded(config: Config, program: Sequence[Instruction]) -> np.ndarray:
+    encode = isa.instruction_set(config).encode
+    return np.frombuffer(b"".join(encode(i).to_bytes(16, "little") for i in program), np.uint8)
+
+
 def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) -> np.ndarray:
     """A program of three instructions at 0, and its micro-ops."""
     at = 64
@@ -183,7 +199,7 @@ def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) 
         Finish(),
     ]
     instruction_set = isa.instruction_set(config)
-    words = b"".join(instruction_set.encode(item).to_bytes(16, "little") for item in program)
+    words = _encoded(config, program).tobytes()
     words += bytes(at - len(words))
     words += b"".join(instruction_set.encode_uop(uop).to_bytes(4, "little") for uop in uops)
     return np.frombuffer(words + bytes(-len(words) % 64), np.uint8)
@@ -218,15 +234,14 @@ def test_requantization_near_halves_gives_the_same() -> None:
         memory = np.zeros((at + len(words)) * config.acc.element_bytes, np.uint8)
         memory[: image.size] = image
         memory[at * config.acc.element_bytes :] = words.reshape(-1).view(np.uint8)
-        encode = isa.instruction_set(config).encode
-        loads = [
+        program = [
             Load(memory=Memory.UOP, x_size=1, dram_base=64 // 4),
             Load(memory=Memory.ACC, x_size=len(words), dram_base=at),
             requantize,
             Finish(),
         ]
-        memory[:64] = np.frombuffer(b"".join(encode(i).to_bytes(16, "little") for i in loads), "u1")
-        assert Pair(config, memory).agree(0, len(loads)), number
+        memory[:64] = _encoded(config, program)
+        assert Pair(config, memory).agree(0, len(program)), number
 
 
 def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:
@@ -241,6 +256,40 @@ def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:
         short = _loops_image(config, Gemm(uop_end=2), [Uop(), Uop()])
         memory[: short.size] = short
         assert model.run(0, 3, None).fault is None
+
+
+LOAD, GEMM, STORE = Load(memory=Memory.INP, x_size=0), Gemm(uop_end=0), Store(x_size=0)
+
+
+def test_full_queues_give_the_same() -> None:
+    """Instructions that wait for what comes after them: as many as a queue holds, and more."""
+    blocked_and_freeing: list[tuple[Instruction, Instruction]] = [
+        (replace(LOAD, pop_next=1), replace(GEMM, push_prev=1)),
+        (replace(GEMM, pop_prev=1), replace(LOAD, push_next=1)),
+        (replace(GEMM, pop_next=1), replace(STORE, push_prev=1)),
+        (replace(STORE, pop_prev=1), replace(GEMM, push_next=1)),
+    ]
+    for blocked, freeing in blocked_and_freeing:
+        for count in range(isa.QUEUE_DEPTH - 2, isa.QUEUE_DEPTH + 3):
+            waiting = [blocked] * count
+            for program in (
+                [*waiting, *[freeing] * count, Finish()],
+                [*waiting, Finish(), *[freeing] * count, Finish()],
+                waiting,
+            ):
+                memory = _encoded(PRESETS["tiny"], program)
+                pair = Pair(PRESETS["tiny"], memory)
+                assert pair.agree(0, len(program)), (blocked, count)
+                assert pair.agree(0, len(program) + 9), (blocked, count)
+
+
+def test_full_token_counters_give_the_same() -> None:
+    giving, taking = replace(LOAD, push_next=1), replace(GEMM, pop_prev=1)
+    for given in range(isa.TOKEN_LIMIT - 1, isa.TOKEN_LIMIT + 3):
+        for taken in (0, 1, given):
+            program: list[Instruction] = [*[giving] * given, *[taking] * taken, Finish()]
+            memory = _encoded(PRESETS["tiny"], program)
+            assert Pair(PRESETS["tiny"], memory).agree(0, len(program)), (given, taken)
 
 
 def test_addresses_and_lengths_of_any_size_give_the_same() -> None:
