@@ -26,8 +26,10 @@ _FOLDER = Path(__file__).with_name("cpp")
 _COMMON = ("machine", "instruction", "library")
 _ENGINE = "engine"
 _FLAGS = (
-    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing"),
-    *("-ffp-contract=off", "-Wall", "-Wno-psabi", "-Wno-unknown-pragmas"),
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-psabi"),
+    "-fwrapv",  # the machine's sums wrap
+    "-fno-strict-aliasing",  # inputs are written as scalars and read in groups
+    "-ffp-contract=off",
 )
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 # By the namespace of each engine, what the compiler may use in it.

@@ -20,8 +20,8 @@ public:
     // Nothing is written if there is a fault.
     virtual Cause start(const Instruction &instruction) = 0;
 
-    // Executes a part of the instruction under way; whether that was the last. A part takes some
-    // milliseconds at most, so that a run can be stopped in the middle of an instruction.
+    // Executes a part of the instruction under way; whether that was the last. A part takes a
+    // fraction of a second at most, so that a run can be stopped in the middle of an instruction.
     virtual bool proceed(const Instruction &instruction) = 0;
 
     // Writes all elements of a scratchpad, laid out as in DRAM.

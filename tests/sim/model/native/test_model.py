@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from amaranth_vta.sim.model.native.model import NativeModel, available_vectors
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sw.runtime.device import Fault
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
 
@@ -251,11 +253,29 @@ def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:
         memory = _loops_image(config, endless, [Uop(), Uop()]).copy()
         model = NativeModel(config, memory, vectors)
         outcome = model.run(0, 3, 0.01)
-        assert str(outcome.fault) == "timeout in compute, instruction 1"
+        assert outcome.fault == Fault("compute", 1, "timeout")
         assert 0 < outcome.counters["gemm_uops"] < endless.uops
         short = _loops_image(config, Gemm(uop_end=2), [Uop(), Uop()])
         memory[: short.size] = short
         assert model.run(0, 3, None).fault is None
+
+
+def test_a_signal_interrupts_a_long_instruction() -> None:
+    config = PRESETS["tiny"]
+    endless = Gemm(uop_end=2, iter_out=(1 << 14) - 1, iter_in=(1 << 14) - 1)
+    model = NativeModel(config, _loops_image(config, endless, [Uop(), Uop()]).copy())
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            model.run(0, 3, None)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert model.run(0, 1, None).fault == Fault("fetch", 0, "bad_stream")
 
 
 LOAD, GEMM, STORE = Load(memory=Memory.INP, x_size=0), Gemm(uop_end=0), Store(x_size=0)
