@@ -22,9 +22,8 @@ from .parts.window import SlidingWindow, padded
 @dataclass(frozen=True)
 class AveragePool2d(SlidingWindow):
     """Sizes of a pooling, as of a `MaxPool2d`; every window counts kernel height · kernel width
-    pixels, those of the ``pads`` among them, which have ``pad_value``. ``constants`` make results
-    of sums; `parts.exact.average_constants` finds
-    them. A global pooling has the kernel of the image."""
+    pixels, padding included, which has ``pad_value``. ``constants`` make results of sums;
+    `parts.exact.average_constants` finds them. A global pooling has the kernel of the image."""
 
     batch: int
     channels: int
@@ -111,7 +110,7 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
     n, c, h, w, b, k = s[pool].op.axis
     dyo, dyi = s[pool].split(dy, knobs.kernel_rows)
     dxo, dxi = s[pool].split(dx, knobs.kernel_columns)
-    # Pixels innermost: one addition then does not wait for the one before it.
+    # Pixels innermost: consecutive additions then have no hazard.
     s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, b, k)
     s[pool].pragma(dyi, env.alu)
     s[x_buf].set_scope(env.acc_scope)
@@ -136,7 +135,7 @@ def candidates(
     ):
         height = p.input_rows(rows, kernel_rows)
         width = p.input_columns(columns, kernel_columns)
-        # The second accumulator of a result comes when its pixels have gone.
+        # The second accumulator of a result is needed once its pixels are not.
         taken = rows * columns + max(height * width, (accumulators - 1) * rows * columns)
         if channels * taken > room:
             continue

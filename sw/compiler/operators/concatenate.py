@@ -1,11 +1,11 @@
 """Concatenation along channels.
 
-Channels that fill their tiles are copied. Others have to change their places within tiles, which
-GEMM does by weights of 0 and 1: channels of source s are moved down by less than s tiles, so that
+Channels that fill their tiles are copied. Others have to change their position within tiles, which
+GEMM does with weights of 0 and 1: channels of source s move down by less than s tiles, so that
 a tile of results takes as many products as there are sources.
 
-Where there is one tile of images, and sources fill their tiles, whoever plans the memory needs
-nothing of this: the sources can be stored one after the other in the first place.
+Where there is one tile of images and sources fill their tiles, the operator is not needed: memory
+can be planned such that the sources are stored consecutively.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.identity import reads_what_it_stores
-from .parts.moves import Move, MoveKnobs, Moving, candidates
+from .parts.tile_moves import Move, MoveKnobs, Moving, candidates
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Concatenate(Moving):
-    """Of ``channels`` of each source, and ``pixels`` of each, in ``batch`` tiles of BATCH images.
-    All are of one scale: others are to be rescaled first."""
+    """``channels`` of each source and ``pixels`` of all, in ``batch`` tiles of BATCH images. All
+    sources have the same scale and zero point: others must be rescaled before."""
 
     batch: int
     channels: tuple[int, ...]
     pixels: int
 
     def fills_tiles(self, config: Config) -> bool:
-        """Whether all but the last source fill theirs, so that copies do."""
+        """Whether all sources but the last fill their tiles, so that copies suffice."""
         return all(channels % config.block_out == 0 for channels in self.channels[:-1])
 
     def tiles(self, config: Config) -> list[int]:
-        """Of the channels of each source."""
+        """Tiles of channels of each source."""
         return [parts(channels, config.block_out) for channels in self.channels]
 
     def move(self, env: Environment) -> Move:
@@ -80,7 +80,7 @@ class Concatenate(Moving):
             fits = loaded <= config.inp.depth // 2 and outputs * sources <= config.wgt.depth
             return prod(extents) if fits and extents[2] == outputs else config.acc.depth + 1
 
-        # The axis of channels last, so that a part of the pixels can be all of theirs.
+        # With the axis of channels last, a part of the pixels can have all channels.
         choices = candidates((self.batch, self.pixels, outputs), taken, config)
         return Choice.by_formula(
             (cycles, replace(knobs, extents=(batch, channels, pixels)))

@@ -49,8 +49,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class DenseKnobs:
-    """The tiles that accumulate at a time, and the inputs that are loaded at a time. With
-    ``ahead`` the next ones are loaded while the machine computes."""
+    """The ``rows`` and ``outputs`` that accumulate at a time, and the ``inputs`` that are loaded at
+    a time. With ``ahead`` the next ones are loaded while the machine computes."""
 
     rows: int
     outputs: int

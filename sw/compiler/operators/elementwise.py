@@ -28,7 +28,7 @@ def _shift(value: Array, amount: Array) -> Array:
     return np.where(wide < 0, value << np.maximum(-wide, 0), value >> np.maximum(wide, 0))
 
 
-# What the ALU does by each name, and what it is in NumPy, on int64.
+# Each operation as an expression for the ALU, and in NumPy, on int64.
 _OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., Array]]] = {
     "add": (lambda x, y: x + y, np.add),
     "multiply": (lambda x, y: x * y, np.multiply),
@@ -41,8 +41,8 @@ _OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., A
 
 @dataclass(frozen=True)
 class Elementwise(Pointwise):
-    """``operation`` of two operands, or of one and a ``constant`` of 16 bits, then clipped to
-    ``low`` and ``high``, if they are given; without an operation only that.
+    """``operation`` of two operands, or of one and a ``constant`` of 16 bits, then clipping to
+    ``low`` and ``high``, as far as given; None does nothing but clip.
 
     There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels of each operand; those of
     ``wide`` are acc_dtype, the others out_dtype. Results wrap at acc_dtype before they are

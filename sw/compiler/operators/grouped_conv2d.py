@@ -1,9 +1,9 @@
 """Grouped and depthwise convolution with bias and requantization.
 
-Groups that are smaller than a tile share one: its weights are then zero where an input and an
-output are of different groups, which for a depthwise convolution leaves a diagonal. GEMM takes a
-cycle for a vector and a tap of the kernel so, whatever it multiplies by zero; the ALU would take
-four (a copy of the input in two, a multiplication by the weights, and the addition).
+Groups that are smaller than a tile share one: its weights are then zero where input and
+output belong to different groups, which leaves a diagonal for a depthwise convolution. GEMM then
+takes one cycle per vector and tap of the kernel, most of it multiplying by zero; the ALU would
+take four: two for a copy of the input, one for the product with the weights, one for the sum.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class GroupedConv2dKnobs:
 
 @dataclass(frozen=True)
 class Grouping:
-    """``merged`` groups of channels that share tiles, ``groups`` of which there are then, each of
-    ``inputs`` and ``outputs`` tiles."""
+    """``merged`` groups of channels share tiles, which leaves ``groups`` of them, each of ``inputs``
+    and ``outputs`` tiles."""
 
     merged: int
     groups: int
@@ -89,7 +89,7 @@ class Grouping:
 
 
 def grouping(channels: int, outputs: int, groups: int, config: Config) -> Grouping:
-    """The fewest groups that share tiles, so that all of them are whole, and lie as channels do.
+    """The fewest groups that must share tiles for all tiles to be whole, in the order of channels.
 
     ``channels`` and ``outputs`` are those of all ``groups``.
     """
@@ -240,7 +240,7 @@ def candidates(
 
 
 def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) -> float:
-    """An estimate, with the rows of a load one after the other."""
+    """An estimate that does not overlap the rows of a load."""
     c = workload.group
     weight_tiles = parts(workload.groups, knobs.groups) * parts(c.outputs, knobs.outputs)
     images = c.batch * parts(c.output_height, knobs.rows) * parts(c.output_width, knobs.columns)

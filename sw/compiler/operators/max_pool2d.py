@@ -92,8 +92,8 @@ def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Schedule
 
 
 def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
-    """Inputs run ahead through GEMM, which also makes the first of the values that are compared:
-    the comparison then needs no least value to begin with."""
+    """With inputs that run ahead through GEMM, which also makes the first of the values that are
+    compared: the comparison then needs no least value to begin with."""
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
     image = padded(x, p.pads, p.pad_value, "padded")
@@ -186,7 +186,7 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         compute = results * (p.kernel[0] * p.kernel[1] + 1)
         if by_gemm:
             compute = results * (p.kernel[0] * p.kernel[1] - 1) + resets * (pixels + results)
-        # Loads of inputs run ahead, and stores beside what comes next if that has its own place.
+        # Loads of inputs run ahead, and stores overlap with the next tile if it has another bank.
         tile = max(load + store, compute) if by_gemm else load + max(compute, store)
         if not in_turn:
             tile = max(load, compute) + store if by_gemm else load + compute + store

@@ -9,7 +9,7 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.moves import Move, MoveKnobs, Moving
+from .parts.tile_moves import Move, MoveKnobs, Moving
 from .parts.window import padded
 
 

@@ -10,16 +10,16 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.moves import Move, MoveKnobs, Moving
+from .parts.tile_moves import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)
 class Permute(Moving):
-    """Axis d of the output is axis ``order[d]`` of the input, which has ``shape``, apart from what
-    is within a tile.
+    """Axis d of the output is axis ``order[d]`` of the input, which has ``shape``; the axes within
+    a tile come after both. Scalars keep their position in a tile.
 
-    It makes tiles of BLOCK_IN of tiles of BLOCK_OUT, where BATCH is 1 and BLOCK_IN = r · BLOCK_OUT:
-    (channels / r, r, pixels) in the order 0, 2, 1. Scalars do not change their place in a tile.
+    Where BATCH is 1 and BLOCK_IN = r · BLOCK_OUT, (channels / r, r, pixels) in the order 0, 2, 1
+    makes tiles of BLOCK_IN from tiles of BLOCK_OUT.
     """
 
     shape: tuple[int, ...]

@@ -1,8 +1,8 @@
 """Two-dimensional transposed convolution with bias and requantization.
 
 Result h of an axis is the sum over all inputs i and taps k with i · stride + k = h + pad. The
-results of one phase, h modulo the stride, all meet the same taps: they are a convolution of their
-own, of every stride-th tap, and nothing is multiplied by zeros put between the inputs.
+results of one phase, h modulo the stride, all meet the same taps: each phase is a convolution
+with every stride-th tap, and no product is spent on zeros inserted between the inputs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .parts.window import padded
 class TransposedConv2d:
     """Sizes of a transposed convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH
     images, BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in
-    pixels; ``pads`` are rows and columns that are cut off the result at the top, left, bottom
-    and right, and ``output_padding`` those that it has more at the bottom and the right."""
+    pixels; ``pads`` are rows and columns cropped from the result at the top, left, bottom and
+    right, and ``output_padding`` those added at the bottom and the right."""
 
     batch: int
     inputs: int
@@ -64,10 +64,10 @@ class TransposedConv2d:
 
 @dataclass(frozen=True)
 class Axis:
-    """One of the two axes: ``before`` and ``after`` are what is cut off the result.
+    """One of the two axes: ``before`` and ``after`` results are cropped.
 
     Result h = ``stride`` · q + p, of phase p, is the sum over t of inputs q + ``ahead`` - t and
-    taps ``stride`` · t + p - ``back``, as far as there are such taps.
+    taps ``stride`` · t + p - ``back`` that exist.
     """
 
     inputs: int
@@ -82,7 +82,7 @@ class Axis:
 
     @property
     def steps(self) -> int:
-        """Results of one phase, of which the last one may be too much."""
+        """Results per phase; the last one may be beyond the output."""
         return parts(self.results, self.stride)
 
     @property
@@ -95,7 +95,7 @@ class Axis:
 
     @property
     def taps(self) -> int:
-        """How many of them a result can meet, those that there are not included."""
+        """How many taps a result sums over, those that do not exist included."""
         return (self.kernel - 1 + self.back) // self.stride + 1
 
     @property
@@ -248,7 +248,7 @@ def candidates(
 
 
 def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -> float:
-    """An estimate, with the rows of a load one after the other."""
+    """An estimate that does not overlap the rows of a load."""
     v, u = c.vertical, c.horizontal
     output_tiles = parts(c.outputs, knobs.outputs)
     images = c.batch * parts(v.steps, knobs.rows) * parts(u.steps, knobs.columns)

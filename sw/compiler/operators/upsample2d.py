@@ -1,8 +1,8 @@
 """Nearest upsampling of images by whole factors.
 
-A row of results is made once, by copies within the accumulators, and is stored as often as it is
-needed. To load every pixel several times instead, with stride 0, takes an instruction and a request
-of the memory for each of them.
+A row of results is made once, by copies within the accumulators, and is stored as many times as it
+is repeated. Loading every pixel several times instead, with stride 0, would take an instruction and
+a memory request per pixel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.moves import Move, MoveKnobs, Moving
+from .parts.tile_moves import Move, MoveKnobs, Moving
 
 
 @dataclass(frozen=True)

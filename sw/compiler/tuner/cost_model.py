@@ -1,9 +1,10 @@
 """How many cycles a schedule takes: its tiles, walked through a model of the machine.
 
-A schedule is told to a `Pipeline` in the order of its program, a tile at a time: what is loaded,
-multiplied, post-processed and stored, and what each of these waits for. `Pipeline.estimate` lets
-load, compute and store run beside each other, each in its own order, on one bus. Left out are
-single cycles between instructions, and where in a schedule a refresh of the memory falls.
+A schedule adds its tasks to a `Pipeline` in program order, one tile at a time: what is loaded,
+multiplied, post-processed and stored, and what each of these waits for. `Pipeline.estimate` walks
+through them in the order of time: load, compute and store overlap, each of them in order, on one
+bus. Not modelled are single cycles between instructions, and at which points of a schedule the
+memory refreshes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 
 # The memory that schedules are chosen for, which is `ddr` of the simulators: cycles from a request
-# to its first word, reads under way at a time, and the share of cycles in which it moves a word.
+# to its first word, reads in flight at a time, and the share of cycles in which it moves a word.
 READ_LATENCY = 48
 READS_OUTSTANDING = 8
 BUS_SHARE = 1 - 30 / 780
@@ -58,7 +59,7 @@ class Estimate:
 
     @property
     def limit(self) -> str:
-        """What is busy for the longest."""
+        """The part that is busy longest."""
         return max(("gemm", "alu", "bus"), key=lambda part: float(getattr(self, part)))
 
 
@@ -154,7 +155,7 @@ def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) ->
     row = -(-row_bytes // config.bus_bytes)
     cycles = rows * row / BUS_SHARE
     if reads:
-        # Of short rows only so many are under way while the first of them are waited for.
+        # Of short rows only so many are in flight while the first ones are awaited.
         rounds, rest = divmod(rows - 1, READS_OUTSTANDING)
         cycles = np.maximum(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
     return cycles
@@ -172,7 +173,7 @@ class TakingTurns:
         self.loaded: Task | None = None
 
     def load(self, rows: int, row_bytes: int, nest: object) -> None:
-        """The next copy; each loop nest has copies of its own, in the same place."""
+        """The next copy; the copies of different loop nests share their place in the scratchpad."""
         back = self._copies if nest == self._nest else 1
         used_by = self._used_by[-back] if len(self._used_by) >= back else None
         self._nest = nest
@@ -185,7 +186,7 @@ class TakingTurns:
 
 
 class _Module:
-    """Load, compute or store, on its way through its tasks."""
+    """Load, compute or store, with its tasks in order."""
 
     __slots__ = ("free", "in_compute", "left", "queue", "reads", "task")
 
@@ -193,14 +194,14 @@ class _Module:
         self.queue = queue
         self.reads = name != "store"
         self.in_compute = name == "compute"
-        # From when on it can begin its next task.
+        # The cycle from which it can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
         self.task: Task | None = None
-        # What of the task is still to be moved.
+        # Words of the task that are still to be transferred.
         self.left = 0.0
 
     def ready(self) -> float:
-        """When its task can begin or go on; infinite if there is none, or if that is not known."""
+        """When its task can begin or go on; infinite if there is none or that is not known yet."""
         if self.task is None:
             return inf
         at = self.free
@@ -232,7 +233,7 @@ class _Walk:
         self.modules = [_Module(name, queue) for name, queue in queues.items()]
         self.schedule: Iterator[None] | None = schedule
         self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
-        # From when on each unit is free, and how long it has been busy.
+        # The cycle from which each unit is free, and for how many it has been busy.
         self.free = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.busy = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.fill: float | None = None
@@ -248,7 +249,7 @@ class _Walk:
             task = module.task
             assert task is not None
             if task.unit == "bus":
-                # Until another module is ready, the bus is all its own.
+                # No other module uses the bus until one of them is ready.
                 ready[number] = inf
                 self.move(module, task, at, min(ready))
             elif self.compute(module, task, at):
@@ -276,14 +277,14 @@ class _Walk:
         return self.busy["gemm"] + (0.0 if self.overlap else self.busy["alu"])
 
     def projected(self) -> Estimate:
-        """An estimate from what is walked: all of the work, with waits in proportion."""
+        """An estimate from the part that was walked: all of the work, with waits in proportion."""
         fill = self.fill or 0.0
         waits = (self.free["gemm"] - fill - self.done) * self.least / self.done
         busy = self.busy | {"gemm": self.least}
         return Estimate(fill + self.least + waits, **busy, fill=fill, drain=0.0)
 
     def proceed(self, module: _Module) -> None:
-        """To the next task of a module, for which the schedule may have to be told further."""
+        """Goes to the next task of a module, for which the schedule may have to add more."""
         while not module.queue and self.schedule is not None:
             try:
                 next(self.schedule)
@@ -293,7 +294,7 @@ class _Walk:
         module.left = 0.0 if module.task is None else module.task.amount
 
     def move(self, module: _Module, task: Task, request: float, until: float) -> None:
-        """The next piece of a transfer. Reads are asked for ahead of their data."""
+        """The next piece of a transfer. Reads are requested ahead of their data."""
         ahead = READ_LATENCY if module.reads else 0
         if module.in_compute:
             request = max(request, self.free["gemm"], self.free["alu"])

@@ -1,4 +1,4 @@
-"""Why an operator is scheduled as it is."""
+"""Why an operator is scheduled the way it is."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ _ROWS = 12
 
 
 class Candidates(Sequence[tuple[float, Knobs]]):
-    """Knobs with rough estimates of their cycles, the best first; of equal ones, the first first.
+    """Knobs with rough estimates of their cycles, the best first, in a stable order.
 
-    ``fields`` hold an item per knobs, and knobs of the class ``made`` are made as they are asked
-    for: there can be thousands.
+    ``fields`` hold one item per candidate; objects of the class ``made`` are only made when they
+    are asked for, since there can be thousands.
     """
 
     def __init__(

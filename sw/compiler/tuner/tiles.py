@@ -10,7 +10,7 @@ def even_tiles(extent: int) -> list[int]:
 
 def divisors(extent: int) -> list[int]:
     """Tile sizes that leave no remainder, the largest first. An accumulation over a remainder
-    would be loaded by a loop nest of its own, which nothing overlaps."""
+    would be loaded by another loop nest, which does not overlap with this one."""
     return [tile for tile in range(extent, 0, -1) if extent % tile == 0]
 
 

@@ -14,7 +14,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .addition import addition_layer
-from .dense import matrix_product
+from .matrix_product import matrix_product
 from .parts.layer import Layer, NotHere
 from .parts.products import Product
 from .parts.tensors import Tensors

@@ -18,7 +18,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .dense import product_layer
+from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
 from .parts.layer import Layer
 from .parts.products import Product

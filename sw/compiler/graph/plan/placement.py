@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers import contributed
 from amaranth_vta.sw.compiler.graph.layers.addition import addition
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
-from amaranth_vta.sw.compiler.graph.layers.dense import matrix_product
+from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product
 from amaranth_vta.sw.compiler.graph.layers.moving import concatenation, padding, upsampling
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, NotHere
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors

@@ -26,7 +26,7 @@ def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
     All are looked at together, in arrays with an item per schedule.
     """
     tilings = _tilings(c, config)
-    # Narrower tiles load more, but those that leave no rest may take less.
+    # Narrower tiles load more, but those that leave no remainder may take fewer cycles.
     even, exact = (
         _widest(tilings, widths, c, config)
         for widths in (even_tiles(c.output_width), divisors(c.output_width))
@@ -40,7 +40,7 @@ def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
 
 
 def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
-    """All knobs but the columns, as far as weights fit at all."""
+    """All knobs but the columns, where one copy of the weights fits."""
     values = {
         "outputs": even_tiles(c.outputs),
         "rows": even_tiles(c.output_height),
@@ -72,8 +72,8 @@ def _many(fields: Mapping[str, Any]) -> Conv2dKnobs:
 
 
 def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
-    """Estimates without a walk, as if all tiles were alike: the first ones are loaded, each then
-    takes as long as what is slowest of it, and the last one is stored."""
+    """Estimates without a walk, as if all tiles were alike: the first operands are loaded, each
+    tile then takes as long as its slowest part, and the last one is stored."""
     blocks, whole = parts(c.outputs, knobs.outputs), knobs.is_whole(c)
     tiles = knobs.images(c) * blocks
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)

@@ -42,7 +42,7 @@ class _Tile(NamedTuple):
 
     @property
     def nest(self) -> tuple[int, int, int]:
-        """Tiles of different sizes are computed in loop nests of their own."""
+        """Tiles of different sizes are computed by different loop nests."""
         return self[2:]
 
 
@@ -119,8 +119,8 @@ class _Tiles:
         return [_Tile(block, image, outputs, *sizes) for (block, outputs), (image, sizes) in pairs]
 
     def _behind_alu(self) -> set[tuple[int, int, int]]:
-        """The nests whose products wait for the ALU: those that do not always accumulate in the
-        bank that it is not at. Each nest takes the two banks in turn."""
+        """The nests whose products wait for the ALU: those that at some point accumulate in the
+        bank that it reads. Each nest takes the two banks in turn."""
         turns: Counter[tuple[int, int, int]] = Counter()
         found = set()
         before = None
@@ -133,10 +133,10 @@ class _Tiles:
         return found
 
     def _micro_ops(self) -> tuple[int, bool]:
-        """Bytes of all micro-ops, and whether they are too many to stay; then those of one GEMM.
+        """Bytes of all micro-ops and False, or of those of one GEMM and True if not all fit.
 
         Two loops become those of the instruction, the others micro-ops; and each combination of
-        copies of the buffers has micro-ops of its own.
+        copies of the buffers needs its micro-ops.
         """
         c, knobs, config = self.c, self.knobs, self.config
         loops = [knobs.outputs, knobs.rows, knobs.columns, knobs.inputs, knobs.kernel_rows]
@@ -154,7 +154,7 @@ class _Tiles:
         self.pipeline.load_for_compute(elements * self.config.acc.element_bytes)
 
     def _load(self, tile: _Tile, before: _Tile | None, inputs: int, kernel_rows: int) -> None:
-        """What a step needs and the one before it, of the tile ``before``, did not."""
+        """The operands of a step that the one before it, of the tile ``before``, has not loaded."""
         stays, outside = self.whole, self.knobs.weights_outside
         same_block = before is not None and before.block == tile.block
         same_image = before is not None and before.image == tile.image

@@ -34,7 +34,7 @@ class Conv2dSizes(SlidingWindow):
 
     @property
     def row_step(self) -> int:
-        """Of how many rows of the input one is loaded: those that no output reads are not."""
+        """Every so many-th row of the input is loaded: no output reads the others."""
         return self.strides[0] if self.kernel[0] == 1 and not any(self.pads) else 1
 
     def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
@@ -49,9 +49,9 @@ class Conv2dKnobs:
     ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
     ``weights_outside`` each tile of weights stays while it passes over the image, else each tile
     of the image stays while all weights pass. With ``ahead`` the next tiles are loaded while the
-    machine computes, beside those that it computes with. With ``in_turn`` the next tile of the
-    output accumulates while one is requantized and stored; bias or parameters are then all loaded
-    at the beginning. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
+    machine computes, into copies of the buffers. With ``in_turn`` the next tile of the output
+    accumulates while one is requantized and stored; bias or parameters are then all loaded at the
+    beginning. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
     than two, loading weights holds up fewer tiles.
 
     The methods use operators that work on arrays as well: a field may hold an array of NumPy, one
@@ -82,7 +82,7 @@ class Conv2dKnobs:
         return self.is_whole(c) & (self.outputs >= c.outputs) & outside
 
     def image_loaded_once(self, c: Conv2dSizes) -> bool:
-        """Whether the first tile of the image is the only one, and loaded but once."""
+        """Whether the first tile of the image is the only one, and is loaded only once."""
         inside = (self.outputs >= c.outputs) | (self.weights_outside ^ True)
         return self.is_whole(c) & (self.images(c) == 1) & inside
 

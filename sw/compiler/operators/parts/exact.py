@@ -1,8 +1,8 @@
 """Constants by which the machine gives, bit for bit, what ONNX Runtime computes in float32.
 
-Each function lists what ONNX Runtime makes of all values that the operands can have, or searches
-the `FixedPoint` that gives every one of them. Searches are remembered: networks repeat their
-scales.
+Some functions list what ONNX Runtime computes for all values that the operands can have; the others
+search the `FixedPoint` that gives every one of them. Searches are remembered, since networks repeat
+their scales.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 
 # All values of an operand.
 BYTE = np.arange(-128, 128)
-# Sums that constants are checked on at the most.
+# At most so many sums are checked.
 _MOST_SUMS = 1 << 24
 _SEARCHES = 1024
 

@@ -1,9 +1,9 @@
 """Scaling and rounding by multiplication, addition and shift, with constants found by search.
 
-What ONNX computes in float32 of a few small integers (the sum of two activations, of a window) is
-a step function of a linear form. The constants here give every step of it, or there are none: they
-are checked on all values that the operands can have, against what the caller wants of them. Where
-the machine has REQUANTIZE, that takes part by `te.requantized`, and is not defined again here.
+What ONNX computes in float32 from a few small integers (the sum of two activations, or of a
+window) is a step function of a linear form. Constants are only accepted if they give every step of
+it: they are checked on all values that the operands can have, against the results that the caller
+wants. Where REQUANTIZE takes part, `te.requantized` defines what it gives.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Array = npt.NDArray[Any]
-# How far from its rounded value a factor is looked for at the most.
+# How far from its rounded value a factor is searched at most.
 _REACH = 24
-# How far above a half a sum may be to count as one.
+# How far above a half a sum still counts as a half.
 _ABOUT_HALF = 1 << 14
-# How many results are looked at first, and how many factors then with all results.
+# How many results are checked first, and how many factors are then checked on all results.
 _TIGHTEST = 256
 _CHOICES = 8
 
@@ -50,9 +50,9 @@ class Quantized:
 class FixedPoint:
     """clip((Σ factor · operand + addend) / 2^shift + zero_point, low, high).
 
-    The quotient is rounded down. What is just above an odd one, by less than ``to_even``, is
-    rounded to the even one below: halves are, where the addend holds half a step. With a
-    ``scale`` the machine's REQUANTIZE, by it, takes the place of all from the addend on.
+    The quotient is rounded down; if it is odd and the remainder less than ``to_even``, to the even
+    one below, which rounds halves to even where the addend holds half a step. With a ``scale``,
+    REQUANTIZE by it does everything from the addend on.
     """
 
     factors: tuple[int, ...]
@@ -105,14 +105,14 @@ class FixedPoint:
 
     @property
     def parameter_count(self) -> int:
-        """Tiles that the operator has in accumulators; none if immediates can hold them all."""
+        """Tiles of constants in accumulators; none if immediates can hold all constants."""
         if self.scale is not None:
             return len(self.factors) + REQUANTIZE_PARAMETERS
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
 
     def parameters(self, env: Environment) -> Array:
-        """(parameters, BATCH, BLOCK_OUT) acc_dtype, what is to be in these tiles."""
+        """(parameters, BATCH, BLOCK_OUT) acc_dtype, the contents of these tiles."""
         values = [*self.factors, self.addend]
         if self.scale is not None:
             values[-1:] = self._requantization()[0].tolist()
@@ -160,7 +160,7 @@ class FixedPoint:
             before = total
             total = stage("moved", lambda *i: before(*i) + constant(first, self.addend, i))
         if self.to_even:
-            # As in `requantized`: something is taken off where the quotient, rounded up, is odd.
+            # As in `RoundingShift.stages`: subtract where the quotient, rounded up, is odd.
             sign = env.ACC_WIDTH - 1
             odd = stage("odd", lambda *i, t=total: t(*i) << sign - self.shift >> sign)
             if self.to_even > 1:
@@ -214,7 +214,7 @@ def fixed_point(
 def _attempts(
     ratios: Sequence[float], most: int, bounds: tuple[int, int, int], config: Config
 ) -> Iterator[FixedPoint]:
-    """Ways to round, the cheapest first, whose factors and addend are to be found."""
+    """Ways to round, the cheapest first; factors and addend are still to be searched."""
     zero_point, low, high = bounds
     if config.requantize:
         yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most)
@@ -222,9 +222,9 @@ def _attempts(
     exact = [n for n in range(most) if all((ratio * 2**n).is_integer() for ratio in ratios)]
     for shift in (*exact[:1], most):
         yield FixedPoint((), 0, shift, 0, low, high)
-        # The addend has an even zero point in it, which leaves even what is even.
+        # An even zero point goes into the addend: even quotients stay even.
         after = zero_point if zero_point % 2 else 0
-        # Factors are not what they stand for, by a part in 2^shift: nor are halves.
+        # Rounded factors move halves: what is a little above one has to count as one.
         for to_even in (1, _ABOUT_HALF) if shift > _ABOUT_HALF.bit_length() + 4 else (1,):
             yield FixedPoint((), 0, shift, after, low, high, to_even)
 
@@ -238,14 +238,14 @@ def _search(
 ) -> FixedPoint | None:
     """``attempt`` with factors and addend that give ``wanted``, or None.
 
-    Each result allows its sum an interval, so that given the factors the addend has to be within
-    all of them. The tightest ones tell which factors are worth to be looked at with all.
+    Each result allows its sum an interval, so that given the factors the addend has to lie in all
+    of them. The tightest intervals tell which factors are worth checking against all.
     """
     centre = [round(ratio * 2**attempt.shift) for ratio in ratios]
     first = attempt.first_sums(config.acc_width)
     total = _products(centre, values)
     least, most = first[wanted - attempt.low] - total, first[wanted - attempt.low + 1] - 1 - total
-    # Farther away they would be too far from the ratios, or are exact as they are.
+    # Factors farther away miss the ratios; with small shifts the rounded ones are exact.
     reach = min(_REACH, 1 << attempt.shift >> 16)
     moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
     low, high = np.argsort(-least)[:_TIGHTEST], np.argsort(most)[:_TIGHTEST]

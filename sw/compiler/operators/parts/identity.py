@@ -1,7 +1,7 @@
-"""Inputs of GEMM become accumulators by a product with one.
+"""Accumulators by way of GEMM: a product with the identity matrix.
 
-Loads of accumulators are what compute waits for; those of inputs run ahead. Where the tiles that
-GEMM reads are those that are stored, activations can come either way.
+Compute waits for loads of accumulators, while loads of inputs run ahead. Where the tiles that GEMM
+reads have the layout of those that are stored, activations can be loaded either way.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def reads_what_it_stores(env: Environment) -> bool:
 
 
 def identity_weights(env: Environment) -> Array:
-    """int8 (1, BLOCK_OUT, BLOCK_IN): the weights for it, an argument of the operators."""
+    """int8 (1, BLOCK_OUT, BLOCK_IN): the identity matrix, an argument of these operators."""
     return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
 
 
 def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
-    """The argument, and its buffer."""
+    """The argument for `identity_weights`, and its buffer."""
     w = te.placeholder((1, env.BLOCK_OUT, env.BLOCK_IN), "identity", env.wgt_dtype)
     return w, te.compute(w.shape, lambda *i: w(*i), "identity_buf")
 
@@ -39,7 +39,7 @@ def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
 def multiplied(
     shape: Sequence[int], source: Callable[..., Expr], w_buf: Tensor, name: str, env: Environment
 ) -> Tensor:
-    """Accumulators of ``shape`` with what ``source`` has, inputs, at each index."""
+    """Accumulators of ``shape`` with the inputs that ``source`` gives at each index."""
     k = te.reduce_axis((0, env.BLOCK_IN), "k")
     return te.compute(
         shape,

@@ -1,4 +1,4 @@
-"""The schedule of operators that make each vector of results of vectors at the same place."""
+"""Operators that make each vector of results from the vectors at the same index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .identity import identity_operand, multiplied
 
 @dataclass(frozen=True)
 class PointwiseKnobs:
-    """``vectors`` are worked on at a time; with ``in_turn`` the next ones while some are stored."""
+    """``vectors`` are computed at a time; with ``in_turn`` the next ones while some are stored."""
 
     vectors: int
     in_turn: bool = False
@@ -38,16 +38,16 @@ class Pointwise(ABC):
 
     @property
     def parameter_count(self) -> int:
-        """Tiles of acc_dtype that all vectors need."""
+        """Tiles of acc_dtype that all vectors share."""
         return 0
 
     @abstractmethod
     def operations(self, config: Config) -> int:
-        """ALU micro-ops that a vector takes."""
+        """ALU micro-ops per vector."""
 
     @abstractmethod
     def buffers(self, config: Config) -> int:
-        """Accumulators that a vector takes, the operands' included."""
+        """Accumulators per vector, those of the operands included."""
 
     @abstractmethod
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
@@ -61,9 +61,9 @@ class Pointwise(ABC):
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
-        """From accumulators to results, all for the ALU; the last has the results.
+        """From accumulators to results, all for the ALU; the last one holds the results.
 
-        ``parameters`` are not to be read if there are none."""
+        ``parameters`` must not be read if there are none."""
 
     def scheduled(self, env: Environment, knobs: PointwiseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)

@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.operators.concatenate import (
     concatenation_weights,
 )
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
-from amaranth_vta.sw.compiler.operators.parts.moves import MoveKnobs
+from amaranth_vta.sw.compiler.operators.parts.tile_moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits

@@ -1,4 +1,4 @@
-"""The schedule of operators that move tiles: loaded into accumulators, and stored elsewhere."""
+"""Operators that move tiles: loaded into accumulators, and stored elsewhere."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 @dataclass(frozen=True)
 class MoveKnobs:
     """The part of the output that is moved at a time: an extent for each axis outside of tiles,
-    in steps of the operator, which are of one element if it does not say otherwise. With
-    ``in_turn`` the next part is loaded while one is stored."""
+    in `Move.steps`. With ``in_turn`` the next part is loaded while one is stored."""
 
     extents: tuple[int, ...]
     in_turn: bool = False
@@ -30,8 +29,9 @@ class MoveKnobs:
 @dataclass(frozen=True)
 class Move:
     """What an operator is made of: ``inputs`` of the function, ``loaded`` tensors in accumulators,
-    ``copied`` ones made of them by the ALU, and the output ``y``, out_dtype. All end in (BATCH,
-    BLOCK_OUT). ``steps`` are the elements that belong together on each axis of the output."""
+    ``copied`` ones that the ALU makes of them, and the output ``y``, out_dtype. All end in (BATCH,
+    BLOCK_OUT). ``steps`` are how many elements of each axis of the output belong together, by
+    default one."""
 
     inputs: Sequence[Tensor]
     loaded: Sequence[Tensor]
@@ -90,8 +90,8 @@ def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> Scheduled:
 def candidates(
     shape: Sequence[int], taken: Callable[[Sequence[int]], int], config: Config
 ) -> Iterator[tuple[float, MoveKnobs]]:
-    """Knobs whose parts fit the accumulators, with an estimate of their cycles: whole inner axes,
-    a part of one axis, and one of what is outside."""
+    """Knobs whose parts fit the accumulators, with an estimate of their cycles: a part of one axis,
+    all of the axes inside it, and one step of those outside."""
     for axis in range(len(shape)):
         for part in even_tiles(shape[axis]):
             extents = (*[1] * axis, part, *shape[axis + 1 :])
