@@ -162,9 +162,14 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     pipeline = Pipeline(config)
     x, w = TakingTurns(pipeline, knobs.copies), TakingTurns(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)
+    resets = len(steps) > 1 or not config.overwrite
+    vectors = d.rows * d.outputs
+    least = vectors * (d.inputs + resets)
+    if not config.overlap:
+        least += vectors * d.requantize.operations
     stored: Task | None = None
     for outputs, rows in product(cut(d.outputs, knobs.outputs), cut(d.rows, knobs.rows)):
-        if len(steps) > 1 or not config.overwrite:
+        if resets:
             pipeline.reset(rows * outputs, [stored])
         gemm: Task | None = None
         for inputs in steps:
@@ -176,4 +181,4 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         pipeline.load_for_compute(outputs * d.requantize.constants * config.acc.element_bytes)
         alu = pipeline.alu(rows * outputs, [gemm], d.requantize.operations)
         stored = pipeline.store(rows, outputs * config.out.element_bytes, [alu])
-    return pipeline.estimate(limit=limit)
+    return pipeline.estimate(limit=limit, least=least)

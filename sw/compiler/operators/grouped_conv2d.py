@@ -79,8 +79,8 @@ class GroupedConv2dKnobs:
 
 @dataclass(frozen=True)
 class Grouping:
-    """``merged`` groups of channels share tiles, which leaves ``groups`` of them, each of ``inputs``
-    and ``outputs`` tiles."""
+    """``merged`` groups of channels share tiles, which leaves ``groups`` of them, of ``inputs`` and
+    ``outputs`` tiles each."""
 
     merged: int
     groups: int

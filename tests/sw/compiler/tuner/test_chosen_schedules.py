@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
-from amaranth_vta.sw.compiler.operators.conv2d.cost import estimated
+from amaranth_vta.sw.compiler.operators import dense
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, cost
 from amaranth_vta.sw.compiler.operators.dense import Dense
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import Workload, choose
 from tests.support.golden import Golden
@@ -122,20 +123,30 @@ def test_layers_are_scheduled_as_they_were(
 
 def test_a_walk_that_ends_early_is_of_what_cannot_take_less() -> None:
     """Knobs that were passed over do take as many cycles as the best, or more."""
-    config = PRESETS["tiny-extended"]
+    shift, scale = RoundingShift(5, -128, 127), PerChannelScale()
     passed = 0
-    for workload in (
-        Conv2d(1, 4, 4, 14, 14, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)),
-        Conv2d(1, 4, 8, 14, 14, (1, 1), PerChannelScale(), strides=(2, 2)),
-        Conv2d(1, 6, 4, 12, 12, (1, 1), RoundingShift(5, -128, 127)),
+    for name, workload in (
+        ("tiny-extended", Conv2d(1, 4, 4, 14, 14, (3, 3), scale, pads=(1, 1, 1, 1))),
+        ("tiny-extended", Conv2d(1, 4, 8, 14, 14, (1, 1), scale, strides=(2, 2))),
+        ("tiny-extended", Conv2d(1, 6, 4, 12, 12, (1, 1), shift)),
+        ("tiny", Conv2d(1, 6, 4, 12, 12, (1, 1), shift)),
+        ("tiny-extended", Dense(1, 32, 12, scale)),
+        ("tiny", Dense(3, 8, 6, shift)),
+        ("pynq", Dense(1, 32, 12, shift)),
     ):
+        config = PRESETS[name]
         choice = choose(workload, config)
         best = choice.estimates[0][0].cycles
         for about, knobs in choice.passed:
-            cycles = estimated(workload, config, knobs).cycles
-            assert cycles >= best
+            assert walked(workload, config, knobs).cycles >= best
             assert about >= best
             passed += 1
         for estimate, knobs in choice.estimates:
-            assert estimate == estimated(workload, config, knobs)
-    assert passed > 12
+            assert estimate == walked(workload, config, knobs)
+    assert passed > 30
+
+
+def walked(workload: Conv2d | Dense, config: Config, knobs: Any) -> Estimate:
+    if isinstance(workload, Conv2d):
+        return cost.estimated(workload, config, knobs)
+    return dense.estimated(workload, config, knobs)
