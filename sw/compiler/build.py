@@ -52,7 +52,7 @@ class Function:
         self.lowered = lowered
         self._open_device = open_device
         self._runtime: Runtime | None = None
-        code = HostCode(lowered.nest, lowered.config)
+        code = HostCode(lowered.nest)
         self.source = code.source
         self._host = code.compile(issued)
         self._load_kernels = KernelLoader(code)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.compiler.nest.ir import (
     Allocate,
@@ -45,9 +44,8 @@ from .uop_kernel import RuntimeCalls, UopKernel
 class HostCode:
     """The code of a loop nest: ``source`` as text, and what the names in it stand for."""
 
-    def __init__(self, nest: LoopNest, config: Config, marks: bool = False) -> None:
+    def __init__(self, nest: LoopNest, marks: bool = False) -> None:
         self.nest = nest
-        self.config = config
         # With marks, a call of `at` with its number precedes each machine statement.
         self.marks = marks
         self.kernels: list[UopKernel] = []

@@ -30,7 +30,7 @@ def listing(nest: LoopNest, config: Config) -> str:
 
     ``nest`` has been through all passes. Its arguments lie in memory in order, from address 0.
     """
-    code = HostCode(nest, config, marks=True)
+    code = HostCode(nest, marks=True)
     recorder = _Marked(config)
     buffers = [recorder.allocate(argument_bytes(a.shape, a.dtype), a.name) for a in nest.args]
     host = code.compile(issued)

@@ -197,17 +197,13 @@ class UopLoop:
 @dataclass(eq=False)
 class Kernel:
     """One GEMM or ALU instruction: its two loops around the micro-ops that ``unrolled`` loops
-    (outermost first) make of ``uop``. ``independent`` claims that it touches no
-    accumulator that instructions of the other unit in flight use."""
+    (outermost first) make of ``uop``. ``independent`` claims that it touches no accumulator that
+    instructions of the other unit in flight use."""
 
     loops: tuple[UopLoop, ...]
     unrolled: tuple[For, ...]
     uop: Uop
     independent: bool = False
-
-    @property
-    def uops(self) -> int:
-        return prod(loop.extent for loop in self.unrolled)
 
 
 @dataclass(eq=False)
@@ -244,10 +240,6 @@ def seq(*parts: Stmt) -> Stmt:
     for part in parts:
         flat += part.body if isinstance(part, Seq) else [part]
     return flat[0] if len(flat) == 1 else Seq(flat)
-
-
-def is_empty(stmt: Stmt) -> bool:
-    return isinstance(stmt, Seq) and not stmt.body
 
 
 def children(stmt: Stmt) -> list[Stmt]:

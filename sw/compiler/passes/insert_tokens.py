@@ -50,7 +50,7 @@ def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
                 f"{part.label.stage} reads {part.dram.name}, which the same function stores; no "
                 "token passes from store to load, so these must be two functions"
             )
-    code = HostCode(nest, config, marks=True)
+    code = HostCode(nest, marks=True)
     follower = _Follower(config)
     code.compile(follower.kernel)(follower, *nest.args)
     tokens = _Tokens(follower, code.statements)

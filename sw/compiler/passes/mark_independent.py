@@ -30,7 +30,7 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
     if not config.overlap:
         return nest
     recorder = _Recorder(config)
-    code = HostCode(nest, config)
+    code = HostCode(nest)
     kernels = [stmt for stmt, _ in code.statements if isinstance(stmt, Kernel)]
     numbers = iter(range(len(kernels)))
     code.compile(lambda kernel: recorder.kernel(next(numbers), kernel))(recorder, *nest.args)

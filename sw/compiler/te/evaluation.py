@@ -161,7 +161,7 @@ class _Evaluator:
                 right = self._value(value.right, indices, where)
                 if isinstance(value, Compare):
                     return _COMPARE[value.op](left, right)
-                return wrap_array(_apply(value.op, left, right, value.dtype), value.dtype)
+                return wrap_array(_apply(value.op, left, right), value.dtype)
         raise ExpressionError(f"{value} has no value by itself")
 
     def _access(self, value: Access, indices: Mapping[Var, Array], where: Array | None) -> Array:
@@ -191,7 +191,7 @@ _COMPARE: dict[str, Any] = {
 }
 
 
-def _apply(op: str, left: Array, right: Array, dtype: str) -> Array:
+def _apply(op: str, left: Array, right: Array) -> Array:
     a, b = left.astype(np.int64), right.astype(np.int64)
     match op:
         case "+":
