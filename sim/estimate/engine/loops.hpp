@@ -78,6 +78,13 @@ class Profiles {
         loops.multiplies = !c.is_alu && !c.reset;
         loops.many_uops = count > 1;
         loops.requantizes = c.requantizes;
+        loops.banks = banks(c, uops, loops.items);
+        if (c.is_alu) walk(loops, c, uops);
+    }
+
+    // The halves of the accumulators that an instruction works in. A few micro-ops in the other half
+    // hold nobody up for long: they do not count.
+    std::uint8_t banks(const LoopCommand& c, const std::vector<std::uint32_t>& uops, std::int64_t items) const {
         std::int64_t low = INT64_MAX, high = 0;
         for (std::int64_t i = c.uop_begin; i < c.uop_end; i++) {
             const std::int64_t dst = get(uops[i], fields.uop_dst);
@@ -86,8 +93,15 @@ class Profiles {
         }
         high += (c.iter_out - 1) * c.dst_out + (c.iter_in - 1) * c.dst_in;
         const std::int64_t half = parameters.acc_depth / 2;
-        loops.banks = std::uint8_t((low < half ? 1 : 0) | (high >= half ? 2 : 0));
-        if (c.is_alu) walk(loops, c, uops);
+        if (high < half) return 1;
+        if (low >= half) return 2;
+        std::int64_t in_upper = 0;
+        for (std::int64_t o = 0; o < c.iter_out; o++)
+            for (std::int64_t i = 0; i < c.iter_in; i++)
+                for (std::int64_t u = c.uop_begin; u < c.uop_end; u++)
+                    in_upper += get(uops[u], fields.uop_dst) + o * c.dst_out + i * c.dst_in >= half;
+        const std::int64_t few = items / 16;
+        return std::uint8_t((items - in_upper > few ? 1 : 0) | (in_upper > few ? 2 : 0));
     }
 
     // The items of an ALU instruction, one after the other, as if nothing were before it.
