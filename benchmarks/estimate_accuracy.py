@@ -1,0 +1,170 @@
+"""How far the estimate of cycles is from the RTL, and how much faster it is.
+
+    python benchmarks/estimate_accuracy.py [--networks resnet18 ...] [--dram ddr] [--layers]
+                                           [--record tests/golden/streams]
+
+Runs whole networks with random weights on the RTL, replays the same instruction streams by the
+device `estimate`, and prints the cycles of both, the worst layer of at least 10,000 cycles, and the
+ratio of the processor time that both took for them, in this one run. ``--layers`` prints every layer;
+``--record`` writes the streams and the RTL's cycles for `tests/sim/estimate`. ResNet-50 takes about
+a minute, the others less. Ends with 1 if an estimate is further off than the README says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amaranth_vta.bench.whole_networks import NETWORKS
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.session import Session
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.estimate.library import Engine
+from amaranth_vta.sim.estimate.recorded_stream import RecordedRun, save_streams
+from amaranth_vta.sim.machine.dram import memory_timing
+from amaranth_vta.sw.runtime.device import Device, RunResult
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+MEMORY_BYTES = 96 << 20
+REPEATS = 10
+# Of a whole network, of one of its layers of so many cycles, and of digits.
+TOLERANCE, LAYER_TOLERANCE, DIGITS_TOLERANCE = 0.005, 0.02, 0.05
+LONG_LAYER = 10_000
+
+
+class Recorder:
+    """``device``, whose runs are kept, and the processor time that they took."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.runs: list[tuple[int, int, RunResult]] = []
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.device, name)
+
+    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+        started = time.process_time()
+        result = self.device.run(insn_addr, insn_count, time_limit)
+        self.seconds += time.process_time() - started
+        self.runs.append((insn_addr, insn_count, result))
+        return result
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A network on both: cycles of each layer, and seconds for all of them."""
+
+    name: str
+    runs: list[RecordedRun]
+    estimated: list[int]
+    rtl_seconds: float
+    estimate_seconds: float
+
+    @property
+    def cycles(self) -> int:
+        return sum(run.cycles for run in self.runs)
+
+    @property
+    def error(self) -> float:
+        return sum(self.estimated) / self.cycles - 1
+
+    @property
+    def worst(self) -> float:
+        """Of the layers that are long."""
+        errors = [
+            estimate / run.cycles - 1
+            for run, estimate in zip(self.runs, self.estimated, strict=True)
+            if run.cycles >= LONG_LAYER
+        ]
+        return max(errors, key=abs, default=0.0)
+
+    @property
+    def is_good(self) -> bool:
+        if self.name == "digits":
+            return abs(self.error) <= DIGITS_TOLERANCE
+        return abs(self.error) <= TOLERANCE and abs(self.worst) <= LAYER_TOLERANCE
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    names = (*NETWORKS, "digits")
+    parser.add_argument("--networks", nargs="+", choices=names, default=names)
+    parser.add_argument("--dram", choices=("ideal", "ddr"), default="ddr")
+    parser.add_argument("--layers", action="store_true")
+    parser.add_argument("--record", type=Path, metavar="DIR")
+    arguments = parser.parse_args()
+    config = Config.load(DEFAULT)
+    print(_line("", "RTL", "estimate", "error", "worst layer", "RTL s", "estimate s", "ratio"))
+    good = True
+    for name in arguments.networks:
+        compared, memory = compare(name, config, arguments.dram)
+        good &= compared.is_good
+        if arguments.layers:
+            for run, estimate in zip(compared.runs, compared.estimated, strict=True):
+                error = f"{estimate / run.cycles - 1:+.3%}"
+                print(_line(f"  {run.layer}", f"{run.cycles:,}", f"{estimate:,}", error))
+        print(
+            _line(
+                name,
+                f"{compared.cycles:,}",
+                f"{sum(compared.estimated):,}",
+                f"{compared.error:+.4%}",
+                f"{compared.worst:+.3%}",
+                f"{compared.rtl_seconds:.2f}",
+                f"{compared.estimate_seconds:.4f}",
+                f"{compared.rtl_seconds / compared.estimate_seconds:,.0f}",
+            ),
+            flush=True,
+        )
+        if arguments.record:
+            path = arguments.record / f"{name}-{arguments.dram}.npz"
+            save_streams(path, config, arguments.dram, memory, compared.runs)
+    return 0 if good else 1
+
+
+def compare(name: str, config: Config, dram: str) -> tuple[Compared, np.ndarray]:
+    """Both, and the memory with the streams."""
+    recorder = Recorder(open_device("rtl", config, MEMORY_BYTES, dram=dram))
+    with Session(*_model(name), config, recorder) as session:
+        session.run(_inputs(session))
+        layers = [layer for layer in session.layers if layer.cycles is not None]
+        memory = recorder.device.read(0, MEMORY_BYTES)
+    runs = [
+        RecordedRun(layer.name, address, count, result.cycles or 0)
+        for layer, (address, count, result) in zip(layers, recorder.runs, strict=True)
+    ]
+    engine = Engine(config, memory_timing(dram))
+    seconds, estimated = [], []
+    for _ in range(REPEATS):
+        started = time.process_time()
+        estimated = [engine.replay(memory, run.address, run.count).cycles or 0 for run in runs]
+        seconds.append(time.process_time() - started)
+    return Compared(name, runs, estimated, recorder.seconds, min(seconds)), memory
+
+
+def _model(name: str) -> Sequence[Any]:
+    return (str(DIGITS),) if name == "digits" else (NETWORKS[name]().model(),)
+
+
+def _inputs(session: Session) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        name: random.random([size or 1 for size in info.shape]).astype(info.dtype)
+        for name, info in session.inputs.items()
+    }
+
+
+def _line(name: str, *columns: str) -> str:
+    return f"{name:24}" + "".join(f"{column:>13}" for column in columns)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
