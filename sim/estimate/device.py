@@ -45,7 +45,8 @@ class EstimateDevice:
     ) -> None:
         self.config = config
         self._engine = Engine(config, memory_timing(dram), progress)
-        self._model = FunctionalDevice(config, memory_bytes)
+        # What runs nothing need not be fast.
+        self._model = FunctionalDevice(config, memory_bytes, clear=timing_only, progress=progress)
         self.memory_bytes = self._model.memory_bytes
         self._timing_only = timing_only
         self._timeline = timeline

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.machine.dram import MemoryTiming
@@ -74,8 +75,10 @@ class Engine:
 
     def replay(self, memory: npt.NDArray[np.uint8], insn_addr: int, insn_count: int) -> Replay:
         """Replays the ``insn_count`` instructions from byte ``insn_addr`` of ``memory``."""
-        records = np.full((insn_count, len(RECORD.names or ())), NEVER, np.int64)
-        counted = np.zeros(len(_COUNTED), np.int64)
+        if insn_addr + insn_count * isa.INSTRUCTION_BYTES > memory.nbytes:
+            return Replay(None, np.empty(0, RECORD), {})
+        records = np.empty(insn_count, RECORD)
+        counted = np.empty(len(_COUNTED), np.int64)
         cycles = self._replay(
             self._parameters,
             self._fields,
@@ -89,7 +92,7 @@ class Engine:
         )
         return Replay(
             cycles if cycles >= 0 else None,
-            records.view(RECORD).reshape(-1),
+            records,
             dict(zip(_COUNTED, counted.tolist(), strict=True)),
         )
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -44,7 +45,7 @@ class Profiles {
     // Micro-ops have changed.
     void forget() { known.clear(); }
 
-    const Loops* of(const LoopCommand& command, const std::vector<std::uint32_t>& uops) {
+    const Loops* of(const LoopCommand& command, std::span<const std::uint32_t> uops) {
         const auto [place, is_new] = known.try_emplace(command);
         if (is_new) {
             place->second = &all.emplace_back();
@@ -70,7 +71,7 @@ class Profiles {
         return uop >> field.offset & ((std::uint32_t(1) << field.width) - 1);
     }
 
-    void fill(Loops& loops, const LoopCommand& c, const std::vector<std::uint32_t>& uops) {
+    void fill(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) {
         const std::int64_t count = c.uop_end - c.uop_begin;
         if (count <= 0 || !c.iter_out || !c.iter_in || c.uop_end > std::int64_t(uops.size())) return;
         loops.items = count * c.iter_out * c.iter_in;
@@ -84,7 +85,7 @@ class Profiles {
 
     // The halves of the accumulators that an instruction works in. A few micro-ops in the other half
     // hold nobody up for long: they do not count.
-    std::uint8_t banks(const LoopCommand& c, const std::vector<std::uint32_t>& uops, std::int64_t items) const {
+    std::uint8_t banks(const LoopCommand& c, std::span<const std::uint32_t> uops, std::int64_t items) const {
         std::int64_t low = INT64_MAX, high = 0;
         for (std::int64_t i = c.uop_begin; i < c.uop_end; i++) {
             const std::int64_t dst = get(uops[i], fields.uop_dst);
@@ -104,11 +105,31 @@ class Profiles {
         return std::uint8_t((items - in_upper > few ? 1 : 0) | (in_upper > few ? 2 : 0));
     }
 
+    // The latest items of the ALU, as many as it can have under way and more.
+    struct Recent {
+        static constexpr std::size_t SIZE = 8;
+        std::int64_t dst[SIZE], src[SIZE];
+        Time taken[SIZE];
+        std::size_t count = 0;
+
+        bool names(std::int64_t a, std::int64_t b) const {
+            bool found = false;
+            for (std::size_t i = 0; i < SIZE; i++) found |= (dst[i] == a) | (dst[i] == b);
+            return found;
+        }
+        void add(std::int64_t of_dst, std::int64_t of_src, Time at) {
+            const std::size_t place = count++ % SIZE;
+            dst[place] = of_dst;
+            src[place] = of_src;
+            taken[place] = at;
+        }
+    };
+
     // The items of an ALU instruction, one after the other, as if nothing were before it.
-    void walk(Loops& loops, const LoopCommand& c, const std::vector<std::uint32_t>& uops) const {
-        const Time window = parameters.alu_latency;
-        std::vector<Edge> recent;  // that have not been written, by when they were taken
-        Time at = -1, stalls = 0;
+    void walk(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) const {
+        Recent recent;
+        std::fill(recent.dst, recent.dst + Recent::SIZE, -2);
+        Time at = -1;
         std::int64_t parameters_of = -1;
         for (std::int64_t o = 0; o < c.iter_out; o++)
             for (std::int64_t i = 0; i < c.iter_in; i++)
@@ -117,23 +138,31 @@ class Profiles {
                     const std::int64_t src =
                         c.reads_source ? get(uops[u], fields.uop_src) + o * c.src_out + i * c.src_in : -1;
                     Time earliest = at + 1;
-                    for (const Edge& edge : recent)
-                        if (edge.dst == dst || edge.dst == src)
-                            earliest = std::max(earliest, edge.distance + window + 1);
+                    if (recent.names(dst, src)) earliest = std::max(earliest, written(recent, dst, src));
                     if (c.requantizes && src != parameters_of) {
                         // Of the first item this is done when the instruction starts.
                         if (parameters_of >= 0)
-                            earliest = std::max(earliest, at + window + 2) + parameters.requantize_parameters + 1;
+                            earliest = std::max(earliest, at + parameters.alu_latency + 2) +
+                                       parameters.requantize_parameters + 1;
                         parameters_of = src;
                     }
-                    stalls += earliest - at - 1;
                     at = earliest;
-                    while (!recent.empty() && recent.front().distance + window < at) recent.erase(recent.begin());
-                    recent.push_back({dst, src, at});
-                    if (at < window) loops.first.push_back({dst, src, at});
+                    recent.add(dst, src, at);
+                    if (at < parameters.alu_latency) loops.first.push_back({dst, src, at});
                 }
-        loops.stalls = stalls;
-        for (const Edge& edge : recent) loops.last.push_back({edge.dst, edge.src, at - edge.distance});
+        loops.stalls = at + 1 - loops.items;
+        for (std::size_t i = 0; i < std::min(recent.count, Recent::SIZE); i++)
+            if (at - recent.taken[i] < parameters.alu_latency)
+                loops.last.push_back({recent.dst[i], recent.src[i], at - recent.taken[i]});
+    }
+
+    // When a micro-op that reads `dst` and `src` can be taken, for what the recent ones write.
+    Time written(const Recent& recent, std::int64_t dst, std::int64_t src) const {
+        Time from = 0;
+        for (std::size_t i = 0; i < std::min(recent.count, Recent::SIZE); i++)
+            if (recent.dst[i] == dst || recent.dst[i] == src)
+                from = std::max(from, recent.taken[i] + parameters.alu_latency + 1);
+        return from;
     }
 
     const Parameters& parameters;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "loops.hpp"
@@ -41,7 +42,7 @@ class Stream {
   public:
     // Decodes `count` instructions from `address`; UOP loads are followed in `uops`.
     Stream(const Parameters& parameters, const Fields& fields, const std::uint8_t* memory,
-           std::uint64_t memory_bytes, std::vector<std::uint32_t>& uops)
+           std::uint64_t memory_bytes, std::span<std::uint32_t> uops)
         : parameters(parameters), fields(fields), memory(memory), bytes(memory_bytes), uops(uops),
           profiles(parameters, fields) {}
 
@@ -190,7 +191,7 @@ class Stream {
     const Fields& fields;
     const std::uint8_t* const memory;
     const std::uint64_t bytes;
-    std::vector<std::uint32_t>& uops;
+    const std::span<std::uint32_t> uops;
     Profiles profiles;
     std::uint64_t words[2] = {};
 };
