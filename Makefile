@@ -41,9 +41,10 @@ format: setup  ## Put sources into the format that lint asks for
 tutorials: setup  ## Run the tutorials and write their outputs anew
 	$(BIN)/pytest -n $(JOBS) --rewrite-golden tests/docs
 
-bench: setup  ## Measure how fast the compiled machine and the functional model run
+bench: setup  ## Measure how fast the compiled machine, the functional model and the compiler run
 	$(BIN)/python benchmarks/simulation_speed.py
 	$(BIN)/python benchmarks/functional_speed.py
+	$(BIN)/python benchmarks/compile_speed.py
 
 performance: setup  ## Measure rates, convolutions and simulation, and write them into the README
 	$(BIN)/python benchmarks/performance.py

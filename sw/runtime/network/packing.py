@@ -1,8 +1,9 @@
-"""Pixels that the host writes as channels of one, for layers with few channels."""
+"""Pixels that the host packs into channels, for layers with few channels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -23,26 +24,22 @@ class Window:
     def taps(self) -> int:
         return self.kernel[0] * self.kernel[1]
 
-    @property
+    @cached_property
     def reach(self) -> tuple[int, int]:
         """Rows and columns that it spans."""
-        down, right = (
-            (extent - 1) * gap + 1 for extent, gap in zip(self.kernel, self.dilations, strict=True)
-        )
-        return down, right
+        (height, width), (down, right) = self.kernel, self.dilations
+        return (height - 1) * down + 1, (width - 1) * right + 1
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of results, of an image of so many."""
-        height, width = (
-            (extent + self.pads[axis] + self.pads[2 + axis] - self.reach[axis])
-            // self.strides[axis]
-            + 1
-            for axis, extent in enumerate(image)
-        )
-        return height, width
+        """Rows and columns of results for an image of so many rows and columns."""
+        # Searches of schedules ask this often: it is written out for both axes.
+        top, left, bottom, right = self.pads
+        rows = (image[0] + top + bottom - self.reach[0]) // self.strides[0] + 1
+        columns = (image[1] + left + right - self.reach[1]) // self.strides[1] + 1
+        return rows, columns
 
     def only(self, rows: bool, columns: bool) -> Window:
-        """The part that moves down, the part that moves right, both, or nothing: one pixel."""
+        """The part that moves along rows, along columns, both, or a window of one pixel."""
 
         def part(values: tuple[int, int], otherwise: int) -> tuple[int, int]:
             return (values[0] if rows else otherwise, values[1] if columns else otherwise)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.network.packing import Window
@@ -28,7 +30,7 @@ class SlidingWindow:
     def output_width(self) -> int:
         return self._output[1]
 
-    @property
+    @cached_property
     def _output(self) -> tuple[int, int]:
         window = Window(self.kernel, self.strides, self.dilations, self.pads)
         return window.size((self.height, self.width))
