@@ -60,7 +60,7 @@ def save_archive(path: str | Path, kind: str, header: Mapping[str, Any], arrays:
 
 
 def save_arrays(path: str | Path, arrays: Arrays) -> None:
-    """Arrays alone as a file, likewise."""
+    """Writes arrays alone, whole or not at all; raises `ProgramError`."""
     # Into an open file, since savez would append .npz to a path without it.
     _save(Path(path), lambda file: np.savez(file, allow_pickle=False, **arrays))
 
@@ -79,7 +79,7 @@ def load_archive(
 ) -> Made:
     """What ``make`` makes of the header and the arrays that `save_archive` was given.
 
-    Raises `ProgramError` if the file cannot be read, is none of that ``kind``, damaged or of
+    Raises `ProgramError` if the file cannot be read, is not of that ``kind``, is damaged or of
     another version, or if ``make`` fails over what is in it.
     """
     arrays = _read(Path(path), kind)

@@ -1,4 +1,4 @@
-"""What follows from what the machine counts in a run: work done, and where the cycles went."""
+"""Numbers derived from the counters of a run: work done, and where the cycles went."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from amaranth_vta.hw.config import Config
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run stopped early: `amaranth_vta.hw.isa.Module` and `Cause` by lower-case name."""
+    """Why a run stopped early: `amaranth_vta.hw.isa.Module` and `Cause` as lower-case names."""
 
     module: str
     instruction: int

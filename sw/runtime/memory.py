@@ -1,4 +1,4 @@
-"""Who has which part of a device's memory."""
+"""Allocation of a device's memory: buffers and free space."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def buffer_alignment(config: Config) -> int:
 
 
 class DeviceMemory:
-    """Allocator over the whole memory of ``device``: first fit, freed neighbours join again."""
+    """Allocator over the whole memory of ``device``: first fit; adjacent free pieces are merged."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

@@ -1,4 +1,4 @@
-"""Compiled programs: recorded runs of the runtime that can be kept in a file and run elsewhere.
+"""Compiled programs: recorded runs of the runtime, which a file can keep for other machines.
 
 A program holds its instruction streams with addresses relative to buffers, the buffers with the
 contents of those that are constant (micro-ops among them), and the configuration of the machine
@@ -80,8 +80,8 @@ class Program:
     def load(cls, path: str | Path, config: Config | None = None) -> Program:
         """The program in a file.
 
-        Raises `ProgramError` if it is none, damaged, of another format version, or made for
-        another machine than ``config``.
+        Raises `ProgramError` if the file is no program, is damaged, has another format version,
+        or was made for another machine than ``config``.
         """
         program = load_archive(path, _KIND, cls.from_parts)
         if config is not None:
@@ -149,7 +149,7 @@ class Program:
 
     @property
     def placed_bytes(self) -> int:
-        """What it takes of memory when it is placed."""
+        """Bytes of device memory that it takes when it is placed."""
         alignment = buffer_alignment(self.config)
         sizes = [item.size for item in self.buffers] + [item.words.nbytes for item in self.streams]
         return sum(-(-size // alignment) * alignment for size in sizes)

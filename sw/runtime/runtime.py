@@ -290,7 +290,7 @@ class Runtime:
     def barrier(self) -> None:
         """What comes later sees everything that comes earlier, through device memory too."""
         if not self._stream.balanced():
-            # Tokens carry no names: those of a barrier could be taken for those on their way.
+            # Tokens carry no names: those of a barrier could be taken for others in flight.
             if not self._stream.divisible():
                 raise CommandError("a barrier between a dep_pop and the dep_push that it waits for")
             self._run_and_continue()

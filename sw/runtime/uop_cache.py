@@ -1,4 +1,4 @@
-"""Where micro-ops are: all of them in device memory, those in use in the micro-op buffer too."""
+"""Micro-op kernels in device memory, and which of them the micro-op buffer holds."""
 
 from __future__ import annotations
 

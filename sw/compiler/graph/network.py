@@ -1,4 +1,4 @@
-"""A network as a list of operators on named tensors, and its way to ONNX and back."""
+"""A network: operators on named tensors, from ONNX and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .nodes import Node, Nodes, renamed
 
 Array = npt.NDArray[Any]
 
-# Of a tensor that an operator makes which neither ONNX nor ONNX Runtime defines.
+# Of the result of an operator that neither ONNX nor ONNX Runtime defines.
 _UNKNOWN = TensorType(np.dtype(np.void), None)
 
 
@@ -110,14 +110,14 @@ class Network:
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
     def add_constant(self, name: str, value: Array) -> str:
-        """Adds a constant under a name like ``name``, and says which."""
+        """Adds a constant, named ``name`` if that is unused, and returns its name."""
         unused = self.unused_name(name)
         self.constants[unused] = value
         self.types[unused] = _type_of(value)
         return unused
 
     def unused_name(self, name: str) -> str:
-        """``name``, or that with a number behind it, such that no tensor has it."""
+        """``name`` if no tensor has it, else that name with a number appended."""
         candidate, number = name, 2
         while candidate in self.types or self.maker(candidate) is not None:
             candidate, number = f"{name}_{number}", number + 1

@@ -21,7 +21,7 @@ from .tile_layout import Array, TileLayout
 from .tiled_tensor import TiledTensor
 
 KIND = "network"
-# Behind the names of the arrays of the program, so that no two names are one.
+# Names that no array of the program has.
 _MODEL, _CONSTANT = "model_{}", "constant_{}"
 
 
@@ -38,8 +38,8 @@ def write_network(network: NetworkProgram, file: IO[bytes]) -> None:
 def load_network(path: str | Path, config: Config | None = None) -> NetworkProgram:
     """The network in a file.
 
-    Raises `ProgramError` if it is none, damaged, of another format version, or made for another
-    machine than ``config``.
+    Raises `ProgramError` if the file is no network, is damaged, has another format version,
+    or was made for another machine than ``config``.
     """
     network = load_archive(path, KIND, _from_parts)
     if config is not None:

@@ -18,7 +18,7 @@ from .tile_layout import Array
 
 @dataclass
 class Measured:
-    """What a step has taken so far; ``result`` is that of the machine, None for the host."""
+    """Time and counters of a step so far; ``result`` is None for a step of the host."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -28,8 +28,8 @@ class Measured:
 class Runner:
     """A compiled network in the memory of a device.
 
-    ``measured`` has an item a step of the network, in order. ``begins`` is told the name of each
-    layer before the machine runs it.
+    ``measured`` has one item per step of the network, in order. ``begins`` is called with the name
+    of each layer before the machine runs it.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 Scalars are signed: where the graph has uint8, the machine holds int8 that are less by 128.
 
-Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). What GEMM reads has K = BLOCK_IN inputs to
-a tile, what store writes K = BLOCK_OUT outputs. Where the two are equal, in size and in type, so
+Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). Tiles that GEMM reads have K = BLOCK_IN
+channels, those that store writes K = BLOCK_OUT. Where the two are equal, in size and in type, so
 are the layouts, and a result is read as it was stored; where they differ, the host converts.
 """
 
@@ -26,7 +26,7 @@ Image = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class TileLayout:
-    """``batch`` images and ``block`` channels of ``dtype`` (as int8 or int4) to a tile."""
+    """``batch`` images and ``block`` channels of ``dtype`` (such as int8 or int4) per tile."""
 
     batch: int
     block: int
@@ -71,12 +71,12 @@ class TileLayout:
 
 
 def offset(dtype: np.dtype[Any]) -> int:
-    """What the integers of a graph are more than those that the machine holds."""
+    """By how much integers of a graph exceed those that the machine holds."""
     return 128 if dtype == np.uint8 else 0
 
 
 def signed(values: Array) -> Array:
-    """What the machine holds of integers of a graph."""
+    """Integers of a graph as the machine holds them."""
     return (values ^ np.uint8(128)).view(np.int8) if values.dtype == np.uint8 else values
 
 

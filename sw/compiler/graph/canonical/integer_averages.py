@@ -1,6 +1,6 @@
 """Averages of the canonical form: convolutions with weights of one.
 
-With S the sum of N integers, their zero point taken off, an average is
+With S the sum of N integers less their zero point, an average is
 
     saturate(rint(float32(S) · float32(s_x / float32(s_y · N))) + z_y),
 
@@ -53,7 +53,7 @@ def fuse_average(network: Network, node: Node) -> bool:
 
 
 def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, list[int]] | None:
-    """Attributes of the convolution; None if not all windows have as many pixels."""
+    """Attributes of the convolution; None if windows differ in their number of pixels."""
     if len(shape) != 4:
         return None
     if node.operator == "GlobalAveragePool":

@@ -1,4 +1,4 @@
-"""Products of the canonical form: QLinearConv and QLinearMatMul of what a file says in floats."""
+"""Products of the canonical form: QLinearConv and QLinearMatMul in place of float operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .quantization import (
 
 @dataclass(frozen=True)
 class _Anchor:
-    """A float Conv, Gemm or MatMul with what is around it, all of which becomes integers."""
+    """A float Conv, Gemm or MatMul with the operators around it that become integer with it."""
 
     node: Node
     data: Node  # DequantizeLinear
@@ -29,7 +29,7 @@ class _Anchor:
     bias: str  # a constant or the output of a DequantizeLinear; empty if there is none
     clamps: list[Node]
     quantize: Node
-    absorbed: list[Node]  # what `quantize` ends and `node` begins
+    absorbed: list[Node]  # from `node` to the last before `quantize`
 
 
 def fuse_product(network: Network, node: Node) -> bool:
@@ -106,7 +106,7 @@ def _convolution(
     node, name = anchor.node, anchor.node.name
     if not _has_form_of_convolution(node, shape):
         return None
-    # Weights (output channels, …), with the axis of their scales moved likewise.
+    # Weights (output channels, …), with the axis of their scales moved along.
     axis = weight.axis % values.ndim
     if node.operator == "MatMul" or (node.operator == "Gemm" and not node.attributes.get("transB")):
         values, axis = values.T, 1 - axis

@@ -1,4 +1,4 @@
-"""What QuantizeLinear, DequantizeLinear and the clamps between them say about integers."""
+"""Parameters of QuantizeLinear and DequantizeLinear, and clamps between them as integers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INT8 = (np.dtype(np.int8), np.dtype(np.uint8))
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a QuantizeLinear or DequantizeLinear does; scale float32 and zero point, of one
-    element or of one a channel along ``axis``."""
+    """Parameters of a QuantizeLinear or DequantizeLinear; scale float32 and zero point, with one
+    element, or one per channel along ``axis``."""
 
     scale: Array
     zero: Array

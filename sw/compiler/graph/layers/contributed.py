@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domain, com.microsoft, which its quantizer writes."""
+"""Operators of the domain com.microsoft, which ONNX Runtime's quantizer writes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _FIRST, _SECOND, _RESULT = "first", "second", "result"
 def quantized_addition(node: Node, tensors: Tensors) -> Layer:
     """A QLinearAdd of two tensors of one shape, with a Clip that follows. Raises `NotHere`.
 
-    ONNX Runtime itself says what all 65,536 results are: its formula is not that of Add between
-    quantizations, and its own.
+    ONNX Runtime computes all 65,536 results that the machine has to give: its formula differs from
+    that of Add between quantizations.
     """
     limits, clips = tensors.clip_after(node.outputs[0])
     names = (node.inputs[0], node.inputs[3])
@@ -82,7 +82,7 @@ def _quantized(node: Node, tensors: Tensors, scale: int) -> Quantized:
 
 
 def _all_sums(node: Node, tensors: Tensors) -> Array:
-    """int64 (256, 256): results for each value of the first operand and, beside it, of the
+    """int64 (256, 256): results by the value of the first operand and that of the
     second, all of them as the machine holds them."""
     network = tensors.network
     types = {

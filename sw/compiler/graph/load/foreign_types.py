@@ -1,4 +1,4 @@
-"""Types of what operators make that ONNX does not define, as ONNX Runtime infers them."""
+"""Types of results of operators that ONNX does not define, as ONNX Runtime infers them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELEMENTS = {
 
 
 def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, whose shapes ONNX has inferred, with those that its inference leaves out.
+    """``model``, whose shapes ONNX has inferred, with those that ONNX leaves out.
 
     Operators of other domains (ONNX Runtime's own com.microsoft among them) stop it, and hide what
     follows. Where ONNX Runtime does not know them either the model stays as it is.
@@ -39,7 +39,7 @@ def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
     probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in open_names)
     try:
         session = exact_session(probe.SerializeToString())
-    except ModelError:  # an operator of the user's own, or one that the host will refuse
+    except ModelError:  # a user's operator, or one that the host will refuse
         return model
     for found in session.get_outputs():
         element = found.type.removeprefix("tensor(").removesuffix(")")

@@ -56,7 +56,7 @@ def read_model(source: Source) -> onnx.ModelProto:
 def load_network(model: onnx.ModelProto, batch: int) -> Network:
     """A network of fixed shapes: a first dimension of inputs that is open becomes ``batch``.
 
-    Operators on constants alone are computed, save DequantizeLinear. Raises `ModelError` if
+    Operators on constants alone are computed, except DequantizeLinear. Raises `ModelError` if
     another dimension is open or if shapes contradict each other.
     """
     fixed = onnx.ModelProto()
@@ -124,7 +124,7 @@ def _fix_shapes(model: onnx.ModelProto, batch: int) -> None:
                 )
             if dim.dim_value < 1:
                 raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
-    # What the file says about other tensors was said for an open batch: infer it again.
+    # Shapes of other tensors in the file are for an open batch: infer them again.
     del model.graph.value_info[:]
     for item in model.graph.output:
         item.type.tensor_type.ClearField("shape")

@@ -1,4 +1,4 @@
-"""Which activations share memory."""
+"""Which activations share a buffer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SharedBuffers:
 
 
 def share_buffers(lives: Mapping[str, tuple[int, int, int]]) -> SharedBuffers:
-    """Puts tensors into buffers so that no two that are alive at a time are in one.
+    """Puts tensors into buffers so that no two in one buffer are live at the same time.
 
     ``lives`` has the first and the last step that use a tensor, and its bytes. The largest tensors
     choose first, each the smallest buffer that has room, else the largest that is free.

@@ -1,4 +1,4 @@
-"""What of a canonical network the machine runs, and why the rest runs on the host."""
+"""Which operators of a canonical network the machine runs, and why the others run on the host."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
-# Makes the layer of a node, or raises `NotHere` with the reason why the node is the host's.
+# Makes the layer of a node, or raises `NotHere` with the reason why the host runs it.
 MakeLayer = Callable[[Node, Tensors], Layer]
 
-# What makes layers, by domain and operator of ONNX.
+# Makers of layers, by domain and operator of ONNX.
 _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Add"): addition,
     ("", "Clip"): clip,
@@ -45,10 +45,10 @@ _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def register_operator(operator: str, domain: str = "") -> Callable[[MakeLayer], MakeLayer]:
-    """A decorator: what it decorates makes the layers of an ONNX ``operator`` of ``domain``.
+    """A decorator for the function that makes the layers of an ONNX ``operator`` of ``domain``.
 
-    It is called with each such `Node` of a network and the network's `Tensors`, and takes the
-    place of what made layers of that operator before. ``examples/own_operator.py`` shows it.
+    It is called with each such `Node` of a network and the network's `Tensors`, and replaces what
+    made layers of that operator before. ``examples/own_operator.py`` shows it.
     """
 
     def register(make: MakeLayer) -> MakeLayer:

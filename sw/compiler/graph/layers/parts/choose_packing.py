@@ -1,9 +1,9 @@
 """First layers: rows and columns of the kernel become channels, so that few channels fill tiles.
 
 The array takes BLOCK_IN channels of one pixel at a time; an image of three leaves the others idle.
-The host, which writes the image anyway, can write beside the channels of a pixel those that the
-kernel meets in its columns, in its rows, or in both (im2col: a product of matrices is left). That
-takes fewer cycles and, usually, more bytes.
+The host, which writes the image anyway, can add to the channels of a pixel those of the pixels
+that the kernel covers in its columns, in its rows, or in both (im2col, which leaves a matrix
+product). That takes fewer cycles and, usually, more bytes.
 """
 
 from __future__ import annotations

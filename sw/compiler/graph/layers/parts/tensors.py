@@ -1,4 +1,4 @@
-"""What placement knows about the tensors of a network."""
+"""The tensors of a network as placement knows them: shapes, layouts and ranges of values."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Tensors:
 
     ``views`` are names of what another tensor holds: the name of that one. ``images`` are the
     shapes (N, C, H, W) in which the machine holds tensors, ``results`` those that it makes.
-    ``absorbed`` are nodes that are part of the layer of another one. Numbers are always as the
-    machine holds them: a uint8 is less by 128.
+    ``absorbed`` are nodes that run as part of another node's layer. Numbers are always as the
+    machine holds them: a uint8 less 128.
     """
 
     def __init__(self, network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
@@ -98,7 +98,7 @@ class Tensors:
         return {"identity": pack(identity_weights(self.env), self.env.wgt_dtype)}
 
     def note(self, layer: Layer) -> None:
-        """Learns what ``layer`` makes."""
+        """Notes the result of ``layer``, and the nodes that it absorbs."""
         self.images[layer.result.tensor] = layer.result.image
         self.results.add(layer.result.tensor)
         self.absorbed.update(node.name for node in layer.nodes)
@@ -116,7 +116,7 @@ class Tensors:
         return shape[0], shape[1], shape[2], shape[3]
 
     def rows(self, name: str) -> Image:
-        """The shape of a matrix, and what is more than a matrix as one, as images of a pixel."""
+        """The shape of a matrix as images of one pixel; all leading dimensions count as rows."""
         shape = self.network.types[name].shape
         if shape is None or len(shape) < 2:
             raise NotHere(f"{name} is not a matrix of fixed size")
@@ -171,7 +171,7 @@ class Tensors:
         return value
 
     def zero_point(self, node: Node, index: int) -> int:
-        """That of a whole tensor, an input of ``node``."""
+        """The zero point of a whole tensor, which is an input of ``node``."""
         value = self.constant(node, index)
         if value.size != 1:
             raise NotHere("a zero point differs within a tensor")
@@ -184,7 +184,7 @@ class Tensors:
         self._ranges[name] = (low, high)
 
     def note_range(self, node: Node) -> None:
-        """Learns from an operator on the host between what its result is."""
+        """Notes the range of the result of an operator on the host, where it is known."""
         if node.domain or not node.outputs:
             return
         source, result = node.input(0), node.outputs[0]
@@ -194,7 +194,7 @@ class Tensors:
             self.set_range(result, *self._ranges[source])
 
     def clip_limits(self, node: Node) -> Range | None:
-        """Between what a Clip of 8-bit integers leaves them; None if that is not known."""
+        """The bounds of a Clip of 8-bit integers; None if they are not constant."""
         dtype = self.network.types[node.outputs[0]].dtype
         bounds = [self.network.constants.get(name) for name in node.inputs[1:]]
         if dtype not in (np.int8, np.uint8) or len(bounds) != 2:
@@ -205,7 +205,7 @@ class Tensors:
         return int(low.item()) - offset(dtype), int(high.item()) - offset(dtype)
 
     def clip_after(self, result: str) -> tuple[Range, tuple[Node, ...]]:
-        """What a Clip leaves that alone reads ``result``, and that node."""
+        """The bounds of a Clip that is the only reader of ``result``, and that node."""
         reader = self.network.only_reader(result)
         if reader is None or reader.operator != "Clip" or reader.domain:
             return INT8, ()

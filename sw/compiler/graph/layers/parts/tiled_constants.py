@@ -1,4 +1,4 @@
-"""In which tiles the layers of a network read and write, and what they take besides."""
+"""Layouts in which layers read and write tensors, and their constants packed in these."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from amaranth_vta.sw.runtime.scalars import pack
 
 
 def input_layout(config: Config) -> TileLayout:
-    """Of what GEMM reads."""
+    """The layout that GEMM reads."""
     return TileLayout.of(config.inp)
 
 
 def output_layout(config: Config) -> TileLayout:
-    """Of what store writes, and loads of sign-extended outputs read."""
+    """The layout that store writes, and that loads of sign-extended outputs read."""
     return TileLayout.of(config.out)
 
 
