@@ -1,4 +1,4 @@
-"""What the machine takes of a Zynq-7020, by Yosys, beside its targets.
+"""What the machine takes of a Zynq-7020, by Yosys, and its targets.
 
     python benchmarks/resources.py [--config pynq --config pynq-extended] [-o FILE]
 
@@ -26,7 +26,6 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 REPOSITORY = Path(__file__).parent.parent
-BUILD = REPOSITORY / "build"
 REPORT = REPOSITORY / "bitstreams" / "resources.md"
 COLUMNS = ("LUT", "FF", "DSP", "BRAM36")
 # What a machine of the default configuration may take, what the device has, and what others take.
@@ -73,16 +72,16 @@ _LUT_MEMORIES: dict[str, float] = {
 
 def synthesize(config: Config) -> dict[str, Usage]:
     """What each module takes with all that it holds, by its name; the machine itself is "vta"."""
-    # In the checkout: the tool may not see files under /tmp.
-    BUILD.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         source, report = Path(folder, "vta.v"), Path(folder, "report.json")
         source.write_text(merged(verilog(config)))
+        # By names without folders: the tool has a /tmp of its own, but sees where it is started.
         script = (
-            f"read_verilog {source}; synth_xilinx -family xc7 -noiopad -top vta; "
-            f"tee -q -o {report} stat -json"
+            f"read_verilog {source.name}; synth_xilinx -family xc7 -noiopad -top vta; "
+            f"tee -q -o {report.name} stat -json"
         )
-        result = subprocess.run([tool(), "-q", "-p", script], capture_output=True, text=True)
+        command = [tool(), "-q", "-p", script]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=folder)
         if result.returncode or not report.exists():
             raise SystemExit(f"synthesis failed ({result.returncode})\n{result.stderr[-2000:]}")
         modules = json.loads(report.read_text())["modules"]
