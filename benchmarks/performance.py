@@ -116,7 +116,7 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
 def _speeds(speeds: dict[str, float]) -> list[str]:
     said = ", ".join(f"`{name}` {speed / 1e3:,.0f} k" for name, speed in speeds.items())
     return [
-        f"Simulated cycles a second of processor time, everything busy (`make bench`): {said}; "
+        f"Simulated cycles per second of processor time, everything busy (`make bench`): {said}; "
         f"`pynq` had {SPEED_BEFORE} k before registers were put before the inputs of the simulated "
         "machine."
     ]

@@ -36,7 +36,7 @@ def main() -> int:
         cycles, macs, peak = session.cycles, session.macs, session.config.macs_per_cycle
     print(f"\n{macs:,} MACs on the machine; on the host {', '.join(sorted(host))}")
     if cycles:
-        print(f"{cycles:,} cycles, {macs / cycles / peak:.1%} of {peak} MACs a cycle")
+        print(f"{cycles:,} cycles, {macs / cycles / peak:.1%} of {peak} MACs per cycle")
     print(f"{report.mismatches:,} of {report.elements:,} results differ from ONNX Runtime's")
     return 0 if report.ok else 1
 

@@ -150,7 +150,7 @@ def _number(value: float | None) -> str:
 def tables(results: dict[str, tuple[Config, dict[str, Usage]]]) -> list[str]:
     """The text of the report: whole machines, then each by its modules."""
     lines = [
-        "| machine | " + " | ".join(COLUMNS) + " | LUT a MAC | DSP a MAC |",
+        "| machine | " + " | ".join(COLUMNS) + " | LUT per MAC | DSP per MAC |",
         "|---|" + "--:|" * (len(COLUMNS) + 2),
     ]
     for name, (config, usages) in results.items():

@@ -90,7 +90,7 @@ def main() -> None:
             f"build    {time.monotonic() - started:8.1f} s{'' if arguments.build else ' (cached)'}"
         )
     speed = simulated_cycles_per_second(config, arguments.dram, arguments.seconds)
-    print(f"speed    {speed / 1e3:8.0f} k cycles a second of processor time")
+    print(f"speed    {speed / 1e3:8.0f} k cycles per second of processor time")
 
 
 def simulated_cycles_per_second(config: Config, dram: str, seconds: float) -> float:

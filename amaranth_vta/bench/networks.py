@@ -224,7 +224,7 @@ def residual_network(
     """A ResNet: a 7×7 first layer, pooling, basic blocks, an average and a product.
 
     ``shape`` is that of an image (channels, height, width); ``blocks`` are the channels and
-    strides of each. A block with a stride has a 1×1 convolution beside it.
+    strides of each. A block with a stride has a 1×1 convolution on its shortcut.
     """
     network = _stem(QuantizedNetwork(1, "qdq", dtype, shape), blocks[0][0])
     for channels, stride in blocks:

@@ -10,6 +10,7 @@ import click
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.report.cycles_table import cycles_table
+from amaranth_vta.report.text_table import cut
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .options import DeviceChoice, config_option, device_options, json_option
@@ -76,10 +77,11 @@ def bench(
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
-        outputs.say(_line("", "MACs", "cycles", "bound", "of bound", "target"))
+        width = outputs.text_width
+        outputs.say(_line(width, "", *_COLUMNS))
         for item in _measure(name, config, device, timeline, schedules == "by-hand"):
             found.append(item)
-            outputs.say(_row(item))
+            outputs.say(_row(width, item))
         save_trace(outputs, device.trace, timeline)
         seconds = time.perf_counter() - started
         outputs.save_json("--json", summary(found, config, device, seconds))
@@ -125,13 +127,21 @@ def _conclude(outputs: Outputs, found: list[Measurement], device: DeviceChoice) 
     return WRONG_RESULT if mismatches else DONE
 
 
-def _line(name: str, *columns: str) -> str:
-    return f"{name:46}" + "".join(f"{column:>13}" for column in columns)
+# Rows are printed as they are measured, so widths of columns are fixed.
+_COLUMNS = {"MACs": 13, "cycles": 11, "bound": 11, "of bound": 10, "target": 9}
+_WIDEST_NAME = 46
 
 
-def _row(item: Measurement) -> str:
+def _line(width: int | None, name: str, *cells: str) -> str:
+    numbers = "".join(cell.rjust(size) for cell, size in zip(cells, _COLUMNS.values(), strict=True))
+    room = _WIDEST_NAME if width is None else min(_WIDEST_NAME, width - len(numbers))
+    return cut(name, room).ljust(room) + numbers
+
+
+def _row(width: int | None, item: Measurement) -> str:
     share = item.of_bound
     return _line(
+        width,
         f"{item.operator} {item.name}",
         f"{item.macs:,}" if item.macs else "",
         "" if item.cycles is None else f"{item.cycles:,}",

@@ -9,7 +9,7 @@ import click
 @click.argument("image", type=click.Path())
 @click.option("--uops", is_flag=True, help="Print the micro-ops of each GEMM and ALU instruction.")
 def disasm(image: str, uops: bool) -> None:
-    """Print the program of IMAGE.npz, one line an instruction.
+    """Print the program of IMAGE.npz, one line per instruction.
 
     A line gives the instruction's index, the module that runs it, what it does, and the tokens
     that it takes before and gives after. Micro-ops are followed through the loads that bring them,

@@ -25,9 +25,9 @@ class OutputError(click.ClickException):
 class Outputs:
     """The output files of a command.
 
-    `reserve` opens a file beside each path, so that a path that cannot be written is found before
-    the work and not after it; `save` fills it and puts it in its place. What was not saved when
-    the block ends leaves nothing behind.
+    `reserve` opens a file in the folder of each path, so that a path that cannot be written is
+    found before the work and not after it; `save` fills it and puts it in its place. What was not
+    saved when the block ends leaves nothing behind.
 
     A path of ``-`` is standard output. Then `say` writes to standard error, so that nothing else
     gets in between.

@@ -62,7 +62,10 @@ def page() -> str:
         ((item.value, item.name.lower(), semantics.MODULES[item]) for item in isa.Module),
     )
     lines += ["", "## Faults", ""]
-    lines += ["The fault of the lowest instruction is reported, whoever was faster.", ""]
+    lines += [
+        "Of several faults, that of the first instruction in the stream is reported.",
+        "",
+    ]
     lines += table(
         ("number", "cause", "what"),
         ((item.value, f"`{item.name.lower()}`", semantics.CAUSES[item]) for item in isa.Cause),

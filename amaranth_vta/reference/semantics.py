@@ -1,4 +1,4 @@
-"""What instructions, fields and causes mean, in words: beside the positions in `hw.isa`."""
+"""What instructions, fields and causes mean, in words; their positions are in `hw.isa`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ ORDER = (
     "everything else to compute, what is illegal included. A module executes its instructions as "
     "if one after the other. Across modules only tokens order: four counters join neighbours, in "
     "the order load, compute, store. An instruction takes all its tokens before it starts, and "
-    f"gives its own when its last effect is visible. A counter holds {TOKEN_LIMIT:,}; who finds "
-    f"it full waits. The queue of a module holds {QUEUE_DEPTH} instructions until they retire."
+    f"pushes its own when its last effect is visible. A counter holds {TOKEN_LIMIT:,}; a module "
+    f"that finds it full waits. The queue of a module holds {QUEUE_DEPTH} instructions until they "
+    "retire."
 )
 
 ADDRESSES = (
@@ -53,7 +54,7 @@ INSTRUCTIONS: dict[Opcode, str] = {
         "after the other; sums wrap."
     ),
     Opcode.FINISH: (
-        "Ends the stream, and stands nowhere else. Waits until load and store have retired all "
+        "Ends the stream; legal nowhere else. Waits until load and store have retired all "
         "of theirs. Tokens that are left are reported and cleared."
     ),
     Opcode.ALU: (
@@ -128,14 +129,14 @@ ALU_OPS: dict[AluOp, str] = {
 
 MODULES: dict[Module, str] = {
     Module.LOAD: "LOADs of INP and WGT",
-    Module.COMPUTE: "all that is nobody else's",
+    Module.COMPUTE: "everything else, illegal instructions included",
     Module.STORE: "STOREs",
     Module.FETCH: "reads the stream",
 }
 
 CAUSES: dict[Cause, str] = {
     Cause.ILLEGAL_INSTRUCTION: (
-        "an opcode, memory or ALU operation that is not there, a flag towards no neighbour, or a "
+        "an unknown opcode, memory or ALU operation, a token flag without a neighbour, or a "
         "bit that no field covers; found before tokens are taken"
     ),
     Cause.INDEX_OUT_OF_RANGE: "an index past the depth of a scratchpad",
@@ -145,7 +146,7 @@ CAUSES: dict[Cause, str] = {
         "a FINISH that is not last, a last instruction that is not FINISH, an empty stream, or "
         "an address that is not a multiple of an instruction"
     ),
-    Cause.DEADLOCK: "all wait for one another, and nothing is under way",
+    Cause.DEADLOCK: "all modules wait for one another, and nothing is in flight",
     Cause.TIMEOUT: "memory has not answered in time",
 }
 
@@ -154,8 +155,8 @@ EXTENSIONS: dict[str, str] = {
     "overlap": (
         "The field `independent` of GEMM, MULTIPLY and ALU. Without it an instruction of GEMM "
         "waits for all earlier ones of the ALU and the other way round. With it, it claims to "
-        "touch no accumulator that such an instruction, if still under way, writes, and to write "
-        "none that it reads; then the two run beside each other. The functional model checks the "
+        "touch no accumulator that such an instruction, if still in flight, writes, and to write "
+        "none that it reads; then the two overlap. The functional model checks the "
         "claim. Accumulators lie in two banks by the top bit of their index; two instructions in "
         "one bank take turns."
     ),

@@ -79,7 +79,7 @@ def layer_table(
 
 
 def per_run(images: int, layers: Iterable[LayerReport] = ()) -> str:
-    """What numbers of a run are per, as a sentence of a head."""
+    """The head of a table: what its numbers are per."""
     runs = max((layer.runs for layer in layers), default=0)
     of_runs = f", on average over {runs:,} runs" if runs > 1 else ""
     return f"Per run of {images} images{of_runs}" if images > 1 else f"Per image{of_runs}"

@@ -30,7 +30,7 @@ def text_table(
     lines = []
     for row in table:
         cells = [
-            _cut(cell, size).ljust(size) if column < texts else cell.rjust(size)
+            cut(cell, size).ljust(size) if column < texts else cell.rjust(size)
             for column, (cell, size) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
@@ -56,7 +56,7 @@ def _narrow(widths: list[int], texts: int, width: int) -> None:
         widths[widest] -= 1
 
 
-def _cut(text: str, size: int) -> str:
+def cut(text: str, size: int) -> str:
     """At most ``size`` characters; names of layers differ mostly at their end."""
     if len(text) <= size:
         return text

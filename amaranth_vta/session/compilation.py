@@ -37,7 +37,7 @@ def compile(
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
     if images is not None and not open_batch(model):
-        raise ModelError("the model says itself how many images it takes at a time")
+        raise ModelError("the model has a fixed number of images per run")
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time")
     number = images or config.batch

@@ -13,6 +13,7 @@ from amaranth_vta.bench import layers, rates
 from amaranth_vta.bench.layer_data import layer_data
 from amaranth_vta.bench.resnet18 import Row, rows
 from amaranth_vta.cli import invoke
+from amaranth_vta.cli.bench import _row
 from amaranth_vta.hw.config import PRESETS
 
 
@@ -119,3 +120,12 @@ def test_with_a_part_that_is_skipped_nothing_is_compared(
     assert report["skipped"] == "store"
     whole = next(layer for layer in report["layers"] if layer["name"] == "whole")
     assert whole["cycles"] < 0.5 * whole["bound_cycles"]
+
+
+def test_rows_fit_the_terminal() -> None:
+    (item, *_) = rates.measure_rates("load", PRESETS["tiny"], "functional", "ideal")
+    item = replace(item, name="accumulators in turn, 16 an instruction", macs=115_605_504)
+    item = replace(item, cycles=12_345_678, bound_cycles=12_000_000)
+    assert len(_row(80, item)) == 80
+    assert "load accumulators in turn, 16 an instruction" in _row(None, item)
+    assert "load acc…16 an instruction  115,605,504 12,345,678 12,000,000" in _row(80, item)

@@ -116,7 +116,7 @@ def test_a_pass_of_ones_own_sees_each_layer(images: npt.NDArray[np.float32]) -> 
 def test_a_model_of_a_fixed_number_of_images_takes_no_other() -> None:
     fixed = onnx.load(DIGITS / "digits.onnx")
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    with pytest.raises(ModelError, match="the model says itself how many images"):
+    with pytest.raises(ModelError, match="the model has a fixed number of images per run"):
         Session(fixed, "tiny", images=2)
 
 
