@@ -1,10 +1,8 @@
 // clip(rint(float32((acc + bias) · scale)) + zero_point, low, high), as arithmetic.requantized.
 //
-// The product has up to 73 bits and is to be rounded to the 24 of a float32 once. Parted into two
-// halves, the scale gives two products that are exact in a double. Their sum is rounded to odd: to
-// the neighbour whose last bit is set, unless it is exact. That has two bits more than a float32
-// and then some, so that rounding it to a float32 is the same as rounding the exact sum (Boldo and
-// Melquiond, Emulation of FMA and correctly rounded sums, IEEE Trans. Computers 57, 2008).
+// The product is to be rounded to the 24 bits of a float32 once. It has up to 73 bits, 43 of them a
+// fraction: as long as it is below 2^10 it fits the 53 of a double, and the product of doubles is
+// exact. From there on its result is a bound, however it is rounded.
 
 #pragma once
 
@@ -14,13 +12,17 @@ namespace vta::LANES {
 namespace {
 
 template <int N>
-class Requantizer {
-    typedef double Double __attribute__((vector_size(8 * N)));
-    typedef float Float __attribute__((vector_size(4 * N)));
-    typedef int64_t Long __attribute__((vector_size(8 * N)));
+struct FloatsOf {
+    typedef double doubles __attribute__((vector_size(8 * N)));
+    typedef float floats __attribute__((vector_size(4 * N)));
+};
 
-    static constexpr int HALF = 25;
-    static_assert(MULTIPLIED_WIDTH + HALF <= 53 && SCALE_WIDTH - HALF <= HALF);
+template <int N>
+class Requantizer {
+    using Double = typename FloatsOf<N>::doubles;
+    using Float = typename FloatsOf<N>::floats;
+
+    static_assert(SCALE_WIDTH <= 53 && SCALE_FRACTION + 10 <= 53);
     // Further out than any bound from any zero point.
     static constexpr float FAR = 2048;
 
@@ -35,12 +37,13 @@ public:
     {
         const Vector<N> low = load<N>(parameters + stride);
         const Vector<N> high = load<N>(parameters + 2 * stride);
-        // Bits HALF and up; with those above bit 31 from `high`.
-        const Vector<N> upper = (low >> HALF & ((1 << (32 - HALF)) - 1)) |
-                                (high & ((1 << (SCALE_WIDTH - 32)) - 1)) << (32 - HALF);
-        const Vector<N> lower = low & ((1 << HALF) - 1);
-        upper_ = __builtin_convertvector(upper, Double) * double(1 << HALF);
-        lower_ = __builtin_convertvector(lower, Double);
+        constexpr int upper_bits = SCALE_WIDTH - 32;
+        const Vector<N> upper = high & ((1 << upper_bits) - 1);
+        // As signed numbers: bit 31 counts for minus 2^31, so that 2^32 more are due.
+        const Double lower = __builtin_convertvector(low, Double);
+        const Vector<N> carried = upper - (low >> 31);
+        const Double scale = __builtin_convertvector(carried, Double) * 4294967296.0 + lower;
+        scale_ = scale * (1.0 / (int64_t(1) << SCALE_FRACTION));
     }
 
     Vector<N> operator()(Vector<N> accumulators) const
@@ -48,13 +51,11 @@ public:
         const Vector<N> total = accumulators + bias_;
         constexpr int rest = 32 - MULTIPLIED_WIDTH, limit = 1 << (MULTIPLIED_WIDTH - 1);
         // A comparison that holds gives all bits set.
-        const Vector<N> halved = total >> rest | ((total & ((1 << rest) - 1)) != 0 & 1);
+        const Vector<N> halved = total >> rest | (((total & ((1 << rest) - 1)) != 0) & 1);
         const Vector<N> factor = wide_ ? halved : total;
         const Vector<N> above = factor >= limit, below = factor < -limit;
-        Float value = __builtin_convertvector(
-            rounded_to_odd(__builtin_convertvector(factor, Double)) *
-                (1.0 / (int64_t(1) << SCALE_FRACTION)),
-            Float);
+        const Double product = __builtin_convertvector(factor, Double) * scale_;
+        Float value = __builtin_convertvector(product, Float);
         const Float far = all_floats(FAR);
         value = (above | (value > far)) ? far : value;
         value = (below | (value < -far)) ? -far : value;
@@ -76,21 +77,8 @@ private:
 
     static Float all_floats(float value) { return value - Float{}; }
 
-    Double rounded_to_odd(Double factor) const
-    {
-        // The larger product first: what its sum with the other loses is exact then.
-        const Double larger = factor * upper_, smaller = factor * lower_;
-        const Double sum = larger + smaller, lost = smaller - (sum - larger);
-        const Long bits = (Long)sum;
-        const Long inexact = (Long)(lost != 0.0) & ((bits & 1) == 0);
-        // Away from zero if the signs are equal, else towards it.
-        const Long odd = ((bits ^ (Long)lost) >> 63) | 1;
-        return (Double)(bits + (inexact & odd));
-    }
-
     Vector<N> bias_, zero_point_, low_, high_, wide_;
-    // The upper half of the scale, in its place, and the lower one.
-    Double upper_, lower_;
+    Double scale_;
 };
 
 }  // namespace
