@@ -5,7 +5,8 @@
 Residual networks of small layers, so that the graph is what takes time, without and with operators
 of the host between the layers. Processor time of one process, warm: a small network is compiled
 first. The last column is the time per node, relative to the smallest network of its kind: 1.0 all
-the way down is linear. Then ResNet-18, compiled and from the cache. The cache is an empty folder.
+the way down is linear. Then ResNet-18, compiled and from the cache, which begins empty; and the
+phases of compiling it, each without those that it calls.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 
 from amaranth_vta import compile
 from amaranth_vta.bench.networks import QuantizedNetwork, resnet18
+from amaranth_vta.session import compilation
+from amaranth_vta.sw.compiler.graph.plan import compiled_network
+from amaranth_vta.sw.compiler.tuner import workload
 
 
 def network(nodes: int, on_host: bool) -> onnx.ModelProto:
@@ -62,12 +68,52 @@ def compile_networks(config: str, sizes: list[int]) -> None:
             print(f"{kind:16} {count:6} {took:8.2f} {1000 * took / count:8.2f} {growth:7.2f}")
 
 
+class Phases:
+    """Processor time by phase, by wrapping the functions that each begins with."""
+
+    FUNCTIONS: ClassVar[dict[str, tuple[ModuleType, str]]] = {
+        "load": (compilation, "load_network"),
+        "canonical": (compilation, "canonical"),
+        "place": (compiled_network, "place"),
+        "choose": (workload, "choose"),
+        "lower": (workload, "build"),
+        "record": (compiled_network, "_record"),
+    }
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(self.FUNCTIONS, 0.0)
+        self._running: list[str] = []
+        self._since = 0.0
+        for phase, (module, name) in self.FUNCTIONS.items():
+            setattr(module, name, self._timed(phase, getattr(module, name)))
+
+    def _timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._account()
+            self._running.append(phase)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._account()
+                self._running.pop()
+
+        return timed
+
+    def _account(self) -> None:
+        """The time since the last call of this is that of the innermost phase."""
+        now = time.process_time()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+
 def compile_resnet18(config: str, cache: Path) -> None:
     """ResNet-18 by `compile` and by ``vta run``, each with and without an entry of the cache."""
     path = cache / "resnet18.onnx"
     path.write_bytes(resnet18().model().SerializeToString())
     command = [sys.executable, "-m", "amaranth_vta", "run", str(path), "--config", config]
     child_seconds(command)  # which builds the functional model
+    phases = Phases()
     for what, work in (
         ("compile", lambda: seconds(lambda: compile(path, config))),
         ("vta run", lambda: child_seconds(command)),
@@ -75,6 +121,7 @@ def compile_resnet18(config: str, cache: Path) -> None:
         shutil.rmtree(cache / "networks")
         compiled, kept = work(), min(work() for _ in range(3))
         print(f"ResNet-18, {what}: {compiled:.2f} s, from the cache {kept:.3f} s")
+    print("  ".join(f"{phase} {took:.2f} s" for phase, took in phases.seconds.items()))
 
 
 def child_seconds(command: list[str]) -> float:
