@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs site test lint types format tutorials bench performance resources clean
+.PHONY: help setup demo docs figures site test lint types format tutorials bench performance resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -18,6 +18,9 @@ demo: setup  ## Classify handwritten digits on the simulated machine
 
 docs: setup  ## Make the pages on registers and instructions anew
 	$(BIN)/python -m amaranth_vta.reference docs
+
+figures: setup  ## Draw the figures of the documentation anew, from runs on the RTL
+	$(BIN)/python -m docs.drawing
 
 site: setup  ## Build the documentation as a site, in build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
@@ -46,7 +49,7 @@ bench: setup  ## Measure how fast the compiled machine, the functional model and
 	$(BIN)/python benchmarks/functional_speed.py
 	$(BIN)/python benchmarks/compile_speed.py
 
-performance: setup  ## Measure rates, convolutions and simulation, and write them into the README
+performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py
 
 resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.md; minutes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -46,4 +47,20 @@ def setup(app: object) -> None:
 def stay_on_the_site(app: object, page: str, source: list[str]) -> None:
     """The readme of the digits example is a page here; in the repository links lead to the file."""
     up = "../" * page.count("/")
-    source[0] = source[0].replace(f"({up}../examples/digits/README.md", f"({up}digits.md")
+    text = source[0].replace(f"({up}../examples/digits/README.md", f"({up}digits.md")
+    text = text.replace(f"({up}../bitstreams/", f"(path:{up}../bitstreams/")  # offered as a file
+    source[0] = PICTURE.sub(themed, text)
+
+
+PICTURE = re.compile(
+    r'<picture><source [^>]*srcset="(?P<dark>[^"]+)">'
+    r'<img src="(?P<light>[^"]+)" alt="(?P<alt>[^"]*)"></picture>'
+)
+
+
+def themed(match: re.Match[str]) -> str:
+    """Both variants of a figure; the theme shows the one that fits, also when it is switched."""
+    return "\n".join(
+        f"```{{image}} {match[theme]}\n:class: only-{theme}\n:alt: {match['alt']}\n```\n"
+        for theme in ("light", "dark")
+    )

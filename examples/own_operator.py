@@ -1,4 +1,4 @@
-"""An operator of one's own in a network: the magnitude of int8, which the compiler does not have.
+"""An operator added to a network: the magnitude of int8, which the compiler does not have.
 
     .venv/bin/python examples/own_operator.py
 

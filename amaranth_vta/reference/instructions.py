@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.config import DEFAULT, PRESETS, Config
 
 from . import semantics
-from .markdown import bits, table
+from .markdown import bits, figure, table
 
 # The base profile, all extensions, and a machine whose fields are much narrower.
 _SHOWN = ("pynq", "pynq-extended", "tiny")
@@ -34,8 +34,11 @@ def page() -> str:
         if not _is_in_base(opcode):
             lines += [f"Only with {_extension_of(opcode)}.", ""]
         lines += [semantics.INSTRUCTIONS[opcode], ""]
+        alt = f"Fields of {opcode.name} by bit, on {DEFAULT}"
+        lines += [figure(f"isa-{opcode.name.lower()}", alt), ""]
         lines += _layouts({name: _set(name).layouts[opcode] for name in wanted})
     lines += ["", "## Micro-op", ""]
+    lines += [figure("isa-uop", f"Fields of a micro-op by bit, on {DEFAULT}"), ""]
     lines += _layouts({name: _set(name).uop_layout for name in _SHOWN})
     lines += ["", "## Memories", ""]
     memories: Iterable[isa.Memory | isa.Padding] = (*isa.Memory, *isa.Padding)

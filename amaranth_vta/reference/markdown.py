@@ -21,3 +21,11 @@ def _row(cells: Sequence[str]) -> str:
 def bits(offset: int, width: int) -> str:
     """Bit positions, the highest first."""
     return str(offset) if width == 1 else f"{offset + width - 1}:{offset}"
+
+
+def figure(name: str, alt: str) -> str:
+    """A figure of ``docs/figures``, as light or dark as the page."""
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="figures/{name}-dark.svg">'
+        f'<img src="figures/{name}.svg" alt="{alt}"></picture>'
+    )

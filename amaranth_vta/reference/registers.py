@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from amaranth_vta.hw.registers import COUNTERS, REGISTERS, Access
 
-from .markdown import bits, table
+from .markdown import bits, figure, table
 
 _HEAD = """\
 # Registers
 
 Made from `hw/registers.py` by `make docs`; not written by hand.
 
-Byte offsets on the AXI4-Lite port, 32 bits a word; a register of 64 bits is two words, the low one
-first. What is no register reads as zero and ignores writes. Configuration registers hold the
-parameters of the machine, so that software can refuse one that it was not made for.
+Byte offsets on the AXI4-Lite port, 32 bits per word; a register of 64 bits is two words, the low
+one first. Offsets without a register read as zero and ignore writes. Configuration registers hold
+the parameters of the machine, so that software can refuse one that it was not made for.
 """
 _COUNTERS = """\
 ## Counters
@@ -48,6 +48,7 @@ def page() -> str:
     for item in others:
         if item.bits:
             lines += ["", f"## `{item.name}`", ""]
+            lines += [figure(f"register-{item.name.lower()}", f"Parts of {item.name} by bit"), ""]
             rows = (
                 (bits(part.offset, part.width), f"`{part.name}`", part.doc) for part in item.bits
             )

@@ -105,7 +105,7 @@ def classify(
 def compare(
     console: Console, on_rtl: Logits, on_functional: Logits, images: Images, labels: Labels
 ) -> int:
-    """Prints accuracies beside ONNX Runtime's; how many logits differ from its."""
+    """Prints accuracies next to ONNX Runtime's; returns how many logits differ."""
     reference = onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
     (expected,) = reference.run(None, {"image": images})
     table = Table(title="Accuracy", title_justify="left")
@@ -140,7 +140,7 @@ def report_speed(console: Console, rtl: Session, functional: Session) -> None:
 def show(console: Console, images: Images, logits: Logits) -> None:
     """The first images as text, each with the class that the RTL gave it."""
     shades = np.array(list(SHADES))
-    # Two characters a pixel are about square; as many pictures as fit beside each other.
+    # Two characters per pixel are about square; as many pictures as fit side by side.
     count = min(SHOWN, len(logits), max(console.width // 18, 1))
     pictures = [
         ["".join(shade * 2 for shade in row) for row in shades[np.rint(image * 4).astype(int)]]
