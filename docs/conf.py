@@ -60,7 +60,10 @@ PICTURE = re.compile(
 
 def themed(match: re.Match[str]) -> str:
     """Both variants of a figure; the theme shows the one that fits, also when it is switched."""
-    return "\n".join(
-        f"```{{image}} {match[theme]}\n:class: only-{theme}\n:alt: {match['alt']}\n```\n"
+    figure = Path(__file__).parent / match["light"]
+    wide = " wide" if int(re.findall(r' width="(\d+)"', figure.read_text())[0]) > 600 else ""
+    images = "".join(
+        f"```{{image}} {match[theme]}\n:class: only-{theme}{wide}\n:alt: {match['alt']}\n```\n\n"
         for theme in ("light", "dark")
     )
+    return f"````{{container}} figure-box\n{images}````"

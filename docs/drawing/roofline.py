@@ -9,8 +9,8 @@ from amaranth_vta.bench.measurement import Measurement
 
 from .svg import Drawing, Theme
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 330, 54, 42, 26
-_X, _Y = (0.5, 10.0), (3.0, 8.3)  # axes, as powers of two
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 330, 54, 46, 40
+_X, _Y = (2.0, 8.0), (4.0, 8.3)  # axes, as powers of two
 TITLE = "Roofline: the convolutions of ResNet-18 lie on the roofs of bus and array"
 
 
@@ -21,24 +21,24 @@ def draw(theme: Theme, layers: Sequence[Measurement], peak: int, bytes_per_cycle
     def at(intensity: float, rate: float) -> tuple[float, float]:
         x = (log2(intensity) - _X[0]) / (_X[1] - _X[0])
         y = (log2(rate) - _Y[0]) / (_Y[1] - _Y[0])
-        return _LEFT + x * (_WIDTH - _LEFT - 10), _HEIGHT - _BOTTOM - y * (_HEIGHT - _BOTTOM - _TOP)
+        return _LEFT + x * (_WIDTH - _LEFT - 20), _HEIGHT - _BOTTOM - y * (_HEIGHT - _BOTTOM - _TOP)
 
-    for power in range(1, 11):
+    for power in range(2, 9):
         x, y = at(2**power, 2 ** _Y[0])
         d.line([(x, y), (x, at(1, 2 ** _Y[1])[1])], theme.panel)
         d.text(x, y + 16, str(2**power), 10.5, theme.muted, "middle")
-    for power in range(3, 9):
+    for power in range(4, 9):
         x, y = at(2 ** _X[0], 2**power)
-        d.line([(x, y), (_WIDTH - 10, y)], theme.panel)
+        d.line([(x, y), (_WIDTH - 20, y)], theme.panel)
         d.text(x - 6, y + 4, str(2**power), 10.5, theme.muted, "end")
     ridge = peak / bytes_per_cycle
     start = 2 ** _X[0]
     d.line(
         [at(start, start * bytes_per_cycle), at(ridge, peak), at(2 ** _X[1], peak)], theme.ink, 1.6
     )
-    d.text(*_above(at(ridge * 1.3, peak)), f"{peak} MACs per cycle", 11, theme.ink)
-    x, y = at(3.0, 3.0 * bytes_per_cycle)
-    d.text(x - 2, y - 26, f"bus: {bytes_per_cycle:.1f} bytes per cycle", 11, theme.ink)
+    d.text(*_above(at(ridge * 2.6, peak)), f"{peak} MACs per cycle", 11, theme.ink)
+    x, y = at(10.0, 10.0 * bytes_per_cycle)
+    d.text(x + 12, y + 8, f"bus: {bytes_per_cycle:.1f} bytes per cycle", 11, theme.ink)
     for layer in layers:
         assert layer.cycles is not None
         moved = layer.bytes_loaded + layer.bytes_stored
@@ -51,7 +51,7 @@ def draw(theme: Theme, layers: Sequence[Measurement], peak: int, bytes_per_cycle
         y = _HEIGHT - _BOTTOM - 40 + 18 * number
         d.circle(_WIDTH - 130, y, 5, theme.hues[hue])
         d.text(_WIDTH - 118, y + 4, words, 11)
-    d.text(_WIDTH / 2, _HEIGHT - 8, "MACs per byte over the bus", 11.5, theme.ink, "middle")
+    d.text(_WIDTH / 2, _HEIGHT - 10, "MACs per byte over the bus", 11.5, theme.ink, "middle")
     d.text(4, 14, "MACs per cycle", 11.5, theme.ink)
     return d
 
