@@ -81,8 +81,8 @@ class Network:
         graph = helper.make_graph(
             [node.to_onnx() for node in nodes],
             self.name or "network",
-            [self._value_info(name) for name in inputs],
-            [self._value_info(name) for name in outputs],
+            [self.value_info(name) for name in inputs],
+            [self.value_info(name) for name in outputs],
             [
                 numpy_helper.from_array(self.constants[name], name)
                 for name in needed
@@ -92,7 +92,8 @@ class Network:
         opsets = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
 
-    def _value_info(self, name: str) -> onnx.ValueInfoProto:
+    def value_info(self, name: str) -> onnx.ValueInfoProto:
+        """The type of a tensor as ONNX writes it, as far as it is known."""
         info = self.types.get(name)
         if info is None or info == _UNKNOWN:
             return helper.make_empty_tensor_value_info(name)

@@ -34,6 +34,8 @@ def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
     open_names = [
         name for node in model.graph.node for name in node.output if name and name not in known
     ]
+    if not open_names and all(item.type.tensor_type.HasField("shape") for item in outputs.values()):
+        return model
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in open_names)

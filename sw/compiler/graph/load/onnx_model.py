@@ -70,10 +70,19 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
 
 
 def infer(network: Network) -> Network:
-    """``network`` with all types that follow from its inputs and constants."""
-    known = {name: network.types[name] for name in network.inputs}
-    known |= {name: replace(network.types[name], shape=None) for name in network.outputs}
-    return Network.from_onnx(_with_shapes(replace(network, types=known).to_onnx()))
+    """``network`` with all types that follow from its inputs and constants.
+
+    Types that ONNX cannot infer stay as they are: asking ONNX Runtime again would take a session.
+    """
+    foreign = {name for node in network.nodes if node.domain for name in node.outputs if name}
+    kept = {name: network.types[name] for name in foreign if network.types[name].shape is not None}
+    known = {name: replace(network.types[name], shape=None) for name in network.outputs}
+    known |= {name: network.types[name] for name in network.inputs} | kept
+    model = replace(network, types=known).to_onnx()
+    model.graph.value_info.extend(
+        network.value_info(name) for name in sorted(kept.keys() - set(network.outputs))
+    )
+    return Network.from_onnx(_with_shapes(model))
 
 
 def open_batch(model: onnx.ModelProto) -> bool:
