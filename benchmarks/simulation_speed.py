@@ -1,9 +1,10 @@
 """How fast the compiled machine simulates, and how long it takes to build.
 
-    python benchmarks/simulation_speed.py [--config pynq] [--dram ideal] [--seconds 5] [--build]
+    python benchmarks/simulation_speed.py [--config NAME] [--dram ideal] [--seconds 5] [--build]
 
 The program keeps load, GEMM, ALU and store busy at once, so that nothing of the machine is idle.
-``--build`` builds in an empty cache first and prints the seconds.
+Groups of its registers are clocked apart, while they are active; the build with one clock for all
+of them runs in turn with it, as the reference. ``--build`` builds in an empty cache first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 import numpy as np
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 
 MEMORY_BYTES = 1 << 22
@@ -75,7 +76,7 @@ def busy_program(config: Config, rounds: int) -> list[isa.Instruction]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="pynq")
+    parser.add_argument("--config", default=DEFAULT)
     parser.add_argument("--dram", default="ideal")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--build", action="store_true")
@@ -84,32 +85,55 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if arguments.build:
             os.environ["VTA_CACHE"] = folder
-        started = time.monotonic()
+        started, before = time.monotonic(), os.times()
         RtlDevice(config, MEMORY_BYTES, arguments.dram)
-        print(
-            f"build    {time.monotonic() - started:8.1f} s{'' if arguments.build else ' (cached)'}"
-        )
-    speed = simulated_cycles_per_second(config, arguments.dram, arguments.seconds)
-    print(f"speed    {speed / 1e3:8.0f} k cycles per second of processor time")
+        seconds, after = time.monotonic() - started, os.times()
+        spent = sum(after[:4]) - sum(before[:4])
+        state = "" if arguments.build else " (cached)"
+        print(f"build     {seconds:8.1f} s, {spent:.1f} s of processor time{state}")
+        grouped, together = cycles_per_second(config, arguments.dram, arguments.seconds)
+    print(f"grouped   {grouped / 1e3:8.0f} k cycles per second of processor time")
+    print(f"together  {together / 1e3:8.0f} k, all registers with one clock")
+    print(f"ratio     {grouped / together:8.2f}")
 
 
 def simulated_cycles_per_second(config: Config, dram: str, seconds: float) -> float:
-    """Of the busy program, in ``seconds`` of processor time, which others on the machine change
-    little."""
-    device = RtlDevice(config, MEMORY_BYTES, dram)
+    """Of the busy program, per second of processor time, which other programs change little."""
+    return cycles_per_second(config, dram, seconds, (True,))[0]
+
+
+def cycles_per_second(
+    config: Config, dram: str, seconds: float, variants: tuple[bool, ...] = (True, False)
+) -> list[float]:
+    """Cycles per second of the busy program with and without groups, run in turn.
+
+    Each of the ``variants`` gets so many ``seconds`` of processor time; all must take the same
+    cycles and leave the same memory.
+    """
+    devices = [_ready(config, dram, grouped) for grouped in variants]
+    cycles, spent = [0] * len(devices), [0.0] * len(devices)
+    while min(spent) < seconds:
+        for number, (device, count) in enumerate(devices):
+            started = time.process_time()
+            result = device.run(PROGRAM, count)
+            spent[number] += time.process_time() - started
+            assert result.fault is None, result.fault
+            cycles[number] += result.cycles or 0
+        assert len(set(cycles)) == 1, cycles
+    first, *others = (device.read(0, MEMORY_BYTES) for device, _ in devices)
+    assert all(np.array_equal(first, other) for other in others)
+    return [count / time_spent for count, time_spent in zip(cycles, spent, strict=True)]
+
+
+def _ready(config: Config, dram: str, grouped: bool) -> tuple[RtlDevice, int]:
+    """A device with the busy program in its memory, and the length of that."""
+    device = RtlDevice(config, MEMORY_BYTES, dram, grouped=grouped)
     program = busy_program(config, rounds=50)
     encode = isa.instruction_set(config).encode
     device.write(UOPS // 2, np.random.default_rng(0).integers(0, 256, 1 << 19, np.uint8))
     device.write(UOPS, bytes(4))
     device.write(PROGRAM, b"".join(encode(item).to_bytes(16, "little") for item in program))
-    cycles, spent = 0, 0.0
-    while spent < seconds:
-        started = time.process_time()
-        result = device.run(PROGRAM, len(program))
-        spent += time.process_time() - started
-        assert result.fault is None, result.fault
-        cycles += result.cycles or 0
-    return cycles / spent
+    return device, len(program)
 
 
 if __name__ == "__main__":

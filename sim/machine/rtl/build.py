@@ -45,7 +45,6 @@ COMPILER_FLAGS = (
     "-std=c++20",
     "-fPIC",
     "-fvisibility=hidden",
-    "-fno-gnu-unique",
     "-march=native",
     "-DVL_TIME_CONTEXT",
     "-DVM_COVERAGE=0",
@@ -152,6 +151,8 @@ def _build(
     runtime = [f"{name}.cpp" for name in _RUNTIME] + (["verilated_vcd_c.cpp"] if traced else [])
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
+    if not traced and _knows_clocks(folder, grouped="-DGROUPED" in flags):
+        own_defines.append("-DFALLS_UNSEEN")
     done = 0
 
     def compile_one(source: Path) -> Path:
@@ -167,8 +168,16 @@ def _build(
         # The largest first: what is left at the end then keeps all cores busy.
         largest = sorted(sources, key=lambda source: -source.stat().st_size)
         objects = [*pool.map(compile_one, largest), *kept]
-    link: Command = (compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, *objects, "-pthread")
+    link: Command = (compiler(), "-o", target, *objects, *_link_flags())
     run_tool(link, "the simulator cannot be linked")
+
+
+def _knows_clocks(folder: Path, grouped: bool) -> bool:
+    """Whether the model keeps its clocks' last values under the names that harness.cpp expects."""
+    header = (folder / "Vtop___024root.h").read_text(encoding="utf-8")
+    kept = set(re.findall(r" __Vtrigprevexpr___TOP__(\w+)__0;", header))
+    groups = set(re.findall(r"DO\((\w+)\)", HARNESS.read_text(encoding="utf-8")))
+    return kept == {"clk", *(f"clock_{name}" for name in groups if grouped)}
 
 
 _BUS = re.compile(r"input \[(\d+):0\] m_axi_rdata\b")
@@ -186,7 +195,7 @@ def _compile(source: Path, target: Path, options: Command) -> None:
     effort = PLAIN if "__Slow" in source.name or source.name.startswith("verilated") else OPTIMIZED
     command: Command = (
         compiler(),
-        *COMPILER_FLAGS,
+        *_flags(),
         effort,
         "-I",
         include,
@@ -196,10 +205,33 @@ def _compile(source: Path, target: Path, options: Command) -> None:
     run_tool((*command, *options, "-c", source, "-o", target), f"{source.name} cannot be compiled")
 
 
+def _is_clang() -> bool:
+    return "__clang__" in target_of(compiler())
+
+
+def _flags() -> tuple[str, ...]:
+    # Only GCC has symbols that are unique in a process, whichever library they come from.
+    return COMPILER_FLAGS if _is_clang() else (*COMPILER_FLAGS, "-fno-gnu-unique")
+
+
+def _link_flags() -> tuple[str, ...]:
+    # Clang calls a library for what GCC knows of atomic numbers.
+    atomic = ("-latomic",) if _is_clang() else ()
+    return ("-shared", "-Wl,-Bsymbolic", "-pthread", *atomic)
+
+
 def _toolchain() -> tuple[str, ...]:
     """What the machine code depends on besides its sources, the processor included."""
     path = compiler()
-    return (_version("verilator"), path, target_of(path), *COMPILER_FLAGS, OPTIMIZED, PLAIN)
+    return (
+        _version("verilator"),
+        path,
+        target_of(path),
+        *_flags(),
+        *_link_flags(),
+        OPTIMIZED,
+        PLAIN,
+    )
 
 
 def _hardware_sources() -> list[Path]:
