@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amaranth_vta.bounds import bound_cycles
-
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
@@ -38,6 +36,8 @@ def explanation(session: Session) -> Iterator[str]:
 
 
 def _layer(step: RunLayer, layer: Layer, dram: str) -> str:
+    from amaranth_vta.bounds import bound_cycles
+
     work = step.work
     bound = bound_cycles(work, dram, len(step.streams))
     nodes = " + ".join(f"{node.name} ({node.operator})" for node in layer.nodes)

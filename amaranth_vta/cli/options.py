@@ -71,6 +71,7 @@ def device_options(
         click.option(
             "--dram",
             type=DramType(),
+            metavar="ideal|ddr|random:SEED",
             default=dram,
             show_default=True,
             help="How the memory answers. It makes no difference to the functional model.",
