@@ -1,4 +1,4 @@
-"""How much the design has under way at a time, and how long one event takes to cause another.
+"""How much the design has in flight at a time, and how long one event takes to cause another.
 
 Shared with software: the estimate of cycles (`amaranth_vta.sim.estimate`) and the compiler's cost
 model count with the same numbers as the hardware. `LIMITS` are what the design itself is built
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Bursts that each of reads and writes has under way at the most.
+# The most bursts in flight, of reads and of writes each.
 BURSTS_IN_FLIGHT = 8
 # No read is started while so many beats of earlier ones are still to come.
 BEATS_AHEAD = 128

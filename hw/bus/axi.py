@@ -180,8 +180,8 @@ class ReadArbiter(wiring.Component):
     -----
     fetch, load, compute : the readers
     bus : the memory
-    stop : no burst is started, and what comes of those under way is dropped
-    idle : no burst is under way
+    stop : no burst is started, and the beats of those in flight are dropped
+    idle : no burst is in flight
     """
 
     def __init__(self, data_width: int) -> None:

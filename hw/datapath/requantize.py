@@ -56,7 +56,7 @@ class RequantizingLane(wiring.Component):
     -----
     enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
     parameter : bit n says, of a REQUANTIZE that is not enabled, that ``b`` is parameter n of those
-        that follow. None may come while one is under way, and another operation, when enabled,
+        that follow. None may come while one is in flight, and another operation, when enabled,
         takes the place of the scale.
     """
 

@@ -64,7 +64,7 @@ def _of(bits: Value, unit: Any) -> Value:
     return bits.bit_select(unit, 1)
 
 
-# Of the number of bursts that are under way.
+# Bits of the number of bursts in flight.
 _BURSTS_WIDTH = 4
 
 
