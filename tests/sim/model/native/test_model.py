@@ -246,6 +246,15 @@ def test_requantization_near_halves_gives_the_same() -> None:
         assert Pair(config, memory).agree(0, len(program)), number
 
 
+def test_requantization_of_its_own_parameters_gives_the_same() -> None:
+    config = PRESETS["tiny-extended"]
+    for parameters in range(16):
+        for loops in ({"iter_in": 12, "dst_factor_in": 1}, {"iter_out": 12, "dst_factor_out": 1}):
+            instruction = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, **loops)
+            image = _loops_image(config, instruction, [Uop(dst=2, src=parameters)])
+            assert Pair(config, image).agree(0, 3), instruction
+
+
 def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:
     config = PRESETS["tiny"]
     endless = Gemm(uop_end=2, iter_out=(1 << 14) - 1, iter_in=(1 << 14) - 1)
@@ -301,6 +310,31 @@ def test_full_queues_give_the_same() -> None:
                 pair = Pair(PRESETS["tiny"], memory)
                 assert pair.agree(0, len(program)), (blocked, count)
                 assert pair.agree(0, len(program) + 9), (blocked, count)
+
+
+def test_a_race_ends_as_in_program_order() -> None:
+    """A load and a store of the same bytes, which can both start once compute gives both tokens."""
+    config, shared = PRESETS["tiny"], 0x400
+    load = Load(memory=Memory.INP, dram_base=shared // config.inp.element_bytes, pop_next=1)
+    store = Store(dram_base=shared // config.out.element_bytes, pop_prev=1)
+    results = set()
+    for first, second in ((load, store), (store, load)):
+        program: list[Instruction] = [
+            Load(memory=Memory.UOP, dram_base=0x800 // 4),
+            first,
+            second,
+            replace(GEMM, push_prev=1, push_next=1),
+            Gemm(uop_end=1),
+            Finish(),
+        ]
+        memory = np.zeros(0x1000, np.uint8)
+        memory[shared : shared + 4] = 1, 2, 3, 4
+        words = _encoded(config, program)
+        memory[: words.size] = words
+        pair = Pair(config, memory)
+        assert pair.agree(0, len(program))
+        results.add(pair.clear.executor.acc.tiles[0].tobytes())
+    assert len(results) == 2
 
 
 def test_full_token_counters_give_the_same() -> None:
