@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -59,12 +60,14 @@ def test_the_example_says_that_its_operator_runs_on_the_machine(
 ) -> None:
     example["main"]()
     out = capsys.readouterr().out
-    assert "magnitude   Abs               machine" in out
+    # Rows of the machine have a number of MACs, those of the host say so.
+    assert re.search(r"^magnitude +Abs +0$", out, re.MULTILINE)
+    assert re.search(r"^quantize +QuantizeLinear +host$", out, re.MULTILINE)
     assert "\n0 of 1,200 elements differ" in out
 
 
 @pytest.mark.parametrize("config", ["tiny", "batch2", "pynq"])
-def test_an_operator_of_ones_own_equals_onnx_runtime(config: str, example: dict[str, Any]) -> None:
+def test_an_added_operator_equals_onnx_runtime(config: str, example: dict[str, Any]) -> None:
     with Session(example["network"](), config) as session:
         assert session.check({"x": images()}).ok
         placed = [layer.name for layer in session.layers if layer.placed_on == "machine"]
