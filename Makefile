@@ -44,9 +44,10 @@ format: setup  ## Put sources into the format that lint asks for
 tutorials: setup  ## Run the tutorials and write their outputs anew
 	$(BIN)/pytest -n $(JOBS) --rewrite-golden tests/docs
 
-bench: setup  ## Measure how fast the compiled machine, the functional model and the compiler run
+bench: setup  ## Measure how fast the compiled machine, the models and the compiler run
 	$(BIN)/python benchmarks/simulation_speed.py
 	$(BIN)/python benchmarks/functional_speed.py
+	$(BIN)/python benchmarks/estimate_accuracy.py
 	$(BIN)/python benchmarks/compile_speed.py
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md

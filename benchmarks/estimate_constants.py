@@ -97,7 +97,7 @@ def measure() -> list[Interval]:
     issued = {span.index: span.issued for span in units}
     done = {span.index: span.end for span in units}
     request = known.grant_to_memory + memory.latency
-    lanes = 2  # beyond a unit's latency: its operands are read, its result is written
+    around = 2  # operands are read before, and results written after
     return [
         Interval("hand-over to issue", issued[LOAD] - handed[LOAD], 0, "hand_over_to_issue"),
         Interval("done to issue with the token", issued[GEMM] - done[LOAD], 1, "done_to_retire"),
@@ -105,13 +105,13 @@ def measure() -> list[Interval]:
         Interval(
             "GEMM, issue to done",
             done[GEMM] - issued[GEMM],
-            timing.DOT_PRODUCT_LATENCY + lanes,
+            timing.GEMM_LATENCY,
             "issue_to_item",
         ),
         Interval(
             "ALU, issue to done",
             done[ALU] - issued[ALU],
-            timing.ALU_LATENCY + lanes,
+            timing.ALU_LATENCY + around,
             "issue_to_item",
         ),
         Interval(

@@ -24,11 +24,14 @@ FETCH_BURST_BYTES = 256
 # Beats of an element that loads put together before they write it, at the most. A lane of 4 beats
 # of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
 MOST_LANE_BEATS = 4
-# Cycles from a micro-op's being taken to its accumulator's being written: of GEMM from its tiles to
-# their sums; of the ALU, also with requantization.
+# Cycles from tiles to their dot products, and from operands of the ALU to its result, also where
+# its lanes can requantize.
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 5
+# Of GEMM from a micro-op's being taken to its being done: tiles are read before, and accumulators
+# written after.
+GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
 
 
 @dataclass(frozen=True)

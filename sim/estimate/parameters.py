@@ -37,7 +37,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         *(timing.BURSTS_IN_FLIGHT, timing.BEATS_AHEAD),
         *(timing.FETCH_BURST_BYTES, timing.BURST_BEATS, timing.BURST_BYTES),
         isa.REQUANTIZE_PARAMETERS,
-        timing.DOT_PRODUCT_LATENCY + 2,
+        timing.GEMM_LATENCY,
         timing.REQUANTIZING_ALU_LATENCY if config.requantize else timing.ALU_LATENCY,
     ]
     latencies = [getattr(timing.LATENCIES, item.name) for item in fields(timing.Latencies)]

@@ -17,24 +17,25 @@ from typing import Any
 
 import numpy as np
 
+from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
 
 # The memory that schedules are chosen for, which is `ddr` of the simulators: cycles from a request
 # to its first word, reads in flight at a time, and the share of cycles in which it moves a word.
 READ_LATENCY = 48
-READS_OUTSTANDING = 8
+READS_OUTSTANDING = timing.BURSTS_IN_FLIGHT
 BUS_SHARE = 1 - 30 / 780
 # Before the first request for data, for the first instructions; and after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
 # From the end of what an instruction waits for to its first micro-op or request: of compute, if it
 # waits for another unit there, and of a module that waits for a token of another.
-_RESULT_CYCLES = 8
+_RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
 _TOKEN_CYCLES = 20
 # From the end of what uses data to the first word that may take their place, and to who uses that.
 ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
 # Loads and stores take turns on the bus after so many words.
-_PIECE_WORDS = 128
+_PIECE_WORDS = timing.BEATS_AHEAD
 
 
 @dataclass(frozen=True)
