@@ -113,6 +113,25 @@ def test_streams_of_any_bits_give_the_same() -> None:
             assert Pair(config, image.dram).agree(image.insn_addr, image.insn_count), (name, words)
 
 
+@pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
+def test_each_bit_of_an_instruction_gives_the_same(name: str) -> None:
+    """Legal instructions with one bit changed: what each field means, and what makes it illegal."""
+    config = CONFIGS[name]
+    encode = isa.instruction_set(config).encode
+    instructions = [LOAD, GEMM, STORE, Load(memory=Memory.ACC), Alu(alu_opcode=0, uop_end=0)]
+    if config.pad_value:
+        instructions += [isa.set_padding(padding, 5) for padding in isa.Padding]
+        instructions += [Multiply(uop_end=0), Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=0)]
+    pair = Pair(config, np.zeros(0x1000, np.uint8))
+    for instruction in instructions:
+        for bit in range(isa.INSTRUCTION_WIDTH):
+            words = [encode(instruction) ^ 1 << bit, encode(Finish())]
+            raw = b"".join(word.to_bytes(16, "little") for word in words)
+            for memory in pair.memories:
+                memory[: len(raw)] = np.frombuffer(raw, np.uint8)
+            assert pair.agree(0, 2), (instruction, bit)
+
+
 def _sparse(chance: random.Random) -> int:
     bits = chance.getrandbits(128)
     for _ in range(chance.randrange(6)):
