@@ -103,7 +103,7 @@ class Config:
     log_acc_buff_size: int = _log2(2, 24, 17, "bytes of the accumulator scratchpad")
     log_bus_width: int = _log2(6, 9, 6, "bits of the memory bus")
     overwrite: int = _extension("GEMM instructions that set accumulators instead of adding")
-    overlap: int = _extension("GEMM and ALU instructions that run beside each other")
+    overlap: int = _extension("GEMM and ALU instructions that overlap")
     requantize: int = _extension("an ALU operation that requantizes as ONNX Runtime does")
     pad_value: int = _extension("LOADs that pad with a value that the program sets")
 
@@ -342,7 +342,7 @@ PRESETS: dict[str, Config] = {
         requantize=1,
         pad_value=1,
     ),
-    # 1,024 multiply-accumulates a cycle on a 128-bit bus.
+    # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(
         PYNQ, log_block_in=5, log_block_out=5, log_inp_buff_size=16, log_bus_width=7
     ),

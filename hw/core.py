@@ -166,7 +166,7 @@ class Core(wiring.Component):
         with m.Elif(quiet_cycles != self._QUIET_CYCLES):
             m.d.sync += quiet_cycles.eq(quiet_cycles + 1)
         m.d.sync += started.eq(running)
-        # The tokens that FINISH itself gives are counted a cycle after it retires.
+        # The tokens that FINISH itself gives are counted one cycle after it retires.
         finished = Signal()
         m.d.sync += finished.eq(running & compute.finished)
 

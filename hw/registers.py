@@ -259,7 +259,7 @@ _TABLE = (
             f"TOKENS_{isa.queue_name(queue).upper()}",
             0x188 + WORD_BYTES * number,
             Access.READ,
-            "tokens that nobody had taken at the end of the latest run",
+            "tokens that no instruction had taken at the end of the latest run",
         )
         for number, queue in enumerate(isa.TOKEN_QUEUES)
     ),

@@ -72,7 +72,7 @@ def open_rtl(console: Console, config: str) -> Session:
     session = Session(MODEL, config, "rtl", images=TOGETHER)
     machine = session.config
     console.print(
-        f"{machine.batch}×{machine.block_in}×{machine.block_out} multiply-accumulates a cycle, "
+        f"{machine.batch}×{machine.block_in}×{machine.block_out} multiply-accumulates per cycle, "
         f"{8 * machine.bus_bytes}-bit bus; simulator ready after {perf_counter() - start:.1f} s\n"
     )
     return session

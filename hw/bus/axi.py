@@ -109,7 +109,7 @@ class ReadBeat(data.StructLayout):
 
 
 class WriteBeat(data.StructLayout):
-    """One beat of a burst that is written; ``strobe`` has a bit a byte."""
+    """One beat of a burst that is written; ``strobe`` has one bit per byte."""
 
     def __init__(self, data_width: int) -> None:
         super().__init__(

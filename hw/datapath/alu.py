@@ -64,7 +64,7 @@ class AluContext(data.Struct):
 class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
-    Timing: one micro-op a cycle. An item taken in cycle t reads its operands in t and writes
+    Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t and writes
     `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
     ports forward what is being written. A micro-op with a hazard, that reads what an earlier one
     has yet to write, stalls until that is written. A REQUANTIZE with parameters other than those of

@@ -42,7 +42,7 @@ def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
 
 
 class DotProducts(wiring.Component):
-    """``less_one[b][j] = -1 + sum over k of inp[b][k] * wgt[j][k]``, a pair of tiles a cycle.
+    """``less_one[b][j] = -1 + sum over k of inp[b][k] * wgt[j][k]``, one pair of tiles per cycle.
 
     Timing: tiles presented in one cycle give their sums `LATENCY` cycles later: products are
     registered, then the sums of two of them, then the sums themselves. In the cycle after
@@ -139,7 +139,7 @@ class GemmUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] += inp[src] . wgt[wgt]``, without the addition when it
     overwrites, or ``acc[dst] = 0`` on reset.
 
-    Timing: one micro-op a cycle, whatever accumulators they name. An item taken in cycle t reads
+    Timing: one micro-op per cycle, whatever accumulators they name. An item taken in cycle t reads
     its tiles in t, reads its accumulator in t + 3 and writes it in t + 4; the accumulators' read
     port gives what is being written, so the next micro-op sees that value though it reads in the
     same cycle.

@@ -1,4 +1,4 @@
-"""The loops of a GEMM or ALU instruction, unrolled into one micro-op a cycle."""
+"""The loops of a GEMM or ALU instruction, unrolled into one micro-op per cycle."""
 
 from typing import Any, NamedTuple
 

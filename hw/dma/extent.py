@@ -34,8 +34,8 @@ class ExtentChecker(wiring.Component):
     The multiplier is as wide as the deepest memory asks for (one DSP slice), since a side that is
     longer is out of range whatever the other one is.
 
-    Timing: an instruction a cycle, in three stages: sums, product, comparison. What is taken in one
-    cycle shows three cycles later; a stage whose result is not taken keeps it.
+    Timing: one instruction per cycle, in three stages: sums, product, comparison. What is taken in
+    one cycle shows three cycles later; a stage whose result is not taken keeps it.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ class Rows:
 class BurstWalker(wiring.Component):
     """Cuts rows into bursts. Addresses are found by adding alone.
 
-    Timing: one burst a cycle, also from one row to the next and from one command to the next; the
+    Timing: one burst per cycle, also from one row to the next and from one command to the next; the
     first one of a command two cycles after it is taken::
 
         command  a       b

@@ -1,4 +1,4 @@
-"""On-chip memories that take and give several elements a cycle, at any alignment."""
+"""On-chip memories that take and give several elements per cycle, at any alignment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

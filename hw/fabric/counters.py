@@ -71,7 +71,7 @@ _BURSTS_WIDTH = 4
 class CounterBank(wiring.Component):
     """Adds up events, up to `COUNTER_WIDTH` bits each.
 
-    An event first counts in a few flip-flops of its own; one counter a cycle, in turn, is added
+    An event first counts in a few flip-flops of its own; one counter per cycle, in turn, is added
     to its sum in the memory.
 
     Timing: a sum lags behind by a round of the counters, until ``settled``.

@@ -25,7 +25,7 @@ class Queue(wiring.Component):
     ----------
     shape : of a payload
     depth : items that it holds at the most, output register included; 2 or more, since one
-        could not pass an item a cycle
+        could not pass one item per cycle
     """
 
     def __init__(self, shape: ShapeLike, depth: int) -> None:

@@ -84,7 +84,7 @@ class Profiles {
     }
 
     // The halves of the accumulators that an instruction works in. A few micro-ops in the other half
-    // hold nobody up for long: they do not count.
+    // delay no other for long: they do not count.
     std::uint8_t banks(const LoopCommand& c, std::span<const std::uint32_t> uops, std::int64_t items) const {
         std::int64_t low = INT64_MAX, high = 0;
         for (std::int64_t i = c.uop_begin; i < c.uop_end; i++) {

@@ -1,4 +1,4 @@
-// GEMM and ALU: a micro-op a cycle each, and what keeps one of them from going on.
+// GEMM and ALU: one micro-op per cycle each, and what keeps one of them from going on.
 
 #pragma once
 

@@ -27,7 +27,7 @@ VERILATOR_FLAGS = (
     "-O3",
     "--x-assign",
     "fast",
-    # Scratchpads start with random contents, so that nobody relies on them.
+    # Scratchpads start with random contents, so that nothing relies on them.
     "--x-initial",
     "unique",
     "--no-assert",

@@ -103,7 +103,7 @@ def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(name: s
 
 
 def test_streams_of_any_bits_give_the_same() -> None:
-    """Instructions that nobody would write, most of them faulty: bits that are mostly zero."""
+    """Instructions that no compiler would write, most of them faulty: bits that are mostly zero."""
     chance = random.Random(1)
     for name, config in CONFIGS.items():
         finish = isa.instruction_set(config).encode(Finish())
