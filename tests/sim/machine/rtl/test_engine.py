@@ -133,7 +133,7 @@ def test_an_unknown_memory_model_is_refused() -> None:
 def test_memory_is_rounded_up_and_its_bounds_are_checked() -> None:
     device = RtlDevice(TINY, 100)
     assert device.memory_bytes == 128
-    with pytest.raises(ValueError, match="not within the memory of 128 bytes"):
+    with pytest.raises(ValueError, match="not within the device's 0x80 bytes of memory"):
         device.write(127, b"ab")
-    with pytest.raises(ValueError, match="not within the memory of 128 bytes"):
+    with pytest.raises(ValueError, match="not within the device's 0x80 bytes of memory"):
         device.read(-1, 1)
