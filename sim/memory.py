@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw.isa import INSTRUCTION_BYTES
+
 # Memory sizes are rounded up to this, the bytes of the widest bus.
 _UNIT = 64
 
@@ -26,6 +28,14 @@ class MemoryBacked:
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         self._check_bounds(address, len(raw))
         self.memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
+
+    def instruction_words(self, address: int, count: int) -> list[int]:
+        """``count`` instructions of 128 bits from byte ``address``; zeros beyond the memory."""
+        size = INSTRUCTION_BYTES
+        raw = self.memory[address : address + count * size].tobytes()
+        return [
+            int.from_bytes(raw[at : at + size], "little") for at in range(0, count * size, size)
+        ]
 
     def _check_bounds(self, address: int, size: int) -> None:
         if address < 0 or size < 0 or address + size > self.memory_bytes:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
@@ -87,8 +86,6 @@ class EstimateDevice:
         if self._timeline is None:
             return
         assert replay.cycles is not None
-        size = isa.INSTRUCTION_BYTES
-        raw = self._model.read(insn_addr, insn_count * size).tobytes()
-        words = [int.from_bytes(raw[at : at + size], "little") for at in range(0, len(raw), size)]
+        words = self._model.instruction_words(insn_addr, insn_count)
         shown = spans(self.config, words, replay)
         self._timeline.add(self.config, words, shown, replay.cycles, estimated=True)

@@ -91,8 +91,9 @@ class SimulatedDevice(MemoryBacked):
         `_SILENT_CYCLES` without using its bus.
         """
         started = time.monotonic()
-        words = self._words(insn_addr, insn_count)
+        words: list[int] = []
         if self._timeline is not None:
+            words = self.instruction_words(insn_addr, insn_count)
             self.machine.take_moments()  # of a run that was stopped
         deadline = None if time_limit is None else started + time_limit
         self._write("INSN_ADDR", insn_addr)
@@ -146,17 +147,6 @@ class SimulatedDevice(MemoryBacked):
             return self._fault()
         module = isa.Module(_part(self._read("FAULT"), "FAULT", "module"))
         return Fault(module.name.lower(), self._read("FAULT_INSN"), isa.Cause.TIMEOUT.name.lower())
-
-    def _words(self, insn_addr: int, insn_count: int) -> list[int]:
-        """The instructions there, for the timeline; those beyond the memory are zeros."""
-        if self._timeline is None:
-            return []
-        size = isa.INSTRUCTION_BYTES
-        raw = self.memory[insn_addr : insn_addr + insn_count * size].tobytes()
-        return [
-            int.from_bytes(raw[at : at + size], "little")
-            for at in range(0, insn_count * size, size)
-        ]
 
     def _counters(self) -> dict[str, int]:
         """`COUNTERS` by name, and what follows from them."""
