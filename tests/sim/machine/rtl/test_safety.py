@@ -9,7 +9,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.machine.dram import MemoryTiming, memory_timing
-from amaranth_vta.sim.machine.host import MismatchError, SimulatedDevice
+from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.pysim import PysimDevice
 from amaranth_vta.sim.machine.rtl.build import machine_library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine, RtlDevice
@@ -17,6 +17,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.driver import MismatchError
 
 TINY = PRESETS["tiny"]
 MEMORY = 0x20000
