@@ -25,17 +25,19 @@ from amaranth_vta.sw.compiler.tuner.tiles import cut, divisors, even_tiles, part
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import Requantization, epilogue
-from .parts.product import Product, reduce_axes
+from .parts.product import Product, of_term, reduce_axes, term_axis
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs."""
+    """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs.
+    Each weight is the sum of so many ``terms`` of wgt_dtype."""
 
     rows: int
     inputs: int
     outputs: int
     requantize: Requantization
+    terms: int = 1
 
     def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -69,9 +71,9 @@ def dense(
     """A function of input, weights, bias and output.
 
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs, BLOCK_OUT,
-    BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or parameters, as `epilogue`
-    says, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of
-    `tuned`.
+    BLOCK_IN) wgt_dtype, with ``terms`` for each tile of inputs, bias is (outputs, BATCH,
+    BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (rows, outputs, BATCH,
+    BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -97,9 +99,9 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
         s[tensor].pragma(o, env.alu)
 
     n, o, b, k = s[matmul].op.axis
-    ko, ki = product.axes
+    ko, *term, ki = product.axes
     step, ko = s[matmul].split(ko, knobs.inputs)
-    s[matmul].reorder(step, ko, n, o, b, k, ki)
+    s[matmul].reorder(step, ko, *term, n, o, b, k, ki)
     s[matmul].tensorize(b, env.gemm)
     product.place_operands(s, no, no, step, (knobs.copies, knobs.copies), env)
     return s, product.args
@@ -109,17 +111,22 @@ def expression(d: Dense, env: Environment) -> Product:
     """The sum of products, and its epilogue."""
     acc = env.acc_dtype
     x = te.placeholder((d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
-    w = te.placeholder((d.outputs, d.inputs, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
+    w = te.placeholder(
+        (d.outputs, d.inputs * d.terms, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
+    )
     x_buf, w_buf = (
         te.compute(tensor.shape, lambda *i, t=tensor: t(*i), f"{tensor.name}_buf")
         for tensor in (x, w)
     )
-    axes = reduce_axes(ko=d.inputs, ki=env.BLOCK_IN)
-    ko, ki = axes
+    ko, ki = reduce_axes(ko=d.inputs, ki=env.BLOCK_IN)
+    term = term_axis(d.terms)
+    axes = (ko, *term, ki)
     matmul = te.compute(
         (d.rows, d.outputs, env.BATCH, env.BLOCK_OUT),
         lambda n, o, b, k: te.sum(
-            x_buf[n, ko, b, ki].astype(acc) * w_buf[o, ko, k, ki].astype(acc), axis=[ko, ki]
+            x_buf[n, ko, b, ki].astype(acc)
+            * w_buf[o, of_term(ko, d.terms, term), k, ki].astype(acc),
+            axis=list(axes),
         ),
         "matmul",
     )
@@ -136,7 +143,7 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
         copies = 2 if ahead else 1
         if copies * rows * inputs > config.inp.depth:
             continue
-        if copies * outputs * inputs > config.wgt.depth:
+        if copies * outputs * inputs * d.terms > config.wgt.depth:
             continue
         if outputs * (d.requantize.accumulators * rows + d.requantize.constants) > config.acc.depth:
             continue
@@ -149,9 +156,9 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     tiles = parts(d.rows, knobs.rows) * parts(d.outputs, knobs.outputs)
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
-    gemm, alu = vectors * d.inputs / steps, vectors * d.requantize.operations
+    gemm, alu = vectors * d.inputs * d.terms / steps, vectors * d.requantize.operations
     load = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
-    load += bus_cycles(config, knobs.outputs, knobs.inputs * config.wgt.element_bytes)
+    load += bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
     step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / knobs.copies)
     return load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES)
 
@@ -164,7 +171,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     steps = cut(d.inputs, knobs.inputs)
     resets = len(steps) > 1 or not config.overwrite
     vectors = d.rows * d.outputs
-    least = vectors * (d.inputs + resets)
+    least = vectors * (d.inputs * d.terms + resets)
     if not config.overlap:
         least += vectors * d.requantize.operations
     stored: Task | None = None
@@ -174,8 +181,8 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         gemm: Task | None = None
         for inputs in steps:
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
-            w.load(outputs, inputs * config.wgt.element_bytes, (rows, outputs))
-            gemm = pipeline.gemm(rows * outputs * inputs, [x.loaded, w.loaded, stored])
+            w.load(outputs, inputs * d.terms * config.wgt.element_bytes, (rows, outputs))
+            gemm = pipeline.gemm(rows * outputs * inputs * d.terms, [x.loaded, w.loaded, stored])
             x.use(gemm)
             w.use(gemm)
         pipeline.load_for_compute(outputs * d.requantize.constants * config.acc.element_bytes)

@@ -28,7 +28,7 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .conv2d.sizes import Conv2dSizes
 from .parts.epilogue import epilogue
-from .parts.product import Product, reduce_axes
+from .parts.product import Product, of_term, reduce_axes, term_axis
 from .parts.window import padded
 
 Array = npt.NDArray[Any]
@@ -159,10 +159,10 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, g, o, h, w, b, k = s[conv].op.axis
-    ci, dy, dx, ki = product.axes
+    ci, dy, dx, *term, ki = product.axes
     co, ci = s[conv].split(ci, knobs.inputs)
     do, dy = s[conv].split(dy, knobs.kernel_rows)
-    s[conv].reorder(co, do, n, g, o, ci, dy, dx, h, w, b, k, ki)
+    s[conv].reorder(co, do, n, g, o, ci, dy, dx, *term, h, w, b, k, ki)
     s[conv].tensorize(b, env.gemm)
     step = None if knobs.is_whole(workload.group) else do
     product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
@@ -176,12 +176,15 @@ def expression(workload: GroupedConv2d, env: Environment) -> Product:
         (c.batch, groups, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
     )
     w = te.placeholder(
-        (groups, c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
+        (groups, c.outputs, c.inputs, c.kernel[0], c.weights_per_row, env.BLOCK_OUT, env.BLOCK_IN),
+        "w",
+        env.wgt_dtype,
     )
     x_buf = padded(x, c.pads, c.pad_value, "x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    axes = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
-    ci, dy, dx, ki = axes
+    ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
+    term = term_axis(c.terms)
+    axes = (ci, dy, dx, *term, ki)
     size = (c.output_height, c.output_width)
     conv = te.compute(
         (c.batch, groups, c.outputs, *size, env.BATCH, env.BLOCK_OUT),
@@ -195,7 +198,7 @@ def expression(workload: GroupedConv2d, env: Environment) -> Product:
                 b,
                 ki,
             ].astype(acc)
-            * w_buf[g, o, ci, dy, dx, k, ki].astype(acc),
+            * w_buf[g, o, ci, dy, of_term(dx, c.terms, term), k, ki].astype(acc),
             axis=list(axes),
         ),
         "conv",
@@ -218,7 +221,7 @@ def candidates(
         (True, False),
     ):
         copies = 2 if ahead else 1
-        if copies * groups * outputs * inputs * kernel * c.kernel[1] > config.wgt.depth:
+        if copies * groups * outputs * inputs * kernel * c.weights_per_row > config.wgt.depth:
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             constants = workload.groups * c.outputs if in_turn else groups * outputs
@@ -248,13 +251,13 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     tiles = images * weight_tiles
     row = c.input_columns(knobs.columns) * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES
     region = knobs.groups * knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows) * row
-    weights = knobs.groups * knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
+    weights = knobs.groups * knobs.outputs * knobs.inputs * knobs.kernel_rows * c.weights_per_row
     weights = weights * config.wgt.element_bytes // config.bus_bytes
     weight_loads = weight_tiles if steps == 1 else tiles * steps
     vectors = c.batch * workload.groups * c.outputs * c.output_height * c.output_width
     operations = 0 if knobs.in_turn else c.requantize.operations
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
-    compute = vectors * (c.inputs * c.kernel[0] * c.kernel[1] + operations + resets)
+    compute = vectors * (c.products + operations + resets)
     stored = vectors * config.out.element_bytes / config.bus_bytes
     return overlapped(
         compute + tiles * (steps + 4) * TILE_CYCLES,

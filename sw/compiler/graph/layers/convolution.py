@@ -23,7 +23,7 @@ from .parts.choose_packing import best_packing
 from .parts.layer import Layer
 from .parts.products import Product
 from .parts.tensors import Tensors
-from .parts.tiled_constants import pack_weights
+from .parts.tiled_constants import as_terms, pack_weights
 from .parts.windows import fitting_window
 from .pooling import average_pool, is_average
 
@@ -77,7 +77,7 @@ def _grouped(
     )
     workload = GroupedConv2d(way.groups, group)
     function = tensors.function(grouped_conv2d, workload, node)
-    weights = grouped_weights(product.sums.weights, groups, config)
+    weights = grouped_weights(as_terms(product.sums.weights), groups, config)
     return product.layer(tensors, source, out, function, pack(weights, tensors.env.wgt_dtype))
 
 
@@ -97,4 +97,5 @@ def _workload(
         dilations=moved.dilations,
         pads=moved.pads,
         pad_value=product.pad_value(moved, tensors),
+        terms=product.sums.terms,
     )

@@ -35,6 +35,7 @@ def product_layer(product: Product, tensors: Tensors, image: Image, out: Image) 
         inputs=tiles(held[1], config.block_in) * held[2] * held[3],
         outputs=tiles(out[1], config.block_out),
         requantize=product.requantize,
+        terms=product.sums.terms,
     )
     function = tensors.function(dense, workload, node)
     weights = product.sums.weights.reshape(out[1], *held[1:])

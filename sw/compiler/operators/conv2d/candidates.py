@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
     }
     grid = np.meshgrid(*values.values(), indexing="ij")
     fields = {name: axis.ravel() for name, axis in zip(values, grid, strict=True)}
-    weights = fields["outputs"] * fields["inputs"] * fields["kernel_rows"] * c.kernel[1]
+    weights = fields["outputs"] * fields["inputs"] * fields["kernel_rows"] * c.weights_per_row
     whole = (fields["inputs"] == c.inputs) & (fields["kernel_rows"] == c.kernel[0])
     kept = (weights <= config.wgt.depth) & (whole | fields["weights_outside"])
     return {name: values[kept] for name, values in fields.items()}
@@ -78,7 +77,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     tiles = knobs.images(c) * blocks
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
     vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
-    gemm = vectors * (c.inputs * prod(c.kernel) + knobs.resets(c, config)) / steps
+    gemm = vectors * (c.products + knobs.resets(c, config)) / steps
     alu = vectors * c.requantize.operations
     store = bus_cycles(config, 1, vectors * config.out.element_bytes)
     image = bus_cycles(
@@ -86,7 +85,7 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
         knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows),
         c.input_columns(knobs.columns) * config.inp.element_bytes,
     )
-    tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.kernel[1]
+    tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.weights_per_row
     weights = bus_cycles(config, 1, tile * config.wgt.element_bytes)
     load_first = image + weights
     # What stays is loaded once for all tiles that it is used for.

@@ -65,7 +65,7 @@ class _Tiles:
         c = self.c
         resets = self.knobs.resets(c, self.config)
         vectors = sum(tile.vectors for tile in self.tiles)
-        gemm = vectors * (c.inputs * prod(c.kernel) + resets)
+        gemm = vectors * (c.products + resets)
         last = self.tiles[-1].vectors
         alu = (last if self.config.overlap else vectors) * c.requantize.operations
         stored = bus_cycles(self.config, 1, last * self.config.out.element_bytes, reads=False)
@@ -96,7 +96,7 @@ class _Tiles:
                 before = tile
                 if reloads:
                     pipeline.load_for_compute(micro_ops)
-                products = vectors * inputs * kernel_rows * c.kernel[1]
+                products = vectors * inputs * kernel_rows * c.weights_per_row
                 gemm = pipeline.gemm(products, [*waits, self.image.loaded, self.weights.loaded])
                 self.image.use(gemm)
                 self.weights.use(gemm)
@@ -140,7 +140,7 @@ class _Tiles:
         """
         c, knobs, config = self.c, self.knobs, self.config
         loops = [knobs.outputs, knobs.rows, knobs.columns, knobs.inputs, knobs.kernel_rows]
-        loops = sorted([*loops, c.kernel[1]])
+        loops = sorted([*loops, c.kernel[1], c.terms])
         copies = lcm(2 if knobs.in_turn else 1, knobs.copies_of_image(c))
         copies = min(copies * knobs.copies_of_weights(c), len(self.tiles) * len(self.steps))
         nests = len({tile.nest for tile in self.tiles})
@@ -194,7 +194,7 @@ class _Tiles:
         self.weights.load(*self.weight_rows[known], nest)
 
     def _rows_of_weights(self, outputs: int, inputs: int, kernel_rows: int) -> tuple[int, int]:
-        rows, row = outputs * inputs, kernel_rows * self.c.kernel[1]
+        rows, row = outputs * inputs, kernel_rows * self.c.weights_per_row
         if kernel_rows == self.c.kernel[0]:
             rows, row = outputs, inputs * row
             if inputs == self.c.inputs:

@@ -41,7 +41,8 @@ def conv2d(
     """A function of input, weights, bias and output.
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
-    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
+    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, with ``terms`` for each
+    column of the kernel, bias is (outputs, BATCH,
     BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
     height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
     """

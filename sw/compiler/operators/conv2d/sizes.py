@@ -18,7 +18,8 @@ _MOST_COPIES = 8
 class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
-    ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right."""
+    ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight
+    is the sum of so many ``terms`` of wgt_dtype, for weights that need more bits."""
 
     batch: int
     inputs: int
@@ -31,6 +32,17 @@ class Conv2dSizes(SlidingWindow):
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
+    terms: int = 1
+
+    @property
+    def weights_per_row(self) -> int:
+        """Tiles of weights that a row of the kernel has for a tile of inputs and one of outputs."""
+        return self.kernel[1] * self.terms
+
+    @property
+    def products(self) -> int:
+        """Products of tiles for a vector of results."""
+        return self.inputs * self.kernel[0] * self.weights_per_row
 
     @property
     def row_step(self) -> int:
@@ -103,7 +115,7 @@ class Conv2dKnobs:
         return self.inputs * region
 
     def fits(self, c: Conv2dSizes, config: Config) -> bool:
-        weights = self.outputs * self.inputs * self.kernel_rows * c.kernel[1]
+        weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
         results = c.requantize.accumulators * self.outputs * self.rows * self.columns
         channels = self.outputs + self.in_turn * (c.outputs - self.outputs)
         banks = 1 + self.in_turn

@@ -5,7 +5,12 @@ from __future__ import annotations
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
-from amaranth_vta.sw.compiler.operators.parts.product import Product, reduce_axes
+from amaranth_vta.sw.compiler.operators.parts.product import (
+    Product,
+    of_term,
+    reduce_axes,
+    term_axis,
+)
 from amaranth_vta.sw.compiler.operators.parts.window import padded
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
@@ -30,10 +35,10 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, o, h, w, b, k = s[conv].op.axis
-    ci, dy, dx, ki = product.axes
+    ci, dy, dx, *term, ki = product.axes
     co, ci = s[conv].split(ci, knobs.inputs)
     do, dy = s[conv].split(dy, knobs.kernel_rows)
-    s[conv].reorder(co, do, n, o, ci, dy, dx, h, w, b, k, ki)
+    s[conv].reorder(co, do, n, o, ci, dy, dx, *term, h, w, b, k, ki)
     s[conv].tensorize(b, env.gemm)
     copies = knobs.copies_of_image(c), knobs.copies_of_weights(c)
     product.place_operands(s, wo, oo, None if knobs.is_whole(c) else do, copies, env)
@@ -47,12 +52,15 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
         (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
     )
     w = te.placeholder(
-        (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
+        (c.outputs, c.inputs, c.kernel[0], c.weights_per_row, env.BLOCK_OUT, env.BLOCK_IN),
+        "w",
+        env.wgt_dtype,
     )
     x_buf = _rows_that_are_read(x, c)
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    axes = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
-    ci, dy, dx, ki = axes
+    ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
+    term = term_axis(c.terms)
+    axes = (ci, dy, dx, *term, ki)
     conv = te.compute(
         (c.batch, c.outputs, c.output_height, c.output_width, env.BATCH, env.BLOCK_OUT),
         lambda n, o, h, w, b, k: te.sum(
@@ -64,7 +72,7 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
                 b,
                 ki,
             ].astype(acc)
-            * w_buf[o, ci, dy, dx, k, ki].astype(acc),
+            * w_buf[o, ci, dy, of_term(dx, c.terms, term), k, ki].astype(acc),
             axis=list(axes),
         ),
         "conv",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.expr import IterVar
+from amaranth_vta.sw.compiler.te.expr import Expr, IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 from .epilogue import Epilogue
@@ -77,3 +78,14 @@ class Product:
 def reduce_axes(**extents: int) -> tuple[IterVar, ...]:
     """Axes to sum over, by their names."""
     return tuple(te.reduce_axis((0, extent), name) for name, extent in extents.items())
+
+
+def term_axis(terms: int) -> tuple[IterVar, ...]:
+    """The axis over the terms of weights that are sums of several; none if they are single."""
+    return reduce_axes(term=terms) if terms > 1 else ()
+
+
+def of_term(tap: Expr, terms: int, term: Sequence[IterVar]) -> Expr:
+    """The index of a ``term``, a `term_axis`, of the weight of a ``tap``, whose ``terms`` lie next
+    to each other."""
+    return tap * terms + term[0] if term else tap

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     PerChannelScale,
@@ -28,25 +27,28 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import (
 )
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
+from .channel_scales import channel_parameters
 from .layer import NotHere
 from .tensors import Range, Tensors
-from .tiled_constants import pack_bias
+from .tiled_constants import pack_bias, terms_of
 
 Integers = npt.NDArray[np.int64]
 # Where operators have bias, scale and zero point of their result among their inputs.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
 # Up to here a sum that ONNX Runtime would round on its way to float32 is clipped anyway.
 _LARGEST_SHIFT = 16
+# Bits of ONNX Runtime's sums.
+_INT32 = 32
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What a layer computes: for each output channel (the first axis of ``weights``, int8) the
-    sum of products of weights and input, then ``bias``, then ``scale`` (float32), rounding,
-    ``zero_point``, and clipping to ``low`` and ``high``. ``least`` and ``most`` are bounds of the
-    biased sums."""
+    """What a layer computes: for each output channel (the first axis of ``weights``, less their
+    zero point, of at most 9 bits) the sum of products of weights and input, then ``bias``, then
+    ``scale`` (float32), rounding, ``zero_point``, and clipping to ``low`` and ``high``. ``least``
+    and ``most`` are bounds of the biased sums."""
 
-    weights: npt.NDArray[np.int8]
+    weights: npt.NDArray[np.int16]
     bias: Integers
     scale: npt.NDArray[np.float32]
     zero_point: int
@@ -54,6 +56,11 @@ class Sums:
     high: int
     least: Integers
     most: Integers
+
+    @property
+    def terms(self) -> int:
+        """How many int8 each weight is the sum of."""
+        return terms_of(self.weights)
 
     def clipped(self, limits: Range) -> Sums:
         low, high = limits
@@ -74,8 +81,6 @@ def sums(tensors: Tensors, node: Node) -> Sums:
         if not node.attributes.get("transB", 0):
             weights = weights.T
     zero_free = weights.astype(np.int64) - _of_channels(zero, weights)
-    if zero_free.min() < -128 or zero_free.max() > 127:
-        raise NotHere("its weights, their zero point taken off, are not int8")
     channels = len(weights)
     flat = zero_free.reshape(channels, -1)
     bias = np.zeros(channels, np.int64)
@@ -88,7 +93,7 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     ups, downs = (flat.clip(*limits).sum(axis=1) for limits in ((0, None), (None, 0)))
     scale = ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32)
     return Sums(
-        weights=zero_free.astype(np.int8),
+        weights=zero_free.astype(np.int16),
         bias=bias - x_zero * flat.sum(axis=1),
         scale=np.broadcast_to(scale.reshape(-1), channels),
         zero_point=tensors.zero_point(node, zero_at),
@@ -103,16 +108,10 @@ def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
     """How the machine of ``config`` makes results of sums, and the constants that it reads for
     that: parameters of REQUANTIZE, else the bias. Raises `NotHere`."""
     if config.requantize:
-        _require_no_overflow(sums.least, sums.most, config)
+        if config.acc_width < _INT32:
+            _require_no_overflow(sums.least, sums.most, config)
         bounds = (sums.zero_point, sums.low, sums.high)
-        proved = te.requantizes_as_float32(sums.scale, *bounds, sums.least, sums.most)
-        if not proved.all():
-            channel = int(np.argmin(proved))
-            raise NotHere(
-                f"REQUANTIZE by the scale {sums.scale[channel]:.6g} of channel {channel} differs "
-                f"from float32 for sums from {sums.least[channel]:,} to {sums.most[channel]:,}"
-            )
-        parameters = te.requantization_parameters(sums.bias, sums.scale, *bounds)
+        parameters = channel_parameters(sums.bias, sums.scale, bounds, sums.least, sums.most)
         return PerChannelScale(), pack_bias(parameters, config)
     shift = _shift(sums)
     how = RoundingShift(shift, sums.low, sums.high)

@@ -95,13 +95,21 @@ def test_padding_with_a_zero_point_needs_a_machine_that_can(qdq: Make) -> None:
     assert placed(model, EXTENDED) == {"QLinearConv": "machine"}
 
 
-def test_a_zero_point_of_weights_is_taken_off_if_they_remain_int8(qdq: Make) -> None:
-    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
-    assert_exact(graph.node("Conv", graph.weights(2, 3, 3, 3, zero=1)).qdq(2**-3))
-    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
-    graph.node("Conv", graph.weights(2, 3, 3, 3, zero=-100)).qdq(2**-3)
-    reason = "its weights, their zero point taken off, are not int8"
-    assert placed(graph.model()) == {"QLinearConv": reason}
+@pytest.mark.parametrize("zero", [1, -100, -128, 100])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_zero_points_of_weights_are_taken_off(qdq: Make, zero: int, groups: int) -> None:
+    """What then has nine bits is summed up from two or three products with int8."""
+    graph = qdq((1, 4, 8, 8)).qdq(0.031, 3)
+    weights = graph.weights(6, 4 // groups, 3, 2, zero=zero, scale=0.02)
+    graph.node("Conv", weights, group=groups, pads=[1, 0, 1, 1]).qdq(0.9)
+    assert_exact(graph, config="tiny-extended")
+
+
+@pytest.mark.parametrize("zero", [-128, 30])
+def test_zero_points_of_matrices_are_taken_off(qdq: Make, zero: int) -> None:
+    graph = qdq((5, 20)).qdq(0.031, 3)
+    graph.node("MatMul", graph.weights(20, 9, zero=zero, scale=0.02)).qdq(0.7, 5)
+    assert_exact(graph, config="tiny-extended")
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(4, 2), (12, 12), (9, 3), (8, 4)])

@@ -1,0 +1,107 @@
+"""Parameters of REQUANTIZE for each channel of a layer, proved to give the results of float32.
+
+Most channels take their scale and zero point as they are. Nearly dead ones have scales too small
+for fixed point, and a bias beyond what is multiplied. Within the sums that can occur they have one
+result, or two that are next to each other: any parameters that give these are as good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.compiler import te
+
+from .layer import NotHere
+
+Integers = npt.NDArray[np.int64]
+# The greatest whole scale of REQUANTIZE.
+_MOST = int(te.SCALE_END) - 1
+_LEAST, _GREATEST = -1 << 31, (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A function of sums that grows: ``lowest`` up to where the results at ``begins`` begin."""
+
+    lowest: int
+    results: Integers
+    begins: Integers
+
+    @property
+    def highest(self) -> int:
+        return int(self.results[-1]) if len(self.results) else self.lowest
+
+
+def channel_parameters(
+    bias: Integers,
+    scale: npt.NDArray[np.float32],
+    bounds: tuple[int, int, int],
+    least: Integers,
+    most: Integers,
+) -> npt.NDArray[np.int32]:
+    """int32 (channels, 4), as `te.requantization_parameters`: REQUANTIZE by them gives, for all
+    sums from ``least`` to ``most``, bias included, clip(rint(float32(float32(sum) · scale)) +
+    zero_point, low, high).
+
+    All arrays are (channels,); ``bounds`` are zero point, low and high. Sums that can exceed 32
+    bits wrap here as they do in ONNX Runtime, so that any sum can occur.
+    Raises `NotHere` if no parameters are found for a channel.
+    """
+    wraps = (least < _LEAST) | (most > _GREATEST)
+    least, most = np.where(wraps, _LEAST, least), np.where(wraps, _GREATEST, most)
+    proved = te.requantizes_as_float32(scale, *bounds, least, most)
+    usual = np.where(proved, scale, np.float32(1))
+    parameters = te.requantization_parameters(np.where(proved, bias, 0), usual, *bounds)
+    for channel in np.flatnonzero(~proved):
+        limits = int(least[channel]), int(most[channel])
+        found = _equivalent(scale[channel], bounds, *limits)
+        if found is None:
+            raise NotHere(
+                f"REQUANTIZE by the scale {scale[channel]:.6g} of channel {channel} differs "
+                f"from float32 for sums from {limits[0]:,} to {limits[1]:,}"
+            )
+        parameters[channel] = found
+        # The first parameter is the bias, which wraps like the sums that it is added to.
+        parameters[channel, 0] = np.int64(parameters[channel, 0] + bias[channel]).astype(np.int32)
+    return parameters
+
+
+def _equivalent(
+    scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
+) -> npt.NDArray[np.int32] | None:
+    """Parameters without bias that give what the ``scale`` gives, or None."""
+    if not np.isfinite(scale) or scale < 0:
+        return None
+    steps = _steps(scale, bounds, least, most)
+    jump = steps.highest - steps.lowest
+    if len(np.unique(steps.begins)) > 1 or jump > _MOST:
+        return None
+    # A scale that goes from the lower to the upper result from one sum to the next, at the step.
+    moved = 1 - int(steps.begins[0]) if jump else 0
+    if least + moved < _LEAST or most + moved > _GREATEST:
+        return None
+    way = (float(max(jump, 1)), steps.lowest, steps.lowest, steps.highest)
+    return te.requantization_parameters([moved], *way)[0]
+
+
+def _steps(scale: np.float32, bounds: tuple[int, int, int], least: int, most: int) -> _Steps:
+    """Where the results of float32 arithmetic begin, by bisection."""
+    zero_point, low, high = bounds
+
+    def wanted(sums: Integers) -> Integers:
+        with np.errstate(over="ignore"):  # to infinity, which is clipped
+            whole = np.rint(sums.astype(np.float32) * scale).astype(np.float64)
+        return np.clip(whole + zero_point, low, high).astype(np.int64)
+
+    lowest, highest = wanted(np.array([least, most]))
+    results = np.arange(lowest + 1, highest + 1)
+    below = np.full(results.shape, least, np.int64)
+    above = np.full(results.shape, most, np.int64)
+    while (above - below > 1).any():
+        middle = below + above >> 1
+        reached = wanted(middle) >= results
+        below, above = np.where(reached, below, middle), np.where(reached, middle, above)
+    return _Steps(int(lowest), results, above)

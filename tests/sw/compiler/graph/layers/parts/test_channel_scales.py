@@ -1,0 +1,67 @@
+"""Parameters of nearly dead channels against float32 arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.graph.layers.parts.channel_scales import channel_parameters
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import NotHere
+from tests.support.seeds import each_seed
+
+BOUNDS = (7, -100, 90)
+INT32 = np.iinfo(np.int32)
+
+
+def by_float32(sums: Any, scale: Any) -> Any:
+    zero_point, low, high = BOUNDS
+    with np.errstate(over="ignore"):
+        whole = np.rint(sums.astype(np.float32) * np.float32(scale)).astype(np.float64)
+    return np.clip(whole + zero_point, low, high)
+
+
+def assert_equal(scale: float, bias: int, reach: int) -> None:
+    """Sums of up to ``reach`` around the bias: at both ends, at random, and next to each step."""
+    least, most = np.array([bias - reach]), np.array([bias + reach])
+    scales = np.array([scale], np.float32)
+    parameters = channel_parameters(np.array([bias]), scales, BOUNDS, least, most)[0]
+    halves = (np.arange(-120, 120) + 0.5) / float(scales[0]) if scale > 0 else np.zeros(1)
+    near = np.rint(halves[np.abs(halves) < 2**40]).astype(np.int64)[:, None] + np.arange(-2, 3)
+    sums = np.concatenate(
+        [near.ravel(), np.random.default_rng(0).integers(least, most, 5000), least, most]
+    )
+    sums = sums[(sums >= least) & (sums <= most)]
+    # Of what wraps, only that is compared which a sum of 32 bits is.
+    sums = sums.astype(np.int32).astype(np.int64)
+    products = (sums - bias).astype(np.int32)
+    np.testing.assert_array_equal(te.requantized(products, *parameters), by_float32(sums, scale))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 2e-34, 1e-12, 2e-9])
+@pytest.mark.parametrize("bias", [0, -1, 60_000_000, -186_000_000, INT32.max - 5_000_000])
+def test_a_dead_channel_has_its_one_result(scale: float, bias: int) -> None:
+    assert_equal(scale, bias, 900_000)
+
+
+@each_seed(range(20))
+def test_a_step_far_from_zero_is_where_float32_has_it(seed: int) -> None:
+    """Beyond 2^24 float32 knows only some of the sums, which moves the step."""
+    rng = np.random.default_rng(seed)
+    scale, step = 10.0 ** rng.uniform(-8, -6), rng.integers(-80, 70) + 0.5
+    bias = int(np.clip(step / scale, -1.9e9, 1.9e9) + rng.integers(-90_000, 90_000))
+    assert_equal(scale, bias, 100_000)
+
+
+def test_sums_that_wrap_wrap_as_those_of_onnx_runtime() -> None:
+    assert_equal(1e-12, INT32.max - 100, 1000)
+    assert_equal(0.01, INT32.max - 100, 1000)
+
+
+def test_a_scale_that_cannot_be_had_is_refused() -> None:
+    least, most, bias = np.array([-9]), np.array([9]), np.array([0])
+    text = "REQUANTIZE by the scale 80 of channel 0 differs from float32 for sums from -9 to 9"
+    with pytest.raises(NotHere, match=text):
+        channel_parameters(bias, np.array([80], np.float32), BOUNDS, least, most)
