@@ -342,6 +342,16 @@ PRESETS: dict[str, Config] = {
         requantize=1,
         pad_value=1,
     ),
+    # For an ECP5-25F: block RAMs of 512 words, and no more multipliers than the device has.
+    "ecp5-25f": Config(
+        log_block_in=2,
+        log_block_out=2,
+        log_uop_buff_size=11,
+        log_inp_buff_size=11,
+        log_wgt_buff_size=13,
+        log_acc_buff_size=13,
+        overwrite=1,
+    ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(
         PYNQ, log_block_in=5, log_block_out=5, log_inp_buff_size=16, log_bus_width=7
