@@ -74,7 +74,7 @@ class Scratchpad(wiring.Component):
     copy of the memory, so that a block RAM needs one port to read and one to write.
 
     Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
-    in which the element is written gives the old value::
+    in which the element is written gives the old value in a simulation, on an FPGA anything::
 
         cycle          0     1     2
         write.enable   1
@@ -147,7 +147,9 @@ class Scratchpad(wiring.Component):
             first = port.index[: self._log_banks].as_unsigned()
             outputs = []
             for bank in range(banks):
-                memory = Memory(shape=shape, depth=1 << row_width, init=[])
+                memory = Memory(
+                    shape=shape, depth=1 << row_width, init=[], attrs=_COLLISIONS_DO_NOT_MATTER
+                )
                 m.submodules[f"copy{number}_bank{bank}"] = memory
                 writer: WritePort = memory.write_port(granularity=1)
                 reader: ReadPort = memory.read_port()
@@ -170,6 +172,11 @@ class Scratchpad(wiring.Component):
             ordered = _rotate(outputs, -read_first, banks)
             m.d.comb += [port.data[j].eq(ordered[j]) for j in range(elements)]
         return m
+
+
+# Programs order their reads and writes, and units forward what they write: Yosys need not add logic
+# so that a block RAM without the mode gives the old value.
+_COLLISIONS_DO_NOT_MATTER = {"no_rw_check": 1}
 
 
 def _padded(values: list[Value], count: int) -> list[Value]:

@@ -40,32 +40,33 @@ class Queue(wiring.Component):
         m.submodules.storage = storage = Memory(shape=bits, depth=stored, init=[])
         write, read = storage.write_port(), storage.read_port(domain="comb")
         head, tail = Signal(range(stored)), Signal(range(stored))
-        level = Signal(range(stored + 1))
+        level, level_next = Signal(range(stored + 1)), Signal(range(stored + 1))
+        # Whether the storage holds anything: a flip-flop that selects the output alone, so that
+        # each of its bits takes one LUT.
+        holds = Signal()
 
-        put, move = Signal(), Signal()
+        put, moves = Signal(), Signal()
         m.d.comb += [
             self.i.ready.eq(level != stored),
             put.eq(self.i.valid & self.i.ready),
-            move.eq((level != 0) & (~self.o.valid | self.o.ready)),
+            moves.eq(~self.o.valid | self.o.ready),
             write.addr.eq(tail),
             write.data.eq(Value.cast(self.i.payload)),
+            # An item that finds the storage empty and the output free does not visit it.
+            write.en.eq(put & (holds | ~moves)),
             read.addr.eq(head),
+            level_next.eq(level + write.en - (holds & moves)),
         ]
-        # An item that finds the queue empty and the output free need not visit the storage.
-        bypass = Signal()
-        m.d.comb += bypass.eq(put & (level == 0) & (~self.o.valid | self.o.ready))
-        m.d.comb += write.en.eq(put & ~bypass)
-
-        out = Signal(bits)
-        with m.If(self.o.ready):
-            m.d.sync += self.o.valid.eq(0)
-        with m.If(move):
-            m.d.sync += [out.eq(read.data), self.o.valid.eq(1), head.eq(_next(head, stored))]
-        with m.Elif(bypass):
-            m.d.sync += [out.eq(Value.cast(self.i.payload)), self.o.valid.eq(1)]
+        out = Signal(bits, reset_less=True)
+        m.d.sync += [level.eq(level_next), holds.eq(level_next != 0)]
+        with m.If(moves):
+            m.d.sync += self.o.valid.eq(holds | self.i.valid)
+            with m.If(holds | self.i.valid):
+                m.d.sync += out.eq(Mux(holds, read.data, Value.cast(self.i.payload)))
+            with m.If(holds):
+                m.d.sync += head.eq(_next(head, stored))
         with m.If(write.en):
             m.d.sync += tail.eq(_next(tail, stored))
-        m.d.sync += level.eq(level + write.en - move)
         m.d.comb += Value.cast(self.o.payload).eq(out)
         return m
 
