@@ -111,6 +111,8 @@ def run(
         for paragraph in explanation(session):
             outputs.say(f"{paragraph}\n")
     _show(outputs, session, explain)
+    if session.note:
+        outputs.say(session.note)
     if device.unchecked:
         outputs.say(device.unchecked)
     if given is None:

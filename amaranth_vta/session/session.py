@@ -226,6 +226,15 @@ class Session:
         """The network in canonical form; raises as `compiled` does."""
         return self.compiled.network
 
+    @property
+    def note(self) -> str:
+        """What was done to the model before it was compiled, as one line; mostly empty."""
+        if self._model is None:
+            return ""
+        from amaranth_vta.sw.compiler.graph.load.opsets import conversion
+
+        return conversion(self._model)
+
     # Numbers.
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,12 @@ class TiledTensor:
     image: Image
     layout: TileLayout
     packing: Packing | None = None
+
+    def is_in_memory_of(self, other: TiledTensor) -> bool:
+        """Whether both are the same bytes: pixels of a channel may be arranged otherwise."""
+        plain = replace(self, image=other.image) == other and self.packing is None
+        sizes = [(*item.image[:2], prod(item.image[2:])) for item in (self, other)]
+        return self == other or (plain and sizes[0] == sizes[1])
 
     @property
     def nbytes(self) -> int:

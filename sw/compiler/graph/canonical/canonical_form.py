@@ -8,8 +8,10 @@ Here
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
   becomes QLinearConv with weights of one, then Clip,
+- operators of one spatial dimension become those of images of one row, between two Reshape,
 - operators that only move or choose elements do so on integers instead,
-- DequantizeLinear → QuantizeLinear with the same parameters is removed.
+- DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
+  do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
 
 Results are compared with this form, run by ONNX Runtime without its optimizations. What none of
 the rules covers stays as it is.
@@ -23,6 +25,7 @@ from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
+from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_weights
 from .moves import (
@@ -33,6 +36,7 @@ from .moves import (
 )
 from .quantization import clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
+from .simpler_forms import drop_identity, merge_reshapes, share_quantize, sum_of_two
 
 
 def canonical(network: Network) -> Network:
@@ -87,6 +91,10 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 
 # The earlier a rule, the earlier it is applied.
 _RULES: tuple[Rule, ...] = (
+    drop_identity,
+    sum_of_two,
+    merge_reshapes,
+    share_quantize,
     sink_dequantize,
     hoist_quantize,
     hoist_over_concatenation,
@@ -94,6 +102,7 @@ _RULES: tuple[Rule, ...] = (
     _cancel_pair,
     fuse_product,
     match_weights,
+    with_rows,
     fuse_average,
     _clamp_integers,
 )

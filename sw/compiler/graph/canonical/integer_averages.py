@@ -9,6 +9,8 @@ which is what QLinearConv makes of weights 1 at a scale of 1 if the scale of its
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
@@ -40,6 +42,7 @@ def fuse_average(network: Network, node: Node) -> bool:
     if len(network.types[result].shape or ()) == 2:
         pooled = network.unused_name(f"{result}_image")
         flat = network.add_constant(f"{node.name}_shape", np.array(shape[:2], np.int64))
+        network.types[pooled] = replace(network.types[result], shape=(*shape[:2], 1, 1))
         conv = made[0]
         made = [
             Node("QLinearConv", node.name, conv.inputs, (pooled,), conv.attributes),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .quantization import (
     INT8,
@@ -83,10 +85,11 @@ def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
     if weight.zero.dtype not in INT8 or data_shape is None:
         return None
     values = network.constants.get(anchor.weight.inputs[0])
-    of_matrices = values is not None and len(data_shape) == values.ndim == 2
-    if values is None or (anchor.node.operator == "MatMul" and not of_matrices):
+    of_matrix = anchor.node.operator == "MatMul" and values is not None and values.ndim == 2
+    made = None
+    if anchor.node.operator == "MatMul" and not (of_matrix and len(data_shape) == 2):
         made = _matrix_product(network, anchor, data, weight, out)
-    else:
+    if made is None and values is not None and (anchor.node.operator != "MatMul" or of_matrix):
         made = _convolution(network, anchor, data, weight, out, values, data_shape)
     if made is None:
         return None
@@ -115,7 +118,7 @@ def _convolution(
     bias = _integer_bias(network, anchor.bias, data, weight, len(values))
     if bias is None:
         return None
-    kernel = values.reshape(*values.shape, 1, 1) if values.ndim == 2 else values
+    kernel = values if node.operator == "Conv" else values.reshape(*values.shape, 1, 1)
     kernel, zero = _like_data(kernel, weight.zero, data.zero.dtype)
     inputs = (
         *anchor.data.inputs[:2],
@@ -129,12 +132,14 @@ def _convolution(
     )
     if node.operator == "Conv":
         return [Node("QLinearConv", name, inputs, anchor.quantize.outputs, dict(node.attributes))]
-    return _between_reshapes(network, name, inputs, anchor.quantize.outputs[0], shape[0])
+    return _between_reshapes(network, name, inputs, anchor.quantize.outputs[0], shape)
 
 
 def _has_form_of_convolution(node: Node, shape: tuple[int, ...]) -> bool:
     if node.operator == "Conv":
-        return len(shape) == 4
+        return len(shape) in (3, 4)
+    if node.operator == "MatMul":
+        return len(shape) > 1
     plain = not node.attributes.get("transA", 0)
     factors = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     return len(shape) == 2 and plain and all(factor == 1.0 for factor in factors)
@@ -145,16 +150,19 @@ def _between_reshapes(
     name: str,
     inputs: tuple[str, ...],
     output: str,
-    rows: int,
+    shape: tuple[int, ...],
 ) -> list[Node]:
-    """A matrix product as a convolution of 1×1 images."""
+    """A product of matrices of ``shape`` and a matrix as a convolution of 1×1 images."""
     tall, flat = (network.unused_name(f"{name}_{what}") for what in ("images", "result"))
-    columns = network.constants[inputs[3]].shape[1]
+    outputs, columns = network.constants[inputs[3]].shape[:2]
+    rows, dtype = prod(shape[:-1]), network.types[output].dtype
+    network.types[tall] = TensorType(dtype, (rows, columns, 1, 1))
+    network.types[flat] = TensorType(dtype, (rows, outputs, 1, 1))
     shapes = [
-        network.add_constant(f"{name}_{what}_shape", np.array(shape, np.int64))
-        for what, shape in (
-            ("images", (rows, columns, 1, 1)),
-            ("result", (rows, network.constants[inputs[3]].shape[0])),
+        network.add_constant(f"{name}_{what}_shape", np.array(size, np.int64))
+        for what, size in (
+            ("images", network.types[tall].shape),
+            ("result", (*shape[:-1], outputs)),
         )
     ]
     return [
@@ -191,7 +199,8 @@ def _matrix_product(
 def _integer_bias(
     network: Network, name: str, data: Parameters, weight: Parameters, channels: int
 ) -> Array | None:
-    """Bias as int32 multiples of data scale × weight scale; None if it is not one."""
+    """Bias as int32 multiples of data scale × weight scale, rounded if it is in float or was
+    quantized at another scale; None if it is not one per channel."""
     if not name:
         return np.zeros(channels, np.int32)
     scale = (np.float32(data.scale.item()) * weight.scale).reshape(-1)
@@ -199,19 +208,26 @@ def _integer_bias(
     if node is not None:
         parameters = parameters_of(network, node, "DequantizeLinear")
         values = network.constants.get(node.inputs[0])
-        if parameters is None or values is None or parameters.zero.any():
+        if parameters is None or values is None:
             return None
-        if values.dtype != np.int32 or not np.all(parameters.scale.reshape(-1) == scale):
-            return None
+        same = np.all(parameters.scale.reshape(-1) == scale) and not parameters.zero.any()
+        if values.dtype != np.int32 or not same:
+            values = _steps(parameters.dequantize(values), scale)
     elif name in network.constants:
-        rounded = np.rint(network.constants[name].astype(np.float32) / scale)
-        limits = np.iinfo(np.int32)
-        values = np.clip(rounded.astype(np.float64), limits.min, limits.max).astype(np.int32)
+        values = _steps(network.constants[name], scale)
     else:
         return None
     if values.size != channels or max(values.shape, default=1) != values.size:
         return None
     return values.reshape(channels)
+
+
+def _steps(bias: Array, scale: Array) -> Array:
+    """A float bias in int32 steps of ``scale``, one or one per channel."""
+    limits = np.iinfo(np.int32)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        steps = np.rint(bias.astype(np.float32).reshape(-1) / scale).astype(np.float64)
+    return np.clip(np.nan_to_num(steps), limits.min, limits.max).astype(np.int32)
 
 
 def match_weights(network: Network, node: Node) -> bool:

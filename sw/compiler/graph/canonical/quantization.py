@@ -34,6 +34,12 @@ class Parameters:
             and self.zero.dtype == other.zero.dtype
         )
 
+    def dequantize(self, values: Array) -> Array:
+        """float32, of integers whose only axis is that of the channels if there are several."""
+        return (values.astype(np.int32) - self.zero.astype(np.int32)).astype(
+            np.float32
+        ) * self.scale
+
     def quantize(self, value: float) -> int:
         limits = np.iinfo(self.zero.dtype)
         steps = np.rint(np.float32(value) / np.float32(self.scale.item()))
@@ -117,6 +123,7 @@ def clipped(network: Network, made: list[Node], out: Parameters, low: int, high:
     position = next(i for i, node in enumerate(made) if node.operator.startswith("QLinear"))
     anchor = made[position]
     inner = network.unused_name(f"{anchor.outputs[0]}_unclipped")
+    network.types[inner] = network.types[anchor.outputs[0]]
     clip = clip_node(
         network, f"{anchor.name}_clip", inner, anchor.outputs[0], low, high, out.zero.dtype
     )

@@ -30,15 +30,21 @@ def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
     if all(node.domain in ("", "ai.onnx") for node in model.graph.node):
         return model
     outputs = {item.name: item for item in model.graph.output}
-    known = {item.name for item in (*model.graph.value_info, *model.graph.output)}
+    known = {item.name: item for item in (*model.graph.value_info, *model.graph.output)}
+    # Of some only the shape is unknown.
     open_names = [
-        name for node in model.graph.node for name in node.output if name and name not in known
+        name
+        for node in model.graph.node
+        for name in node.output
+        if name and (name not in known or not known[name].type.tensor_type.HasField("shape"))
     ]
-    if not open_names and all(item.type.tensor_type.HasField("shape") for item in outputs.values()):
+    if not open_names:
         return model
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
-    probe.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in open_names)
+    probe.graph.output.extend(
+        helper.make_empty_tensor_value_info(name) for name in open_names if name not in outputs
+    )
     try:
         session = exact_session(probe.SerializeToString())
     except ModelError:  # a user's operator, or one that the host will refuse
@@ -53,8 +59,8 @@ def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
             helper.np_dtype_to_tensor_dtype(np.dtype(_ELEMENTS[element])),
             found.shape if fixed else None,
         )
-        if found.name in outputs:
-            outputs[found.name].CopyFrom(info)
+        if found.name in known:
+            known[found.name].CopyFrom(info)
         else:
             model.graph.value_info.append(info)
     return model

@@ -15,9 +15,9 @@ from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .foreign_types import with_foreign_types
+from .opsets import opset_of, with_known_opset
+from .standard_operators import use_standard_operators
 
-# QuantizeLinear has an axis since 13; the pinned ONNX Runtime knows opsets up to the second.
-OLDEST_OPSET, NEWEST_OPSET = 13, 26
 # A constant in float would no longer show how it is quantized.
 _KEPT = frozenset({"DequantizeLinear"})
 # Results differ from run to run.
@@ -29,7 +29,8 @@ Source = str | Path | bytes | onnx.ModelProto
 
 
 def read_model(source: Source) -> onnx.ModelProto:
-    """The model in a file, in bytes, or as it is; checked, its shapes as they stand.
+    """The model in a file, in bytes, or as it is; checked, its shapes as they stand, of an opset
+    that the compiler knows.
 
     Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported.
     """
@@ -45,12 +46,12 @@ def read_model(source: Source) -> onnx.ModelProto:
         raise ModelError(f"{what} cannot be read: {error.strerror or error}") from None
     except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
-    _check_opsets(what, model)
+    version = opset_of(what, model)
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
-    return model
+    return with_known_opset(what, model, version)
 
 
 def load_network(model: onnx.ModelProto, batch: int) -> Network:
@@ -62,6 +63,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     _fix_shapes(fixed, batch)
+    use_standard_operators(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
     _fold_constants(network)
     network.drop_unused()
@@ -92,18 +94,6 @@ def open_batch(model: onnx.ModelProto) -> bool:
         and not item.type.tensor_type.shape.dim[0].HasField("dim_value")
         for item in _true_inputs(model)
     )
-
-
-def _check_opsets(what: str, model: onnx.ModelProto) -> None:
-    versions = {item.domain: item.version for item in model.opset_import}
-    version = versions.get("", versions.get("ai.onnx"))
-    if version is None:
-        raise ModelError(f"{what} is damaged: it does not say which opset of ONNX it uses")
-    if not OLDEST_OPSET <= version <= NEWEST_OPSET:
-        raise ModelError(
-            f"{what} uses opset {version} of ONNX; {OLDEST_OPSET} to {NEWEST_OPSET} are "
-            "supported (onnx.version_converter.convert_version changes it)"
-        )
 
 
 def _true_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -132,14 +132,24 @@ def _needed(network: Network, items: list[Layer | HostNode]) -> list[Layer | Hos
     return needed[::-1]
 
 
+def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor held as images is one of ``shape`` without a change of memory: the pixels
+    of a channel arranged otherwise, features of images, or rows arranged otherwise."""
+    features = (held[0], prod(held[1:]))
+    if shape in (features, (*features, 1, 1)):
+        return True
+    if held[2:] == (1, 1) and shape[-1:] == held[1:2] and prod(shape[:-1]) == held[0]:
+        return True
+    return shape[:2] == held[:2] and prod(shape[2:]) == prod(held[2:])
+
+
 def _view(node: Node, tensors: Tensors) -> None:
     """Another name of an image, where the layout does not change or no longer matters."""
     root = tensors.root(node.inputs[0])
     if root not in tensors.results:
         raise NotHere("it follows an operator on the host")
     held, shape = tensors.images[root], tensors.network.types[node.outputs[0]].shape
-    features = (held[0], prod(held[1:]))
-    if shape not in (held, features, (*features, 1, 1)):
+    if shape is None or not _same_layout(held, shape):
         raise NotHere("it changes the layout")
     tensors.set_range(node.outputs[0], *tensors.range(node.inputs[0]))
     tensors.views[node.outputs[0]] = root

@@ -69,7 +69,7 @@ class _Planner:
     def _run_layer(self, layer: Layer) -> None:
         for source in layer.sources:
             held = self.held.setdefault(source.tensor, [])
-            if source not in held:
+            if not any(source.is_in_memory_of(other) for other in held):
                 self._bring_to_host(source.tensor)
                 self.done.append(ToMachine(source, source.buffer))
                 held.append(source)

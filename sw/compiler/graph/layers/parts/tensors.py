@@ -136,9 +136,10 @@ class Tensors:
         return self.images.setdefault(self.root(name), image)
 
     def require_held(self, name: str, image: Image) -> None:
-        """Raises `NotHere` unless the machine holds a tensor in the shape ``image``."""
+        """Raises `NotHere` unless the machine holds a tensor in the shape ``image``, or with the
+        pixels of a channel arranged otherwise."""
         held = self.held(name, image)
-        if held != image:
+        if (*held[:2], prod(held[2:])) != (*image[:2], prod(image[2:])):
             raise NotHere(f"its input is held as an image of {list(held)}")
 
     # Numbers.

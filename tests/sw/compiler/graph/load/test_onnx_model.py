@@ -11,7 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, open_batch, read_model
+from amaranth_vta.sw.compiler.graph.load.opsets import conversion
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 Make = Callable[..., Any]
@@ -51,11 +53,38 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         read_model(path)
 
 
-@pytest.mark.parametrize("opset", [7, 99])
+@pytest.mark.parametrize("opset", [6, 99])
 def test_an_opset_that_is_not_supported_is_refused(qdq: Make, opset: int) -> None:
     model = qdq((1, 4)).qdq(2**-5).model(opset)
-    with pytest.raises(ModelError, match=rf"the model uses opset {opset} of ONNX; 13 to "):
+    with pytest.raises(ModelError, match=rf"the model uses opset {opset} of ONNX; 7 to "):
         read_model(model)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 12, 27, 28])
+def test_an_opset_that_the_compiler_does_not_know_is_converted(qdq: Make, opset: int) -> None:
+    known = 13 if opset < 13 else 26
+    graph = qdq((1, 3, 6, 6)).qdq(2**-5)
+    graph.nodes.append(helper.make_node("Conv", [graph.value, graph.weights(4, 3, 3, 3)], ["c"]))
+    graph.nodes.append(helper.make_node("Squeeze", ["c"], ["s"], axes=[0]))
+    if opset > 12:
+        graph.nodes[-1] = helper.make_node("Squeeze", ["c", graph.constant([0], np.int64)], ["s"])
+    graph.value = "s"
+    model = read_model(graph.qdq(2**-3).model(opset))
+    assert conversion(model) == (f"The model was converted from opset {opset} of ONNX to {known}.")
+    with Session(model, "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert session.macs == 4 * 4 * 4 * 27
+
+
+def test_quantization_of_com_microsoft_is_that_of_onnx(qdq: Make) -> None:
+    graph = qdq((1, 3, 6, 6)).qdq(2**-5).conv(3, 4).qdq(2**-3)
+    model = graph.model()
+    for node in model.graph.node:
+        if node.op_type.endswith("quantizeLinear") or node.op_type == "QuantizeLinear":
+            node.domain = "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    network = load_network(read_model(model), 1)
+    assert {node.domain for node in network.nodes if node.operator == "QuantizeLinear"} == {""}
 
 
 def test_an_operator_that_does_not_exist_is_refused(qdq: Make) -> None:

@@ -1,0 +1,78 @@
+"""Rules of the canonical form for operators that have a simpler one, which others then know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+
+from .quantization import parameters_of
+
+
+def drop_identity(network: Network, node: Node) -> bool:
+    """Identity, Dropout (which does nothing in inference), a Sum of one, and a Reshape to the
+    shape that there is are removed."""
+    if node.domain or not node.outputs or not _does_nothing(network, node):
+        return False
+    source, result = node.inputs[0], node.outputs[0]
+    if result in network.outputs or any(
+        result in reader.captured for reader in network.nodes.readers(result)
+    ):
+        return False
+    network.nodes.remove(node)
+    network.rename(result, source)
+    return True
+
+
+def _does_nothing(network: Network, node: Node) -> bool:
+    if node.operator == "Dropout":
+        mask = node.outputs[1] if len(node.outputs) > 1 else ""
+        read = bool(mask) and (mask in network.outputs or bool(network.nodes.readers(mask)))
+        return not node.input(2) and not read
+    if node.operator == "Reshape":
+        shapes = [network.types[name].shape for name in (node.inputs[0], node.outputs[0])]
+        return shapes[0] is not None and shapes[0] == shapes[1]
+    return node.operator == "Identity" or (node.operator == "Sum" and len(node.inputs) == 1)
+
+
+def sum_of_two(network: Network, node: Node) -> bool:
+    """A Sum of two is an Add."""
+    if node.domain or node.operator != "Sum" or len(node.inputs) != 2:
+        return False
+    network.nodes.replace(node, [replace(node, operator="Add")])
+    return True
+
+
+def merge_reshapes(network: Network, node: Node) -> bool:
+    """Reshape of a Reshape, or of another operator that only changes the shape, is one Reshape."""
+    maker = network.maker(node.inputs[0]) if _reshapes(node) else None
+    shape = network.types[node.outputs[0]].shape if node.outputs else None
+    if maker is None or not _reshapes(maker) or shape is None or 0 in shape:
+        return False
+    size = network.add_constant(f"{node.name}_shape", np.array(shape, np.int64))
+    inputs = (maker.inputs[0], size)
+    network.nodes.replace(node, [Node("Reshape", node.name, inputs, node.outputs)])
+    return True
+
+
+def _reshapes(node: Node) -> bool:
+    return not node.domain and node.operator in ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def share_quantize(network: Network, node: Node) -> bool:
+    """Several QuantizeLinear of a tensor by the same parameters become one: each reader may have
+    its own (``DedicatedQDQPair`` of ONNX Runtime's quantizer)."""
+    own = parameters_of(network, node, "QuantizeLinear")
+    if own is None or node.outputs[0] in network.outputs:
+        return False
+    for other in network.nodes.readers(node.inputs[0]):
+        parameters = parameters_of(network, other, "QuantizeLinear")
+        earlier = network.nodes.place(other) < network.nodes.place(node)
+        if earlier and parameters is not None and own.same_as(parameters):
+            network.nodes.remove(node)
+            network.rename(node.outputs[0], other.outputs[0])
+            return True
+    return False

@@ -1,0 +1,62 @@
+"""Versions of the operator set of ONNX, and conversion to those that the compiler knows."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import version_converter
+
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+
+# The oldest that ONNX converts from and ONNX Runtime runs.
+OLDEST_OPSET = 7
+# QuantizeLinear has an axis since 13; the pinned ONNX Runtime knows opsets up to the second.
+_FIRST_KNOWN, _LAST_KNOWN = 13, 26
+# In the metadata of a model that was converted: the opset that it had.
+CONVERTED_FROM = "amaranth_vta.converted_from_opset"
+
+
+def opset_of(what: str, model: onnx.ModelProto) -> int:
+    """The version of ONNX's operators that ``model`` uses.
+
+    Raises `ModelError`, in which ``what`` names the model, if it has none or it is not supported.
+    """
+    versions = {item.domain: item.version for item in model.opset_import}
+    version = versions.get("", versions.get("ai.onnx"))
+    if version is None:
+        raise ModelError(f"{what} is damaged: it does not say which opset of ONNX it uses")
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= version <= newest:
+        raise ModelError(
+            f"{what} uses opset {version} of ONNX; {OLDEST_OPSET} to {newest} are supported"
+        )
+    return version
+
+
+def with_known_opset(what: str, model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """``model``, or if the compiler does not know its opset ``version``, a conversion to the
+    nearest that it knows. Raises `ModelError` where that is not possible."""
+    if _FIRST_KNOWN <= version <= _LAST_KNOWN:
+        return model
+    target = min(max(version, _FIRST_KNOWN), _LAST_KNOWN)
+    try:
+        converted = version_converter.convert_version(model, target)
+    except Exception as error:  # the converter's exceptions have no other common base
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"{what} uses opset {version} of ONNX and cannot be converted to {target}: {reason[0]}"
+        ) from None
+    kept = {item.domain for item in converted.opset_import}
+    converted.opset_import.extend(
+        item for item in model.opset_import if item.domain not in {*kept, "", "ai.onnx"}
+    )
+    converted.metadata_props.add(key=CONVERTED_FROM, value=str(version))
+    return converted
+
+
+def conversion(model: onnx.ModelProto) -> str:
+    """What is said to the user of a model that was converted; empty if it was not."""
+    found = {item.key: item.value for item in model.metadata_props}.get(CONVERTED_FROM)
+    if found is None:
+        return ""
+    (version,) = (item.version for item in model.opset_import if item.domain == "")
+    return f"The model was converted from opset {found} of ONNX to {version}."

@@ -1,0 +1,35 @@
+"""Operators of ONNX Runtime's own domain that ONNX has too, as ONNX has them."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto
+
+_DOMAIN = "com.microsoft"
+_BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
+# Types that ONNX takes in every opset that the compiler knows, by operator.
+_INTEGERS = {"QuantizeLinear": _BYTES, "DequantizeLinear": _BYTES | {TensorProto.INT32}}
+
+
+def use_standard_operators(model: onnx.ModelProto) -> None:
+    """Puts QuantizeLinear and DequantizeLinear of com.microsoft into the domain of ONNX, where
+    both mean the same: with a scale of float32 and a zero point of a type that ONNX knows."""
+    types = {item.name: item.data_type for item in model.graph.initializer}
+    types |= {
+        node.output[0]: _constant_type(node)
+        for node in model.graph.node
+        if node.op_type == "Constant" and node.output
+    }
+    for node in model.graph.node:
+        known = _INTEGERS.get(node.op_type)
+        if node.domain == _DOMAIN and known is not None and len(node.input) > 2:
+            scale, zero_point = (types.get(node.input[index]) for index in (1, 2))
+            if scale == TensorProto.FLOAT and zero_point in known:
+                node.domain = ""
+
+
+def _constant_type(node: onnx.NodeProto) -> int:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return attribute.t.data_type
+    return TensorProto.UNDEFINED

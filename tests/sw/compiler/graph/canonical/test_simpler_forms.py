@@ -1,0 +1,106 @@
+"""Operators with a simpler form, and sequences as images of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from amaranth_vta.session import Session
+
+Make = Callable[..., Any]
+BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+
+
+def operators(graph: Any, config: str = "tiny-extended") -> list[str]:
+    """Those of the machine, in order, of a network that is checked; the host only converts."""
+    with Session(graph.model(), config) as session:
+        report = session.check({"x": graph.images()})
+        layers = session.layers
+    assert report.histogram == {}
+    assert np.unique(report.outputs["y"]).size > 3
+    host = {item.operator for item in layers if item.placed_on == "host"}
+    assert host <= {"QuantizeLinear", "DequantizeLinear", "Reshape", "layout"}
+    return [item.operator for item in layers if item.placed_on == "machine"]
+
+
+@BOTH
+@pytest.mark.parametrize("groups", [1, 4])
+def test_sequences_are_images_of_one_row(qdq: Make, dtype: Any, groups: int) -> None:
+    low = np.iinfo(dtype).min
+    graph = qdq((1, 4, 21), dtype).qdq(0.031, low + 130)
+    first = graph.weights(8, 4 // groups, 3, scale=0.02)
+    graph.node("Conv", first, group=groups, pads=[1, 2], strides=[2], dilations=[2])
+    graph.qdq(0.3, low + 120).node("MaxPool", kernel_shape=[3], pads=[1, 1])
+    graph.node("Conv", graph.weights(5, 8, 2, scale=0.02), auto_pad="SAME_UPPER")
+    graph.node("Relu").qdq(1.1, low + 100)
+    graph.node("AveragePool", kernel_shape=[2], strides=[2]).qdq(0.9, low + 90)
+    assert operators(graph) == ["QLinearConv", "MaxPool", "QLinearConv", "QLinearConv"]
+
+
+def test_what_does_nothing_is_removed(qdq: Make) -> None:
+    graph = qdq((1, 4, 8, 8)).qdq(0.031, 3).node("Identity").node("Dropout")
+    graph.node("Reshape", graph.constant([1, 4, 8, 8], np.int64))
+    graph.node("Sum").node("Conv", graph.weights(5, 4, 3, 3, scale=0.02)).qdq(0.9)
+    assert operators(graph) == ["QLinearConv"]
+
+
+def test_a_dropout_whose_mask_is_read_stays(qdq: Make) -> None:
+    graph = qdq((1, 4)).qdq(0.031).node("Dropout")
+    graph.nodes[-1].output.append("mask")
+    graph.nodes.append(helper.make_node("Where", ["mask", graph.value, graph.value], ["z"]))
+    graph.value = "z"
+    with Session(graph.qdq(0.04).model(), "tiny-extended") as session:
+        assert "Dropout" in {layer.operator for layer in session.layers}
+
+
+@BOTH
+def test_a_sum_of_two_is_an_addition(qdq: Make, dtype: Any) -> None:
+    graph = qdq((1, 4, 8, 8), dtype).qdq(0.031, np.iinfo(dtype).min + 130)
+    branch = graph.value
+    graph.node("Conv", graph.weights(4, 4, 1, 1, scale=0.01)).qdq(0.05, 2)
+    assert operators(graph.node("Sum", branch).qdq(0.0617)) == ["QLinearConv", "Add"]
+
+
+def test_reshapes_in_a_row_are_one(qdq: Make) -> None:
+    graph = qdq((1, 4, 4, 6)).qdq(0.031).conv(4, 8, 1).qdq(0.3)
+    graph.node("Reshape", graph.constant([1, 2, 4, 24], np.int64))
+    graph.node("Reshape", graph.constant([1, 8, 24], np.int64))
+    graph.node("Conv", graph.weights(3, 8, 3, scale=0.01)).qdq(0.4)
+    assert operators(graph) == ["QLinearConv", "QLinearConv"]
+
+
+def test_readers_with_quantizations_of_their_own_share_one(qdq: Make) -> None:
+    """As ``DedicatedQDQPair`` has it."""
+    graph = qdq((1, 4, 8, 8)).qdq(0.031)
+    graph.node("Conv", graph.weights(4, 4, 1, 1))
+    float_result = graph.value
+    first = graph.qdq(0.7, 3).node("Conv", graph.weights(4, 4, 1, 1, scale=0.01)).qdq(0.5, 1).value
+    graph.value = float_result
+    graph.qdq(0.7, 3).node("Add", first).qdq(0.9)
+    assert operators(graph) == ["QLinearConv", "QLinearConv", "Add"]
+
+
+@pytest.mark.parametrize("kind", ["float", "another scale", "int8"])
+def test_a_bias_of_any_kind_is_rounded_to_steps_of_the_sum(qdq: Make, kind: str) -> None:
+    graph = qdq((1, 4, 8, 8)).qdq(0.031)
+    weights = graph.weights(5, 4, 3, 3, scale=0.02)
+    if kind == "float":
+        bias = graph.constant(graph.rng.normal(0, 0.4, 5), np.float32)
+    else:
+        dtype: Any = np.int8 if kind == "int8" else np.int32
+        data = graph.constant(graph.rng.integers(-100, 100, 5), dtype)
+        inputs, bias = [data, graph.constant(0.011, np.float32)], "bias"
+        graph.nodes.append(helper.make_node("DequantizeLinear", inputs, [bias]))
+    assert operators(graph.node("Conv", weights, bias).qdq(0.9)) == ["QLinearConv"]
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 20), (2, 3, 5, 20)])
+def test_a_bias_behind_rows_of_any_number_of_axes(qdq: Make, shape: tuple[int, ...]) -> None:
+    graph = qdq(shape).qdq(0.031, 3)
+    graph.node("MatMul", graph.weights(20, 9, scale=np.full(9, 0.02), axis=1))
+    graph.node("Add", graph.constant(graph.rng.normal(0, 0.3, 9), np.float32)).node("Relu")
+    assert operators(graph.qdq(0.7, 5)) == ["QLinearConv"]
