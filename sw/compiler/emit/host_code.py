@@ -6,7 +6,9 @@ Loops, sizes and indices are computed as the code runs; each GEMM or ALU instruc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import prod
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -69,8 +71,12 @@ class HostCode:
         names: dict[str, Any] = {**Memory.__members__, **Module.__members__}
         for kernel in self.kernels:
             names[self._name(kernel, "")] = issue(kernel)
-        exec(compile(self.source, f"<{self.name}>", "exec"), names)
+        exec(self._compiled, names)
         return names[self.name]
+
+    @cached_property
+    def _compiled(self) -> CodeType:
+        return compile(self.source, f"<{self.name}>", "exec")
 
     def _line(self, depth: int, text: str) -> None:
         self._lines.append("    " * (depth + 1) + text)

@@ -252,12 +252,16 @@ def children(stmt: Stmt) -> list[Stmt]:
 
 
 def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
-    """``stmt`` with ``change`` applied to the statements directly within it."""
+    """``stmt`` with ``change`` applied to the statements directly within it; itself if nothing
+    changed."""
     match stmt:
         case Seq():
-            return seq(*map(change, stmt.body))
+            parts = [change(part) for part in stmt.body]
+            unchanged = all(new is old for new, old in zip(parts, stmt.body, strict=True))
+            return stmt if unchanged else seq(*parts)
         case For() | Allocate() | Region():
-            return replace(stmt, body=change(stmt.body))
+            body = change(stmt.body)
+            return stmt if body is stmt.body else replace(stmt, body=body)
     return stmt
 
 

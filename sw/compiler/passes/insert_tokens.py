@@ -131,9 +131,10 @@ class _Follower:
         needed: dict[Module, int] = {}
         for scope, writes, begin, end in touched:
             other = _OTHER[module, scope]
-            before = self.latest[other, scope, not writes][begin:end]
-            if before.size:
-                needed[other] = max(needed.get(other, -1), int(before.max()))
+            # The reduction itself: most slices are short, and ndarray.max takes as long again.
+            latest = int(_latest_of(self.latest[other, scope, not writes][begin:end], initial=-1))
+            if latest > needed.get(other, -1):
+                needed[other] = latest
             self.latest[module, scope, writes][begin:end] = number
         for producer, instruction in needed.items():
             known = self.tokens[producer, module]
@@ -141,6 +142,7 @@ class _Follower:
                 known.append((instruction, number))
 
 
+_latest_of = np.maximum.reduce
 _OTHER = {
     (Module.LOAD, "inp"): Module.COMPUTE,
     (Module.LOAD, "wgt"): Module.COMPUTE,

@@ -13,8 +13,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
 from amaranth_vta.sw.compiler.emit.host_code import HostCode
@@ -107,24 +105,31 @@ class _Claims:
 
     def _first_false(self, claims: list[bool]) -> int | None:
         # Per unit and accumulator: whether an instruction in flight may write, or read, it.
-        written, read = (np.ones((2, self.recorder.depth), np.bool_) for _ in range(2))
+        # Bytes, since most slices are short and searched in no time.
+        all_free, all_touched = bytes(self.recorder.depth), b"\1" * self.recorder.depth
+        written, read = ([bytearray(all_touched) for _ in UopMode] for _ in range(2))
+
+        def ended(unit: UopMode) -> None:
+            written[unit][:], read[unit][:] = all_free, all_free
+
         for item in self.recorder.instructions:
             if item is None:
-                written[:], read[:] = False, False
+                ended(_GEMM)
+                ended(_ALU)
                 continue
             number, target, source = item
             unit = self.units[number]
-            other = 1 - unit
+            other = _ALU if unit == _GEMM else _GEMM
             if number in self.after_gemm:
-                written[_ALU], read[_ALU] = False, False
+                ended(_ALU)
             if not claims[number]:
-                written[other], read[other] = False, False
+                ended(other)
             elif (
-                written[other, target].any()
-                or written[other, source].any()
-                or read[other, target].any()
+                1 in written[other][target]
+                or 1 in written[other][source]
+                or 1 in read[other][target]
             ):
                 return number
-            written[unit, target] = True
-            read[unit, source] = True
+            written[unit][target] = all_touched[target]
+            read[unit][source] = all_touched[source]
         return None

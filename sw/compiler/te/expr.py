@@ -101,8 +101,8 @@ class Expr:
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
         return _compare("!=", self, other)  # type: ignore[arg-type]
 
-    def __hash__(self) -> int:
-        return id(self)
+    # Looked up far too often for a method in Python.
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise ExpressionError(

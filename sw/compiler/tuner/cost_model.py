@@ -189,21 +189,24 @@ class TakingTurns:
 class _Module:
     """Load, compute or store, with its tasks in order."""
 
-    __slots__ = ("free", "in_compute", "left", "queue", "reads", "task")
+    __slots__ = ("ahead", "awaits", "free", "in_compute", "left", "queue", "task")
 
     def __init__(self, name: str, queue: deque[Task]) -> None:
         self.queue = queue
-        self.reads = name != "store"
+        # Reads are requested so many cycles ahead of their data.
+        self.ahead = 0 if name == "store" else READ_LATENCY
         self.in_compute = name == "compute"
         # The cycle from which it can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
         self.task: Task | None = None
+        # What its task was found to wait for, whose end was not known then.
+        self.awaits: Task | None = None
         # Words of the task that are still to be transferred.
         self.left = 0.0
 
     def ready(self) -> float:
         """When its task can begin or go on; infinite if there is none or that is not known yet."""
-        if self.task is None:
+        if self.task is None or (self.awaits is not None and self.awaits.end is None):
             return inf
         at = self.free
         for other in self.task.after:
@@ -211,11 +214,13 @@ class _Module:
                 continue
             end = other.end
             if end is None:
+                self.awaits = other
                 return inf
             own = self.in_compute and other.unit == "gemm"
             handed = end + (_RESULT_CYCLES if own else _TOKEN_CYCLES)
             if handed > at:
                 at = handed
+        self.awaits = None
         return at
 
 
@@ -262,9 +267,9 @@ class _Walk:
                 end = task.end
             self.proceed(module)
             ready[number] = inf
-            for other, known in enumerate(ready):
-                if known == inf:
-                    ready[other] = self.modules[other].ready()
+            for other, waiting in enumerate(self.modules):
+                if ready[other] == inf:
+                    ready[other] = waiting.ready()
         assert all(module.task is None for module in self.modules)
         cycles = end + _FINISH_CYCLES
         return Estimate(
@@ -291,25 +296,32 @@ class _Walk:
                 next(self.schedule)
             except StopIteration:
                 self.schedule = None
-        module.task = module.queue.popleft() if module.queue else None
-        module.left = 0.0 if module.task is None else module.task.amount
+        module.task = task = module.queue.popleft() if module.queue else None
+        module.left = 0.0 if task is None else task.amount
 
     def move(self, module: _Module, task: Task, request: float, until: float) -> None:
-        """The next piece of a transfer. Reads are requested ahead of their data."""
-        ahead = READ_LATENCY if module.reads else 0
+        """The next piece of a transfer."""
+        # Comparisons instead of min and max, whose calls would take as long as all the rest.
+        free, ahead, rate = self.free, module.ahead, task.rate
         if module.in_compute:
-            request = max(request, self.free["gemm"], self.free["alu"])
-        begin = max(request + ahead, self.free["bus"])
-        words = min(module.left, max(_PIECE_WORDS, (until - begin) * task.rate))
-        cycles = words / task.rate
+            request = max(request, free["gemm"], free["alu"])
+        begin = request + ahead
+        if begin < free["bus"]:
+            begin = free["bus"]
+        words = (until - begin) * rate
+        if words < _PIECE_WORDS:
+            words = _PIECE_WORDS
+        if words > module.left:
+            words = module.left
+        cycles = words / rate
         ended = begin + cycles
-        self.free["bus"] = ended
+        free["bus"] = ended
         self.busy["bus"] += cycles
         module.left -= words
-        module.free = max(request, ended - ahead)
+        module.free = request if request > ended - ahead else ended - ahead
         if module.left <= 0:
             # A store is over with its response.
-            task.end = ended if module.reads else ended + READ_LATENCY
+            task.end = ended if ahead else ended + READ_LATENCY
             if module.in_compute:
                 module.free = ended
 

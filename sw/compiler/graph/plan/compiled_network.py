@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -52,6 +54,20 @@ class CompiledNetwork:
         return self.find_placement(self.network)
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection meanwhile: what compiling makes is nearly all without cycles, and the
+    collector would go through it again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_collector_paused()
 def compile_network(
     network: Network,
     config: Config,

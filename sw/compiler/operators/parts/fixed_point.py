@@ -248,7 +248,7 @@ def _search(
     # Factors farther away miss the ratios; with small shifts the rounded ones are exact.
     reach = min(_REACH, 1 << attempt.shift >> 16)
     moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
-    low, high = np.argsort(-least)[:_TIGHTEST], np.argsort(most)[:_TIGHTEST]
+    low, high = _smallest(-least), _smallest(most)
     begin = (least[low] - moves @ np.stack([v[low] for v in values])).max(axis=1)
     end = (most[high] - moves @ np.stack([v[high] for v in values])).min(axis=1)
     for move in moves[np.argsort(begin - end, kind="stable")[:_CHOICES]]:
@@ -260,6 +260,13 @@ def _search(
             found = replace(attempt, factors=factors, addend=addend)
             return found if np.array_equal(found.evaluate(values), wanted) else None
     return None
+
+
+def _smallest(values: Array) -> Array:
+    """Where the `_TIGHTEST` smallest of ``values`` are, in any order."""
+    if values.size <= _TIGHTEST:
+        return np.arange(values.size)
+    return np.argpartition(values, _TIGHTEST)[:_TIGHTEST]
 
 
 def _products(factors: Sequence[int], values: Sequence[Array]) -> Array:
