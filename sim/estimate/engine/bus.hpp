@@ -145,8 +145,18 @@ class Bus {
         if (begin >= NEVER) return {};
         const Read& read = reads.front();
         const Time stride = read.reader == FETCH_READER ? 1 : loaders[read.reader - LOAD_READER]->cycles_per_word();
-        std::int64_t count = std::min(read.words_left, read_window.left(begin));
-        if (stride > 1) count = std::min(read.words_left, (read_window.left(begin) + stride - 1) / stride);
+        const Time left = read_window.left(begin);
+        std::int64_t count = std::min(read.words_left, stride > 1 ? (left + stride - 1) / stride : left);
+        if (count == read.words_left && read.reader != FETCH_READER) {
+            // The bursts behind it, as far as their words follow without a pause.
+            const std::int64_t most = std::min(loaders[read.reader - LOAD_READER]->words_left(),
+                                               stride > 1 ? (left + stride - 1) / stride : left);
+            for (std::size_t place = 1; place < reads.size() && count < most; place++) {
+                const Read& next = reads[place];
+                if (next.reader != read.reader || next.earliest > begin + count * stride) break;
+                count = std::min(count + next.words_left, most);
+            }
+        }
         return {begin, begin + (count - 1) * stride, count, 0, stride};
     }
 
@@ -164,7 +174,7 @@ class Bus {
     }
 
     void move_reads(std::int64_t count, Time begin, Time stride, Queue<Done> (&done)[MODULES]) {
-        Read& read = reads.front();
+        const Read& read = reads.front();
         const Time last = begin + (count - 1) * stride;
         // As the arbiter sees it: the word that lets it go on may be among these.
         const std::int64_t awaited = awaited_word();
@@ -179,10 +189,16 @@ class Bus {
             fetch.receive(count, begin, stride);
         else
             loaders[read.reader - LOAD_READER]->receive(count, last, done[read.reader == LOAD_READER ? LOAD_MODULE : COMPUTE_MODULE]);
-        read.words_left -= count;
-        if (read.words_left) return;
-        latency_sum += last - read.asked;
-        reads.pop();
+        for (Time at = begin - stride; count;) {
+            Read& first = reads.front();
+            const std::int64_t moved = std::min(count, first.words_left);
+            count -= moved;
+            at += moved * stride;
+            first.words_left -= moved;
+            if (first.words_left) break;
+            latency_sum += at - first.asked;
+            reads.pop();
+        }
     }
 
     // Of all words asked for, the one that has to come before the next burst is started.

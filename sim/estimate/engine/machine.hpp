@@ -32,21 +32,22 @@ class Machine {
     // Runs to the end; false if no instruction can go on.
     bool run() {
         Bus::Part part;
+        Time grant = NEVER;
         while (true) {
             if (changed) {
                 advance();
                 if (finished != NEVER) return true;
                 part = bus.plan();
+                grant = bus.grant_from();
             }
-            const Time grant = bus.grant_from();
             const Time gemm = first(units.done_gemm), alu = first(units.done_alu);
             const Time next = std::min({part.end, grant, gemm, alu});
             if (next >= NEVER) return false;
             if (grant == next) {
-                const Reader reader = bus.grant(grant);
-                if (reader == LOAD_READER && load.walker.has_room()) wake(LOAD_MODULE);
-                if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE);
-                if (part.end >= NEVER) part = bus.plan();
+                grant = grant_all(grant, std::min({part.end, gemm, alu}));
+                if (part.end < NEVER || changed) continue;
+                part = bus.plan();
+                grant = bus.grant_from();
             } else if (part.end == next) {
                 const Reader reader = bus.move(part, done);
                 fetch_woken |= reader == FETCH_READER;
@@ -54,7 +55,9 @@ class Machine {
                 if (store.has_changed()) wake(STORE_MODULE);
                 for (const Module module : {LOAD_MODULE, COMPUTE_MODULE})
                     if (!done[module].empty()) wake(module);
-                if (!changed) part = bus.plan();
+                if (changed) continue;
+                part = bus.plan();
+                grant = bus.grant_from();
             } else {
                 Queue<Done>& ended = gemm == next ? units.done_gemm : units.done_alu;
                 done[COMPUTE_MODULE].push(ended.front());
@@ -83,6 +86,18 @@ class Machine {
     } modules[MODULES];
 
   private:
+    // Starts a burst at `grant`, and those that are next while nothing follows from them, as long
+    // as nothing else happens before `until`. When the next one is.
+    Time grant_all(Time grant, Time until) {
+        do {
+            const Reader reader = bus.grant(grant);
+            if (reader == LOAD_READER && load.walker.has_room()) wake(LOAD_MODULE);
+            if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE);
+            grant = bus.grant_from();
+        } while (!changed && until < NEVER && grant <= until);
+        return grant;
+    }
+
     void wake(Module module) { woken[module] = changed = true; }
 
     struct Tokens {

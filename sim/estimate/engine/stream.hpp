@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -66,6 +67,8 @@ class Stream {
         if (!field.width) return 0;
         return words[field.offset / 64] >> field.offset % 64 & ((std::uint64_t(1) << field.width) - 1);
     }
+
+    static std::uint64_t bit(const Field& flag) { return std::uint64_t(1) << flag.offset; }
 
     bool decode_one() {
         Instruction found{COMPUTE_MODULE, NO_UNIT, bool(get(fields.pop_prev)), bool(get(fields.pop_next)),
@@ -164,12 +167,23 @@ class Stream {
         }
         for (std::int64_t i = 0; i < below * width; i++) put(sram + (above + y) * width + i, 0);
         profiles.forget();
+        recent = {};
     }
 
     void decode_loops(Instruction& found, const LoopFields& f, Unit unit) {
         found.unit = unit;
         found.independent = get(f.independent);
         found.at = std::uint32_t(loops.size());
+        instructions.push_back(found);
+        // Most are repeated, save for the tokens that they take and give.
+        const std::uint64_t word = words[0] & ~flags;
+        Known& known = recent[(word ^ words[1]) * 0x9E3779B97F4A7C15u >> 56];
+        if (!known.loops || known.words[0] != word || known.words[1] != words[1])
+            known = {{word, words[1]}, profiles.of(loop_command(f, unit), uops)};
+        loops.push_back(known.loops);
+    }
+
+    LoopCommand loop_command(const LoopFields& f, Unit unit) const {
         LoopCommand command;
         command.uop_begin = get(f.uop_begin);
         command.uop_end = get(f.uop_end);
@@ -183,8 +197,7 @@ class Stream {
         command.reset = !command.is_alu && get(f.reset);
         command.requantizes = command.is_alu && get(f.alu_opcode) == parameters.requantize_opcode;
         command.reads_source = command.is_alu && !get(f.use_immediate);
-        instructions.push_back(found);
-        loops.push_back(profiles.of(command, uops));
+        return command;
     }
 
     const Parameters& parameters;
@@ -194,6 +207,13 @@ class Stream {
     const std::span<std::uint32_t> uops;
     Profiles profiles;
     std::uint64_t words[2] = {};
+    // Of the first word, which all instructions have there.
+    const std::uint64_t flags = bit(fields.pop_prev) | bit(fields.pop_next) | bit(fields.push_prev) | bit(fields.push_next);
+    struct Known {
+        std::uint64_t words[2];
+        const Loops* loops = nullptr;
+    };
+    std::array<Known, 256> recent = {};
 };
 
 }  // namespace estimate
