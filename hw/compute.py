@@ -16,9 +16,11 @@ from .datapath.sequencer import Sequencer
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
 from .fabric.buffer import ReadPortSignature, geometry
+from .fabric.command_queue import COUNT_WIDTH, CommandQueue
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import instruction_layout, is_for_load, is_illegal
+from .timing import ALU_COMMANDS, GEMM_COMMANDS
 
 
 class Unit(enum.Enum, shape=2):
@@ -36,11 +38,13 @@ _MEMORIES = (isa.Memory.UOP, isa.Memory.ACC)
 class Compute(wiring.Component):
     """Issues instructions in order to the loader (UOP, ACC), the GEMM unit and the ALU.
 
-    Instructions for the same unit follow one another without a bubble; an instruction for another
-    unit waits until everything before it has retired. FINISH waits for the other modules too.
+    Instructions for the same unit follow one another without a bubble. One for GEMM or the ALU
+    that is not independent waits in the queue before its unit until all earlier ones of the other
+    unit are done; a LOAD waits at the head until everything before it has retired, and everything
+    waits for a LOAD. FINISH waits for the other modules too.
 
-    Timing: that of its parts: `InOrder` issues and retires, `Sequencer` unrolls loops into
-    micro-ops, `GemmUnit` and `AluUnit` execute them.
+    Timing: that of its parts: `InOrder` issues and retires, `CommandQueue` holds what has to wait,
+    `Sequencer` unrolls loops into micro-ops, `GemmUnit` and `AluUnit` execute them.
 
     Ports
     -----
@@ -97,7 +101,12 @@ class Compute(wiring.Component):
             config, alu_operands(config), AluContext
         )
         m.submodules.alu = alu = AluUnit(config, self._groups)
+        gemm_commands = CommandQueue(gemm_sequencer.i.payload.shape(), GEMM_COMMANDS)
+        alu_commands = CommandQueue(alu_sequencer.i.payload.shape(), ALU_COMMANDS)
+        m.submodules.gemm_commands, m.submodules.alu_commands = gemm_commands, alu_commands
         order.connect(m, self)
+        connect(m, gemm_commands.o, gemm_sequencer.i)
+        connect(m, alu_commands.o, alu_sequencer.i)
         connect(m, loader.read, flipped(self.read))
         connect(m, gemm_sequencer.o, gemm.i)
         connect(m, alu_sequencer.o, alu.i)
@@ -108,9 +117,10 @@ class Compute(wiring.Component):
         connect(m, gemm.wgt, flipped(self.wgt_read))
         self._connect_accumulators(m, loader, gemm, alu)
 
-        is_finish = self._decode(m, order, loader, gemm_sequencer, alu_sequencer)
+        is_finish = self._decode(m, order, loader, gemm_commands, alu_commands)
         self._start(m, order, is_finish)
-        self._hand_out(m, order, loader, gemm_sequencer, alu_sequencer)
+        self._hand_out(m, order, loader, gemm_commands, alu_commands)
+        self._wait_for_one_another(m, order, gemm_commands, alu_commands)
 
         # Retire.
         finishing = Signal()
@@ -134,7 +144,7 @@ class Compute(wiring.Component):
         return data.View(instruction_layout(self._config, opcode), order.head.entry.bits)
 
     def _decode(
-        self, m: Module, order: InOrder, loader: Loader, gemm: Sequencer, alu: Sequencer
+        self, m: Module, order: InOrder, loader: Loader, gemm: CommandQueue, alu: CommandQueue
     ) -> Signal:
         """Tells ``order`` what the next instruction is; gives whether it is FINISH."""
         config = self._config
@@ -167,45 +177,71 @@ class Compute(wiring.Component):
         return is_finish
 
     def _start(self, m: Module, order: InOrder, is_finish: Signal) -> None:
-        """An instruction waits for those of all other units; an independent one does not wait for
-        the other of GEMM and ALU."""
+        """An instruction waits for those of all other units, but GEMM and the ALU for one another
+        in their queues."""
         waits = Signal()
         units = list(Unit.__members__.values())
+        computing = {Unit.GEMM, Unit.ALU}
         with m.Switch(order.unit):
             for unit in units:
-                others = [order.pending[other.value] for other in units if other is not unit]
+                passed = computing if unit in computing else {unit}
+                others = [order.pending[other.value] for other in units if other not in passed]
                 with m.Case(unit):
                     m.d.comb += waits.eq(Cat(*others).any())
-        if self._config.overlap:
-            for unit, opcode in ((Unit.GEMM, isa.Opcode.GEMM), (Unit.ALU, isa.Opcode.ALU)):
-                with m.If((order.unit == unit) & self._view(order, opcode).independent):
-                    m.d.comb += waits.eq(
-                        order.pending.bit_select(Unit.LOADER, 1)
-                        | order.pending.bit_select(Unit.NONE, 1)
-                    )
         m.d.comb += order.may_start.eq((~is_finish | self.others_retired) & ~waits)
 
     def _hand_out(
-        self, m: Module, order: InOrder, loader: Loader, gemm: Sequencer, alu: Sequencer
+        self, m: Module, order: InOrder, loader: Loader, gemm: CommandQueue, alu: CommandQueue
     ) -> None:
-        """Hands the next instruction to its unit when it starts."""
+        """Hands the next instruction to its unit, or the queue before it, when it starts."""
         gemm_fields = self._view(order, isa.Opcode.GEMM)
         alu_fields = self._view(order, isa.Opcode.ALU)
+        gemm_command, alu_command = gemm.i.payload.command, alu.i.payload.command
         m.d.comb += [
             loader.command.valid.eq(order.start & (order.unit == Unit.LOADER)),
             loader.command.payload.eq(transfer(self._config, order.head)),
             gemm.i.valid.eq(order.start & (order.unit == Unit.GEMM)),
-            gemm.i.payload.sources_used.eq(~gemm_fields.reset),
-            gemm.i.payload.context.reset.eq(gemm_fields.reset),
-            gemm.i.payload.context.overwrite.eq(gemm_fields.opcode == isa.Opcode.MULTIPLY),
+            gemm_command.sources_used.eq(~gemm_fields.reset),
+            gemm_command.context.reset.eq(gemm_fields.reset),
+            gemm_command.context.overwrite.eq(gemm_fields.opcode == isa.Opcode.MULTIPLY),
             alu.i.valid.eq(order.start & (order.unit == Unit.ALU)),
-            alu.i.payload.sources_used.eq(~alu_fields.use_immediate),
-            alu.i.payload.context.operation.eq(alu_fields.alu_opcode),
-            alu.i.payload.context.use_immediate.eq(alu_fields.use_immediate),
-            alu.i.payload.context.immediate.eq(alu_fields.immediate),
+            alu_command.sources_used.eq(~alu_fields.use_immediate),
+            alu_command.context.operation.eq(alu_fields.alu_opcode),
+            alu_command.context.use_immediate.eq(alu_fields.use_immediate),
+            alu_command.context.immediate.eq(alu_fields.immediate),
+            order.begins.eq(
+                Cat(
+                    loader.command.valid,
+                    *(unit.o.valid & unit.o.ready for unit in (gemm, alu)),
+                )
+            ),
+            order.queued[Unit.GEMM.value - 1].eq(gemm.level),
+            order.queued[Unit.ALU.value - 1].eq(alu.level),
         ]
-        _connect_loops(m, gemm.i.payload, gemm_fields)
-        _connect_loops(m, alu.i.payload, alu_fields)
+        _connect_loops(m, gemm_command, gemm_fields)
+        _connect_loops(m, alu_command, alu_fields)
+
+    def _wait_for_one_another(
+        self, m: Module, order: InOrder, gemm: CommandQueue, alu: CommandQueue
+    ) -> None:
+        """Lets commands wait for those of the other unit that were issued before; one that is
+        independent waits for none."""
+        queues = {Unit.GEMM: gemm, Unit.ALU: alu}
+        issued = {unit: Signal(COUNT_WIDTH, name=f"{unit.name.lower()}_issued") for unit in queues}
+        done = {unit: Signal(COUNT_WIDTH, name=f"{unit.name.lower()}_done") for unit in queues}
+        for unit, other in ((Unit.GEMM, Unit.ALU), (Unit.ALU, Unit.GEMM)):
+            queue, place = queues[unit], unit.value - 1
+            m.d.sync += [
+                issued[unit].eq(issued[unit] + queue.i.valid),
+                done[unit].eq(done[unit] + (order.done[place] & ~order.error[place])),
+            ]
+            m.d.comb += [
+                queue.other_done.eq(done[other]),
+                queue.i.payload.after.eq(issued[other]),
+            ]
+            if self._config.overlap:
+                with m.If(self._view(order, isa.Opcode[unit.name]).independent):
+                    m.d.comb += queue.i.payload.after.eq(done[other])
 
     def _connect_micro_ops(
         self, m: Module, loader: Loader, gemm: Sequencer, alu: Sequencer

@@ -100,7 +100,8 @@ _MEMORIES = {
 COUNTERS = (
     *(
         Counter(
-            f"{name}_busy", f"cycles in which {who} has been handed an instruction and is not done"
+            f"{name}_busy",
+            f"cycles in which {who} has taken an instruction and is not done with it",
         )
         for name, who in _UNITS.items()
     ),

@@ -15,7 +15,10 @@ BURSTS_IN_FLIGHT = 8
 # No read is started while so many beats of earlier ones are still to come.
 BEATS_AHEAD = 128
 # Instructions that a module has issued and not retired, at the most.
-INSTRUCTIONS_IN_FLIGHT = 8
+INSTRUCTIONS_IN_FLIGHT = 16
+# Of those, the most that are in the queue before GEMM, and before the ALU.
+GEMM_COMMANDS = 2
+ALU_COMMANDS = 8
 # A burst has at most so many beats and stays within so many bytes; those of fetch end where the
 # address is a multiple of fewer, and twice as many are kept.
 BURST_BEATS = 256

@@ -13,12 +13,15 @@ class ModuleActivity(wiring.Signature):
     ``index``, ``unit``
         of the next instruction to be issued, and the unit that will execute it.
     ``starts``
-        per unit, high for one cycle when that instruction is handed to it.
+        per unit, high for one cycle when that instruction is issued to it.
+    ``begins``
+        per unit, high for one cycle when it takes its next instruction: when that is issued, or
+        later where there is a queue before the unit.
     ``ends``
         per unit, high for one cycle when it is done with its oldest instruction; bit 0 when the
         instruction retires.
     ``busy``
-        per unit: it has been handed an instruction and is not done with it.
+        per unit: it has taken an instruction and is not done with it.
     ``lacks_prev``, ``lacks_next``
         no instruction is in flight, and the next one lacks a token from that neighbour.
     """
@@ -29,6 +32,7 @@ class ModuleActivity(wiring.Signature):
                 "index": Out(INDEX_WIDTH),
                 "unit": Out(range(units + 1)),
                 "starts": Out(units + 1),
+                "begins": Out(units + 1),
                 "ends": Out(units + 1),
                 "busy": Out(units + 1),
                 "lacks_prev": Out(1),

@@ -96,7 +96,9 @@ class InOrder(wiring.Component):
     unit : the unit that executes it: 1 to n, or 0 for none
     unit_ready : that unit can take it
     may_start : it has no hazard with an instruction before it, or of another module
-    start : it is handed to its unit in this cycle
+    start : it is issued to its unit in this cycle
+    begins : per unit, it takes its next instruction in this cycle
+    queued : per unit, how many instructions have been issued to it that it has not taken
     pending : per unit, bit 0 for none: it has instructions that have not retired
     done, error : per unit, a pulse for an instruction that is done; after one with an error no
         instruction of that unit is done
@@ -126,6 +128,8 @@ class InOrder(wiring.Component):
                 "unit_ready": In(1),
                 "may_start": In(1),
                 "start": Out(1),
+                "begins": In(units),
+                "queued": In(data.ArrayLayout(range(INSTRUCTIONS_IN_FLIGHT + 1), units)),
                 "pending": Out(units + 1),
                 "done": In(units),
                 "error": In(units),
@@ -147,6 +151,7 @@ class InOrder(wiring.Component):
             self.unit_ready.eq(unit.command.ready),
             self.may_start.eq(1),
             unit.command.valid.eq(self.start),
+            self.begins.eq(self.start),
             unit.command.payload.eq(transfer(self._config, self.head)),
             self.done.eq(unit.done),
             self.error.eq(unit.error),
@@ -172,7 +177,7 @@ class InOrder(wiring.Component):
             held.eq(held + (self.insn.valid & self.insn.ready) - retire),
             issued.eq(issued + issue - retire),
         ]
-        self._report_activity(m, in_flight, retire, finished)
+        under_way = self._report_activity(m, in_flight, retire, finished)
         nothing_more, starved, overflowing = Signal(), Signal(), Signal()
         m.d.comb += [
             nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
@@ -184,7 +189,7 @@ class InOrder(wiring.Component):
                 & (issued == 0)
                 & (lacks_tokens | ~self.may_start)
             ),
-            overflowing.eq(overflows & ~self.activity.busy[1:].any() & nothing_more),
+            overflowing.eq(overflows & ~under_way.any() & nothing_more),
             self.status.idle.eq(~self.insn.valid & (held == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
             self.status.overflowing.eq(overflowing),
@@ -286,12 +291,15 @@ class InOrder(wiring.Component):
 
     def _report_activity(
         self, m: Module, in_flight: Queue, retire: Signal, finished: list[Signal]
-    ) -> None:
+    ) -> Value:
+        """Gives, per unit, whether it has instructions that are not done."""
         oldest, activity = in_flight.o.payload, self.activity
+        under_way = []
         m.d.comb += [
             activity.index.eq(self.head.entry.index),
             activity.unit.eq(self.unit),
             activity.starts.eq(self.start << self.unit),
+            activity.begins.eq(Cat(activity.starts[0], self.begins)),
             activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
         ]
         for unit in range(len(self._causes) + 1):
@@ -299,8 +307,13 @@ class InOrder(wiring.Component):
             m.d.sync += count.eq(count + activity.starts[unit] - (retire & (oldest.unit == unit)))
             m.d.comb += [
                 self.pending[unit].eq(count != 0),
-                activity.busy[unit].eq(count != (finished[unit - 1] if unit else 0)),
+                activity.busy[unit].eq(count != 0),
             ]
+            if unit:
+                done, queued = finished[unit - 1], self.queued[unit - 1]
+                under_way.append(count != done)
+                m.d.comb += activity.busy[unit].eq(count != (done + queued))
+        return Cat(under_way)
 
     def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, list[Signal]]:
         """Whether the oldest instruction in flight is done, the cause if it has failed, and per

@@ -28,7 +28,7 @@ RECORD = np.dtype(
     [
         (name, "<i8")
         for name in (
-            *("handed", "issued", "done", "retired"),
+            *("handed", "issued", "begun", "done", "retired"),
             *("lacks_prev", "has_prev", "lacks_next", "has_next"),
         )
     ]

@@ -34,6 +34,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
     kinds = [number for memory in Memory for number in _kind(config, memory)]
     limits = [
         *(isa.QUEUE_DEPTH, timing.INSTRUCTIONS_IN_FLIGHT),
+        *(timing.GEMM_COMMANDS, timing.ALU_COMMANDS),
         *(timing.BURSTS_IN_FLIGHT, timing.BEATS_AHEAD),
         *(timing.FETCH_BURST_BYTES, timing.BURST_BEATS, timing.BURST_BYTES),
         isa.REQUANTIZE_PARAMETERS,

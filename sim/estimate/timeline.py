@@ -22,7 +22,9 @@ def spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span
     decode = isa.instruction_set(config).decode
     free: dict[str, int] = {}
     for index, (word, record) in enumerate(zip(words, replay.records, strict=True)):
-        handed, issued, done = (int(record[name]) for name in ("handed", "issued", "done"))
+        handed, issued, begun, done = (
+            int(record[name]) for name in ("handed", "issued", "begun", "done")
+        )
         yield Span("fetch", index, free.get("fetch", 0), handed + 1, free.get("fetch", 0))
         free["fetch"] = handed + 1
         instruction = decode(word)
@@ -32,7 +34,7 @@ def spans(config: Config, words: Sequence[int], replay: Replay) -> Iterator[Span
             since, until = int(record[f"lacks_{side}"]), int(record[f"has_{side}"])
             if since != NEVER:
                 yield Span(lane, index, since, until, since, neighbour)
-        yield Span(lane, index, max(issued, free.get(lane, 0)), done, issued)
+        yield Span(lane, index, max(begun, free.get(lane, 0)), done, issued)
         free[lane] = done
 
 

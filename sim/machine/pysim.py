@@ -284,7 +284,7 @@ def _request(seen: dict[str, int]) -> Request:
 
 
 def _moment(cycle: int, seen: dict[str, int]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    parts = ("starts", "ends", "lacks_prev", "lacks_next", "unit")
+    parts = ("starts", "begins", "ends", "lacks_prev", "lacks_next", "unit")
     flags = [
         moment_flags(*(seen[f"activity_{module}_{part}"] for part in parts))
         for module in ("load", "compute", "store")

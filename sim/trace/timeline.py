@@ -14,10 +14,11 @@ from amaranth_vta.hw import isa
 # A cycle in which something begins or ends; of the modules in the order of `_MODULES` the index
 # of the next instruction, and flags: bits 3..0 the unit to which it is handed (of fetch: that it
 # is), 7..4 the unit that is done with its oldest, 8 and 9 that a token of the previous or the
-# next neighbour is missing, from 10 on the unit that is to have it.
+# next neighbour is missing, 11 and 10 the unit that is to have it, 15..12 the unit that takes its
+# next instruction.
 MOMENT = np.dtype([("cycle", "<u8"), ("index", "<u4", 4), ("flags", "<u2", 4)])
 _MODULES = ("fetch", "load", "compute", "store")
-_ENDS, _LACKS_PREV, _LACKS_NEXT, _UNIT = 4, 8, 9, 10
+_ENDS, _LACKS_PREV, _LACKS_NEXT, _UNIT, _BEGINS = 4, 8, 9, 10, 12
 # Units of compute as in hw.compute, the first for FINISH; the others have one unit of their name.
 _COMPUTE_UNITS = ("compute", "compute loads", "gemm", "alu")
 LANES = ("fetch", "load", *_COMPUTE_UNITS, "store")
@@ -35,9 +36,9 @@ class Span:
     """Cycles ``begin`` up to ``end`` in which ``lane`` was at instruction ``index``.
 
     It executes it, or waits for a token of the module ``waits_for`` before it can. An instruction
-    may be handed to its unit, at ``issued``, while the one before it is still being executed; its
-    span begins when that one ends. So spans of a lane do not overlap, but for waits for two
-    neighbours, which begin together.
+    may be issued, at ``issued``, and taken by its unit while the one before it is still being
+    executed; its span begins when that one ends. So spans of a lane do not overlap, but for waits
+    for two neighbours, which begin together.
     """
 
     lane: str
@@ -54,6 +55,7 @@ def spans(moments: Iterable[npt.NDArray[np.void]], start: int, end: int) -> Iter
     ``moments`` are records of `MOMENT`, in order. What a fault cuts off ends with the run.
     """
     issued: dict[str, deque[tuple[int, int]]] = {lane: deque() for lane in LANES}
+    begun: dict[str, deque[int]] = {lane: deque() for lane in LANES}
     free = dict.fromkeys(LANES, 0)
     waiting: dict[tuple[str, int], tuple[str, int, int]] = {}
     for moment in moments:
@@ -67,7 +69,7 @@ def spans(moments: Iterable[npt.NDArray[np.void]], start: int, end: int) -> Iter
                     free["fetch"] = cycle + 1
                 continue
             for bit, neighbour in _NEIGHBOURS[module].items():
-                lane = _lane(module, flags >> _UNIT)
+                lane = _lane(module, flags >> _UNIT & 3)
                 if flags >> bit & 1:
                     waiting.setdefault((module, bit), (lane, index, cycle))
                 elif (module, bit) in waiting:
@@ -77,15 +79,17 @@ def spans(moments: Iterable[npt.NDArray[np.void]], start: int, end: int) -> Iter
                 lane = _lane(module, unit)
                 if flags >> unit & 1:
                     issued[lane].append((index, cycle))
-                if flags >> _ENDS + unit & 1 and issued[lane]:
+                if flags >> _BEGINS + unit & 1:
+                    begun[lane].append(cycle)
+                if flags >> _ENDS + unit & 1 and begun[lane]:
                     done, since = issued[lane].popleft()
-                    yield Span(lane, done, max(since, free[lane]), cycle, since)
+                    yield Span(lane, done, max(begun[lane].popleft(), free[lane]), cycle, since)
                     free[lane] = cycle
     for (module, bit), (lane, index, begin) in waiting.items():
         yield Span(lane, index, begin, end - start, begin, _NEIGHBOURS[module][bit])
     for lane, items in issued.items():
-        for index, since in items:
-            yield Span(lane, index, max(since, free[lane]), end - start, since)
+        for (index, since), began in zip(items, begun[lane], strict=False):
+            yield Span(lane, index, max(began, free[lane]), end - start, since)
             free[lane] = end - start
 
 
@@ -93,7 +97,9 @@ def _lane(module: str, unit: int) -> str:
     return _COMPUTE_UNITS[unit] if module == "compute" else module
 
 
-def moment_flags(starts: int, ends: int, lacks_prev: int, lacks_next: int, unit: int) -> int:
+def moment_flags(
+    starts: int, begins: int, ends: int, lacks_prev: int, lacks_next: int, unit: int
+) -> int:
     """Those of a module in a `MOMENT`."""
     lacks = lacks_prev << _LACKS_PREV | lacks_next << _LACKS_NEXT
-    return starts | ends << _ENDS | lacks | unit << _UNIT
+    return starts | ends << _ENDS | lacks | unit << _UNIT | begins << _BEGINS

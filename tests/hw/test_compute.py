@@ -251,14 +251,15 @@ def test_sources_that_are_not_read_are_not_checked() -> None:
     assert outcome.finished != []
 
 
-def overlapping(independent: int, alu_bank: int) -> Outcome:
-    """Five GEMMs of 32 micro-ops in the lower bank, with an ALU instruction after each."""
+def overlapping(independent: int, alu_bank: int, passes: int = 1) -> Outcome:
+    """Five GEMMs of 32 micro-ops in the lower bank, with ALU instructions of 24 micro-ops in all
+    after each."""
     half = EXTENDED.acc.depth // 2
     gemm = Gemm(uop_end=1, iter_in=32, dst_factor_in=1, independent=independent)
     alu = Alu(
         uop_begin=1 + alu_bank,
         uop_end=2 + alu_bank,
-        iter_in=24,
+        iter_in=24 // passes,
         dst_factor_in=1,
         alu_opcode=AluOp.ADD,
         use_immediate=1,
@@ -266,9 +267,9 @@ def overlapping(independent: int, alu_bank: int) -> Outcome:
         independent=independent,
     )
     uops = [Uop(dst=0), Uop(dst=32), Uop(dst=half)]
-    outcome = run([load_uops(3), *[gemm, alu] * 5, Finish()], uops, config=EXTENDED)
+    outcome = run([load_uops(3), *[gemm, *[alu] * passes] * 5, Finish()], uops, config=EXTENDED)
     assert outcome.fault is None
-    assert len(outcome.retired) == 12
+    assert len(outcome.retired) == 2 + 5 * (1 + passes)
     return outcome
 
 
@@ -278,6 +279,37 @@ def test_independent_instructions_run_beside_each_other_in_different_banks() -> 
     assert outcome.retired[9] - outcome.retired[1] == 4 * 32
     outcome = overlapping(independent=0, alu_bank=1)
     assert outcome.retired[9] - outcome.retired[1] > 4 * (32 + 24)
+
+
+def test_several_alu_instructions_run_beside_the_next_gemm() -> None:
+    outcome = overlapping(independent=1, alu_bank=1, passes=6)
+    assert outcome.retired[4 * 7 + 1] - outcome.retired[1] == 4 * 32
+
+
+def test_what_waits_for_the_other_unit_does_not_stop_what_need_not() -> None:
+    """The ALU waits for the first GEMM while the second one runs; the third waits for the ALU."""
+    half = EXTENDED.acc.depth // 2
+    gemm, other = (Gemm(uop_begin=n, uop_end=n + 1, iter_in=32, dst_factor_in=1) for n in (0, 1))
+    double = Alu(uop_end=1, iter_in=32, dst_factor_in=1, alu_opcode=AluOp.ADD, src_factor_in=1)
+    outcome = run(
+        [
+            load_uops(2),
+            load_accumulators(32),
+            gemm,
+            double,
+            replace(other, independent=1),
+            Gemm(uop_end=0),  # what follows it may overlap with later instructions of the ALU
+            replace(gemm, independent=1),
+            Finish(),
+        ],
+        [Uop(), Uop(dst=half)],
+        accumulators=range(32),
+        config=EXTENDED,
+    )
+    assert outcome.fault is None
+    assert outcome.out == [2 * (n + 8) + 8 for n in range(32)]
+    first, third = outcome.retired[2], outcome.retired[6]
+    assert third - first < 2 * 32 + 20
 
 
 def test_independent_instructions_in_one_bank_take_turns() -> None:

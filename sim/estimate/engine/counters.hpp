@@ -50,7 +50,7 @@ inline void count_all(const Machine& machine, const Stream& stream, const Record
         if (instruction.unit == NO_UNIT || records[i].done >= NEVER) continue;
         const Busy unit = busy_of(instruction);
         instructions[unit]++;
-        add_busy(busy[unit], records[i].issued, records[i].done);
+        add_busy(busy[unit], records[i].begun, records[i].done);
         if (instruction.unit == TRANSFER_UNIT) {
             const Transfer& transfer = stream.transfers[instruction.at];
             elements[transfer.memory] += transfer.elements;

@@ -13,7 +13,7 @@ extern "C" __attribute__((visibility("default"))) std::int64_t vta_estimate(
     Stream stream(*parameters, *fields, memory, bytes, {uops, std::size_t(parameters->uop_depth)});
     if (!stream.decode(address, count)) return -2;
     for (std::uint64_t i = 0; i < count; i++)
-        records[i] = {NEVER, NEVER, NEVER, NEVER, {NEVER, NEVER}, {NEVER, NEVER}};
+        records[i] = {NEVER, NEVER, NEVER, NEVER, NEVER, {NEVER, NEVER}, {NEVER, NEVER}};
     Machine machine(*parameters, stream, address, records);
     const bool finished = machine.run();
     count_all(machine, stream, records, counters);

@@ -1,8 +1,8 @@
 // The machine: modules that issue and retire in order, tokens between them, and what happens when.
 //
 // All that an instruction waits for is known as a time once what came before it is known, but for
-// two things that depend on who comes first: the bus, and the banks that GEMM and ALU share. These
-// are taken in the order of time; everything that follows from them is found at once.
+// two things that depend on who comes first: the bus, and what GEMM and ALU share. These are taken
+// in the order of time; everything that follows from them is found at once.
 
 #pragma once
 
@@ -17,7 +17,7 @@ struct Wait {
     Time since, until;
 };
 struct Record {
-    Time handed, issued, done, retired;
+    Time handed, issued, begun, done, retired;
     Wait prev, next;
 };
 
@@ -40,11 +40,12 @@ class Machine {
                 part = bus.plan();
                 grant = bus.grant_from();
             }
-            const Time gemm = first(units.done_gemm), alu = first(units.done_alu);
-            const Time next = std::min({part.end, grant, gemm, alu});
+            const Time begins[] = {units.begins(false), units.begins(true)};
+            const Time ends[] = {units.ends(false), units.ends(true)};
+            const Time next = std::min({part.end, grant, begins[0], begins[1], ends[0], ends[1]});
             if (next >= NEVER) return false;
             if (grant == next) {
-                grant = grant_all(grant, std::min({part.end, gemm, alu}));
+                grant = grant_all(grant, std::min({part.end, begins[0], begins[1], ends[0], ends[1]}));
                 if (part.end < NEVER || changed) continue;
                 part = bus.plan();
                 grant = bus.grant_from();
@@ -58,10 +59,11 @@ class Machine {
                 if (changed) continue;
                 part = bus.plan();
                 grant = bus.grant_from();
+            } else if (ends[0] == next || ends[1] == next) {
+                done[COMPUTE_MODULE].push(units.end(ends[0] != next));
+                wake(COMPUTE_MODULE);
             } else {
-                Queue<Done>& ended = gemm == next ? units.done_gemm : units.done_alu;
-                done[COMPUTE_MODULE].push(ended.front());
-                ended.pop();
+                records[units.begin(next, begins[0] != next)].begun = next;
                 wake(COMPUTE_MODULE);
             }
         }
@@ -104,8 +106,6 @@ class Machine {
         std::vector<Time> given;  // from when on each can be taken
         std::size_t taken = 0;
     };
-
-    static Time first(const Queue<Done>& done) { return done.empty() ? NEVER : done.front().at; }
 
     // Everything that follows from what is known, module by module until all wait.
     void advance() {
@@ -186,16 +186,15 @@ class Machine {
         if (module == STORE_MODULE) return room(store, transfer(next));
         Time from = 0;
         for (int unit = 0; unit < UNITS; unit++) {
-            if (unit == next.unit) continue;
-            // An instruction that claims to be independent waits for loads alone.
-            if (next.independent && unit >= GEMM_UNIT) continue;
+            // GEMM and ALU wait for one another in their queues.
+            if (unit == next.unit || (next.unit >= GEMM_UNIT && unit >= GEMM_UNIT)) continue;
             if (pending[unit]) return NEVER;
             from = std::max(from, unit_retired[unit] + 1);
         }
         switch (next.unit) {
             case TRANSFER_UNIT: return std::max(from, room(compute_loader, transfer(next)));
-            case GEMM_UNIT: return std::max(from, units.gemm_from());
-            case ALU_UNIT: return std::max(from, units.alu_from());
+            case GEMM_UNIT:
+            case ALU_UNIT: return std::max(from, units.room_from(next.unit == ALU_UNIT));
             default: break;
         }
         for (const Module other : {LOAD_MODULE, STORE_MODULE}) {
@@ -214,13 +213,15 @@ class Machine {
     const Transfer& transfer(const Instruction& instruction) const { return stream.transfers[instruction.at]; }
 
     void start(Module module, std::uint32_t index, const Instruction& next, Time now) {
+        records[index].begun = now;
         if (module == LOAD_MODULE) return load.issue(now, index, transfer(next), done[module]);
         if (module == STORE_MODULE) return store.issue(now, index, transfer(next), done[module]);
         pending[next.unit]++;
         switch (next.unit) {
             case TRANSFER_UNIT: return compute_loader.issue(now, index, transfer(next), done[module]);
-            case GEMM_UNIT: return units.issue_gemm(now, index, *stream.loops[next.at]);
-            case ALU_UNIT: return units.issue_alu(now, index, *stream.loops[next.at]);
+            case GEMM_UNIT:
+            case ALU_UNIT:
+                return units.issue(now, index, *stream.loops[next.at], next.unit == ALU_UNIT, next.independent);
             default: finished = now + parameters.finish_to_end;
         }
         records[index].done = records[index].retired = now + 1;

@@ -32,7 +32,7 @@ struct Parameters {
     std::int64_t bus_bytes, overlap, requantize_opcode, uop_depth, acc_depth;
     Kind kinds[MEMORIES];
     // Limits of the design: `Limits` of hw/timing.py.
-    std::int64_t queue_depth, in_flight, bursts_in_flight, words_ahead;
+    std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;
     std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters;
     Time gemm_latency, alu_latency;
     // Cycles from one event to the next: `Latencies` of hw/timing.py.

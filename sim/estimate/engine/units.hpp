@@ -7,18 +7,75 @@
 
 namespace estimate {
 
-// With the extension OVERLAP the halves of the accumulators are banks. A unit enters a bank when the
+// An instruction waits in the queue before its unit, which it enters in the order of time. With the
+// extension OVERLAP the halves of the accumulators are banks. A unit enters a bank when the
 // other one has written all that it has under way there; GEMM goes first, and an ALU instruction in
 // its bank stands still until GEMM has left it.
 class Units {
   public:
     explicit Units(const Parameters& parameters) : parameters(parameters) {}
 
-    // From when on the next instruction can be handed to a unit: with the last item of the latest.
-    Time gemm_from() const { return gemm.last - parameters.issue_to_item + 1; }
-    Time alu_from() const { return alu.last - parameters.issue_to_item + 1; }
+    // Before GEMM, or the ALU, there is room for an instruction from then on, as far as that is known.
+    Time room_from(bool alu) const {
+        const Waiting& queue = waiting[alu];
+        const std::int64_t depth = alu ? parameters.alu_commands : parameters.gemm_commands;
+        const std::int64_t leaves = queue.issued - depth;
+        if (leaves < 0) return 0;
+        return leaves < std::int64_t(queue.begun.size()) ? queue.begun[leaves] + 1 : NEVER;
+    }
 
-    void issue_gemm(Time now, std::uint32_t instruction, const Loops& loops) {
+    // Instruction `index` is issued at `now`; one that is not independent waits for all of the other
+    // unit so far.
+    void issue(Time now, std::uint32_t index, const Loops& loops, bool alu, bool independent) {
+        waiting[alu].issued++;
+        waiting[alu].commands.push({index, now, &loops, independent ? 0 : waiting[!alu].issued});
+    }
+
+    // When the unit takes the next of its queue, as far as that is known.
+    Time begins(bool alu) const {
+        if (waiting[alu].commands.empty()) return NEVER;
+        const Command& next = waiting[alu].commands.front();
+        const std::vector<Time>& others = waiting[!alu].done;
+        if (next.after > std::int64_t(others.size())) return NEVER;
+        const Time free = (alu ? this->alu.last : gemm.last) - parameters.issue_to_item + 1;
+        const Time before = next.after ? others[next.after - 1] + 1 : 0;
+        return std::max({next.issued, free, before});
+    }
+
+    // It takes it at `now`; gives its number.
+    std::uint32_t begin(Time now, bool alu) {
+        const Command next = waiting[alu].commands.front();
+        waiting[alu].commands.pop();
+        waiting[alu].begun.push_back(now);
+        if (alu) begin_alu(now, next.instruction, *next.loops);
+        else begin_gemm(now, next.instruction, *next.loops);
+        return next.instruction;
+    }
+
+    // The next time at which a unit is done with an instruction.
+    Time ends(bool alu) const { return done[alu].empty() ? NEVER : done[alu].front().at; }
+
+    Done end(bool alu) {
+        const Done ended = done[alu].front();
+        done[alu].pop();
+        waiting[alu].done.push_back(ended.at);
+        return ended;
+    }
+
+  private:
+    struct Command {
+        std::uint32_t instruction;
+        Time issued;
+        const Loops* loops;
+        std::int64_t after;  // so many of the other unit
+    };
+    struct Waiting {
+        Queue<Command> commands;
+        std::int64_t issued = 0;
+        std::vector<Time> begun, done;
+    };
+
+    void begin_gemm(Time now, std::uint32_t instruction, const Loops& loops) {
         const Time valid = std::max(now + parameters.issue_to_item, gemm.last + 1);
         Time begin = valid;
         const bool meets = alu.remaining && (alu.banks & loops.banks);
@@ -36,10 +93,10 @@ class Units {
         for (int bank = 0; bank < 2; bank++)
             if (loops.banks >> bank & 1) gemm_in_bank[bank] = gemm.last;
         if (meets) pause_alu(valid);
-        done_gemm.push({instruction, gemm.last + parameters.gemm_latency});
+        done[0].push({instruction, gemm.last + parameters.gemm_latency});
     }
 
-    void issue_alu(Time now, std::uint32_t instruction, const Loops& loops) {
+    void begin_alu(Time now, std::uint32_t instruction, const Loops& loops) {
         const Time valid = std::max(now + parameters.issue_to_item, alu.last + 1);
         Time begin = valid + hazard(valid, loops);
         if (loops.requantizes && loops.works) {
@@ -58,12 +115,9 @@ class Units {
             const Time until = std::min(gemm.last, alu.last);
             delay_gemm(loops.many_uops ? std::max<Time>(0, until - begin + 1) : 1);
         }
-        done_alu.push({instruction, alu.last + parameters.alu_latency + 2});
+        done[1].push({instruction, alu.last + parameters.alu_latency + 2});
     }
 
-    Queue<Done> done_gemm, done_alu;
-
-  private:
     // What GEMM waits for micro-ops that the ALU reads, when it begins at `begin`.
     Time shared_reads(const Loops& loops, Time begin) const {
         if (!loops.many_uops || !alu.many_uops || !alu.remaining) return 0;
@@ -73,7 +127,7 @@ class Units {
     void delay_gemm(Time cycles) {
         const Time before = gemm.last;
         gemm.last += cycles;
-        if (!done_gemm.empty()) done_gemm.back().at += cycles;
+        if (!done[0].empty()) done[0].back().at += cycles;
         for (Time& last : gemm_in_bank)
             if (last == before) last = gemm.last;
     }
@@ -85,7 +139,7 @@ class Units {
         if (worked > 0) alu.remaining -= worked;
         alu.resumes = gemm.last + parameters.gemm_latency;
         alu.last = alu.resumes + alu.remaining - 1;
-        if (!done_alu.empty()) done_alu.back().at = alu.last + parameters.alu_latency + 2;
+        if (!done[1].empty()) done[1].back().at = alu.last + parameters.alu_latency + 2;
     }
 
     // How long the first items wait for the last ones of the instruction before.
@@ -100,6 +154,8 @@ class Units {
     }
 
     const Parameters& parameters;
+    Waiting waiting[2];
+    Queue<Done> done[2];
     struct {
         Time last = -1, begin = -1;  // when items of the latest instruction are taken
         bool many_uops = false;

@@ -115,8 +115,8 @@ struct Moment {
     uint32_t index[4];
     uint16_t flags[4];
 };
-constexpr unsigned LACKS_PREV = 8, LACKS_NEXT = 9, UNIT = 10, ENDS = 4;  // bits of the flags
-constexpr unsigned LACKS = 1 << LACKS_PREV | 1 << LACKS_NEXT, PULSES = (1 << LACKS_PREV) - 1;
+constexpr unsigned LACKS_PREV = 8, LACKS_NEXT = 9, UNIT = 10, ENDS = 4, BEGINS = 12;  // bits of the flags
+constexpr unsigned LACKS = 1 << LACKS_PREV | 1 << LACKS_NEXT, PULSES = ((1 << LACKS_PREV) - 1) | 15 << BEGINS;
 
 class Machine {
   public:
@@ -358,6 +358,7 @@ class Machine {
 #ifdef WATCHED
 #define FLAGS(module)                                                                                  \
     uint16_t(top->activity_##module##_starts | top->activity_##module##_ends << ENDS |                 \
+             top->activity_##module##_begins << BEGINS |                                               \
              top->activity_##module##_lacks_prev << LACKS_PREV | top->activity_##module##_lacks_next << LACKS_NEXT | \
              top->activity_##module##_unit << UNIT)
 

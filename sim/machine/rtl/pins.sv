@@ -4,11 +4,11 @@
 module pins #(parameter BUS_BITS = 64) (
 `ifdef WATCHED
     output [31:0] activity_fetch_index, output activity_fetch_hands_over,
-    output [31:0] activity_load_index, output activity_load_unit, output [1:0] activity_load_starts,
+    output [31:0] activity_load_index, output activity_load_unit, output [1:0] activity_load_starts, output [1:0] activity_load_begins,
     output [1:0] activity_load_ends, output activity_load_lacks_prev, output activity_load_lacks_next,
-    output [31:0] activity_compute_index, output [1:0] activity_compute_unit, output [3:0] activity_compute_starts,
+    output [31:0] activity_compute_index, output [1:0] activity_compute_unit, output [3:0] activity_compute_starts, output [3:0] activity_compute_begins,
     output [3:0] activity_compute_ends, output activity_compute_lacks_prev, output activity_compute_lacks_next,
-    output [31:0] activity_store_index, output activity_store_unit, output [1:0] activity_store_starts,
+    output [31:0] activity_store_index, output activity_store_unit, output [1:0] activity_store_starts, output [1:0] activity_store_begins,
     output [1:0] activity_store_ends, output activity_store_lacks_prev, output activity_store_lacks_next,
 `endif
 `ifdef GROUPED
@@ -67,11 +67,11 @@ module pins #(parameter BUS_BITS = 64) (
       .clk, .rst, .irq,
 `ifdef WATCHED
       .activity_fetch_index, .activity_fetch_hands_over,
-      .activity_load_index, .activity_load_unit, .activity_load_starts, .activity_load_ends,
+      .activity_load_index, .activity_load_unit, .activity_load_starts, .activity_load_begins, .activity_load_ends,
       .activity_load_lacks_prev, .activity_load_lacks_next,
-      .activity_compute_index, .activity_compute_unit, .activity_compute_starts, .activity_compute_ends,
+      .activity_compute_index, .activity_compute_unit, .activity_compute_starts, .activity_compute_begins, .activity_compute_ends,
       .activity_compute_lacks_prev, .activity_compute_lacks_next,
-      .activity_store_index, .activity_store_unit, .activity_store_starts, .activity_store_ends,
+      .activity_store_index, .activity_store_unit, .activity_store_starts, .activity_store_begins, .activity_store_ends,
       .activity_store_lacks_prev, .activity_store_lacks_next,
 `endif
 `ifdef GROUPED

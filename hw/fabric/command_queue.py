@@ -1,0 +1,88 @@
+"""Commands of GEMM or the ALU that wait for their unit, and for the other one."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Shape, ShapeLike, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
+
+# Of a number of instructions, modulo a power of two: numbers of one unit that are compared are
+# less than half of that apart.
+COUNT_WIDTH = (2 * INSTRUCTIONS_IN_FLIGHT - 1).bit_length()
+
+
+class WaitingCommand(data.StructLayout):
+    """A command that must not begin before ``after`` instructions of the other unit are done,
+    counted since the machine was cleared, modulo 2 ** `COUNT_WIDTH`."""
+
+    def __init__(self, command: ShapeLike) -> None:
+        super().__init__({"command": command, "after": COUNT_WIDTH})
+
+
+class CommandQueue(wiring.Component):
+    """A first-in first-out queue, so that the instructions behind a waiting one can be issued.
+
+    Timing: a command is there in the cycle in which it comes, if it finds the queue empty and has
+    nothing to wait for; here ``after`` is 0 for a, and 1 for b and c::
+
+        i           a   b   c
+        other_done  0           1
+        o           a           b   c
+
+    Parameters
+    ----------
+    command : shape of a command
+    depth : commands that it holds at the most
+
+    Ports
+    -----
+    i : `WaitingCommand`
+    o : the commands, in order
+    other_done : how many instructions of the other unit are done, counted as in `WaitingCommand`
+    level : how many commands it holds
+    """
+
+    def __init__(self, command: ShapeLike, depth: int) -> None:
+        self._depth = depth
+        self._entry = WaitingCommand(command)
+        super().__init__(
+            {
+                "i": In(stream.Signature(self._entry)),
+                "o": Out(stream.Signature(command)),
+                "other_done": In(COUNT_WIDTH),
+                "level": Out(range(depth + 1)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        # Read in the cycle in which the unit takes it: the unit has the register.
+        m.submodules.storage = storage = Memory(
+            shape=Shape.cast(self._entry), depth=self._depth, init=[]
+        )
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        first, last = Signal(range(self._depth)), Signal(range(self._depth))
+        empty, taken, waits = Signal(), Signal(), Signal()
+        oldest = Signal(self._entry)
+        m.d.comb += [
+            empty.eq(self.level == 0),
+            write.addr.eq(last),
+            write.data.eq(Value.cast(self.i.payload)),
+            write.en.eq(self.i.valid & self.i.ready & ~(empty & taken)),
+            read.addr.eq(first),
+            Value.cast(oldest).eq(Mux(empty, Value.cast(self.i.payload), read.data)),
+            waits.eq((self.other_done - oldest.after)[COUNT_WIDTH - 1]),
+            self.o.payload.eq(oldest.command),
+            self.o.valid.eq((~empty | self.i.valid) & ~waits),
+            self.i.ready.eq(self.level != self._depth),
+            taken.eq(self.o.valid & self.o.ready),
+        ]
+        with m.If(write.en):
+            m.d.sync += last.eq(Mux(last == self._depth - 1, 0, last + 1))
+        with m.If(taken & ~empty):
+            m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
+        m.d.sync += self.level.eq(self.level + write.en - (taken & ~empty))
+        return m

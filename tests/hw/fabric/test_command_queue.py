@@ -1,0 +1,87 @@
+"""Commands come out in order, each when it may begin."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from amaranth_vta.hw.fabric.command_queue import COUNT_WIDTH, CommandQueue
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
+from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
+
+
+@pytest.mark.parametrize("depth", [2, 8])
+@pytest.mark.parametrize(("gaps", "stalls"), [(0, 0), (0.5, 0), (0, 0.5), (0.3, 0.3)])
+def test_each_command_waits_for_those_of_the_other_unit(
+    depth: int, gaps: float, stalls: float
+) -> None:
+    """The count of the other unit goes around several times."""
+    queue = CommandQueue(16, depth)
+    generator = random.Random(1)
+    afters = [0]
+    for _ in range(150):
+        afters.append(afters[-1] + generator.choice([0, 0, 1, 2, 5]))
+    items = [
+        {"command": number, "after": after % (1 << COUNT_WIDTH)}
+        for number, after in enumerate(afters)
+    ]
+    taken: list[int] = []
+
+    async def put(ctx: Any) -> None:
+        await put_all(ctx, queue.i, items, pauses(gaps, 1))
+
+    async def get(ctx: Any) -> None:
+        stall, done = pauses(stalls, 2), 0
+        for _ in range(3000):
+            if len(taken) == len(items):
+                return
+            # As far ahead as instructions in flight allow, and as far behind.
+            ahead = afters[len(taken)] + INSTRUCTIONS_IN_FLIGHT - 1
+            if generator.random() < 0.6 and done < ahead:
+                done += 1
+            ctx.set(queue.other_done, done % (1 << COUNT_WIDTH))
+            ctx.set(queue.o.ready, int(not stall()))
+            _, _, valid, ready, command = await ctx.tick().sample(
+                queue.o.valid, queue.o.ready, queue.o.payload
+            )
+            if valid:
+                assert done >= afters[len(taken)]
+            if valid and ready:
+                assert command == len(taken)
+                taken.append(command)
+
+    simulate(queue, put, get)
+    assert len(taken) == len(items)
+
+
+def test_a_command_passes_an_empty_queue_in_its_cycle() -> None:
+    queue = CommandQueue(8, 2)
+
+    async def check(ctx: Any) -> None:
+        ctx.set(queue.i.valid, 1)
+        ctx.set(queue.i.payload, {"command": 5, "after": 1})
+        assert not ctx.get(queue.o.valid)
+        ctx.set(queue.other_done, 1)
+        assert ctx.get(queue.o.valid)
+        assert ctx.get(queue.o.payload) == 5
+        ctx.set(queue.o.ready, 1)
+        await ctx.tick()
+        assert ctx.get(queue.level) == 0
+
+    simulate(queue, check)
+
+
+def test_it_holds_as_many_as_it_says() -> None:
+    queue = CommandQueue(8, 8)
+
+    async def fill(ctx: Any) -> None:
+        ctx.set(queue.i.valid, 1)
+        accepted = 0
+        for _ in range(12):
+            _, _, ready = await ctx.tick().sample(queue.i.ready)
+            accepted += ready
+        assert accepted == ctx.get(queue.level) == 8
+
+    simulate(queue, fill)
