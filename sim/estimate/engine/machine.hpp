@@ -46,7 +46,8 @@ class Machine {
             if (next >= NEVER) return false;
             if (grant == next) {
                 grant = grant_all(grant, std::min({part.end, begins[0], begins[1], ends[0], ends[1]}));
-                if (part.end < NEVER || changed) continue;
+                // Writes take turns with a read that may come now.
+                if (part.reads || changed) continue;
                 part = bus.plan();
                 grant = bus.grant_from();
             } else if (part.end == next) {
