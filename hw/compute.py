@@ -215,8 +215,8 @@ class Compute(wiring.Component):
                     *(unit.o.valid & unit.o.ready for unit in (gemm, alu)),
                 )
             ),
-            order.queued[Unit.GEMM.value - 1].eq(gemm.level),
-            order.queued[Unit.ALU.value - 1].eq(alu.level),
+            order.queued[_place(isa.Opcode.GEMM)].eq(gemm.level),
+            order.queued[_place(isa.Opcode.ALU)].eq(alu.level),
         ]
         _connect_loops(m, gemm_command, gemm_fields)
         _connect_loops(m, alu_command, alu_fields)
@@ -226,11 +226,11 @@ class Compute(wiring.Component):
     ) -> None:
         """Lets commands wait for those of the other unit that were issued before; one that is
         independent waits for none."""
-        queues = {Unit.GEMM: gemm, Unit.ALU: alu}
-        issued = {unit: Signal(COUNT_WIDTH, name=f"{unit.name.lower()}_issued") for unit in queues}
-        done = {unit: Signal(COUNT_WIDTH, name=f"{unit.name.lower()}_done") for unit in queues}
-        for unit, other in ((Unit.GEMM, Unit.ALU), (Unit.ALU, Unit.GEMM)):
-            queue, place = queues[unit], unit.value - 1
+        queues = {isa.Opcode.GEMM: gemm, isa.Opcode.ALU: alu}
+        issued = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in queues}
+        done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in queues}
+        for unit, other in (queues, reversed(queues)):
+            queue, place = queues[unit], _place(unit)
             m.d.sync += [
                 issued[unit].eq(issued[unit] + queue.i.valid),
                 done[unit].eq(done[unit] + (order.done[place] & ~order.error[place])),
@@ -240,7 +240,7 @@ class Compute(wiring.Component):
                 queue.i.payload.after.eq(issued[other]),
             ]
             if self._config.overlap:
-                with m.If(self._view(order, isa.Opcode[unit.name]).independent):
+                with m.If(self._view(order, unit).independent):
                     m.d.comb += queue.i.payload.after.eq(done[other])
 
     def _connect_micro_ops(
@@ -279,6 +279,11 @@ class Compute(wiring.Component):
                     | (gemm.i.valid & (gemm_bank == alu_bank))
                 ),
             ]
+
+
+def _place(opcode: isa.Opcode) -> int:
+    """Of the unit that executes an instruction, among those of compute."""
+    return Unit.__members__[opcode.name].value - 1
 
 
 def _connect_loops(m: Module, command: data.View, loops: data.View) -> None:
