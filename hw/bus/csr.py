@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -32,8 +32,10 @@ class RegisterFile(wiring.Component):
     is an input. Configuration and identification are read from the configuration itself.
 
     Timing: a write shows at the outputs in the cycle after address and data have both been
-    taken; a read samples its inputs in the cycle in which the address is taken. Every address is
-    answered: what is no register reads as zero, and ignores writes.
+    taken; a read samples its inputs in the cycle in which the address is taken, one of a counter
+    in the first cycle from then on in which ``counters_ready``. Every address is answered: what is
+    no register reads as zero, and ignores writes. One read is answered before the next is taken.
+    Nothing goes from an input of ``bus`` to an output without a register.
 
     Ports
     -----
@@ -86,22 +88,27 @@ class RegisterFile(wiring.Component):
         with m.If(write):
             m.d.sync += [address_held.eq(0), data_held.eq(0), bus.bvalid.eq(1)]
 
-        # Reads.
-        read = Signal()
+        # Reads. One of a counter may have to wait, which an address that is only offered must not
+        # decide: it is taken, and held.
+        read, waiting = Signal(), Signal()
         read_data, of_counter = Signal(8 * WORD_BYTES), Signal()
+        read_address, read_held = Signal(ADDRESS_WIDTH), Signal(ADDRESS_WIDTH)
         m.d.comb += [
-            of_counter.eq((bus.araddr >= COUNTERS_OFFSET) & (bus.araddr < COUNTERS_END)),
-            bus.arready.eq((~bus.rvalid | bus.rready) & (self.counters_ready | ~of_counter)),
-            self.counter_index.eq((bus.araddr - COUNTERS_OFFSET) >> word.start + 1),
-            read.eq(bus.arvalid & bus.arready),
+            bus.arready.eq(~bus.rvalid & ~waiting),
+            read_address.eq(Mux(waiting, read_held, bus.araddr)),
+            of_counter.eq((read_address >= COUNTERS_OFFSET) & (read_address < COUNTERS_END)),
+            self.counter_index.eq((read_address - COUNTERS_OFFSET) >> word.start + 1),
+            read.eq((bus.arvalid & bus.arready | waiting) & (self.counters_ready | ~of_counter)),
             bus.rresp.eq(0),
         ]
+        with m.If(bus.arvalid & bus.arready):
+            m.d.sync += [read_held.eq(bus.araddr), waiting.eq(1)]
         with m.If(bus.rready):
             m.d.sync += bus.rvalid.eq(0)
         with m.If(read):
-            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(read_data)]
+            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(read_data), waiting.eq(0)]
 
-        with m.Switch(bus.araddr[word]):
+        with m.Switch(read_address[word]):
             for register in REGISTERS.values():
                 if register.access in (Access.COMMAND, Access.COUNTER):
                     continue
@@ -117,7 +124,7 @@ class RegisterFile(wiring.Component):
 
         with m.If(of_counter):
             m.d.comb += read_data.eq(
-                self.counter_value.word_select(bus.araddr[word.start], 8 * WORD_BYTES)
+                self.counter_value.word_select(read_address[word.start], 8 * WORD_BYTES)
             )
 
         mask = Cat(bit.replicate(8) for bit in strobe)

@@ -298,7 +298,10 @@ class InOrder(wiring.Component):
         m.d.comb += [
             activity.index.eq(self.head.entry.index),
             activity.unit.eq(self.unit),
-            activity.starts.eq(self.start << self.unit),
+            # No shift: by an amount that nothing has set yet it is unknown in a simulator.
+            activity.starts.eq(
+                Cat(self.start & (self.unit == unit) for unit in range(len(self._causes) + 1))
+            ),
             activity.begins.eq(Cat(activity.starts[0], self.begins)),
             activity.ends.eq(Cat(retire & (oldest.unit == 0), self.done & ~self.error)),
         ]

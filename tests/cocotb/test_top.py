@@ -1,17 +1,19 @@
 """The whole machine under cocotb: memory and registers by cocotbext-axi, programs from image files.
 
-Copy this file to start a bench of your own. pytest runs the last function, which starts Verilator;
-Verilator's process then runs the functions marked with `cocotb.test`.
+Copy this file to start a bench of your own. pytest runs the last functions, which start Verilator
+or Icarus; the simulator's process then runs the functions marked with `cocotb.test`.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import cocotb
+import pytest
 from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge, with_timeout
 from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
@@ -73,8 +75,20 @@ def pauses(seed: int) -> Any:
     return (generator.random() < 0.5 for _ in itertools.count())
 
 
-def test_the_machine_runs_programs_under_cocotb(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tiny() -> str:
     from amaranth_vta.hw.config import PRESETS
-    from amaranth_vta.sim.machine.elaborate import verilog
+    from amaranth_vta.sim.machine.rtl.build import machine_verilog
 
-    simulate(verilog(PRESETS["tiny"]), __file__, tmp_path)
+    return machine_verilog(PRESETS["tiny"])
+
+
+def test_the_machine_runs_programs_under_cocotb(tiny: str, tmp_path: Path) -> None:
+    simulate(tiny, __file__, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("iverilog") is None, reason="Icarus is not installed")
+def test_the_machine_runs_a_program_in_icarus(tiny: str, tmp_path: Path) -> None:
+    """As SystemVerilog, with four-state signals; the shortest program, since Icarus is slow."""
+    only = {"COCOTB_TEST_FILTER": "program=0/backpressure=False"}
+    simulate(tiny, __file__, tmp_path, simulator="icarus", environment=only)
