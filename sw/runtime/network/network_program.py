@@ -70,7 +70,8 @@ Step = RunHost | RunLayer | ToMachine | ToHost
 class NetworkProgram:
     """``steps`` in order; ``program`` has the streams and buffers that they use.
 
-    ``constants`` are outputs that depend on no input. With ``open_batch`` the first dimension of
+    ``constants`` are outputs that depend on no input, and constants that are written to the
+    machine as activations are. With ``open_batch`` the first dimension of
     inputs is the number of images, and that of a run is the machine's.
     """
 

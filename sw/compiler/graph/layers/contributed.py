@@ -8,37 +8,52 @@ from math import prod
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, Quantized
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.tensor_type import TensorType
-from amaranth_vta.sw.runtime.network.tile_layout import offset
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
 
 from .addition import addition_layer
+from .functions import function_layer
+from .gating import multiplication_layer
 from .matrix_product import matrix_product
 from .parts.layer import Layer, NotHere
+from .parts.one_tensor import OneTensor
 from .parts.products import Product
 from .parts.tensors import Tensors
+from .parts.two_tensors import all_results
 from .parts.windows import window
 from .pooling import average_pool
 
 DOMAIN = "com.microsoft"
-# Names of tensors in the model of one addition.
-_FIRST, _SECOND, _RESULT = "first", "second", "result"
 
 
-def quantized_addition(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearAdd of two tensors of one shape, with a Clip that follows. Raises `NotHere`.
+def element_wise(node: Node, tensors: Tensors) -> Layer:
+    """A QLinearAdd or QLinearMul of two tensors of one shape, with a Clip that follows, or of a
+    tensor and a constant. Raises `NotHere`.
 
     ONNX Runtime computes all 65,536 results that the machine has to give: its formula differs from
     that of Add between quantizations.
     """
     limits, clips = tensors.clip_after(node.outputs[0])
     names = (node.inputs[0], node.inputs[3])
+    if function := _of_one(node, tensors):
+        return function_layer(function, tensors)
     tensors.require_bytes(*names, node.outputs[0])
     a, b, y = (_quantized(node, tensors, scale) for scale in (1, 4, 6))
-    scales = (a, b, y)
-    wanted = np.clip(_all_sums(node, tensors), *limits)
-    return addition_layer((node, *clips), names, scales, wanted, tensors)
+    wanted = all_results(tensors.network, [node], names, node.outputs[0])
+    make = addition_layer if node.operator == "QLinearAdd" else multiplication_layer
+    return make((node, *clips), names, (a, b, y), np.clip(wanted, *limits), tensors)
+
+
+def of_one_tensor(node: Node, tensors: Tensors) -> Layer:
+    """An operator with one tensor, such as QLinearLeakyRelu. Raises `NotHere`."""
+    return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
+
+
+def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
+    """A QLinearAdd or QLinearMul of a tensor and a constant, whichever is first; else None."""
+    varying = [index for index in (0, 3) if node.inputs[index] not in tensors.network.constants]
+    if len(varying) != 1:
+        return None
+    return OneTensor(node.inputs[varying[0]], node.outputs[0], (node,))
 
 
 def gemm(node: Node, tensors: Tensors) -> Layer:
@@ -79,30 +94,3 @@ def _quantized(node: Node, tensors: Tensors, scale: int) -> Quantized:
     if value.size != 1:
         raise NotHere("a scale differs within a tensor")
     return Quantized(float(value.item()), tensors.zero_point(node, scale + 1))
-
-
-def _all_sums(node: Node, tensors: Tensors) -> Array:
-    """int64 (256, 256): results by the value of the first operand and that of the
-    second, all of them as the machine holds them."""
-    network = tensors.network
-    types = {
-        name: TensorType(network.types[read].dtype, (256, 256))
-        for name, read in (
-            (_FIRST, node.inputs[0]),
-            (_SECOND, node.inputs[3]),
-            (_RESULT, node.outputs[0]),
-        )
-    }
-    first, second = (
-        (np.arange(-128, 128) + offset(types[name].dtype)).astype(types[name].dtype)
-        for name in (_FIRST, _SECOND)
-    )
-    alone = replace(
-        node, inputs=(_FIRST, *node.inputs[1:3], _SECOND, *node.inputs[4:]), outputs=(_RESULT,)
-    )
-    model = replace(network, types=network.types | types).part(
-        [alone], [_FIRST, _SECOND], [_RESULT]
-    )
-    given = {_FIRST: np.repeat(first, 256).reshape(256, 256), _SECOND: np.tile(second, (256, 1))}
-    results = run_session(exact_session(model.SerializeToString()), [_RESULT], given)[_RESULT]
-    return results.astype(np.int64) - offset(results.dtype)

@@ -18,7 +18,9 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighte
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .functions import function_layer
 from .parts.layer import Layer, NotHere
+from .parts.one_tensor import CLAMPS, before
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors
 
@@ -39,9 +41,12 @@ def clip(node: Node, tensors: Tensors) -> Layer:
 
 
 def quantization(node: Node, tensors: Tensors) -> Layer:
-    """A QuantizeLinear of what is dequantized on the machine, perhaps with Relu or Clip between:
-    a change of scale. Raises `NotHere`."""
+    """A QuantizeLinear of a function of one tensor. Where that is Relu, Clip or nothing, it is a
+    change of scale, of what the machine has. Raises `NotHere`."""
     network, name = tensors.network, node.inputs[0]
+    whole = before(network, node)
+    if whole is not None and any(item.operator not in CLAMPS for item in whole.operators):
+        return function_layer(whole, tensors)
     out = parameters_of(network, node, "QuantizeLinear")
     clamps: list[Node] = []
     maker = network.maker(name)

@@ -82,12 +82,14 @@ def compile_network(
     planned = planned_steps(network, placement)
     steps, program = _record(planned, config)
     outputs = {name: network.types[name] for name in network.outputs}
+    written = (step.operand.tensor for step in steps if isinstance(step, ToMachine))
+    needed = dict.fromkeys([*outputs, *written])
     result = NetworkProgram(
         program=program,
         steps=steps,
         inputs={name: network.types[name] for name in network.inputs},
         outputs=outputs,
-        constants={name: network.constants[name] for name in outputs if name in network.constants},
+        constants={name: network.constants[name] for name in needed if name in network.constants},
         open_batch=open_batch,
     )
     return CompiledNetwork(result, lambda: network, lambda _: placement)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers import contributed
 from amaranth_vta.sw.compiler.graph.layers.addition import addition
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
+from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product
 from amaranth_vta.sw.compiler.graph.layers.moving import concatenation, padding, upsampling
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, NotHere
@@ -31,14 +32,18 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Clip"): clip,
     ("", "Concat"): concatenation,
     ("", "MaxPool"): max_pool,
+    ("", "Mul"): multiplication,
     ("", "Pad"): padding,
     ("", "QLinearConv"): convolution,
     ("", "QLinearMatMul"): matrix_product,
     ("", "QuantizeLinear"): quantization,
     ("", "Resize"): upsampling,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
-    (contributed.DOMAIN, "QLinearAdd"): contributed.quantized_addition,
+    (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,
+    (contributed.DOMAIN, "QLinearLeakyRelu"): contributed.of_one_tensor,
+    (contributed.DOMAIN, "QLinearMul"): contributed.element_wise,
+    (contributed.DOMAIN, "QLinearSigmoid"): contributed.of_one_tensor,
 }
 _BUILT_IN = dict(_LAYERS)
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -93,10 +98,20 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
             layer = _layer(node, tensors)
             tensors.note(layer)
             items.append(layer)
-        except (NotHere, NoScheduleFits) as reason:
+        except NoScheduleFits as reason:
+            items.append(HostNode(node, str(reason)))
+        except NotHere as reason:
+            items = [_because(item, reason) for item in items] if reason.nodes else items
             items.append(HostNode(node, str(reason)))
             tensors.note_range(node)
     return Placement(_needed(network, items), tensors.views, tensors.images)
+
+
+def _because(item: Layer | HostNode, reason: NotHere) -> Layer | HostNode:
+    """``item``, for that ``reason`` if it is one of its nodes."""
+    if isinstance(item, HostNode) and item.node.name in reason.nodes:
+        return replace(item, reason=str(reason))
+    return item
 
 
 def _layer(node: Node, tensors: Tensors) -> Layer:

@@ -115,6 +115,51 @@ def byte_constants(
         raise NotExact(f"steps of {x.scale:.6g} in steps of {y.scale:.6g}: {problem}") from None
 
 
+def product_constants(
+    a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: Array
+) -> FixedPoint:
+    """Constants of one factor, of the product of both operands less their zero points, that give
+    ``wanted``, int64 (256, 256), for all pairs. Raises `NotExact` if none do."""
+    return _product_constants(a, b, y, config, wanted.astype(np.int8).tobytes())
+
+
+@_remembered
+def _product_constants(
+    a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: bytes
+) -> FixedPoint:
+    _require_bytes(config)
+    results = np.frombuffer(wanted, np.int8).astype(np.int64)
+    scales = [float(np.float32(x.scale)) for x in (a, b, y)]
+    products = (BYTE - a.zero_point)[:, None] * (BYTE - b.zero_point)
+    bounds = (y.zero_point, int(results.min()), int(results.max()))
+    try:
+        return fixed_point(
+            [products.ravel()],
+            [scales[0] * scales[1] / scales[2]],
+            y.zero_point,
+            results,
+            bounds,
+            config,
+        )
+    except NotExact as problem:
+        raise NotExact(
+            f"a product with {a.scale:.6g} · {b.scale:.6g} in steps of {y.scale:.6g}: {problem}"
+        ) from None
+
+
+@_remembered
+def line_constants(
+    slope: float, offset: float, zero_point: int, wanted: bytes, config: Config
+) -> FixedPoint:
+    """Constants of one factor that give ``wanted``, an int8 for each int8: about ``slope`` · x +
+    ``offset``, which has the ``zero_point`` in it, rounded and clipped. Raises `NotExact` if none
+    do."""
+    _require_bytes(config)
+    results = np.frombuffer(wanted, np.int8).astype(np.int64)
+    bounds = (zero_point, int(results.min()), int(results.max()))
+    return fixed_point([BYTE], [slope], offset, results, bounds, config)
+
+
 def wide_constants(
     scale: float, zero_point: int, config: Config, low: int = -128, high: int = 127
 ) -> FixedPoint:

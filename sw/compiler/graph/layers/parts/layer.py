@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amaranth_vta.sw.compiler.build import Function
@@ -10,7 +11,11 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 
 class NotHere(Exception):
-    """Why the machine cannot run an operator."""
+    """Why the machine cannot run an operator, and other ``nodes`` that are one with it, by name."""
+
+    def __init__(self, reason: str, nodes: Sequence[Node] = ()) -> None:
+        super().__init__(reason)
+        self.nodes = frozenset(node.name for node in nodes)
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,22 @@ class Tensors:
 
     def held(self, name: str, image: Image) -> Image:
         """The shape in which the machine holds a tensor, or will when the host writes it."""
-        if name in self.network.constants:
-            raise NotHere(f"its input {name} is constant")
         return self.images.setdefault(self.root(name), image)
+
+    def same_images(self, first: str, second: str, result: str) -> tuple[Image, list[TiledTensor]]:
+        """The shape in which the machine holds both operands of an element-wise operator and its
+        result, and the operands. Raises `NotHere` if it differs, or if they are not of 8 bits."""
+        sources = (first, second)
+        shapes = [self.network.types[name].shape for name in sources]
+        if shapes[0] != shapes[1]:
+            raise NotHere(f"its operands have different shapes: {shapes[0]} and {shapes[1]}")
+        self.require_bytes(*sources, result)
+        # What the machine has already decides how the other is written.
+        known = [name for name in sources if self.root(name) in self.images]
+        image = self.any_image(known[0] if known else first)
+        for name in sources:
+            self.require_held(name, image)
+        return image, [self.source(name, image) for name in sources]
 
     def require_held(self, name: str, image: Image) -> None:
         """Raises `NotHere` unless the machine holds a tensor in the shape ``image``, or with the

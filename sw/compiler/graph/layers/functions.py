@@ -1,0 +1,88 @@
+"""Functions of each element of one tensor on the machine: sums, products and the like with
+constants, and whatever else is a straight line between two bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
+    GroupedConv2d,
+    grouped_conv2d,
+    grouped_weights,
+    grouping,
+)
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
+from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
+from amaranth_vta.sw.runtime.network.tile_layout import tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, NotHere
+from .parts.lines import channel_lines, line
+from .parts.one_tensor import OneTensor, named, results
+from .parts.tensors import Tensors
+from .parts.tiled_constants import pack_bias
+
+
+def function_layer(function: OneTensor, tensors: Tensors) -> Layer:
+    """The layer of a function of one tensor. Raises `NotHere`."""
+    try:
+        return _layer(function, tensors)
+    except NotHere as reason:
+        if function.operators == [function.nodes[-1]]:
+            raise
+        text = f"{named(function.operators)} of one tensor: {reason}"
+        raise NotHere(text, function.operators) from None
+
+
+def _layer(function: OneTensor, tensors: Tensors) -> Layer:
+    tensors.require_bytes(function.source, function.result)
+    image = tensors.held(function.source, tensors.any_image(function.source))
+    table = results(tensors.network, function, image)
+    if table.shape[1] == 1:
+        layer = _of_tensor(function, table[:, 0], tensors)
+    else:
+        layer = _of_channels(function, table, tensors)
+    last = function.operators[-1]
+    return replace(layer, name=last.name, operator=last.operator)
+
+
+def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
+    constants = line(table, function.zero_point(tensors.network), tensors.config)
+    image = tensors.images[tensors.root(function.source)]
+    vectors = prod(tensors.output_layout.shape(image)[:4])
+    made = tensors.function(weighted_sum, WeightedSum(vectors, constants), function.nodes[-1])
+    given = {}
+    if constants.parameter_count:
+        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
+    sources = [tensors.source(function.source, image)]
+    limits = int(table.min()), int(table.max())
+    return tensors.layer(_absorbed(function), sources, image, made, given, limits)
+
+
+def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
+    """As a depthwise convolution of one pixel."""
+    config = tensors.config
+    weights, parameters = channel_lines(table, function.zero_point(tensors.network), config)
+    image = tensors.images[tensors.root(function.source)]
+    n, c, h, w = image
+    way = grouping(c, c, c, config)
+    group = Conv2d(tiles(n, config.batch), way.inputs, way.outputs, h, w, (1, 1), PerChannelScale())
+    made = tensors.function(grouped_conv2d, GroupedConv2d(way.groups, group), function.nodes[-1])
+    kernels = grouped_weights(weights.reshape(c, 1, 1, 1), c, config)
+    given = {
+        "weights": pack(kernels, tensors.env.wgt_dtype),
+        "requantization": pack_bias(parameters, config),
+    }
+    source = TiledTensor(tensors.root(function.source), image, tensors.input_layout)
+    limits = int(table.min()), int(table.max())
+    return tensors.layer(_absorbed(function), [source], image, made, given, limits)
+
+
+def _absorbed(function: OneTensor) -> tuple[Node, ...]:
+    """What runs in the layer: others may read what is in float before."""
+    return function.nodes[-1:]

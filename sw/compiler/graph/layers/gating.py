@@ -1,0 +1,68 @@
+"""Products of two tensors, element by element, on the machine: Mul between quantizations."""
+
+from __future__ import annotations
+
+from math import prod
+
+from amaranth_vta.sw.compiler.graph.canonical.quantization import quantized_after
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.parts.exact import product_constants
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
+from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct, scaled_product
+from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, NotHere
+from .parts.scales import dequantized, quantized
+from .parts.tensors import Tensors
+from .parts.two_tensors import all_results
+
+
+def multiplication(node: Node, tensors: Tensors) -> Layer:
+    """A Mul in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
+    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `NotHere`."""
+    network = tensors.network
+    (first, a), (second, b) = (dequantized(network, name) for name in node.inputs)
+    after = quantized_after(network, node.outputs[0])
+    if after is None:
+        raise NotHere("its result is not quantized to 8 bits at one scale")
+    if first == second:
+        raise NotHere("it multiplies a tensor with itself")
+    tensors.same_images(first, second, after[1].outputs[0])
+    clamps, quantize, out = after
+    nodes = (node, *clamps, quantize)
+    makers = [network.maker(name) for name in node.inputs]
+    run = [*(maker for maker in makers if maker is not None), *nodes]
+    wanted = all_results(network, run, (first, second), quantize.outputs[0])
+    return multiplication_layer(nodes, (first, second), (a, b, quantized(out)), wanted, tensors)
+
+
+def multiplication_layer(
+    nodes: tuple[Node, ...],
+    sources: tuple[str, str],
+    scales: tuple[Quantized, Quantized, Quantized],
+    wanted: Array,
+    tensors: Tensors,
+) -> Layer:
+    """The product of two tensors with results ``wanted``, int64 (256, 256) by their values.
+
+    ``scales`` are those of both and of the result. Raises `NotHere` if no constants do it.
+    """
+    image, images = tensors.same_images(*sources, nodes[-1].outputs[0])
+    a, b, y = scales
+    try:
+        constants = product_constants(a, b, y, tensors.config, wanted)
+    except NotExact as problem:
+        raise NotHere(str(problem)) from None
+    vectors = prod(tensors.output_layout.shape(image)[:4])
+    workload = ScaledProduct(vectors, (a.zero_point, b.zero_point), constants)
+    given = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
+    if constants.parameter_count:
+        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
+    return tensors.layer(
+        nodes,
+        images,
+        image,
+        tensors.function(scaled_product, workload, nodes[0]),
+        given,
+        (int(wanted.min()), int(wanted.max())),
+    )

@@ -1,0 +1,172 @@
+"""Functions of 256 values that are straight lines between bounds, found from their results.
+
+Per tensor they are a `FixedPoint`. Per channel they are what a depthwise convolution of one pixel
+computes: (weight · x + bias) · scale, by GEMM and REQUANTIZE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.operators.parts.exact import BYTE, line_constants
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
+
+from .layer import NotHere
+
+_WEIGHTS = np.arange(1, 128)
+# How many of the possible slopes are tried, in which order, and how many weights for each.
+_SLOPES, _TRIED = 17, 8
+_FROM_THE_MIDDLE = sorted(range(_SLOPES), key=lambda index: abs(index - _SLOPES // 2))
+# Strips that touch have no more in common than a line, which floats miss by less than this.
+_TOUCH = 1e-9
+_FINEST = 1 << 12
+_STEEPEST = 2.0**16
+_BISECTIONS = 60
+_NO_LINE = "it is no straight line between two bounds, and the machine has no tables"
+
+
+def line(table: Array, zero_point: int, config: Config) -> FixedPoint:
+    """Constants that give ``table``, int64 (256,), around a ``zero_point`` to which what is rounded
+    was relative: the even one of two integers is even without it. Raises `NotHere`."""
+    found = slope_and_offset(table)
+    if found is None:
+        raise NotHere(_NO_LINE)
+    try:
+        return line_constants(*found, zero_point, table.astype(np.int8).tobytes(), config)
+    except NotExact as problem:
+        raise NotHere(f"about {found[0]:.6g} · x + {found[1]:.6g}: {problem}") from None
+
+
+def channel_lines(
+    table: Array, zero_point: int, config: Config
+) -> tuple[npt.NDArray[np.int8], Array]:
+    """Weights int8 (channels,) and parameters of REQUANTIZE int32 (channels, 4) that give
+    ``table``, int64 (256, channels), likewise. Raises `NotHere`."""
+    if not config.requantize:
+        raise NotHere("it differs from channel to channel, and the machine has no REQUANTIZE")
+    ways = []
+    for channel, column in enumerate(table.T.astype(np.int8)):
+        way = _channel_line(column.tobytes(), zero_point)
+        if way is None:
+            raise NotHere(_NO_LINE if channel == 0 else f"{_NO_LINE} in channel {channel}")
+        ways.append(way)
+    weights, parameters = zip(*ways, strict=True)
+    return np.array(weights, np.int8), np.array(parameters, np.int32)
+
+
+@lru_cache(1 << 14)
+def _channel_line(data: bytes, zero_point: int) -> tuple[int, tuple[int, ...]] | None:
+    table = np.frombuffer(data, np.int8).astype(np.int64)
+    low, high = int(table.min()), int(table.max())
+    if low == high:
+        parameters = te.requantization_parameters([0], 1.0, low, low, high)[0]
+        return 0, tuple(parameters.tolist())
+    strips = _Strips.of(table)
+    slopes = strips.slopes()
+    if slopes is None:
+        return None
+    tried = np.linspace(_whole(slopes[0]), _whole(slopes[1]), _SLOPES)
+    signed = _WEIGHTS * strips.sign
+    for slope in tried[_FROM_THE_MIDDLE]:
+        scales = np.float32(slope) / _WEIGHTS.astype(np.float32)
+        least, most = _allowed(table - zero_point, signed, scales)
+        possible = (np.ceil(least) <= np.floor(most)) & (scales > 0) & (scales < te.SCALE_END)
+        # The widest interval first: there rounding on the way matters least.
+        for index in sorted(np.flatnonzero(possible), key=lambda i: least[i] - most[i])[:_TRIED]:
+            bias = round((np.ceil(least[index]) + np.floor(most[index])) / 2)
+            if abs(bias) >= 1 << 24:
+                continue
+            way = (scales[index], zero_point, low, high)
+            parameters = te.requantization_parameters([bias], *way)[0]
+            got = te.requantized((signed[index] * BYTE).astype(np.int32), *parameters)
+            if np.array_equal(got, table):
+                return int(signed[index]), tuple(parameters.tolist())
+    return None
+
+
+def _allowed(table: Array, weights: Array, scales: Array) -> tuple[Array, Array]:
+    """Between which biases (weight · x + bias) · scale rounds to ``table``, for each weight and
+    scale; ties are left to rounding."""
+    low, high = table.min(), table.max()
+    below = np.where(table == low, -np.inf, table - 0.5)
+    above = np.where(table == high, np.inf, table + 0.5)
+    moved, steps = weights[:, None] * BYTE, scales[:, None].astype(np.float64)
+    return (below / steps - moved).max(axis=1), (above / steps - moved).min(axis=1)
+
+
+def slope_and_offset(table: Array) -> tuple[float, float] | None:
+    """About the straight line that is rounded and clipped to ``table``, int64 (256,); None if
+    there is none. A constant is a line, too."""
+    if table.min() == table.max():
+        return 0.0, float(table[0])
+    strips = _Strips.of(table)
+    slopes = strips.slopes()
+    if slopes is None:
+        return None
+    slope = _whole(sum(slopes) / 2)
+    begin, end = strips.offsets(slope)
+    offset = _whole((begin + end) / 2)
+    # Mirrored, x stands for -1 - x.
+    return (slope, offset) if strips.sign > 0 else (-slope, offset - slope)
+
+
+@dataclass(frozen=True)
+class _Strips:
+    """In the plane of slopes and offsets: the strips that the values of x allow, in which the line
+    is ``below`` and ``above`` what is rounded to their results. A falling line is mirrored."""
+
+    below: Array
+    above: Array
+    sign: int
+
+    @classmethod
+    def of(cls, table: Array) -> _Strips:
+        rises = table[-1] >= table[0]
+        rising = table if rises else table[::-1]
+        below = np.where(rising == rising.min(), -np.inf, rising - 0.5)
+        above = np.where(rising == rising.max(), np.inf, rising + 0.5)
+        return cls(below, above, 1 if rises else -1)
+
+    def offsets(self, slope: float) -> tuple[float, float]:
+        """The least and the greatest offset; there is none if the first is the larger one."""
+        return float((self.below - slope * BYTE).max()), float((self.above - slope * BYTE).min())
+
+    def slopes(self) -> tuple[float, float] | None:
+        """The least and the greatest slope for which there are offsets."""
+        least, most = 0.0, _STEEPEST
+        for _ in range(_BISECTIONS):
+            slope = (least + most) / 2
+            begin, end = self.below - slope * BYTE, self.above - slope * BYTE
+            worst, best = int(np.argmax(begin)), int(np.argmin(end))
+            if begin[worst] <= end[best] + _TOUCH:
+                return self._end(slope, 0.0), self._end(slope, 2 * slope + 1)
+            # The bound that is violated lies to the right: the line has to be steeper.
+            if worst > best:
+                least = slope
+            else:
+                most = slope
+        return None
+
+    def _end(self, inside: float, outside: float) -> float:
+        """The last possible slope on the way from a possible one to ``outside``."""
+        for _ in range(_BISECTIONS):
+            middle = (inside + outside) / 2
+            begin, end = self.offsets(middle)
+            if begin <= end + _TOUCH:
+                inside = middle
+            else:
+                outside = middle
+        return inside
+
+
+def _whole(value: float) -> float:
+    """``value``, or the multiple of a power of two that it is all but equal to: where ties occur,
+    only the exact one will do."""
+    steps = round(value * _FINEST)
+    return steps / _FINEST if abs(steps / _FINEST - value) < 4 * _TOUCH else value

@@ -1,0 +1,75 @@
+"""Product of two int8 tensors, element by element, scaled, rounded and clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import tuned
+
+from .parts.fixed_point import FixedPoint
+from .parts.identity import reads_what_it_stores
+from .parts.pointwise import Pointwise, PointwiseKnobs
+
+
+@dataclass(frozen=True)
+class ScaledProduct(Pointwise):
+    """``constants`` have the factor of the product of both operands, each less its zero point.
+    There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels of each operand, out_dtype.
+    `parts.exact.product_constants` finds constants."""
+
+    vectors: int
+    zero_points: tuple[int, int]
+    constants: FixedPoint
+
+    @property
+    def parameter_count(self) -> int:
+        return self.constants.parameter_count
+
+    def operations(self, config: Config) -> int:
+        return sum(zero != 0 for zero in self.zero_points) + 1 + self.constants.operations
+
+    def buffers(self, config: Config) -> int:
+        return 2 + (self.constants.to_even > 0)
+
+    def operand_dtypes(self, env: Environment) -> Sequence[str]:
+        return [env.out_dtype] * 2
+
+    def by_gemm(self, env: Environment) -> bool:
+        return reads_what_it_stores(env)
+
+    def stages(
+        self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
+    ) -> list[Tensor]:
+        stages: list[Tensor] = []
+        centred = []
+        for operand, zero in zip(operands, self.zero_points, strict=True):
+            centred.append(operand)
+            if zero:
+                centred[-1] = te.compute(
+                    operand.shape,
+                    lambda *i, x=operand, z=zero: x(*i) + -z,
+                    f"{operand.name}_centred",
+                )
+                stages.append(centred[-1])
+        first, second = centred
+        product = te.compute(first.shape, lambda *i: first(*i) * second(*i), "product")
+        scaled = self.constants.stages([product], lambda n, v, b, k: parameters(n, b, k), env)
+        return [*stages, product, *scaled]
+
+
+def scaled_product(
+    workload: ScaledProduct,
+    env: Environment,
+    knobs: PointwiseKnobs | None = None,
+    name: str = "scaled_product",
+) -> Function:
+    """A function of both operands, `identity_weights` where GEMM loads them, parameters if the
+    constants have any, and output, as `Pointwise` says. The parameters are
+    `FixedPoint.parameters`. Knobs and errors are those of `tuned`."""
+    return tuned(workload, env, knobs, name)

@@ -1,0 +1,152 @@
+"""Functions of one tensor and products of two, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import Session
+from tests.support.seeds import each_seed
+
+Make = Callable[..., Any]
+BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+
+
+def placed(graph: Any, config: str = "tiny-extended") -> dict[str, str]:
+    """``machine`` or the reason for each operator of a network that is checked."""
+    with Session(graph.model(), config) as session:
+        report = session.check({"x": graph.images()})
+        layers = session.layers
+    assert report.histogram == {}
+    assert np.unique(report.outputs["y"]).size > 2
+    quantizations = {"QuantizeLinear", "DequantizeLinear", "layout"}
+    return {
+        item.operator: item.reason or "machine"
+        for item in layers
+        if item.operator not in quantizations
+    }
+
+
+def random_function(graph: Any, rng: np.random.Generator, channels: int, per: str) -> str:
+    """Puts one to three operators with constants; returns the last one."""
+    operator = ""
+    for _ in range(rng.integers(1, 4)):
+        operator = str(rng.choice(["Add", "Sub", "Mul", "Div"]))
+        shape = {"tensor": (), "channel": (1, channels, 1, 1), "short": (channels, 1, 1)}[per]
+        values = rng.uniform(0.3, 1.7, shape) * rng.choice([-1, 1])
+        constant = graph.constant(values, np.float32)
+        if rng.random() < 0.3 and operator != "Div":
+            graph.nodes.append(_node(operator, [constant, graph.value], len(graph.nodes)))
+            graph.value = graph.nodes[-1].output[0]
+        else:
+            graph.node(operator, constant)
+    return operator
+
+
+def _node(operator: str, inputs: list[str], number: int) -> Any:
+    from onnx import helper
+
+    name = f"{operator.lower()}{number}"
+    return helper.make_node(operator, inputs, [name], name=name)
+
+
+@BOTH
+@pytest.mark.parametrize("per", ["tensor", "channel", "short"])
+@each_seed(range(6))
+def test_sums_and_products_with_constants_are_exact(seed: int, per: str, dtype: Any) -> None:
+    rng = np.random.default_rng(seed)
+    middle = 0 if dtype is np.int8 else 128
+    graph = qdq_of((1, 5, 4, 3), dtype).qdq(rng.uniform(0.01, 0.04), middle + 3)
+    last = random_function(graph, rng, 5, per)
+    if rng.random() < 0.5:
+        last = "Relu"
+        graph.node("Relu")
+    graph.qdq(rng.uniform(0.01, 0.05), middle + rng.integers(-60, 60))
+    assert placed(graph) == {last: "machine"}
+
+
+def qdq_of(shape: tuple[int, ...], dtype: Any) -> Any:
+    from tests.sw.compiler.graph.conftest import Qdq
+
+    return Qdq(shape, dtype)
+
+
+@BOTH
+def test_a_constant_of_each_feature_of_rows(qdq: Make, dtype: Any) -> None:
+    graph = qdq((2, 6, 20), dtype).qdq(0.031, np.iinfo(dtype).min + 100)
+    graph.node("Add", graph.constant(graph.rng.normal(0, 1, 20), np.float32)).qdq(0.043, 9)
+    assert placed(graph) == {"Add": "machine"}
+
+
+def test_a_constant_of_each_element_is_an_operand(qdq: Make) -> None:
+    graph = qdq((1, 6, 20)).qdq(0.031, 4)
+    graph.node("Add", graph.weights(1, 6, 20, scale=0.017)).qdq(0.0438, 9)
+    assert placed(graph) == {"Add": "machine"}
+
+
+def test_on_the_base_machine_constants_are_of_a_tensor(qdq: Make) -> None:
+    graph = qdq((1, 5, 4, 3)).qdq(0.031)
+    graph.node("Mul", graph.constant(0.7, np.float32))
+    assert placed(graph.qdq(0.02, 3), "tiny") == {"Mul": "machine"}
+    graph = qdq((1, 5, 4, 3)).qdq(0.031)
+    graph.node("Mul", graph.constant(graph.rng.normal(0, 1, (5, 1, 1)), np.float32)).qdq(0.02, 3)
+    assert placed(graph, "tiny")["Mul"] == (
+        "Mul of one tensor: it differs from channel to channel, and the machine has no REQUANTIZE"
+    )
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(0.5, 1.0), (1.0, 2.0), (0.25, 0.5), (1.5, 1.0)])
+def test_ties_are_rounded_to_even(qdq: Make, factor: float, scale: float) -> None:
+    for shape in ((), (5, 1, 1)):
+        for zero in (2, 3):
+            graph = qdq((1, 5, 4, 3)).qdq(2**-5, 1)
+            graph.node("Mul", graph.constant(np.full(shape, factor), np.float32))
+            assert placed(graph.qdq(2**-5 * scale, zero)) == {"Mul": "machine"}
+
+
+def test_a_dead_and_a_steep_channel(qdq: Make) -> None:
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
+    factors = graph.constant(np.array([0, 1e-9, 900, -1, 0.3]).reshape(5, 1, 1), np.float32)
+    assert placed(graph.node("Mul", factors).qdq(0.0413, 2)) == {"Mul": "machine"}
+
+
+def test_straight_lines_between_bounds(qdq: Make) -> None:
+    for operator in ("HardSigmoid", "Neg"):
+        graph = qdq((1, 5, 4, 3)).qdq(0.031, 1).node(operator)
+        assert placed(graph.qdq(0.0131, 2)) == {operator: "machine"}
+
+
+def test_batch_normalization_by_itself(qdq: Make) -> None:
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
+    given = [graph.constant(graph.rng.uniform(0.4, 1.2, 5), np.float32) for _ in range(4)]
+    graph.node("BatchNormalization", *given).node("Relu").qdq(0.017, -60)
+    assert placed(graph) == {"Relu": "machine"}
+
+
+def test_other_functions_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
+    branch = graph.value
+    graph.node("Sigmoid").node("Mul", branch).qdq(0.021, 2)
+    reason = (
+        "Sigmoid, Mul of one tensor: it is no straight line between two bounds, and the machine "
+        "has no tables"
+    )
+    assert placed(graph) == {"Sigmoid": reason, "Mul": reason}
+
+
+@BOTH
+@each_seed(range(6))
+def test_products_of_two_tensors_are_exact(seed: int, dtype: Any) -> None:
+    rng = np.random.default_rng(seed)
+    middle = 0 if dtype is np.int8 else 128
+    graph = qdq_of((1, 5, 4, 3), dtype).qdq(rng.uniform(0.01, 0.04), middle + 3)
+    branch = graph.value
+    graph.node("Conv", graph.weights(5, 5, 1, 1, scale=0.01)).qdq(0.0317, middle - 7)
+    graph.node("Mul", branch)
+    if seed % 2:
+        graph.node("Relu")
+    graph.qdq(rng.uniform(0.005, 0.02), middle + rng.integers(-60, 60))
+    assert placed(graph) == {"QLinearConv": "machine", "Mul": "machine"}
