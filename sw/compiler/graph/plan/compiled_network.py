@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Network
@@ -54,20 +53,7 @@ class CompiledNetwork:
         return self.find_placement(self.network)
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: what compiling makes is nearly all without cycles, and the
-    collector would go through it again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_collector_paused()
+@collector_paused()
 def compile_network(
     network: Network,
     config: Config,

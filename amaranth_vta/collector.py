@@ -1,0 +1,23 @@
+"""Work without Python's garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection meanwhile.
+
+    For work that makes many objects which all stay in use until its end: the collector would go
+    through them again and again, which takes half of the time of an elaboration.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
