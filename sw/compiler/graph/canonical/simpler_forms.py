@@ -18,12 +18,23 @@ def drop_identity(network: Network, node: Node) -> bool:
     if node.domain or not node.outputs or not _does_nothing(network, node):
         return False
     source, result = node.inputs[0], node.outputs[0]
-    if result in network.outputs or any(
-        result in reader.captured for reader in network.nodes.readers(result)
-    ):
+    if any(result in reader.captured for reader in network.nodes.readers(result)):
         return False
+    if result in network.outputs:
+        return _made_as(network, source, result, node)
     network.nodes.remove(node)
     network.rename(result, source)
+    return True
+
+
+def _made_as(network: Network, source: str, result: str, node: Node) -> bool:
+    """Lets the maker of ``source``, which ``node`` alone reads, make the output ``result``."""
+    maker = network.maker(source)
+    if maker is None or network.only_reader(source) is not node:
+        return False
+    outputs = tuple(result if name == source else name for name in maker.outputs)
+    network.nodes.remove(node)
+    network.nodes.replace(maker, [replace(maker, outputs=outputs)])
     return True
 
 

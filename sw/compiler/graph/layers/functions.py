@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
-from amaranth_vta.sw.runtime.network.tile_layout import tiles
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
@@ -41,14 +41,28 @@ def function_layer(function: OneTensor, tensors: Tensors) -> Layer:
 
 def _layer(function: OneTensor, tensors: Tensors) -> Layer:
     tensors.require_bytes(function.source, function.result)
-    image = tensors.held(function.source, tensors.any_image(function.source))
-    table = results(tensors.network, function, image)
+    image, table = _table(function, tensors)
+    tensors.require_held(function.source, image)
     if table.shape[1] == 1:
         layer = _of_tensor(function, table[:, 0], tensors)
     else:
         layer = _of_channels(function, table, tensors)
     last = function.operators[-1]
     return replace(layer, name=last.name, operator=last.operator)
+
+
+def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
+    """`results`, and the shape in which the machine holds the tensor. What the host has may be
+    written as rows or as a sequence, whichever has the constants' channels."""
+    image, shape = tensors.any_image(function.source), tensors.network.types[function.source].shape
+    known = tensors.root(function.source) in tensors.images
+    if known or shape is None or len(shape) != 3:
+        return image, results(tensors.network, function, image)
+    try:
+        return image, results(tensors.network, function, image)
+    except NotHere:
+        image = (*shape[:2], 1, shape[2])
+        return image, results(tensors.network, function, image)
 
 
 def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:

@@ -23,6 +23,9 @@ BYTE = np.arange(-128, 128)
 # At most so many sums are checked.
 _MOST_SUMS = 1 << 24
 _SEARCHES = 1024
+# How many steps of float32 scales may lie from the quotient that they stand for: float32
+# arithmetic rounds several times on the way to it.
+_NEIGHBOURS = sorted(range(-6, 7), key=abs)
 
 Arguments = ParamSpec("Arguments")
 
@@ -132,6 +135,13 @@ def _product_constants(
     scales = [float(np.float32(x.scale)) for x in (a, b, y)]
     products = (BYTE - a.zero_point)[:, None] * (BYTE - b.zero_point)
     bounds = (y.zero_point, int(results.min()), int(results.max()))
+    nearest = np.float32(scales[0] * scales[1] / scales[2])
+    if config.requantize and 0 < nearest < te.SCALE_END:
+        for steps in _NEIGHBOURS:
+            scale = float(nearest + steps * np.spacing(nearest))
+            direct = FixedPoint((1,), 0, 0, *bounds, scale=scale)
+            if np.array_equal(direct.evaluate([products.ravel()]), results):
+                return direct
     try:
         return fixed_point(
             [products.ravel()],
