@@ -261,7 +261,7 @@ class Config:
     def from_json(cls, text: str) -> Config:
         """From the text of a ``vta_config.json``; raises `ConfigError` as `from_dict` does."""
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"the configuration is not JSON: {error}") from None
         if not isinstance(values, dict):
@@ -275,7 +275,11 @@ class Config:
             return PRESETS[name_or_path]
         path = Path(name_or_path)
         try:
-            text = path.read_text(encoding="utf-8")
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                raise ConfigError(f"{path} is too long for a configuration")
+            text = data.decode("utf-8")
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not a text file of JSON") from None
         except OSError as error:
@@ -289,6 +293,19 @@ class Config:
             raise ConfigError(f"{path}: {error}") from None
 
 
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON for `json.loads`; raises `ValueError` where one of two equal keys would be
+    ignored."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"it has the key {key!r} twice")
+        values[key] = value
+    return values
+
+
+# A file without an end is no configuration.
+_MOST_BYTES = 1 << 20
 # Keys of published configuration files that say nothing that the others do not.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}

@@ -24,6 +24,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sw.compiler.nest.ir.LoweringError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",
         "amaranth_vta.sw.runtime.archive.ProgramError",
+        "amaranth_vta.sw.runtime.array_file.FileLimitError",
     }
 )
 FAULTS = frozenset({"amaranth_vta.sw.runtime.runtime.RuntimeFault"})

@@ -46,6 +46,7 @@ def replay(
 
     from amaranth_vta.sim.devices import close_device, open_device
     from amaranth_vta.sim.programs.image import ProgramImage
+    from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.instruction_words import instruction_words
     from amaranth_vta.sw.runtime.work import work
 
@@ -77,7 +78,7 @@ def replay(
         seconds = time.perf_counter() - started
         report = measured(result, asked, device.dram, mismatches, seconds)
         report["skipped"] = device.skip
-        outputs.save("--outputs", lambda file: np.savez(file, dram=after))
+        outputs.save("--outputs", lambda file: write_arrays(file, {"dram": after}))
         outputs.save("--waves")
         save_trace(outputs, device.trace, timeline)
         outputs.save_json("--json", report)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 Arrays = dict[str, Any]
 # Differences that a comparison lists.
 _MOST_FREQUENT = 8
+# How a file with a single array begins.
+_NPY = b"\x93NUMPY"
 
 
 @click.command()
@@ -183,8 +183,7 @@ def _run(
     timeline: Timeline | None,
 ) -> CheckReport | None:
     """Runs or checks, and saves what was asked for, also after a fault."""
-    import numpy as np
-
+    from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
     checked: CheckReport | None = None
@@ -201,7 +200,7 @@ def _run(
         session.close()  # which completes the waves
         outputs.save("--waves")
         save_trace(outputs, device.trace, timeline)
-    outputs.save("--outputs", lambda file: np.savez(file, allow_pickle=False, **results))
+    outputs.save("--outputs", lambda file: write_arrays(file, results))
     outputs.save_json("--json", session.report())
     return checked
 
@@ -264,16 +263,20 @@ def _random_inputs(session: Session) -> Arrays:
 
 
 def _load_arrays(path: str) -> Arrays:
-    import numpy as np
+    from amaranth_vta.sw.runtime.array_file import ArrayFile, DamagedFile, FileLimitError
 
     try:
         with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+            if file.read(len(_NPY)) == _NPY:
                 raise click.ClickException(f"--inputs {path} is one array and no .npz of arrays")
-            return {name: archive[name] for name in archive.files}
+            file.seek(0)
+            return ArrayFile(file).read_all()
     except OSError as error:
         reason = error.strerror or str(error)
         raise click.ClickException(f"--inputs {path} cannot be read: {reason}") from None
-    except (ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error):
-        raise click.ClickException(f"--inputs {path} is damaged, or no .npz of arrays") from None
+    except DamagedFile as error:
+        raise click.ClickException(
+            f"--inputs {path} is damaged, or no .npz of arrays: {error}"
+        ) from None
+    except FileLimitError as error:
+        raise click.ClickException(f"--inputs {path}: {error}") from None

@@ -17,7 +17,12 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, ConfigError
-from amaranth_vta.sw.runtime.archive import DAMAGE
+from amaranth_vta.sw.runtime.array_file import (
+    ArrayFile,
+    DamagedFile,
+    FileLimitError,
+    write_arrays,
+)
 
 _KEYS = ("config", "dram", "insn_addr", "insn_count")
 
@@ -114,9 +119,8 @@ class ProgramImage:
         if self.expected is not None:
             arrays["expected"] = self.expected
         try:
-            # An open file, since savez would append .npz to a path without it.
             with Path(path).open("wb") as file:
-                np.savez_compressed(file, **arrays)
+                write_arrays(file, arrays, compressed=True)
         except OSError as error:
             raise ImageError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -139,24 +143,18 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise ImageError(f"{path} is not a program image: it is no .npz file")
         file.seek(0)
         try:
-            archive = np.load(file, allow_pickle=False)
-            names = set(archive.files)
-        except DAMAGE:
-            raise ImageError(f"{path} is truncated or damaged: its list of contents") from None
-        missing = [key for key in _KEYS if key not in names]
-        if missing:
-            raise ImageError(f"{path} is not a program image: it has no {' and no '.join(missing)}")
-        arrays = {}
-        for key in (*_KEYS, "expected"):
-            if key in names:
-                try:
-                    arrays[key] = archive[key]
-                except DAMAGE as error:
-                    reason = " ".join(str(error).split()) or type(error).__name__
-                    raise ImageError(f"{path} is damaged: {key} cannot be read: {reason}") from None
-                if not isinstance(arrays[key], np.ndarray):
-                    raise ImageError(f"{path} is damaged: {key} is not an array")
-    return arrays
+            archive = ArrayFile(file)
+            missing = [key for key in _KEYS if key not in archive.names]
+            if missing:
+                raise ImageError(
+                    f"{path} is not a program image: it has no {' and no '.join(missing)}"
+                )
+            wanted = [key for key in (*_KEYS, "expected") if key in archive.names]
+            return {key: archive.read(key) for key in wanted}
+        except FileLimitError as error:
+            raise FileLimitError(f"{path}: {error}") from None
+        except DamagedFile as error:
+            raise ImageError(f"{path} is truncated or damaged: {error}") from None
 
 
 def _config(array: npt.NDArray[Any]) -> Config:

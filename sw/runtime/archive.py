@@ -6,9 +6,6 @@ import hashlib
 import json
 import os
 import secrets
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -18,29 +15,14 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import Config, ConfigError
+from amaranth_vta.hw.config import Config, ConfigError, unique_keys
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+from .array_file import DAMAGE, ArrayFile, Arrays, DamagedFile, FileLimitError, write_arrays
+
 Made = TypeVar("Made")
 _VERSION = 1
 _FORMAT = "amaranth-vta"
 _MAGIC = b"PK\x03\x04"
-# What reading a damaged archive raises, by the part of the file that is damaged.
-DAMAGE = (
-    ValueError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class ProgramError(ValueError):
@@ -51,7 +33,7 @@ def write_archive(file: IO[bytes], kind: str, header: Mapping[str, Any], arrays:
     """Writes an archive of ``kind`` into an open file."""
     header = {**header, "format": f"{_FORMAT} {kind}", "version": _VERSION}
     header["checksum"] = _checksum(header, arrays)
-    np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+    write_arrays(file, {"header": np.array(json.dumps(header)), **arrays})
 
 
 def save_archive(path: str | Path, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
@@ -61,8 +43,7 @@ def save_archive(path: str | Path, kind: str, header: Mapping[str, Any], arrays:
 
 def save_arrays(path: str | Path, arrays: Arrays) -> None:
     """Writes arrays alone, whole or not at all; raises `ProgramError`."""
-    # Into an open file, since savez would append .npz to a path without it.
-    _save(Path(path), lambda file: np.savez(file, allow_pickle=False, **arrays))
+    _save(Path(path), lambda file: write_arrays(file, arrays))
 
 
 def is_archive(path: str | Path) -> bool:
@@ -80,7 +61,7 @@ def load_archive(
     """What ``make`` makes of the header and the arrays that `save_archive` was given.
 
     Raises `ProgramError` if the file cannot be read, is not of that ``kind``, is damaged or of
-    another version, or if ``make`` fails over what is in it.
+    another version, or if ``make`` fails over what is in it, and `FileLimitError`.
     """
     arrays = _read(Path(path), kind)
     header = _parsed_header(path, kind, arrays.pop("header"))
@@ -143,20 +124,20 @@ def _read(path: Path, kind: str) -> dict[str, npt.NDArray[Any]]:
             raise ProgramError(f"{path} is not a compiled {kind}")
         file.seek(0)
         try:
-            archive = np.load(file, allow_pickle=False)
-            if "header" not in archive.files:
+            archive = ArrayFile(file)
+            if "header" not in archive.names:
                 raise ProgramError(f"{path} is not a compiled {kind}: it has no header")
-            return {name: archive[name] for name in archive.files}
-        except ProgramError:
-            raise
-        except DAMAGE:
-            raise ProgramError(f"{path} is truncated or damaged") from None
+            return archive.read_all()
+        except FileLimitError as error:
+            raise FileLimitError(f"{path}: {error}") from None
+        except DamagedFile as error:
+            raise ProgramError(f"{path} is truncated or damaged: {error}") from None
 
 
 def _parsed_header(path: str | Path, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
     try:
-        header = json.loads(str(array))
-    except ValueError:
+        header = json.loads(str(array), object_pairs_hook=unique_keys)
+    except (ValueError, RecursionError):
         raise ProgramError(f"{path} is damaged: its header cannot be read") from None
     if not isinstance(header, dict) or header.get("format") != f"{_FORMAT} {kind}":
         raise ProgramError(f"{path} is not a compiled {kind}")

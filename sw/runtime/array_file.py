@@ -1,0 +1,167 @@
+"""Arrays by name in an .npz file, which may come from anywhere.
+
+A file of a few kilobytes can claim arrays that no memory holds: what it says of its sizes is
+checked before anything is read, against itself and against a limit. Nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+LIMIT_VARIABLE = "VTA_FILE_LIMIT"
+_LIMIT_BYTES = 1 << 30
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_SUFFIX = ".npy"
+# Others may need gigabytes to unpack a few bytes.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# By version. The third is for fields with names, which no array of ours has.
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# What reading a damaged file raises, by the part of it that is damaged.
+DAMAGE = (
+    ValueError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class FileLimitError(ValueError):
+    """A file that holds, or asks for, more than `file_limit` allows."""
+
+
+class DamagedFile(ValueError):
+    """A file that is not what it should be; the text says in what, not which file."""
+
+
+def file_limit() -> int:
+    """Bytes that a file may hold, or ask for: $VTA_FILE_LIMIT, such as 4G, or 1 GiB.
+
+    Raises `FileLimitError` if the variable is no number of bytes.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "").strip().upper()
+    if not text:
+        return _LIMIT_BYTES
+    number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "")
+    if not (number.isascii() and number.isdecimal()):
+        raise FileLimitError(f"{LIMIT_VARIABLE} = {text} is no number of bytes, such as 4G")
+    return int(number) * _UNITS[unit]
+
+
+def require_within_limit(what: str, size: int) -> None:
+    """Raises `FileLimitError` if ``size``, in bytes, is beyond the limit."""
+    if size > file_limit():
+        raise FileLimitError(
+            f"{what} takes {size:,} bytes; files are trusted with {file_limit():,}, and "
+            f"{LIMIT_VARIABLE} in the environment sets another limit"
+        )
+
+
+def read_limited(path: str | Path) -> bytes:
+    """The contents of a file, which may be a device or a pipe that never ends.
+
+    Raises `OSError`, and `FileLimitError` if there is more than the limit.
+    """
+    limit = file_limit()
+    with Path(path).open("rb") as file:
+        data = file.read(limit + 1)
+    require_within_limit(f"{path}", len(data))
+    return data
+
+
+def write_arrays(file: IO[bytes], arrays: Arrays, compressed: bool = False) -> None:
+    """Writes ``arrays`` as an .npz, which `numpy.load` reads, into an open file."""
+    # numpy.savez has no room for the names of its own parameters.
+    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}{_SUFFIX}", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+class ArrayFile:
+    """The arrays in an open .npz file; each is read when it is asked for.
+
+    Raises `DamagedFile` if it is none, or has two arrays of one name, and `FileLimitError`.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        try:
+            self._archive = zipfile.ZipFile(file)
+            members = self._archive.infolist()
+        except DAMAGE as error:
+            raise DamagedFile(f"its list of contents: {_reason(error)}") from None
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for item in members:
+            name = item.filename.removesuffix(_SUFFIX)
+            if name in self._members:
+                raise DamagedFile(f"there are two arrays {name}")
+            self._members[name] = item
+        require_within_limit("what it holds", sum(item.file_size for item in members))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """An array that can be written to; raises `DamagedFile`."""
+        member = self._members[name]
+        try:
+            if member.compress_type not in _METHODS:
+                raise DamagedFile("it is packed in a way that .npz files do not use")
+            with self._archive.open(member) as file:
+                return _array(file, member.file_size)
+        except FileLimitError:
+            raise
+        except DAMAGE as error:
+            raise DamagedFile(f"{name} cannot be read: {_reason(error)}") from None
+
+    def read_all(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: self.read(name) for name in self._members}
+
+
+def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
+    """The array in the ``size`` bytes of a member."""
+    read_header = _HEADERS.get(np.lib.format.read_magic(file))
+    if read_header is None:
+        raise DamagedFile("its version is unknown")
+    shape, by_column, dtype = read_header(file)
+    if dtype.hasobject:
+        raise DamagedFile("it holds Python objects")
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or count * dtype.itemsize != size - file.tell():
+        raise DamagedFile(f"it does not hold {list(shape)} of {dtype}")
+    # Elements of no bytes would have any number fit.
+    require_within_limit("an array in it", count * max(1, dtype.itemsize))
+    data = bytearray(count * dtype.itemsize)
+    if file.readinto(data) != len(data) or file.read(1):  # type: ignore[attr-defined]
+        raise DamagedFile("it ends too early")
+    flat = np.frombuffer(data, dtype) if data else np.empty(count, dtype)
+    return flat.reshape(shape[::-1]).T if by_column else flat.reshape(shape)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
