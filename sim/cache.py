@@ -10,12 +10,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# The number of the process that makes it.
+_UNFINISHED = re.compile(r"^build-(\d+)-|\.(\d+)(?:\.seal)?$")
 KEPT_SECONDS = 30 * 24 * 3600
 _OTHERS_WRITE = 0o022
 
@@ -53,6 +57,7 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         target = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             if not _is_sound(path):
+                _forget_interrupted(folder)
                 make(target)
                 target.chmod(0o644)
                 _seal(path).unlink(missing_ok=True)
@@ -129,6 +134,34 @@ def _unwritable(folder: Path, error: OSError) -> BuildError:
     return BuildError(
         f"the cache folder {folder} cannot be written: {error.strerror}; VTA_CACHE names another"
     )
+
+
+@contextmanager
+def build_folder(target: Path) -> Iterator[Path]:
+    """A folder for what is built on the way to ``target``, which `kept` asks for; gone afterwards,
+    and if this process is killed, before the next thing is built."""
+    prefix = f"build-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+        yield Path(folder)
+
+
+def _forget_interrupted(folder: Path) -> None:
+    """Removes what processes that were killed had begun."""
+    for path in folder.iterdir():
+        found = _UNFINISHED.search(path.name)
+        if found is not None and not _runs(int(found[1] or found[2])):
+            with suppress(OSError):  # removed by another process
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True  # of another user
+    return True
 
 
 def _forget_unused(folder: Path) -> None:

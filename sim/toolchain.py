@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,22 +15,30 @@ from amaranth_vta.sim.cache import BuildError, cache_folder
 Command = Sequence[str | Path]
 
 
-def compiler() -> str:
-    """The path of the C++ compiler: $CXX, or g++; `BuildError` without one."""
-    path = shutil.which(os.environ.get("CXX") or "g++")
+def compiler() -> tuple[str, ...]:
+    """The C++ compiler, $CXX or g++: its path, and options that $CXX has behind its name.
+
+    Raises `BuildError` if there is none.
+    """
+    given = os.environ.get("CXX", "").strip() or "g++"
+    try:
+        name, *options = shlex.split(given)
+    except ValueError as error:
+        raise BuildError(f"CXX = {given} is no command: {error}") from None
+    path = shutil.which(name)
     if path is None:
         raise BuildError(
-            f"there is no C++ compiler {os.environ.get('CXX') or 'g++'}: install it (Debian: "
-            "apt install g++) or set CXX; the functional and pysim devices need none"
+            f"there is no C++ compiler {name}: install it (Debian: apt install g++) or set CXX; "
+            "the functional and pysim devices need none"
         )
-    return path
+    return path, *options
 
 
 @cache
-def target_of(path: str) -> str:
-    """What the compiler at ``path`` makes of ``-march=native``: itself and the processor."""
+def target_of(command: tuple[str, ...]) -> str:
+    """What the compiler ``command`` makes of ``-march=native``: itself and the processor."""
     return subprocess.run(
-        [path, "-march=native", "-E", "-dM", "-x", "c++", os.devnull],
+        [*command, "-march=native", "-E", "-dM", "-x", "c++", os.devnull],
         capture_output=True,
         text=True,
         check=False,

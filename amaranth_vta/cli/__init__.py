@@ -6,9 +6,11 @@ Commands give their exit code; what they raise becomes one line on standard erro
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -58,10 +60,16 @@ for command in (
 
 def main() -> None:
     """What the shell calls."""
+    signal.signal(signal.SIGTERM, _end)
     if not sys.warnoptions:
         # Standard error is for what concerns the user; PYTHONWARNINGS still shows them.
         warnings.simplefilter("ignore")
     sys.exit(invoke(sys.argv[1:]))
+
+
+def _end(signal_number: int, _: object) -> NoReturn:
+    """Ends as an exception does, so that nothing half-done is left behind."""
+    sys.exit(128 + signal_number)
 
 
 def invoke(arguments: Sequence[str]) -> int:

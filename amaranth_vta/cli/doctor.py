@@ -60,7 +60,7 @@ def _cpp_compiler() -> str:
     from amaranth_vta.sim.toolchain import compiler
 
     try:
-        return f"C++ compiler {compiler()}"
+        return f"C++ compiler {' '.join(compiler())}"
     except BuildError as error:
         raise Missing(str(error)) from None
 

@@ -16,7 +16,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.machine.dram import MemoryTiming
-from amaranth_vta.sim.toolchain import compiler, run_tool, target_of
+from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 from .parameters import instruction_fields, parameters
 
@@ -100,12 +100,12 @@ class Engine:
 def library(progress: Callable[[str], None] | None = None) -> Path:
     """The shared library of the engine."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(_ENGINE.iterdir())]
-    key = hash_of(*sources, *_FLAGS, compiler(), target_of(compiler()))
+    key = hash_of(*sources, *_FLAGS, *compiler(), target_of(compiler()))
 
     def build(target: Path) -> None:
         if progress is not None:
             progress("compiling the estimate")
-        command = (compiler(), *_FLAGS, "-o", target, _ENGINE / "estimate.cpp")
+        command: Command = (*compiler(), *_FLAGS, "-o", target, _ENGINE / "estimate.cpp")
         run_tool(command, "the estimate cannot be compiled")
 
     return kept("estimate", f"{key}.so", build)

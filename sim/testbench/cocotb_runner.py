@@ -72,7 +72,8 @@ def simulate(
 
 def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]:
     """The environment in which cocotb finds Verilator and a compiler, and Verilator's options."""
-    root, cxx = verilator_root(), compiler()
+    # Within the value of a variable, make takes these blanks for a part of it.
+    root, cxx = verilator_root(), "\\ ".join(compiler())
     # cocotb asks for every signal, which makes a design of this size slow to build and to run.
     visible = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
     runtime = " ".join(map(str, _runtime(waves)))

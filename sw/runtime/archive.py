@@ -72,8 +72,16 @@ def load_archive(
         return make(header, arrays)
     except ConfigError as error:
         raise ProgramError(f"{path}: {error}") from None
-    except DAMAGE as error:
+    except FileLimitError as error:
+        raise FileLimitError(f"{path}: {error}") from None
+    except (*DAMAGE, LookupError, AttributeError, AssertionError) as error:
         raise ProgramError(f"{path} is damaged: {error}") from None
+
+
+def require(holds: bool, problem: str) -> None:
+    """Raises `ValueError`, of which `load_archive` makes that its file is damaged."""
+    if not holds:
+        raise ValueError(problem)
 
 
 def check_config(what: str, made_for: Config, config: Config) -> None:

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-from .archive import ProgramError, check_config, load_archive, save_archive, save_arrays
+from .archive import (
+    ProgramError,
+    check_config,
+    load_archive,
+    require,
+    save_archive,
+    save_arrays,
+)
+from .array_file import require_within_limit
 from .device import RunResult, total
 from .instruction_words import Words, field_of, without_fields
 from .memory import Buffer, buffer_alignment
@@ -110,7 +118,7 @@ class Program:
     ) -> Program:
         """Raises `ConfigError`, or what Python raises of parts that are not those of a program."""
         buffers = tuple(BufferPlan(**item) for item in header["buffers"])
-        return cls(
+        program = cls(
             config=Config.from_dict(header["config"]),
             buffers=buffers,
             streams=tuple(
@@ -123,6 +131,28 @@ class Program:
                 if f"contents_{index}" in arrays
             },
         )
+        program.require_sound()
+        return program
+
+    def require_sound(self) -> None:
+        """Raises `ValueError` if parts of the program do not fit together, and `FileLimitError`."""
+        for item in self.buffers:
+            sound = isinstance(item.name, str) and type(item.size) is int and item.size >= 0
+            require(sound and item.role in _ROLES, f"its buffer {item.name} is none")
+        names = {item.name for item in self.buffers}
+        require(len(names) == len(self.buffers), "two of its buffers have the same name")
+        for number, stream in enumerate(self.streams):
+            words, used = stream.words, stream.buffer
+            sound = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
+            sound &= used.dtype == np.int32 and used.shape == words.shape[:1]
+            require(sound, f"its stream {number} is none")
+            inside = used.size and used.min() >= -1 and used.max() < len(self.buffers)
+            require(bool(inside), f"its stream {number} uses buffers that it does not have")
+        for item in self.buffers:
+            data = self.contents.get(item.name, np.empty(0, np.uint8))
+            sound = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
+            require(sound, f"its buffer {item.name} has other contents")
+        require_within_limit("the memory that it needs", self.placed_bytes)
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Writes a program image with these contents of input buffers, for ``vta replay``.

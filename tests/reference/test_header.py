@@ -22,7 +22,7 @@ def run_c(text: str, body: str, folder: Path) -> list[int]:
     source = f'#include "vta.h"\n#include <stdio.h>\nint main(void) {{ {body} return 0; }}\n'
     (folder / "main.c").write_text(source)
     program = folder / "main"
-    command = [compiler(), "-x", "c", "-std=c99", "-Wall", "-Wextra", "-Werror"]
+    command = [*compiler(), "-x", "c", "-std=c99", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([*command, "-o", program, folder / "main.c"], check=True, cwd=folder)
     out = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return [int(line) for line in out.split()]

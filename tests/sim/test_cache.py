@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -124,6 +126,41 @@ def test_what_has_not_been_used_for_a_month_is_removed(empty_cache: Path) -> Non
         os.utime(folder / name, (long_ago, long_ago))
     kept("kind", "name", Maker())
     assert {path.name for path in folder.iterdir()} == {"recent", "name", "name.seal"}
+
+
+def test_what_a_killed_process_had_begun_is_removed(empty_cache: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    folder = empty_cache / "kind"
+    (folder / f"build-{process.pid}-abc").mkdir(parents=True)
+    (folder / f"build-{process.pid}-abc" / "part").touch()
+    for name in (f"other.so.{process.pid}", f"other.so.{process.pid}.seal", f"x.{os.getpid()}"):
+        (folder / name).touch()
+    kept("kind", "name", Maker())
+    assert {path.name for path in folder.iterdir()} == {"name", "name.seal", f"x.{os.getpid()}"}
+
+
+def test_a_process_that_is_told_to_end_leaves_nothing(empty_cache: Path) -> None:
+    script = (
+        "import time\n"
+        "from amaranth_vta import cli\n"
+        "from amaranth_vta.sim.cache import build_folder, kept\n"
+        "def make(target):\n"
+        "    with build_folder(target) as folder:\n"
+        "        (folder / 'part').touch()\n"
+        "        target.touch()\n"
+        "        print(flush=True)\n"
+        "        time.sleep(60)\n"
+        "cli.invoke = lambda _: kept('kind', 'name', make)\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(20) == 128 + 15
+    assert not list((empty_cache / "kind").iterdir())
 
 
 def _slowly(target: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sim.cache import BuildError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 Progress = Callable[[str], None]
@@ -119,8 +118,8 @@ def library(
     key = hash_of(verilog, *(path.read_text() for path in (HARNESS, PINS)), *flags, *_toolchain())
 
     def build(target: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
-            _build(verilog, flags, traced, Path(folder), target, progress)
+        with build_folder(target) as folder:
+            _build(verilog, flags, traced, folder, target, progress)
 
     return kept("rtl", f"{key}.so", build)
 
@@ -183,7 +182,7 @@ def _build(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kept = pool.map(lambda name: runtime_object(name, defines), runtime)
         objects = [*pool.map(compile_unit, units), *kept]
-    link: Command = (compiler(), "-o", target, *objects, *_link_flags())
+    link: Command = (*compiler(), "-o", target, *objects, *_link_flags())
     run_tool(link, "the simulator cannot be linked")
 
 
@@ -226,7 +225,7 @@ _RUNTIME = ("verilated", "verilated_threads")
 
 def _compile(source: Path, target: Path, options: Command) -> None:
     include = verilator_root() / "include"
-    command: Command = (compiler(), *_flags(), "-I", include, "-I", include / "vltstd")
+    command: Command = (*compiler(), *_flags(), "-I", include, "-I", include / "vltstd")
     run_tool((*command, *options, "-c", source, "-o", target), f"{source.name} cannot be compiled")
 
 
@@ -247,11 +246,11 @@ def _link_flags() -> tuple[str, ...]:
 
 def _toolchain() -> tuple[str, ...]:
     """What the machine code depends on besides its sources, the processor included."""
-    path = compiler()
+    command = compiler()
     return (
         _version("verilator"),
-        path,
-        target_of(path),
+        *command,
+        target_of(command),
         *_flags(),
         *_link_flags(),
         OPTIMIZED,

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sim.cache import BuildError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 from .definitions import header
@@ -56,7 +55,7 @@ def native_library(progress: Progress | None = None) -> Path:
         *(f"{path.name} {path.read_text(encoding='utf-8')}" for path in sources),
         *(f"{name} {flags}" for name, flags in _ENGINES.items()),
         *_FLAGS,
-        compiler(),
+        *compiler(),
         target_of(compiler()),
     )
 
@@ -69,8 +68,7 @@ def native_library(progress: Progress | None = None) -> Path:
 
 
 def _build(definitions: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as name:
-        folder = Path(name)
+    with build_folder(target) as folder:
         (folder / "definitions.h").write_text(definitions, encoding="utf-8")
         defines = ("-DX86",) if _X86 else ()
         jobs = [
@@ -83,12 +81,12 @@ def _build(definitions: str, target: Path) -> None:
             compiled = folder / f"{name}.o"
             places: Command = ("-I", folder, "-I", _FOLDER, "-c", _FOLDER / f"{source}.cpp")
             run_tool(
-                (compiler(), *_FLAGS, *options, *places, "-o", compiled),
+                (*compiler(), *_FLAGS, *options, *places, "-o", compiled),
                 "the functional model cannot be compiled",
             )
             return compiled
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(compile_one, jobs))
-        link: Command = (compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, *objects)
+        link: Command = (*compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, *objects)
         run_tool(link, "the functional model cannot be linked")

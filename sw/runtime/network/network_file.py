@@ -16,6 +16,7 @@ from amaranth_vta.sw.runtime.work import Work
 
 from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
 from .packing import Packing, Window
+from .soundness import require_sound
 from .tensor_type import TensorType
 from .tile_layout import Array, TileLayout
 from .tiled_tensor import TiledTensor
@@ -72,7 +73,7 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
             for index in range(sum(item["kind"] == "host" for item in header["steps"]))
         ]
     )
-    return NetworkProgram(
+    network = NetworkProgram(
         program=program,
         steps=tuple(_step(item, program.config, models) for item in header["steps"]),
         inputs={name: _type(item) for name, item in header["inputs"].items()},
@@ -82,6 +83,8 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
         },
         open_batch=header["open_batch"],
     )
+    require_sound(network)
+    return network
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:

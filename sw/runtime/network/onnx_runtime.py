@@ -37,6 +37,7 @@ def run_session(
 
 
 def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    _require_no_other_files(model)
     # Networks are small and images many: threads cost more than they give.
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -44,3 +45,22 @@ def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.I
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no common base but this one
         raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
+
+
+def _require_no_other_files(model: bytes) -> None:
+    """Raises `ModelError` if tensors are in other files, which ONNX Runtime would read from the
+    folder that the process happens to be in. What the compiler makes has all tensors in it."""
+    # Each such tensor has this word with the name of its file: most models need not be read twice.
+    if b"location" not in model:
+        return
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import external_data_helper
+
+    try:
+        tensors = external_data_helper._get_all_tensors(onnx.load_model_from_string(model))
+        named = [tensor.name for tensor in tensors if tensor.external_data or tensor.data_location]
+    except DecodeError as error:
+        raise ModelError(f"a part for the host is not an ONNX model: {error}") from None
+    if named:
+        raise ModelError(f"a part for the host keeps tensor {named[0]} in another file")

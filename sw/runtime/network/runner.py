@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from time import perf_counter
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from amaranth_vta.sw.runtime.device import RunResult, total
 from amaranth_vta.sw.runtime.runtime import Runtime
 
+from .model_error import ModelError
 from .network_program import NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
 from .onnx_runtime import exact_session, run_session
 from .tile_layout import Array
+from .tiled_tensor import Bytes, TiledTensor
 
 
 @dataclass
@@ -58,7 +61,7 @@ class Runner:
                     feeds = {name: values[name] for name in step.inputs}
                     values |= run_session(self._sessions[index], step.outputs, feeds)
                 case ToMachine(operand, buffer):
-                    self._placed.buffer(buffer).write(operand.pack(values[operand.tensor]))
+                    self._placed.buffer(buffer).write(_packed(operand, values[operand.tensor]))
                 case ToHost(tensor, info, operand, buffer):
                     data = self._placed.buffer(buffer).read(np.uint8, operand.nbytes)
                     images = operand.layout.unpack(data, operand.image, info.dtype)
@@ -72,3 +75,13 @@ class Runner:
             measured.runs += 1
             measured.seconds += perf_counter() - start
         return {name: values[name] for name in self._network.outputs}
+
+
+def _packed(operand: TiledTensor, value: Array) -> Bytes:
+    """``value`` as the machine takes it; the host may have made something else than was said."""
+    if value.size != prod(operand.image) or value.dtype.kind not in "iu":
+        raise ModelError(
+            f"the host made {operand.tensor} a tensor of {value.dtype} with {value.size:,} "
+            f"elements; the machine takes integers, {prod(operand.image):,} of them"
+        )
+    return operand.pack(value)

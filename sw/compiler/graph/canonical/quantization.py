@@ -69,7 +69,11 @@ def parameters_of(network: Network, node: Node | None, operator: str) -> Paramet
 def is_clamp(network: Network, node: Node) -> bool:
     if node.domain or node.operator not in ("Relu", "Clip"):
         return False
-    return all(name in network.constants for name in node.inputs[1:] if name)
+    bounds = [network.constants.get(name) for name in node.inputs[1:] if name]
+    # What a bound that is no number does is ONNX Runtime's business.
+    return all(
+        bound is not None and bound.size == 1 and not np.isnan(bound).any() for bound in bounds
+    )
 
 
 def integer_limits(network: Network, clamps: list[Node], out: Parameters) -> tuple[int, int]:

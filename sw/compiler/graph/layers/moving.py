@@ -15,7 +15,7 @@ from amaranth_vta.sw.compiler.operators.concatenate import (
 )
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
@@ -108,7 +108,8 @@ def _taken(node: Node, tensors: Tensors) -> Any:
     numbers = np.arange(h * w, dtype=np.float32).reshape(1, 1, h, w)
     assert shape is not None
     feeds = {node.inputs[0]: np.ascontiguousarray(np.broadcast_to(numbers, shape))}
-    return exact_session(part.SerializeToString()).run(None, feeds)[0][0, 0]
+    result = node.outputs[0]
+    return run_session(exact_session(part.SerializeToString()), [result], feeds)[result][0, 0]
 
 
 def _repeated(h: int, w: int, down: int, across: int) -> Any:

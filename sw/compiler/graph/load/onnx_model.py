@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import external_data_helper
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited, require_within_limit
 from amaranth_vta.sw.runtime.network.model_error import ModelError
-from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .foreign_types import with_foreign_types
@@ -32,7 +35,8 @@ def read_model(source: Source) -> onnx.ModelProto:
     """The model in a file, in bytes, or as it is; checked, its shapes as they stand, of an opset
     that the compiler knows.
 
-    Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported.
+    Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported, and
+    `FileLimitError`.
     """
     what = str(source) if isinstance(source, str | Path) else "the model"
     try:
@@ -41,7 +45,9 @@ def read_model(source: Source) -> onnx.ModelProto:
         elif isinstance(source, bytes):
             model = onnx.load_model_from_string(source)
         else:
-            model = onnx.load_model(str(source))
+            model = _model_in_file(Path(source))
+    except FileLimitError as error:
+        raise FileLimitError(f"{what}: {error}") from None
     except OSError as error:
         raise ModelError(f"{what} cannot be read: {error.strerror or error}") from None
     except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
@@ -52,6 +58,21 @@ def read_model(source: Source) -> onnx.ModelProto:
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
     return with_known_opset(what, model, version)
+
+
+def _model_in_file(path: Path) -> onnx.ModelProto:
+    """The model, with its tensors in other files, which are in the same folder or below it."""
+    model = onnx.load_model_from_string(read_limited(path))
+    size = 0
+    for tensor in external_data_helper._get_all_tensors(model):
+        if external_data_helper.uses_external_data(tensor):
+            place = external_data_helper.ExternalDataInfo(tensor)
+            rest = (path.parent / place.location).stat().st_size - (place.offset or 0)
+            size += rest if place.length is None else place.length
+    require_within_limit("what it has in other files", size)
+    if size:
+        external_data_helper.load_external_data_for_model(model, str(path.parent))
+    return model
 
 
 def load_network(model: onnx.ModelProto, batch: int) -> Network:
@@ -65,6 +86,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     _fix_shapes(fixed, batch)
     use_standard_operators(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
+    _require_sizes(network)
     _fold_constants(network)
     network.drop_unused()
     # Shapes that depended on what has been folded are known now.
@@ -137,6 +159,13 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return with_foreign_types(inferred)
 
 
+def _require_sizes(network: Network) -> None:
+    """Raises `FileLimitError` if a tensor is too large: a model of a few bytes can ask for one."""
+    for name, info in network.types.items():
+        if info.shape is not None:
+            require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)
+
+
 def _fold_constants(network: Network) -> None:
     known = set(network.constants)
     ready: list[Node] = []
@@ -147,8 +176,8 @@ def _fold_constants(network: Network) -> None:
     if not ready:
         return
     wanted = [name for node in ready for name in node.outputs if name]
-    values = exact_session(network.part(ready, [], wanted).SerializeToString()).run(None, {})
-    for name, value in zip(wanted, values, strict=True):
+    session = exact_session(network.part(ready, [], wanted).SerializeToString())
+    for name, value in run_session(session, wanted, {}).items():
         network.constants[name] = value
         network.types[name] = TensorType(value.dtype, value.shape)
     for node in ready:

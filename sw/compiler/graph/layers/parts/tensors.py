@@ -214,7 +214,7 @@ class Tensors:
         if dtype not in (np.int8, np.uint8) or len(bounds) != 2:
             return None
         low, high = bounds
-        if low is None or high is None or low.item() > high.item():
+        if low is None or high is None or low.size != 1 or high.size != 1 or low > high:
             return None
         return int(low.item()) - offset(dtype), int(high.item()) - offset(dtype)
 

@@ -1,0 +1,121 @@
+"""Whether the parts of a compiled network fit together.
+
+A file with the right checksum can still say anything. What is checked here, once, nothing that
+runs the network has to expect.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from amaranth_vta.sw.runtime.archive import require
+from amaranth_vta.sw.runtime.array_file import require_within_limit
+
+from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
+from .tensor_type import TensorType
+from .tiled_tensor import TiledTensor
+
+_HELD = ("int4", "int8", "int16", "int32")  # scalars that the machine can hold
+# Of what ONNX Runtime makes: it says so when it runs.
+_ANY = TensorType(np.dtype(np.void), None)
+
+
+def require_sound(network: NetworkProgram) -> None:
+    """Raises `ValueError` that says what does not fit, and `FileLimitError`."""
+    known = dict(network.inputs)
+    for name, info in known.items():
+        require(info.shape is not None, f"input {name} has no shape")
+    for name, value in network.constants.items():
+        known[name] = TensorType(value.dtype, value.shape)
+    for name, info in (*known.items(), *network.outputs.items()):
+        _check_type(name, info)
+    require(isinstance(network.open_batch, bool), "open_batch is neither true nor false")
+    sizes = {item.name: item.size for item in network.program.buffers}
+    for step in network.steps:
+        _check_step(step, known, sizes, len(network.program.streams))
+    for name in network.outputs:
+        require(name in known, f"nothing makes its output {name}")
+
+
+def _check_step(
+    step: Step, known: dict[str, TensorType], sizes: dict[str, int], streams: int
+) -> None:
+    """``known`` are the tensors that the host has before the step, and after it."""
+    match step:
+        case RunHost():
+            for name in step.inputs:
+                require(name in known, f"nothing makes {name}, which the host reads")
+            for name in step.outputs:
+                known[_text(name)] = _ANY
+            for item in step.operators:
+                _check_texts(item)
+        case RunLayer():
+            _check_numbers(step.name, (step.macs, *step.streams, *_counts(step.work)))
+            inside = 0 <= step.streams.start <= step.streams.stop <= streams
+            require(inside, f"{step.name} runs streams {step.streams} of {streams}")
+            _text(step.name)
+            _text(step.operator)
+        case ToMachine(operand, buffer):
+            require(operand.tensor in known, f"nothing makes {operand.tensor}")
+            shape = known[operand.tensor].shape
+            _check_operand(operand, buffer, sizes)
+            fits = shape is None or prod(shape) == prod(operand.image)
+            require(fits, f"{operand.tensor} is not an image of {list(operand.image)}")
+        case ToHost(tensor, info, operand, buffer):
+            _check_operand(operand, buffer, sizes)
+            _check_type(tensor, info)
+            fits = info.shape is not None and prod(info.shape) == prod(operand.image)
+            require(fits, f"{tensor} is not an image of {list(operand.image)}")
+            require(operand.packing is None, f"{tensor} is packed")
+            known[_text(tensor)] = info
+
+
+def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> None:
+    layout, packing = operand.layout, operand.packing
+    require(layout.dtype in _HELD, f"the machine holds no {layout.dtype}")
+    _check_numbers(operand.tensor, (*operand.image, layout.batch, layout.block), least=1)
+    if packing is not None:
+        window = packing.window
+        moves = (*window.kernel, *window.strides, *window.dilations)
+        _check_numbers(operand.tensor, moves, least=1)
+        _check_numbers(operand.tensor, window.pads)
+        _check_numbers(operand.tensor, packing.image(operand.image), least=1)
+        require(packing.value in range(-128, 128), f"{operand.tensor} is padded with no int8")
+        wide = zip(operand.image[2:], (window.pads[::2], window.pads[1::2]), strict=True)
+        require_within_limit(
+            f"{operand.tensor} with its padding",
+            prod(operand.image[:2]) * prod(size + sum(pads) for size, pads in wide),
+        )
+    require(buffer in sizes, f"there is no buffer {buffer}")
+    require(operand.nbytes <= sizes[buffer], f"{operand.tensor} does not fit {buffer}")
+
+
+def _check_type(name: str, info: TensorType) -> None:
+    _text(name)
+    require(info.dtype.kind in "biuf", f"{name} is of {info.dtype}")
+    if info.shape is not None:
+        _check_numbers(name, info.shape)
+        require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)
+
+
+def _check_texts(operator: OnHost) -> None:
+    for value in vars(operator).values():
+        _text(value)
+
+
+def _counts(work: Any) -> tuple[Any, ...]:
+    return tuple(value for name, value in vars(work).items() if name != "config")
+
+
+def _check_numbers(what: str, numbers: tuple[Any, ...], least: int = 0) -> None:
+    for number in numbers:
+        sound = type(number) is int and least <= number < 1 << 62
+        require(sound, f"{what} has a size or count of {number!r}")
+
+
+def _text(value: Any) -> str:
+    require(isinstance(value, str), f"{value!r} is no name")
+    return str(value)
