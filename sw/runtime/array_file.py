@@ -73,11 +73,16 @@ def file_limit() -> int:
 
 def require_within_limit(what: str, size: int) -> None:
     """Raises `FileLimitError` if ``size``, in bytes, is beyond the limit."""
-    if size > file_limit():
-        raise FileLimitError(
-            f"{what} takes {size:,} bytes; files are trusted with {file_limit():,}, and "
-            f"{LIMIT_VARIABLE} in the environment sets another limit"
-        )
+    limit = file_limit()
+    if size > limit:
+        raise FileLimitError(f"{what} takes {size:,} bytes, more than {_trusted(limit)}")
+
+
+def _trusted(limit: int) -> str:
+    return (
+        f"the {limit:,} bytes with which files are trusted ({LIMIT_VARIABLE} in the environment "
+        "sets another limit)"
+    )
 
 
 def read_limited(path: str | Path) -> bytes:
@@ -88,7 +93,8 @@ def read_limited(path: str | Path) -> bytes:
     limit = file_limit()
     with Path(path).open("rb") as file:
         data = file.read(limit + 1)
-    require_within_limit(f"{path}", len(data))
+    if len(data) > limit:
+        raise FileLimitError(f"it is longer than {_trusted(limit)}")
     return data
 
 
