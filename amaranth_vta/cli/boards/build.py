@@ -1,0 +1,73 @@
+"""``vta build``: a bitstream for a board."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from amaranth_vta.cli.options import json_option
+from amaranth_vta.cli.outputs import Outputs
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.progress import building
+
+if TYPE_CHECKING:
+    from amaranth_vta.hw.boards.boards import Board
+
+
+@click.command()
+@click.argument("board")
+@click.option(
+    "--config",
+    metavar="NAME|FILE",
+    help="The machine: a preset, or a file in the form of vta_config.json.  [default: the one "
+    "that is made for the board]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="DIR",
+    help="The folder to write, which appears when all is done.  [default: build/BOARD-CONFIG]",
+)
+@json_option
+def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
+    """Build the bitstream of BOARD, from the design to the file that `vta program` takes.
+
+    BOARD is ulx3s, ecpix5 or colorlight-i5. DIR gets the bitstream, manifest.json with
+    what it was made of, and the log of place and route. Takes some minutes, and nothing
+    that does not come from PyPI.
+    """
+    chosen = find_board(board)
+    name = config or chosen.config
+    loaded = Config.load(name)
+    if output is None:
+        stem = name.rpartition("/")[2].removesuffix(".json")
+        output = f"build/{board}-{stem}"
+    from amaranth_vta.fpga.build import build as make
+
+    with Outputs() as outputs:
+        outputs.reserve("--json", json_path)
+        outputs.reserve_folder("-o", output, "manifest.json")
+        with building(f"the bitstream of {chosen.title}", None) as told:
+            made = make(chosen, loaded, name, told or (lambda step: None))
+        made.summary["bitstream"] = f"{output}/{made.summary['bitstream']}"
+        outputs.save_folder("-o", made.files)
+        outputs.save_json("--json", made.summary)
+        summary = made.summary
+        outputs.say(
+            f"{summary['bitstream']}: {summary['luts']:,} LUTs, {summary['ffs']:,} flip-flops, "
+            f"{summary['dsps']} multipliers and {summary['brams']} block RAMs of the "
+            f"{chosen.chip}; {summary['fmax_mhz']} MHz for a clock of {summary['clock_mhz']:g} "
+            f"MHz; built in {summary['seconds']:.0f} s"
+        )
+
+
+def find_board(name: str) -> Board:
+    from amaranth_vta.hw.boards.boards import BOARDS
+
+    if name not in BOARDS:
+        raise click.ClickException(
+            f"{name!r} is not a board; the boards are {', '.join(sorted(BOARDS))}"
+        )
+    return BOARDS[name]

@@ -1,0 +1,123 @@
+"""From a board and a configuration to a bitstream, with a manifest and a report of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from amaranth_vta.extras import explain_missing_extras
+from amaranth_vta.hw.boards.boards import Board, BoardDesign
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.machine.rtl.build import hardware_sources
+
+from .tools import Call, calls_of, path_of, run, version_of
+from .usage import FitError, Placed, Usage, check_fit, placed, synthesized
+
+# Placement starts from it: the same design gives the same bitstream.
+_SEED = 1
+_NAME = "vta"
+_REPORT = "report.json"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Bitstream:
+    """What a build made: ``files`` by name, and ``summary``, which is what ``--json`` prints."""
+
+    files: dict[str, bytes]
+    summary: dict[str, Any]
+
+
+def build(board: Board, config: Config, config_name: str, progress: Progress) -> Bitstream:
+    """The bitstream of ``board`` with the machine of ``config``.
+
+    ``progress`` is told each step as it begins. Raises `FitError` if the chip has no room or the
+    clock is too fast, `MissingExtra` without the tools, and `BuildError` if one of them fails.
+    """
+    started = time.monotonic()
+    with explain_missing_extras():
+        platform = board.platform()
+    progress("elaborating the design")
+    plan = platform.prepare(
+        BoardDesign(board, config, board.clock_hz),
+        _NAME,
+        synth_opts="",
+        script_after_synth="tee -q -o cells.json stat -json",
+        nextpnr_opts=f"--seed {_SEED} --report {_REPORT}",
+    )
+    calls = calls_of(str(plan.files[f"{plan.script}.sh"]))
+    for call in calls:
+        path_of(call.tool)  # a tool that is missing is said before the first one runs
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan.extract(folder)
+        result = _run_all(board, config, calls, folder, progress)
+        data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in ("bit", "tim"))
+    summary = {
+        "board": board.name,
+        "config": config_name,
+        **asdict(result.usage),
+        "fmax_mhz": round(result.fmax_mhz, 2),
+        "clock_mhz": board.clock_hz / 1e6,
+        "seconds": round(time.monotonic() - started, 1),
+        "bitstream": f"{board.name}.bit",
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    manifest = {
+        **{key: value for key, value in summary.items() if key != "seconds"},
+        "parameters": config.to_dict(),
+        "memory_bytes": board.memory_bytes,
+        "tools": sorted({version_of(call.tool) for call in calls}),
+        "sources_sha256": sources_hash(),
+    }
+    text = json.dumps(manifest, indent=2) + "\n"
+    files = {f"{board.name}.bit": data, "manifest.json": text.encode(), "timing.log": log}
+    return Bitstream(files, summary)
+
+
+def sources_hash() -> str:
+    """Of the text of all hardware sources: what a bitstream depends on besides the tools."""
+    digest = hashlib.sha256()
+    for path in hardware_sources():
+        digest.update(f"{path.name}\n{path.read_text(encoding='utf-8')}".encode())
+    return digest.hexdigest()
+
+
+def _run_all(
+    board: Board, config: Config, calls: list[Call], folder: Path, progress: Progress
+) -> Placed:
+    usage: Usage | None = None
+    for call in calls:
+        progress(call.tool.step)
+        try:
+            run(call, folder)
+        except BuildError:
+            _check_clock(board, folder)
+            raise
+        if usage is None:
+            modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
+            usage = synthesized(modules["design"]["num_cells_by_type"])
+            check_fit(usage, board.capacity, "the design", f"the {board.chip} of {board.title}")
+    assert usage is not None
+    return placed(folder / _REPORT, usage.ffs)
+
+
+def _check_clock(board: Board, folder: Path) -> None:
+    """Raises `FitError` if the latest step has failed because the clock is too fast."""
+    report = folder / _REPORT
+    if report.exists():
+        reached = placed(report, 0).fmax_mhz
+        clock = board.clock_hz / 1e6
+        if reached < clock:
+            raise FitError(
+                f"the design reaches {reached:.1f} MHz on the {board.chip} of {board.title}, "
+                f"{clock - reached:.1f} MHz less than its clock of {clock:g} MHz"
+            ) from None

@@ -1,0 +1,89 @@
+"""What a design takes of a chip, and how fast it is there, as the tools report it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+class FitError(ValueError):
+    """A design that its chip has no room for, or that is slower than its clock."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Cells of a design: LUTs (those that are memories and carries included), flip-flops,
+    multipliers and block RAMs."""
+
+    luts: int
+    ffs: int
+    dsps: int
+    brams: int
+
+
+# How many of what `Usage` counts a cell of each library is: of ECP5 and iCE40.
+_CELLS: dict[str, tuple[str, int]] = {
+    "LUT4": ("luts", 1),
+    "CCU2C": ("luts", 2),
+    "TRELLIS_DPR16X4": ("luts", 4),
+    "TRELLIS_FF": ("ffs", 1),
+    "MULT18X18D": ("dsps", 1),
+    "DP16KD": ("brams", 1),
+    "SB_LUT4": ("luts", 1),
+    "SB_MAC16": ("dsps", 1),
+    "SB_RAM40_4K": ("brams", 1),
+}
+_ICE40_FF = "SB_DFF"
+# The same after place and route, as nextpnr names its sites.
+_SITES = {
+    "TRELLIS_COMB": "luts",
+    "TRELLIS_FF": "ffs",
+    "MULT18X18D": "dsps",
+    "DP16KD": "brams",
+    "ICESTORM_LC": "luts",
+    "ICESTORM_DSP": "dsps",
+    "ICESTORM_RAM": "brams",
+}
+_NAMES = {"luts": "LUTs", "ffs": "flip-flops", "dsps": "multipliers", "brams": "block RAMs"}
+
+
+def synthesized(cells: Mapping[str, int]) -> Usage:
+    """Of the counts of cells, by their type, that Yosys gives."""
+    counts = dict.fromkeys(_NAMES, 0)
+    for cell, count in cells.items():
+        kind, weight = _CELLS.get(cell, ("ffs", 1 if cell.startswith(_ICE40_FF) else 0))
+        counts[kind] += weight * count
+    return Usage(**counts)
+
+
+def check_fit(usage: Usage, capacity: Mapping[str, int], what: str, where: str) -> None:
+    """Raises `FitError`, which says what is too large by how much."""
+    over = [
+        f"{used:,} {_NAMES[kind]} of {capacity[kind]:,} ({used - capacity[kind]:,} too many)"
+        for kind, used in asdict(usage).items()
+        if used > capacity[kind]
+    ]
+    if over:
+        raise FitError(f"{what} does not fit {where}: it takes {' and '.join(over)}")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """After place and route: what is used, and the frequency that the slowest path allows."""
+
+    usage: Usage
+    fmax_mhz: float
+
+
+def placed(report: Path, ffs: int) -> Placed:
+    """From nextpnr's ``--report``; ``ffs`` where it does not count flip-flops."""
+    values = json.loads(report.read_text(encoding="utf-8"))
+    counts = {**dict.fromkeys(_NAMES, 0), "ffs": ffs}
+    for site, count in values["utilization"].items():
+        if site in _SITES:
+            counts[_SITES[site]] = count["used"]
+    # A clock that drives no register has no path and no frequency of its own.
+    reached = [clock["achieved"] for clock in values["fmax"].values()]
+    return Placed(Usage(**counts), min(reached, default=float("inf")))

@@ -1,0 +1,155 @@
+"""The boards that bitstreams are built for, and the design on them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.build import Attrs, Clock, Pins, Resource, Subsignal
+from amaranth.hdl import Module, Signal
+from amaranth.lib import io, wiring
+from amaranth.vendor import LatticeECP5Platform
+
+from amaranth_vta.hw.config import Config
+
+from . import protocol
+from .clock import drive_sync
+from .registers import Surroundings
+from .system import BoardSystem
+
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board by its name on the command line.
+
+    ``oscillator_hz`` is that of its default clock, ``clock_hz`` that of the machine;
+    ``memory_bytes`` is memory on the chip, ``loader`` the board's name for openFPGALoader, and
+    ``config`` the preset that is made for it.
+    ``capacity`` has what the chip has of each kind of `Resources`.
+    """
+
+    name: str
+    title: str
+    chip: str
+    platform: Callable[[], Any]
+    oscillator_hz: int
+    clock_hz: int
+    memory_bytes: int
+    loader: str
+    config: str
+    capacity: Mapping[str, int]
+
+
+class BoardDesign(wiring.Component):
+    """The machine of ``config`` on ``board``, with its pins, its clock of ``clock_hz`` and its
+    memory."""
+
+    def __init__(self, board: Board, config: Config, clock_hz: int) -> None:
+        self._board = board
+        self._config = config
+        self._clock_hz = clock_hz
+        super().__init__({})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        board = self._board
+        clock_port = platform.request(platform.default_clk, dir="-")
+        uart = platform.request("uart", 0, dir="-")
+        m.submodules.clock_pin = clock_pin = io.Buffer("i", clock_port)
+        oscillator = Signal()
+        m.d.comb += oscillator.eq(clock_pin.i)
+        unsteady = drive_sync(m, oscillator, board.oscillator_hz, self._clock_hz)
+        m.submodules.system = system = BoardSystem(
+            self._config, surroundings(board, self._clock_hz)
+        )
+        m.submodules.rx_pin = rx_pin = io.Buffer("i", uart.rx)
+        m.submodules.tx_pin = tx_pin = io.Buffer("o", uart.tx)
+        m.d.comb += [system.rst.eq(unsteady), system.rx.eq(rx_pin.i), tx_pin.o.eq(system.tx)]
+        return m
+
+
+def surroundings(board: Board, clock_hz: int) -> Surroundings:
+    """What is around the machine on ``board``."""
+    return Surroundings(board.memory_bytes, clock_hz, divisor=round(clock_hz / protocol.BAUD))
+
+
+class ColorlightI5Platform(LatticeECP5Platform):
+    """A Colorlight i5 on its extension board, whose debug adapter has the serial line.
+
+    Pins as in https://github.com/wuxx/Colorlight-FPGA-Projects.
+    """
+
+    device = "LFE5U-25F"
+    package = "BG381"
+    speed = "6"
+    default_clk = "clk25"
+    resources = (
+        Resource("clk25", 0, Pins("P3", dir="i"), Clock(25e6), Attrs(IO_TYPE="LVCMOS33")),
+        Resource(
+            "uart",
+            0,
+            Subsignal("rx", Pins("H18", dir="i")),
+            Subsignal("tx", Pins("J17", dir="o")),
+            Attrs(IO_TYPE="LVCMOS33"),
+        ),
+    )
+    connectors = ()
+
+
+def _ulx3s() -> Any:
+    from amaranth_boards.ulx3s import ULX3S_85F_Platform
+
+    return ULX3S_85F_Platform()
+
+
+def _ecpix5() -> Any:
+    from amaranth_boards.ecpix5 import ECPIX585Platform
+
+    return ECPIX585Platform()
+
+
+_ECP5_85F = {"luts": 83_640, "ffs": 83_640, "dsps": 156, "brams": 208}
+_ECP5_25F = {"luts": 24_288, "ffs": 24_288, "dsps": 28, "brams": 56}
+
+BOARDS: dict[str, Board] = {
+    board.name: board
+    for board in (
+        Board(
+            name="ulx3s",
+            title="ULX3S",
+            chip="LFE5U-85F-6BG381C",
+            platform=_ulx3s,
+            oscillator_hz=25_000_000,
+            clock_hz=25_000_000,
+            memory_bytes=256 * _KIB,
+            loader="ulx3s",
+            config="tiny",
+            capacity=_ECP5_85F,
+        ),
+        Board(
+            name="ecpix5",
+            title="ECPIX-5",
+            chip="LFE5UM5G-85F-8BG554I",
+            platform=_ecpix5,
+            oscillator_hz=100_000_000,
+            clock_hz=40_000_000,
+            memory_bytes=256 * _KIB,
+            loader="ecpix5",
+            config="tiny",
+            capacity=_ECP5_85F,
+        ),
+        Board(
+            name="colorlight-i5",
+            title="Colorlight i5",
+            chip="LFE5U-25F-6BG381C",
+            platform=ColorlightI5Platform,
+            oscillator_hz=25_000_000,
+            clock_hz=25_000_000,
+            memory_bytes=64 * _KIB,
+            loader="colorlight-i5",
+            config="tiny",
+            capacity=_ECP5_25F,
+        ),
+    )
+}

@@ -1,0 +1,117 @@
+"""A board's clock: its oscillator, or a frequency made from that by a PLL."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import ClockDomain, ClockSignal, Const, Instance, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.cdc import FFSynchronizer
+from amaranth.lib.wiring import In, Out
+
+# Of the EHXPLLL (Lattice FPGA-DS-02012, "sysCLOCK PLL Timing"), in MHz.
+_ECP5_VCO = (400, 800)
+_ECP5_COMPARED = (10, 400)
+_ECP5_DIVIDERS = range(1, 129)
+
+
+class ClockError(ValueError):
+    """A clock that a board cannot make."""
+
+
+@dataclass(frozen=True)
+class Dividers:
+    """Of a PLL: its input is divided by ``reference``, its output by ``feedback`` before the two
+    are compared, and its oscillator by ``output``."""
+
+    reference: int
+    feedback: int
+    output: int
+
+
+def ecp5_dividers(source_hz: int, target_hz: int) -> Dividers:
+    """The dividers that make ``target_hz`` exactly; raises `ClockError` if there are none."""
+    for reference in _ECP5_DIVIDERS:
+        compared = source_hz / reference / 1e6
+        if not _ECP5_COMPARED[0] <= compared <= _ECP5_COMPARED[1]:
+            continue
+        feedback, rest = divmod(target_hz * reference, source_hz)
+        if rest or feedback not in _ECP5_DIVIDERS:
+            continue
+        for output in _ECP5_DIVIDERS:
+            if _ECP5_VCO[0] <= target_hz / 1e6 * output <= _ECP5_VCO[1]:
+                return Dividers(reference, feedback, output)
+    raise ClockError(
+        f"a clock of {target_hz / 1e6:g} MHz cannot be made from the board's {source_hz / 1e6:g} "
+        "MHz: choose a multiple of a fraction of it, as 2/5 or 3"
+    )
+
+
+class Ecp5Pll(wiring.Component):
+    """An EHXPLLL.
+
+    Ports
+    -----
+    source : the board's oscillator
+    clock : what is made of it
+    locked : it is steady
+    """
+
+    source: In(1)
+    clock: Out(1)
+    locked: Out(1)
+
+    def __init__(self, source_hz: int, target_hz: int) -> None:
+        self._dividers = ecp5_dividers(source_hz, target_hz)
+        super().__init__()
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        chosen = self._dividers
+        m.submodules.pll = Instance(
+            "EHXPLLL",
+            ("a", "ICP_CURRENT", "12"),
+            ("a", "LPF_RESISTOR", "8"),
+            ("a", "MFG_ENABLE_FILTEROPAMP", "1"),
+            ("a", "MFG_GMCREF_SEL", "2"),
+            p_PLLRST_ENA="DISABLED",
+            p_INTFB_WAKE="DISABLED",
+            p_STDBY_ENABLE="DISABLED",
+            p_DPHASE_SOURCE="DISABLED",
+            p_OUTDIVIDER_MUXA="DIVA",
+            p_CLKOP_ENABLE="ENABLED",
+            p_CLKOP_DIV=chosen.output,
+            # The phase in which the output's edges are those of the input.
+            p_CLKOP_CPHASE=chosen.output - 1,
+            p_CLKOP_FPHASE=0,
+            p_FEEDBK_PATH="CLKOP",
+            p_CLKI_DIV=chosen.reference,
+            p_CLKFB_DIV=chosen.feedback,
+            i_RST=0,
+            i_STDBY=0,
+            i_CLKI=self.source,
+            o_CLKOP=self.clock,
+            o_LOCK=self.locked,
+            i_CLKFB=self.clock,
+            i_PHASESEL0=0,
+            i_PHASESEL1=0,
+            i_PHASEDIR=1,
+            i_PHASESTEP=1,
+            i_PHASELOADREG=1,
+            i_PLLWAKESYNC=0,
+            i_ENCLKOP=0,
+        )
+        return m
+
+
+def drive_sync(m: Module, pin: Signal, source_hz: int, target_hz: int) -> Any:
+    """Makes the domain ``sync`` of ``m``, of ``target_hz``, from the oscillator at ``pin``; gives
+    whether it is not steady yet."""
+    m.domains.sync = ClockDomain("sync", reset_less=True)
+    if target_hz == source_hz:
+        m.d.comb += ClockSignal("sync").eq(pin)
+        return Const(0)
+    m.submodules.pll = pll = Ecp5Pll(source_hz, target_hz)
+    m.d.comb += [pll.source.eq(pin), ClockSignal("sync").eq(pll.clock)]
+    locked = Signal()
+    m.submodules.locked = FFSynchronizer(pll.locked, locked)
+    return ~locked

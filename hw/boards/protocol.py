@@ -1,0 +1,85 @@
+"""The host link of a board: frames over a serial line, and what their addresses mean.
+
+One table for the gateware (`amaranth_vta.hw.boards.link`) and the host. Numbers are little-endian.
+
+A request::
+
+    REQUEST_START  sequence  command  words  address (4 bytes)  words x 4 bytes  CRC (4 bytes)
+
+where only a WRITE and a FILL have words behind the address. Its reply::
+
+    REPLY_START  sequence  words  words x 4 bytes  status  CRC (4 bytes)
+
+The CRC is CRC-32 as in Ethernet and zlib, of all that is behind the start byte. The board drops
+what its checksum denies without a word. Requests are executed in the order of their sequence
+numbers, each one once: one that was executed before is answered again (a READ reads again), and
+one that is ahead of its turn is answered `Status.OUT_OF_ORDER`, so that the host goes back.
+IDENTIFY is executed whatever its number is, and those that follow count on from it.
+
+Flow control: the board takes `RECEIVE_BYTES` of requests that it has not answered, whatever else
+it does; a host that never has more than that under way loses nothing. Lines are 8N1.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from zlib import crc32
+
+from amaranth_vta.hw.config import Config
+
+REQUEST_START = 0xA5
+REPLY_START = 0x5A
+# Behind the start byte: sequence, command, words and address; sequence and words.
+REQUEST_HEADER_BYTES = 7
+REPLY_HEADER_BYTES = 2
+CHECKSUM_BYTES = 4
+WORD_BYTES = 4
+MOST_WORDS = 64
+RECEIVE_BYTES = 2048
+BAUD = 1_000_000
+
+IDENTITY = int.from_bytes(b"VTAB", "little")
+VERSION = 1
+
+
+class Command(IntEnum):
+    # Reads the board's first `IDENTIFY_WORDS` registers.
+    IDENTIFY = 0
+    READ = 1
+    WRITE = 2
+    # Of two words: writes the first one as often as the second says.
+    FILL = 3
+
+
+class Status(IntEnum):
+    DONE = 0
+    OUT_OF_ORDER = 1
+    # An unknown command, too many words, or an address with nothing behind it.
+    REFUSED = 2
+
+
+# Byte addresses: memory from 0, the machine's registers, and the board's.
+MACHINE_BASE = 0x8000_0000
+BOARD_BASE = 0xC000_0000
+
+
+class BoardRegister(IntEnum):
+    """Registers of the board, as words from `BOARD_BASE`. All but the limit are read-only."""
+
+    IDENTITY = 0
+    VERSION = 1
+    CONFIGURATION = 2  # `configuration_hash` of the machine
+    MEMORY_BYTES = 3
+    CLOCK_HZ = 4
+    DROPPED = 5  # requests dropped since power-up, for their checksum or because they were cut
+    # The machine's accesses from this byte on are bus errors; a multiple of 64.
+    MEMORY_LIMIT = 6
+
+
+IDENTIFY_WORDS = 6
+
+
+def configuration_hash(config: Config) -> int:
+    """CRC-32 of the JSON text of ``config``: boards whose hashes are equal take each other's
+    programs."""
+    return crc32(config.to_json().encode())

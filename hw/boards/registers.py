@@ -1,0 +1,160 @@
+"""Where the host's accesses end that are not to memory: registers of the machine and the board."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw.bus.axi import AXI4LiteSignature
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.registers import ADDRESS_WIDTH
+
+from . import protocol
+from .link import AccessSignature
+from .protocol import BoardRegister
+
+# Requests that have stopped are forgotten after this many bits of silence: 16 ms at 1 MBaud, which
+# is longer than a USB adapter holds bytes back.
+GAP_BITS = 16_384
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around the machine: bytes of memory, the clock, and cycles for a bit on the line."""
+
+    memory_bytes: int
+    clock_hz: int
+    divisor: int
+    gap_bits: int = GAP_BITS
+
+
+class RegisterAccess(wiring.Component):
+    """The machine's registers, on its AXI4-Lite port.
+
+    Ports
+    -----
+    host : words of 32 bits
+    bus : AXI4-Lite master
+    """
+
+    host: In(AccessSignature())
+    bus: Out(AXI4LiteSignature(32, ADDRESS_WIDTH))
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        host, bus = self.host, self.bus
+        request = host.request.payload
+        waiting = Signal()
+        m.d.comb += host.request.ready.eq(~waiting)
+        with m.If(host.request.valid & host.request.ready):
+            m.d.sync += [
+                waiting.eq(1),
+                bus.araddr.eq(request.address),
+                bus.awaddr.eq(request.address),
+                bus.wdata.eq(request.data),
+                bus.wstrb.eq(-1),
+                bus.arvalid.eq(~request.write),
+                bus.awvalid.eq(request.write),
+                bus.wvalid.eq(request.write),
+            ]
+        for channel in ("ar", "aw", "w"):
+            valid = getattr(bus, f"{channel}valid")
+            with m.If(valid & getattr(bus, f"{channel}ready")):
+                m.d.sync += valid.eq(0)
+        m.d.comb += [
+            bus.rready.eq(1),
+            bus.bready.eq(1),
+            host.done.eq(waiting & (bus.rvalid | bus.bvalid)),
+            host.data.eq(bus.rdata),
+            host.error.eq((bus.rvalid & bus.rresp[1]) | (bus.bvalid & bus.bresp[1])),
+        ]
+        with m.If(host.done):
+            m.d.sync += waiting.eq(0)
+        return m
+
+
+class BoardRegisters(wiring.Component):
+    """`BoardRegister`: what the board is, and the limit of its memory.
+
+    Ports
+    -----
+    host : words of 32 bits; an error at addresses without a register
+    dropped : what the register of that name shows
+    limit : what MEMORY_LIMIT holds, all of the memory after power-up
+    """
+
+    def __init__(self, config: Config, around: Surroundings) -> None:
+        self._size = around.memory_bytes
+        self._constants = {
+            BoardRegister.IDENTITY: protocol.IDENTITY,
+            BoardRegister.VERSION: protocol.VERSION,
+            BoardRegister.CONFIGURATION: protocol.configuration_hash(config),
+            BoardRegister.MEMORY_BYTES: around.memory_bytes,
+            BoardRegister.CLOCK_HZ: around.clock_hz,
+        }
+        super().__init__(
+            {
+                "host": In(AccessSignature()),
+                "dropped": In(16),
+                "limit": Out(range(self._size + 1), init=self._size),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        host, request = self.host, self.host.request.payload
+        number = request.address[2:30]
+        values = {
+            **self._constants,
+            BoardRegister.DROPPED: self.dropped,
+            BoardRegister.MEMORY_LIMIT: self.limit,
+        }
+        m.d.comb += host.request.ready.eq(1)
+        m.d.sync += [host.done.eq(host.request.valid), host.error.eq(0)]
+        with m.Switch(number):
+            for register, value in values.items():
+                with m.Case(register):
+                    m.d.sync += host.data.eq(value)
+            with m.Default():
+                m.d.sync += host.error.eq(1)
+        is_limit = number == BoardRegister.MEMORY_LIMIT
+        with m.If(host.request.valid & request.write & is_limit):
+            m.d.sync += self.limit.eq(request.data)
+        return m
+
+
+def route(m: Module, access: Any, targets: Mapping[int, Any]) -> None:
+    """Connects ``access`` to the target that the upper two bits of an address name; an error where
+    there is none."""
+    request = access.request
+    chosen = Signal(2)
+    latest, wrong = Signal(2), Signal()
+    m.d.comb += chosen.eq(request.payload.address[30:])
+    m.d.sync += wrong.eq(0)
+    with m.If(request.valid & request.ready):
+        m.d.sync += latest.eq(chosen)
+    for target in targets.values():
+        m.d.comb += target.request.payload.eq(request.payload)
+    with m.Switch(chosen):
+        for number, target in targets.items():
+            with m.Case(number):
+                m.d.comb += [
+                    target.request.valid.eq(request.valid),
+                    request.ready.eq(target.request.ready),
+                ]
+        with m.Default():
+            m.d.comb += request.ready.eq(1)
+            m.d.sync += wrong.eq(request.valid)
+    with m.Switch(latest):
+        for number, target in targets.items():
+            with m.Case(number):
+                m.d.comb += [
+                    access.done.eq(target.done),
+                    access.data.eq(target.data),
+                    access.error.eq(target.error),
+                ]
+        with m.Default():
+            m.d.comb += [access.done.eq(wrong), access.error.eq(1)]

@@ -1,0 +1,54 @@
+"""The device ``board``: a machine on a board, or on a simulated one."""
+
+from __future__ import annotations
+
+import os
+
+from amaranth_vta.extras import explain_missing_extras
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.machine.rtl.build import Progress
+from amaranth_vta.sw.boards.device import BoardDevice, BoardError, open_line
+
+from .simulated import SimulatedBoard
+
+# The environment variable that names the board's serial port, and what it says for none.
+PORT = "VTA_PORT"
+SIMULATED = "simulated"
+
+
+def open_board(config: Config, memory_bytes: int, progress: Progress | None = None) -> BoardDevice:
+    """The board at $VTA_PORT: a path, a URL of pyserial, or ``simulated`` for one in Verilator.
+
+    Without it, the board at the only serial port that there is on USB. Raises `BoardError` if
+    that is not clear.
+    """
+    with explain_missing_extras():
+        port = os.environ.get(PORT) or _only_port()
+        if port == SIMULATED:
+            return SimulatedBoardDevice(config, memory_bytes, progress)
+        return BoardDevice(config, memory_bytes, open_line(port))
+
+
+class SimulatedBoardDevice(BoardDevice):
+    """A `BoardDevice` at the pseudo-terminal of a `SimulatedBoard` of its own."""
+
+    def __init__(self, config: Config, memory_bytes: int, progress: Progress | None = None) -> None:
+        self._board = SimulatedBoard(config, progress)
+        super().__init__(config, memory_bytes, open_line(self._board.port))
+
+    def close(self) -> None:
+        super().close()
+        self._board.close()
+
+
+def _only_port() -> str:
+    from serial.tools import list_ports
+
+    ports = [port.device for port in list_ports.comports() if port.vid is not None]
+    if len(ports) == 1:
+        return str(ports[0])
+    found = f"there are several serial ports ({', '.join(ports)})" if ports else "no board is found"
+    raise BoardError(
+        f"{found}: {PORT}=/dev/ttyUSB0 in the environment says which port it is, and "
+        f"{PORT}={SIMULATED} simulates a board"
+    )

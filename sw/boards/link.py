@@ -1,0 +1,265 @@
+"""The host's end of the link to a board: requests out, replies in, lost ones again.
+
+The frames are those of `amaranth_vta.hw.boards.protocol`. The line is anything with pyserial's
+methods, in practice a `serial.Serial`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+from amaranth_vta.hw.boards import protocol
+from amaranth_vta.hw.boards.protocol import MOST_WORDS, WORD_BYTES, Command, Status
+
+# A board that has not sent a byte for so long has lost something, or is not there.
+_SILENT_SECONDS = 1.0
+# How long requests are sent again and again without any of them being answered.
+_PATIENCE_SECONDS = 6.0
+# How long is waited for a byte at a time, and how often for silence.
+_WAIT_SECONDS = 0.05
+_MOST_WAITS = 8
+# Replies under way, in bytes: what the kernel keeps of a serial line that nothing reads yet.
+_REPLY_BYTES = 4096
+# Requests under way: fewer than half of the sequence numbers.
+_MOST_REQUESTS = 64
+_FRAME_BYTES = 1 + protocol.CHECKSUM_BYTES
+
+
+class LinkError(RuntimeError):
+    """The board does not answer, or the line to it is gone; the message names the port."""
+
+
+class Line(Protocol):
+    """What is used of a `serial.Serial`."""
+
+    port: str
+    timeout: float | None
+
+    def read(self, size: int = 1) -> bytes: ...
+    def write(self, data: bytes) -> int | None: ...
+    def close(self) -> None: ...
+    @property
+    def in_waiting(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """``words`` of a READ are how many are asked for; of others, ``payload`` has them."""
+
+    command: Command
+    address: int = 0
+    payload: bytes = b""
+    words: int = 0
+
+    @property
+    def reply_words(self) -> int:
+        return self.words if self.command in (Command.READ, Command.IDENTIFY) else 0
+
+    @property
+    def reply_bytes(self) -> int:
+        header = protocol.REPLY_HEADER_BYTES
+        return _FRAME_BYTES + header + WORD_BYTES * self.reply_words + 1
+
+    def frame(self, sequence: int) -> bytes:
+        words = len(self.payload) // WORD_BYTES or self.words
+        header = bytes([sequence, self.command, words]) + self.address.to_bytes(4, "little")
+        body = header + self.payload
+        return bytes([protocol.REQUEST_START]) + body + crc32(body).to_bytes(4, "little")
+
+
+@dataclass(frozen=True)
+class Reply:
+    sequence: int
+    payload: bytes
+    status: int
+
+
+@dataclass
+class _Sent:
+    sequence: int
+    request: Request
+    frame: bytes
+
+
+class Link:
+    """Requests to the board at the other end of ``line``, each executed exactly once.
+
+    Every method raises `LinkError` if the board does not answer, after some seconds at most.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._sequence = 0
+        self._received = bytearray()
+        # Times that requests had to be sent again.
+        self.resent = 0
+        line.timeout = _WAIT_SECONDS
+
+    def identify(self) -> list[int]:
+        """The board's first registers; afterwards both ends count from the same number."""
+        request = Request(Command.IDENTIFY, words=protocol.IDENTIFY_WORDS)
+        (payload,) = self._exchange([request])
+        return _words(payload)
+
+    def read(self, address: int, count: int) -> bytes:
+        """``count`` words from byte ``address``, a multiple of 4."""
+        requests = [
+            Request(Command.READ, address + WORD_BYTES * at, words=min(MOST_WORDS, count - at))
+            for at in range(0, count, MOST_WORDS)
+        ]
+        return b"".join(self._exchange(requests))
+
+    def write(self, address: int, payload: bytes) -> None:
+        """Whole words to byte ``address``, a multiple of 4."""
+        most = MOST_WORDS * WORD_BYTES
+        self._exchange(
+            [
+                Request(Command.WRITE, address + at, payload[at : at + most])
+                for at in range(0, len(payload), most)
+            ]
+        )
+
+    def fill(self, address: int, count: int, word: int = 0) -> None:
+        """``count`` times the same word, from byte ``address`` on."""
+        if count:
+            payload = word.to_bytes(4, "little") + count.to_bytes(4, "little")
+            self._exchange([Request(Command.FILL, address, payload)])
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        return _words(self.read(address, count))
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        self.write(address, b"".join(word.to_bytes(WORD_BYTES, "little") for word in words))
+
+    def close(self) -> None:
+        self._line.close()
+
+    def _exchange(self, requests: Sequence[Request]) -> list[bytes]:
+        """Sends requests as far ahead as both ends can take, and gives the replies' payloads."""
+        waiting = deque(requests)
+        sent: deque[_Sent] = deque()
+        payloads: list[bytes] = []
+        deadline, tries = time.monotonic() + _PATIENCE_SECONDS, 0
+        while waiting or sent:
+            while waiting and _fits(sent, waiting[0]):
+                request = waiting.popleft()
+                self._sequence = (self._sequence + 1) % 256
+                sent.append(_Sent(self._sequence, request, request.frame(self._sequence)))
+                self._send(sent[-1].frame)
+            oldest = sent[0]
+            reply = self._receive()
+            if reply is not None and not any(reply.sequence == item.sequence for item in sent):
+                continue  # to a request that was sent twice
+            if reply is not None and _answers(reply, oldest):
+                if reply.status != Status.DONE:
+                    raise LinkError(
+                        f"the board at {self._line.port} refuses to {oldest.request.command.name} "
+                        f"at {oldest.request.address:#x}"
+                    )
+                payloads.append(reply.payload)
+                sent.popleft()
+                deadline, tries = time.monotonic() + _PATIENCE_SECONDS, 0
+                continue
+            if time.monotonic() > deadline:
+                raise LinkError(
+                    f"the board at {self._line.port} does not answer: is it programmed with "
+                    "`vta program`, and is this its port?"
+                )
+            tries += 1
+            self._settle(tries)
+            for item in sent:
+                self._send(item.frame)
+        return payloads
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._line.write(frame)
+        except OSError as error:
+            raise self._gone(error) from None
+
+    def _settle(self, tries: int) -> None:
+        """Forgets what is still on its way: waits for silence, longer each time, in which the board
+        forgets a request that has lost bytes."""
+        self.resent += 1
+        deadline = time.monotonic() + _SILENT_SECONDS
+        quiet, longest = 0, min(1 << tries, _MOST_WAITS)
+        while quiet < longest and time.monotonic() < deadline:
+            quiet = 0 if self._take() else quiet + 1
+        self._received.clear()
+
+    def _receive(self) -> Reply | None:
+        """The next reply whose checksum is right; None if nothing comes any more."""
+        deadline = time.monotonic() + _SILENT_SECONDS
+        while True:
+            for reply in self._replies():
+                return reply
+            if self._take():
+                deadline = time.monotonic() + _SILENT_SECONDS
+            elif time.monotonic() > deadline:
+                return None
+
+    def _take(self) -> bool:
+        """Adds what has come, and says whether anything has; waits a little for it."""
+        try:
+            received = self._line.read(max(1, self._line.in_waiting))
+        except OSError as error:
+            raise self._gone(error) from None
+        self._received += received
+        return bool(received)
+
+    def _replies(self) -> Iterator[Reply]:
+        """Replies that have come whole; each one is taken away before it is given."""
+        received = self._received
+        while True:
+            start = received.find(protocol.REPLY_START)
+            del received[: start if start >= 0 else len(received)]
+            if len(received) < 1 + protocol.REPLY_HEADER_BYTES:
+                return
+            body = protocol.REPLY_HEADER_BYTES + WORD_BYTES * received[2] + 1
+            end = 1 + body
+            if received[2] > MOST_WORDS:
+                del received[0]
+                continue
+            if len(received) < end + protocol.CHECKSUM_BYTES:
+                return
+            checksum = int.from_bytes(received[end : end + protocol.CHECKSUM_BYTES], "little")
+            if crc32(received[1:end]) != checksum:
+                del received[0]
+                continue
+            reply = Reply(received[1], bytes(received[3 : end - 1]), received[end - 1])
+            del received[: end + protocol.CHECKSUM_BYTES]
+            yield reply
+
+    def _gone(self, error: OSError) -> LinkError:
+        return LinkError(f"the line to {self._line.port} is gone: {error}")
+
+
+def _fits(sent: deque[_Sent], request: Request) -> bool:
+    """Whether a further request fits into what the board and the kernel keep."""
+    if not sent:
+        return True
+    asked = sum(len(item.frame) for item in sent) + len(request.frame(0))
+    answered = sum(item.request.reply_bytes for item in sent) + request.reply_bytes
+    return (
+        asked <= protocol.RECEIVE_BYTES and answered <= _REPLY_BYTES and len(sent) < _MOST_REQUESTS
+    )
+
+
+def _answers(reply: Reply, sent: _Sent) -> bool:
+    if reply.sequence != sent.sequence or reply.status == Status.OUT_OF_ORDER:
+        return False
+    return (
+        reply.status != Status.DONE or len(reply.payload) == WORD_BYTES * sent.request.reply_words
+    )
+
+
+def _words(payload: bytes) -> list[int]:
+    return [
+        int.from_bytes(payload[at : at + WORD_BYTES], "little")
+        for at in range(0, len(payload), WORD_BYTES)
+    ]
