@@ -10,8 +10,9 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 # Of a number of instructions, modulo a power of two: numbers of one unit that are compared are
-# less than half of that apart.
-COUNT_WIDTH = (2 * INSTRUCTIONS_IN_FLIGHT - 1).bit_length()
+# less than half of that apart. A command waits for those in flight; and while it waits for others
+# of its unit, those in flight when it came may be done, and as many that came later.
+COUNT_WIDTH = (4 * INSTRUCTIONS_IN_FLIGHT - 1).bit_length()
 
 
 class WaitingCommand(data.StructLayout):

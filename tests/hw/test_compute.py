@@ -391,3 +391,14 @@ def test_parameters_past_the_depth_are_out_of_range() -> None:
     ):
         outcome = run([load_uops(1), requantize, Finish()], [Uop(src=src)], config=EXTENDED)
         assert outcome.fault == fault
+
+
+def test_an_instruction_waits_for_its_unit_while_many_of_the_other_one_come_and_go() -> None:
+    """Two long ones before it: the other unit is done with those in flight when it was issued, and
+    with as many that came later."""
+    short = Alu(uop_begin=1, uop_end=2, alu_opcode=AluOp.ADD, use_immediate=1, independent=1)
+    long = Gemm(uop_end=1, iter_in=500, independent=1)
+    program = [load_uops(2), *[short] * 13, long, long, Gemm(independent=1, uop_end=1)]
+    uops = [Uop(), Uop(dst=EXTENDED.acc.depth // 2)]
+    outcome = run([*program, *[short] * 13, Finish()], uops, config=EXTENDED, cycles=1600)
+    assert len(outcome.retired) == len(program) + 14

@@ -37,9 +37,9 @@ def test_each_command_waits_for_those_of_the_other_unit(
         for _ in range(3000):
             if len(taken) == len(items):
                 return
-            # As far ahead as instructions in flight allow, and as far behind.
-            ahead = afters[len(taken)] + INSTRUCTIONS_IN_FLIGHT - 1
-            if generator.random() < 0.6 and done < ahead:
+            # As far ahead as instructions in flight allow: those of both sides of the command.
+            ahead = afters[len(taken)] + 2 * (INSTRUCTIONS_IN_FLIGHT - 1)
+            if generator.random() < 0.9 and done < ahead:
                 done += 1
             ctx.set(queue.other_done, done % (1 << COUNT_WIDTH))
             ctx.set(queue.o.ready, int(not stall()))
@@ -52,7 +52,7 @@ def test_each_command_waits_for_those_of_the_other_unit(
                 assert command == len(taken)
                 taken.append(command)
 
-    simulate(queue, put, get)
+    simulate(queue, get, background=[put])
     assert len(taken) == len(items)
 
 
