@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs figures site test lint types format tutorials bench performance resources clean
+.PHONY: help setup demo docs figures site test tests lint types format tutorials bench performance resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -27,7 +27,11 @@ site: setup  ## Build the documentation as a site, in build/site
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
 	@echo build/site/index.html
 
-test: setup lint types  ## Lint, format check, types, then all tests
+test: setup lint  ## Lint, format check, types and all tests
+	@$(MAKE) --no-print-directory --jobs 2 types tests
+
+# Types are checked while the tests run: that takes a core for a minute, and no worker waits for it.
+tests: setup
 	$(BIN)/pytest -n $(JOBS)
 
 lint: setup  ## Lint and format check

@@ -16,6 +16,7 @@ from amaranth.hdl import signed
 from amaranth.lib import data
 from amaranth.sim import Simulator
 
+from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw import isa
 
 Pauses = Callable[[], bool]
@@ -261,7 +262,8 @@ def simulate(
 
     Those in the ``background`` may run for ever.
     """
-    simulator = Simulator(component)
+    with collector_paused():
+        simulator = Simulator(component)
     simulator.add_clock(1e-8)
     for testbench in background:
         simulator.add_testbench(testbench, background=True)
