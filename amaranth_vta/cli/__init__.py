@@ -23,6 +23,7 @@ from .disasm import disasm
 from .doctor import doctor
 from .header import header
 from .lower import lower
+from .models.show import show
 from .problems import describe
 from .replay import replay
 from .run import run
@@ -49,6 +50,7 @@ for command in (
     run,
     compile_model,
     bench,
+    show,
     lower,
     replay,
     disasm,

@@ -62,6 +62,11 @@ _NPY = b"\x93NUMPY"
     help="Print what became of each operator, loop nests included, and one line for each in the "
     "table.",
 )
+@click.option(
+    "--allow-host",
+    is_flag=True,
+    help="Run a float model, or one that is quantized dynamically, too: all of it on the host.",
+)
 @waves_option
 @click.option(
     "--report",
@@ -80,6 +85,7 @@ def run(
     outputs_path: str | None,
     check: bool,
     explain: bool,
+    allow_host: bool,
     waves: str | None,
     report_path: str | None,
     json_path: str | None,
@@ -103,6 +109,8 @@ def run(
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         with _open(model, config, images, device, waves_part, timeline) as session:
+            if not allow_host:
+                _refuse_host_alone(session, model)
             inputs = _random_inputs(session) if given is None else given
             checked = _run(session, inputs, check, outputs, device, timeline)
         if report_path is not None:
@@ -138,6 +146,16 @@ def _refuse_contradictions(
         raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
     if images is not None:
         raise click.UsageError(f"--images is for `vta compile`; {model} is compiled")
+
+
+def _refuse_host_alone(session: Session, model: str) -> None:
+    """Raises `ClickException` for a model of which nothing can run on the machine."""
+    if session.unquantized:
+        raise click.ClickException(
+            f"{model} {session.unquantized}: nothing of it runs on the machine. `vta quantize "
+            "FLOAT.onnx -o INT8.onnx` makes a model that does of the float model; --allow-host "
+            "runs this one on the host"
+        )
 
 
 def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -> Timeline | None:

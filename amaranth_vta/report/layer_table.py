@@ -9,6 +9,7 @@ from itertools import groupby
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from .host_summary import host_groups, share_on_machine
 from .text_table import text_table
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
 # As many host operators in succession are shown one by one; more of them become one row.
 _MOST_HOST_ROWS = 2
+# As many reasons are shown, so that they fit a screen.
+_MOST_REASONS = 8
 
 
 def layer_row(layer: LayerReport) -> tuple[str, ...]:
@@ -98,9 +101,16 @@ def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[
 
 
 def _reasons(layers: Sequence[LayerReport], width: int | None) -> Iterator[str]:
-    reasons = Counter(layer.reason for layer in layers if layer.placed_on == "host")
-    if reasons:
-        yield "On the host:"
-    for reason, count in reasons.most_common():
-        line = f"{count:>5,}  {reason}"
+    groups = host_groups(layers)
+    if not groups:
+        return
+    share = share_on_machine(layers)
+    yield "On the host:" if share is None else f"On the host, with {1 - share:.1%} of the MACs:"
+    shown = groups[:_MOST_REASONS]
+    for group in shown:
+        macs = f", {group.macs:,} MACs" if group.macs else ""
+        advice = f"; {group.advice}" if group.advice else ""
+        line = f"{group.count:>5,}  {group.reason}{macs}{advice}"
         yield line if width is None else fill(line, width, subsequent_indent=" " * 7)
+    if rest := sum(group.count for group in groups[_MOST_REASONS:]):
+        yield f"{rest:>5,}  others, for which --explain has the reasons"

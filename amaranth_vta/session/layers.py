@@ -29,7 +29,7 @@ class LayerReport:
     ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are
     those of the network, without padding of channels; ``cycles`` and ``utilization`` are None on
     devices without a clock. ``macs_per_run`` is for one run. ``counters`` are those of `RunResult`,
-    empty for the host.
+    empty for the host. ``host_macs`` are those of a run that the host does.
     """
 
     name: str
@@ -45,6 +45,7 @@ class LayerReport:
     bytes_stored: int
     runs: int
     counters: dict[str, int]
+    host_macs: int = 0
 
 
 def layer_reports(
@@ -108,6 +109,7 @@ def _host_report(item: OnHost, measured: Measured) -> LayerReport:
         bytes_stored=0,
         runs=measured.runs,
         counters={},
+        host_macs=item.macs,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
+from amaranth_vta.report.host_summary import summary
 from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sim.trace.perfetto import Timeline
@@ -235,6 +236,17 @@ class Session:
 
         return conversion(self._model)
 
+    @property
+    def unquantized(self) -> str:
+        """Why nothing of the model can run on the machine, as in "it is a float model"; empty if
+        something does, or if it is quantized."""
+        on_machine = any(isinstance(step, RunLayer) for step in self.program.steps)
+        if self._model is None or on_machine:
+            return ""
+        from amaranth_vta.sw.compiler.graph.load.quantized_forms import unquantized
+
+        return unquantized(self._model)
+
     # Numbers.
 
     @property
@@ -290,6 +302,7 @@ class Session:
             "fault": asdict(fault) if fault else None,
             "skipped": self._skip,
             "images_per_run": self.images_per_run,
+            "summary": summary(layers),
             "runs": max((layer.runs for layer in layers), default=0),
             "counters": total(results).counters,
             "layers": [asdict(layer) for layer in layers],

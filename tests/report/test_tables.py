@@ -73,7 +73,11 @@ def test_a_long_part_on_the_host_is_one_line_with_a_count_by_reason() -> None:
     text = layer_table(layers, 16, 1)
     assert "h3" not in text
     assert "6 operators  Neg 5, Softmax 1   host" in text
-    assert text.splitlines()[-3:] == ["On the host:", "    5  no Neg here", "    1  floats"]
+    assert text.splitlines()[-3:] == [
+        "On the host, with 0.0% of the MACs:",
+        "    5  no Neg here",
+        "    1  floats",
+    ]
     explained = layer_table(layers, 16, 1, explain=True)
     assert all(name in explained for name in names)
 

@@ -16,11 +16,12 @@ from .tiled_tensor import TiledTensor
 
 @dataclass(frozen=True)
 class OnHost:
-    """An operator on the host, and why it is there."""
+    """An operator on the host, why it is there, and its multiplications per run."""
 
     name: str
     operator: str
     reason: str
+    macs: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,10 @@ import onnxruntime
 from .model_error import ModelError
 from .tile_layout import Array
 
+# What goes wrong is raised; the log would say it once more, in colours, on the terminal.
+_SILENT = 4
+onnxruntime.set_default_logger_severity(_SILENT)
+
 
 def exact_session(model: bytes) -> onnxruntime.InferenceSession:
     """A session that computes the model, a file of ONNX, as it stands, operator by operator.
@@ -40,7 +44,7 @@ def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.I
     _require_no_other_files(model)
     # Networks are small and images many: threads cost more than they give.
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = _SILENT
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no common base but this one

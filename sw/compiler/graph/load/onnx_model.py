@@ -54,8 +54,14 @@ def read_model(source: Source) -> onnx.ModelProto:
         raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
     version = opset_of(what, model)
     try:
+        model = _with_output_shapes(model)
         onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
     return with_known_opset(what, model, version)
 
@@ -116,6 +122,14 @@ def open_batch(model: onnx.ModelProto) -> bool:
         and not item.type.tensor_type.shape.dim[0].HasField("dim_value")
         for item in _true_inputs(model)
     )
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model``, or if it does not say the shapes of all outputs, which ONNX Runtime does not
+    need and the check does, a copy that does as far as they can be inferred."""
+    if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
+        return model
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def _true_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer
+from amaranth_vta.sw.compiler.graph.macs import macs
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.runtime.network.network_program import OnHost, RunHost, ToHost, ToMachine
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
@@ -61,7 +62,10 @@ class _Planner:
             if name in self.needed or any(id(node) not in own for node in readers(name))
         )
         model = self.network.part([item.node for item in hosts], inputs, outputs)
-        operators = (OnHost(item.node.name, item.node.operator, item.reason) for item in hosts)
+        operators = (
+            OnHost(item.node.name, item.node.operator, item.reason, macs(self.network, item.node))
+            for item in hosts
+        )
         data = model.SerializeToString(deterministic=True)
         self.done.append(RunHost(data, tuple(inputs), tuple(outputs), tuple(operators)))
         self.on_host.update(outputs)

@@ -1,0 +1,1 @@
+"""Commands that look at models, or make them, and run nothing on the machine."""

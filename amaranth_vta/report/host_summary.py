@@ -1,0 +1,113 @@
+"""Why the host has what it has: reasons in groups, and what the user can do: `host_groups`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amaranth_vta.session.layers import LayerReport
+
+_QUANTIZE = "quantize the float model with `vta quantize`"
+_EXTENDED = "--config pynq-extended has REQUANTIZE, which takes any scale"
+# What reasons have in common, by what they match; and what can be done.
+_GROUPS: tuple[tuple[str, str, str], ...] = (
+    (r"^float tensors are the host's$", "conversions between floats and integers", ""),
+    (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
+    (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
+    (r"^its operand .* is in float$", "operators with an operand in float", _QUANTIZE),
+    (
+        r"power of two|is not within 2|zero point -?\d+ is odd|has no REQUANTIZE",
+        "scales that the base instruction set cannot give",
+        _EXTENDED,
+    ),
+    (
+        r"^it pads with|and the machine with zeros$",
+        "padding that is not 0",
+        "--config pynq-extended",
+    ),
+    (
+        r"no factors, addend and shift|differs from float32",
+        "scales for which fixed point does not give every result of float32",
+        "calibrate with other data, or quantize with --power-of-two",
+    ),
+    (
+        r"no straight line between two bounds",
+        "functions that are no straight line between two bounds",
+        "Relu, Clip or HardSigmoid in their place run on the machine",
+    ),
+    (
+        r"^the machine has no ConvInteger|^the machine has no MatMulInteger"
+        r"|^the machine has no Dynamic",
+        "dynamic quantization, whose scales are known only when it runs",
+        _QUANTIZE,
+    ),
+    (r"is held as an image of|have different shapes", "operands of different layouts", ""),
+    (r"^it follows an operator on the host$", "operators between others on the host", ""),
+)
+
+
+@dataclass
+class HostGroup:
+    """Operators on the host for one ``reason``: how many ``operators`` of each kind, their
+    ``macs`` per run, and what the user can do, as ``advice``."""
+
+    reason: str
+    advice: str
+    operators: Counter[str] = field(default_factory=Counter)
+    macs: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.operators.total()
+
+
+def host_groups(layers: Iterable[LayerReport]) -> list[HostGroup]:
+    """The host's part by reason, the most multiplications first, then the most operators."""
+    groups: dict[str, HostGroup] = {}
+    for layer in layers:
+        if layer.placed_on == "host":
+            reason, advice = _group(layer.reason)
+            group = groups.setdefault(reason, HostGroup(reason, advice))
+            group.operators[layer.operator] += 1
+            group.macs += layer.host_macs
+    return sorted(groups.values(), key=lambda group: (-group.macs, -group.count))
+
+
+def share_on_machine(layers: Sequence[LayerReport]) -> float | None:
+    """Of the network's multiplications; None if it has none."""
+    machine = sum(layer.macs_per_run for layer in layers)
+    total = machine + sum(layer.host_macs for layer in layers)
+    return machine / total if total else None
+
+
+def summary(layers: Sequence[LayerReport]) -> dict[str, Any]:
+    """What is where, as JSON has it."""
+    machine = [layer for layer in layers if layer.placed_on == "machine"]
+    return {
+        "layers_on_machine": len(machine),
+        "operators_on_host": sum(layer.placed_on == "host" for layer in layers),
+        "macs_on_machine": sum(layer.macs_per_run for layer in machine),
+        "macs_on_host": sum(layer.host_macs for layer in layers),
+        "share_on_machine": share_on_machine(layers),
+        "host": [
+            {
+                "reason": group.reason,
+                "count": group.count,
+                "operators": dict(group.operators.most_common()),
+                "macs": group.macs,
+                "advice": group.advice,
+            }
+            for group in host_groups(layers)
+        ],
+    }
+
+
+def _group(reason: str) -> tuple[str, str]:
+    for pattern, summary, advice in _GROUPS:
+        if re.search(pattern, reason):
+            return summary, advice
+    return reason, ""

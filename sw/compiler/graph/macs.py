@@ -1,0 +1,42 @@
+"""Multiplications of the operators of a network, wherever they run."""
+
+from __future__ import annotations
+
+from math import prod
+
+from .network import Network
+from .nodes import Node
+
+# Where operators have their second factor.
+_CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
+_PRODUCTS = {
+    **{"Gemm": 1, "MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3, "QGemm": 3},
+    **{"DynamicQuantizeMatMul": 1, "MatMulIntegerToFloat": 1, "FusedMatMul": 1, "FusedGemm": 1},
+}
+
+
+def macs(network: Network, node: Node) -> int:
+    """Of ``node``; 0 for other operators than products, and where shapes are not known."""
+
+    def shape(name: str) -> tuple[int, ...]:
+        info = network.types.get(name)
+        return info.shape or () if info is not None else ()
+
+    if not node.outputs:
+        return 0
+    if node.operator in _CONVOLUTIONS:
+        # Averages are convolutions in the canonical form only.
+        return prod(shape(node.outputs[0])) * prod(
+            shape(node.input(_CONVOLUTIONS[node.operator]))[1:]
+        )
+    if node.operator == "ConvTranspose":
+        return prod(shape(node.input(0))) * prod(shape(node.input(1))[1:])
+    if node.operator in _PRODUCTS:
+        return prod(shape(node.outputs[0])) * _summed(node, shape(node.input(0)))
+    return 0
+
+
+def _summed(node: Node, first: tuple[int, ...]) -> int:
+    """Terms of each sum of a matrix product, of a first factor of this shape."""
+    transposed = node.attributes.get("transA", 0) and len(first) == 2
+    return 0 if not first else first[0] if transposed else first[-1]
