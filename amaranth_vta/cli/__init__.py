@@ -23,6 +23,7 @@ from .disasm import disasm
 from .doctor import doctor
 from .header import header
 from .lower import lower
+from .models.quantize import quantize
 from .models.show import show
 from .problems import describe
 from .replay import replay
@@ -50,6 +51,7 @@ for command in (
     run,
     compile_model,
     bench,
+    quantize,
     show,
     lower,
     replay,

@@ -1,0 +1,149 @@
+"""Quantization of a float model with scales that the machine takes: `quantize`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+Sample = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Options:
+    """``per_channel`` scales of weights, else one per tensor; scales that are powers of two, for
+    machines without REQUANTIZE, are per tensor and have no zero points. ``percentile`` of the
+    values that have to be within the range of an activation; None is all of them."""
+
+    per_channel: bool = True
+    power_of_two: bool = False
+    percentile: float | None = None
+
+
+def quantize(
+    model: onnx.ModelProto, samples: Sequence[Sample], options: Options
+) -> onnx.ModelProto:
+    """``model`` in QDQ form, int8 activations and weights, calibrated with ``samples``.
+
+    Raises `ModelError` if the quantizer cannot do it.
+    """
+    prepared = prepare(model)
+    try:
+        result = _quantized(prepared, samples, options, {})
+        if options.power_of_two:
+            overrides = _powers_of_two(prepared, result)
+            result = _quantized(prepared, samples, options, {"TensorQuantOverrides": overrides})
+    except ModelError:
+        raise
+    except Exception as error:  # the quantizer's exceptions have no other common base
+        raise ModelError(f"the model cannot be quantized: {str(error).splitlines()[0]}") from None
+    return result
+
+
+def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` with what ONNX Runtime folds and fuses within ONNX's own operators, such as
+    BatchNormalization into convolutions. Raises `ModelError`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "prepared.onnx"
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(path)
+        options.log_severity_level = 4
+        try:
+            data = model.SerializeToString()
+            onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's exceptions have no common base but this one
+            raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
+        return onnx.shape_inference.infer_shapes(onnx.load(path))
+
+
+class _Reader(CalibrationDataReader):
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._left = iter(samples)
+
+    def get_next(self) -> Any:
+        sample = next(self._left, None)
+        return None if sample is None else dict(sample)
+
+
+def _quantized(
+    model: onnx.ModelProto, samples: Sequence[Sample], options: Options, extra: dict[str, Any]
+) -> onnx.ModelProto:
+    method = CalibrationMethod.MinMax
+    if options.percentile is not None:
+        method, extra = (
+            CalibrationMethod.Percentile,
+            extra | {"CalibPercentile": options.percentile},
+        )
+    symmetric = {"WeightSymmetric": True, "ActivationSymmetric": options.power_of_two}
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        source, result = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        onnx.save(model, source)
+        quantize_static(
+            source,
+            result,
+            _Reader(samples),
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=options.per_channel and not options.power_of_two,
+            calibrate_method=method,
+            extra_options=symmetric | extra,
+        )
+        return onnx.load(result)
+
+
+def _powers_of_two(model: onnx.ModelProto, result: onnx.ModelProto) -> dict[str, list[Any]]:
+    """For each tensor that ``result`` quantizes, the next power of two above its scale."""
+    values = {item.name: numpy_helper.to_array(item) for item in result.graph.initializer}
+    weights = {item.name for item in model.graph.initializer}
+    overrides: dict[str, list[Any]] = {}
+    for node in result.graph.node:
+        if node.op_type == "QuantizeLinear":
+            # What makes an output is renamed.
+            name = node.input[0].removesuffix("_QuantizeLinear_Input")
+        elif node.op_type == "DequantizeLinear" and node.input[0].endswith("_quantized"):
+            name = node.input[0].removesuffix("_quantized")
+        else:
+            continue
+        if node.op_type == "DequantizeLinear" and name not in weights:
+            continue
+        scale = values[node.input[1]]
+        if values[node.input[2]].dtype == np.int8 and scale.size == 1:
+            power = np.float32(2.0 ** np.ceil(np.log2(max(float(scale.item()), 2.0**-60))))
+            zero = np.array(0, np.int8)
+            overrides[name] = [{"scale": np.array(power, np.float32), "zero_point": zero}]
+    return overrides
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The quantizer speaks to the terminal and to the log, of what does not concern the user."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

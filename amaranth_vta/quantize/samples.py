@@ -1,0 +1,89 @@
+"""Arrays to calibrate with: from files, or at random."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+# At random, or of a large file.
+_FEW, _MOST = 16, 500
+
+
+def samples_from(path: str | None, model: onnx.ModelProto) -> list[dict[str, Array]]:
+    """Samples for the inputs of ``model``: from an .npz with an array of many for each input, from
+    a folder of .npz or .npy files with one or more each, or a few at random if there is no path.
+
+    Raises `ModelError` if they do not fit.
+    """
+    shapes = _inputs(model)
+    if path is None:
+        random = np.random.default_rng(0)
+        return [
+            {
+                name: random.random(shape, np.float32).astype(dtype)
+                for name, (shape, dtype) in shapes.items()
+            }
+            for _ in range(_FEW)
+        ]
+    files = sorted(Path(path).iterdir()) if Path(path).is_dir() else [Path(path)]
+    samples: list[dict[str, Array]] = []
+    for file in files:
+        if file.suffix in (".npz", ".npy"):
+            samples += _of(file, shapes)
+    if not samples:
+        raise ModelError(f"{path} has no .npz or .npy to calibrate with")
+    return samples[:_MOST]
+
+
+def _inputs(model: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shapes of one sample, with 1 for a first dimension that is open, and types."""
+    constants = {item.name for item in model.graph.initializer}
+    found = {}
+    for item in model.graph.input:
+        if item.name not in constants:
+            tensor = item.type.tensor_type
+            sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
+            if 0 in sizes[1:]:
+                raise ModelError(f"input {item.name} has an open dimension besides the first")
+            shape = tuple(size or 1 for size in sizes)
+            found[item.name] = shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return found
+
+
+def _of(
+    file: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]]
+) -> list[dict[str, Array]]:
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else None
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise ModelError(f"{file} is damaged, or no .npz or .npy") from None
+    if arrays is None:
+        arrays = {next(iter(shapes)): loaded}
+    if missing := [name for name in shapes if name not in arrays]:
+        raise ModelError(f"{file} has no array for the input {missing[0]}")
+    parts = {name: _cut(file, name, arrays[name], *shapes[name]) for name in shapes}
+    count = min(len(part) for part in parts.values())
+    return [{name: part[index] for name, part in parts.items()} for index in range(count)]
+
+
+def _cut(
+    file: Path, name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype
+) -> list[Array]:
+    """An array of many as samples of ``shape``."""
+    if array.shape == shape[1:]:
+        array = array[None]
+    if array.shape[1:] != shape[1:] or array.ndim != len(shape) or len(array) < shape[0]:
+        raise ModelError(f"{file}: {name} has shape {list(array.shape)}, not {list(shape)}")
+    whole = len(array) // shape[0] * shape[0]
+    return [array[i : i + shape[0]].astype(dtype) for i in range(0, whole, shape[0])]
