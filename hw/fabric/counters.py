@@ -147,7 +147,11 @@ class CounterBank(wiring.Component):
                 m.d.sync += plane.eq(0)
             with m.Else():
                 m.d.sync += plane.eq((kept ^ bits ^ carry) & wide)
-            carry = (kept & bits) | (kept & carry) | (bits & carry)
+            # A signal, since the text of an expression that holds the last one twice doubles with
+            # each plane.
+            carried = Signal(len(added), name=f"carried_{number}")
+            m.d.comb += carried.eq((kept & bits) | (kept & carry) | (bits & carry))
+            carry = carried
             m.d.comb += recent[number].eq(plane.bit_select(turn, 1))
         return m
 
