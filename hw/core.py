@@ -320,7 +320,7 @@ class Core(wiring.Component):
             ("store", store),
         ):
             connect(m, component.activity, flipped(getattr(self.activity, name)))
-        counted = events(m, fetch, load, compute, store, self.read, self.write)
+        counted = events(m, fetch, load, compute, store, self.read, self.write, self.held)
         m.submodules.counters = counters = CounterBank(
             {name: len(event) for name, event in counted.items()}
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .trace.perfetto import Timeline
 
-DEVICES = ("functional", "rtl", "pysim", "estimate", "board")
+DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board")
 # Parts of the machine that can be skipped.
 PARTS = ("load", "gemm", "alu", "store")
 
@@ -100,6 +100,12 @@ def _open(
             from .machine.rtl.engine import RtlDevice
 
             return RtlDevice(config, memory_bytes, dram, waves, timeline, progress)
+        case "cxxrtl":
+            from .machine.rtl.engine import CxxrtlDevice
+
+            if waves is not None:
+                raise DeviceError("the cxxrtl device writes no waves; rtl and pysim do")
+            return CxxrtlDevice(config, memory_bytes, dram, timeline, progress)
         case "pysim":
             from .machine.pysim import PysimDevice
 

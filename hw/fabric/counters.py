@@ -16,9 +16,19 @@ from amaranth_vta.hw.store import Store
 
 
 def events(
-    m: Module, fetch: Fetch, load: Load, compute: Compute, store: Store, read: Any, write: Any
+    m: Module,
+    fetch: Fetch,
+    load: Load,
+    compute: Compute,
+    store: Store,
+    read: Any,
+    write: Any,
+    held: Value,
 ) -> dict[str, Value]:
-    """What each of `COUNTERS` adds up, in their order; ``read`` and ``write`` are the memory."""
+    """What each of `COUNTERS` adds up, in their order.
+
+    ``read`` and ``write`` are the memory; ``held``: the machine is in reset, no burst is in flight.
+    """
     found = {
         "fetch_waits_for_modules": fetch.activity.blocked,
         "load_and_gemm_busy": _of(load.activity.busy, 1) & _of(compute.activity.busy, Unit.GEMM),
@@ -54,7 +64,7 @@ def events(
     ):
         under_way = Signal(_BURSTS_WIDTH, name=f"{name}s_under_way")
         begins = request.valid & request.ready
-        m.d.sync += under_way.eq(under_way + begins - ends)
+        m.d.sync += under_way.eq(Mux(held, 0, under_way + begins - ends))
         found[f"{name}_bursts"] = begins
         found[f"{name}_latency"] = under_way
     return {counter.name: found[counter.name] for counter in COUNTERS}

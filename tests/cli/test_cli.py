@@ -270,7 +270,7 @@ def test_disasm_expands_micro_ops_on_request(vta: Vta, tmp_path: Path) -> None:
 
 def test_a_name_of_a_device_that_does_not_exist_is_refused(vta: Vta, clears: Path) -> None:
     line = vta.refused("replay", clears, "--device", "abacus")
-    assert "'abacus' is not one of 'functional', 'rtl', 'pysim'" in line
+    assert "'abacus' is not one of 'functional', 'rtl', 'cxxrtl', 'pysim'" in line
 
 
 @pytest.mark.parametrize("memory", ["slow", "random", "random:x", "random:-1"])

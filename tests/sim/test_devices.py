@@ -18,7 +18,9 @@ def test_the_functional_model_is_opened_with_its_order() -> None:
 
 
 def test_what_does_not_exist_is_refused() -> None:
-    with pytest.raises(DeviceError, match="'abacus' is not a device; .* functional, rtl, pysim"):
+    with pytest.raises(
+        DeviceError, match="'abacus' is not a device; .* functional, rtl, cxxrtl, pysim"
+    ):
         open_device("abacus", PRESETS["tiny"], 64)
     with pytest.raises(DeviceError, match="order 'sideways' is not"):
         open_device("functional", PRESETS["tiny"], 64, order="sideways")

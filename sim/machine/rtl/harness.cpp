@@ -11,23 +11,14 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "Vtop.h"
-#ifdef FALLS_UNSEEN
-#include "Vtop___024root.h"
-#endif
-#include "verilated.h"
-#if VM_TRACE
-#include "verilated_vcd_c.h"
-#endif
-
-#ifdef GROUPED
-// Groups of registers with clocks of their own, as in amaranth_vta.hw.fabric.groups.
-#define EACH_GROUP(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
+#ifdef CXXRTL
+#include "cxxrtl.hpp"
+#else
+#include "verilator.hpp"
 #endif
 
 namespace {
@@ -36,7 +27,7 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-constexpr unsigned BUS_BYTES = sizeof(std::remove_reference_t<decltype(std::declval<Vtop>().m_axi_wdata)>);
+constexpr unsigned BUS_BYTES = sizeof(std::remove_reference_t<decltype(std::declval<Pins>().m_axi_wdata)>);
 constexpr unsigned LOG_BUS_BYTES = __builtin_ctz(BUS_BYTES);
 constexpr unsigned PAGE_BYTES = 4096;
 constexpr unsigned OKAY = 0, DECERR = 3;
@@ -121,26 +112,9 @@ constexpr unsigned LACKS = 1 << LACKS_PREV | 1 << LACKS_NEXT, PULSES = ((1 << LA
 class Machine {
   public:
     Machine(const Timing& timing, uint8_t* memory, uint64_t bytes, const char* waves)
-        : timing(timing), memory(memory), bytes(bytes), dice(timing.seed) {
-        context.randReset(2);  // scratchpads hold anything after power-up
-        context.randSeed(int(timing.seed % 0x7fffffff) + 1);
-        top = std::make_unique<Vtop>(&context);
-#if VM_TRACE
-        context.traceEverOn(true);
-        trace = std::make_unique<VerilatedVcdC>();
-        top->trace(trace.get(), 99);
-        trace->open(waves);
-#else
-        (void)waves;
-#endif
+        : timing(timing), memory(memory), bytes(bytes), dice(timing.seed), simulator(timing.seed, waves),
+          top(simulator.pins.get()) {
         reset();
-    }
-
-    ~Machine() {
-        top->final();
-#if VM_TRACE
-        trace->close();
-#endif
     }
 
     // Back to the state after power-up, except for what memories hold.
@@ -226,9 +200,7 @@ class Machine {
             seen = top->irq;
             tick();
         }
-#if VM_TRACE
-        trace->flush();
-#endif
+        simulator.flush();
         return seen && !failed();
     }
 
@@ -274,46 +246,10 @@ class Machine {
             step();
             show();
         }
-        top->clk = 1;
-#ifdef GROUPED
-#define TICK(group) top->clock_##group = top->clock_##group##_active;
-        EACH_GROUP(TICK)
-#undef TICK
-#endif
-        top->eval();
-#if VM_TRACE
-        trace->dump(context.time());
-        context.timeInc(5);
-#endif
-        fall();
-#if VM_TRACE
-        trace->dump(context.time());
-        context.timeInc(5);
-#endif
+        simulator.tick();
         cycle++;
         if (top->irq && !interrupted) rose = cycle;
         interrupted = top->irq;
-    }
-
-    // The falling edge, at which nothing happens. Where the model's memory of its clocks has the names
-    // that build.py knows, it is told so instead of evaluating it.
-    void fall() {
-        top->clk = 0;
-#ifdef GROUPED
-#define FALL(group) top->clock_##group = 0;
-        EACH_GROUP(FALL)
-#undef FALL
-#endif
-#ifdef FALLS_UNSEEN
-        top->rootp->__Vtrigprevexpr___TOP__clk__0 = 0;
-#ifdef GROUPED
-#define FORGET(group) top->rootp->__Vtrigprevexpr___TOP__clock_##group##__0 = 0;
-        EACH_GROUP(FORGET)
-#undef FORGET
-#endif
-#else
-        top->eval();
-#endif
     }
 
     void show() {
@@ -497,11 +433,8 @@ class Machine {
     uint8_t* const memory;
     const uint64_t bytes;
     Dice dice;
-    VerilatedContext context;
-    std::unique_ptr<Vtop> top;
-#if VM_TRACE
-    std::unique_ptr<VerilatedVcdC> trace;
-#endif
+    Simulator simulator;
+    Pins* const top;
 
     std::deque<Read> reads;
     std::deque<Write> writes;

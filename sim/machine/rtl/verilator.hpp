@@ -1,0 +1,103 @@
+// The machine compiled by Verilator, as harness.cpp drives it: pins.sv says what its pins are.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "Vtop.h"
+#ifdef FALLS_UNSEEN
+#include "Vtop___024root.h"
+#endif
+#include "verilated.h"
+#if VM_TRACE
+#include "verilated_vcd_c.h"
+#endif
+
+#ifdef GROUPED
+// Groups of registers with clocks of their own, as in amaranth_vta.hw.fabric.groups.
+#define EACH_GROUP(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
+#endif
+
+using Pins = Vtop;
+
+class Simulator {
+    VerilatedContext context;  // outlives the model
+
+  public:
+    Simulator(uint64_t seed, const char* waves) {
+        context.randReset(2);  // scratchpads hold anything after power-up
+        context.randSeed(int(seed % 0x7fffffff) + 1);
+        pins = std::make_unique<Vtop>(&context);
+#if VM_TRACE
+        context.traceEverOn(true);
+        trace = std::make_unique<VerilatedVcdC>();
+        pins->trace(trace.get(), 99);
+        trace->open(waves);
+#else
+        (void)waves;
+#endif
+    }
+
+    ~Simulator() {
+        pins->final();
+#if VM_TRACE
+        trace->close();
+#endif
+    }
+
+    // One clock cycle.
+    void tick() {
+        pins->clk = 1;
+#ifdef GROUPED
+#define TICK(group) pins->clock_##group = pins->clock_##group##_active;
+        EACH_GROUP(TICK)
+#undef TICK
+#endif
+        pins->eval();
+#if VM_TRACE
+        trace->dump(context.time());
+        context.timeInc(5);
+#endif
+        fall();
+#if VM_TRACE
+        trace->dump(context.time());
+        context.timeInc(5);
+#endif
+    }
+
+    // Completes the file of the waves up to now.
+    void flush() {
+#if VM_TRACE
+        trace->flush();
+#endif
+    }
+
+    std::unique_ptr<Pins> pins;
+
+  private:
+    // The falling edge, at which nothing happens. Where the model's memory of its clocks has the names
+    // that build.py knows, it is told so instead of evaluating it.
+    void fall() {
+        pins->clk = 0;
+#ifdef GROUPED
+#define FALL(group) pins->clock_##group = 0;
+        EACH_GROUP(FALL)
+#undef FALL
+#endif
+#ifdef FALLS_UNSEEN
+        pins->rootp->__Vtrigprevexpr___TOP__clk__0 = 0;
+#ifdef GROUPED
+#define FORGET(group) pins->rootp->__Vtrigprevexpr___TOP__clock_##group##__0 = 0;
+        EACH_GROUP(FORGET)
+#undef FORGET
+#endif
+#else
+        pins->eval();
+#endif
+    }
+
+#if VM_TRACE
+    std::unique_ptr<VerilatedVcdC> trace;
+#endif
+};
