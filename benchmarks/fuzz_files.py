@@ -21,8 +21,7 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -434,27 +433,60 @@ def case(number: int, seed: int, folder: Path) -> tuple[bytes, str, tuple[str, .
     return data, kind.suffix, random.choice(kind.commands)
 
 
-def run(number: int, seed: int, folder: Path) -> Outcome:
-    """Runs a case in a process of its own; its file stays in ``folder`` if it broke the rule."""
-    data, suffix, command = case(number, seed, folder)
-    path, log = folder / f"{seed}-{number}{suffix}", folder / f"{seed}-{number}.log"
-    path.write_bytes(data)
-    arguments = tuple(str(path) if item == "FILE" else item for item in command)
-    child = os.fork()
-    if child == 0:
-        _child(arguments, log)
-    _, status, usage = os.wait4(child, 0)
+def outcomes(numbers: Iterable[int], seed: int, folder: Path, jobs: int) -> Iterator[Outcome]:
+    """Runs cases, ``jobs`` at a time, each in a process of its own. Files of those that break the
+    rule stay in ``folder``."""
+    # No threads: a process with several must not go on after a fork.
+    running: dict[int, Run] = {}
+    for number in numbers:
+        while len(running) >= jobs:
+            yield _ended(running)
+        begun = Run(number, *case(number, seed, folder), folder / f"{seed}-{number}")
+        begun.file.write_bytes(begun.data)
+        child = os.fork()
+        if child == 0:
+            _child(begun.arguments, begun.log)
+        running[child] = begun
+    while running:
+        yield _ended(running)
+
+
+@dataclass(frozen=True)
+class Run:
+    number: int
+    data: bytes
+    suffix: str
+    command: tuple[str, ...]
+    place: Path
+
+    @property
+    def file(self) -> Path:
+        return self.place.with_name(f"{self.place.name}{self.suffix}")
+
+    @property
+    def log(self) -> Path:
+        return self.place.with_name(f"{self.place.name}.log")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(str(self.file) if item == "FILE" else item for item in self.command)
+
+
+def _ended(running: dict[int, Run]) -> Outcome:
+    """Of the next run that ends."""
+    child, status, usage = os.wait3(0)
+    run = running.pop(child)
     outcome = Outcome(
-        number,
-        arguments,
+        run.number,
+        run.arguments,
         os.waitstatus_to_exitcode(status),
         usage.ru_utime + usage.ru_stime,
         usage.ru_maxrss / 1024,
-        log.read_text(errors="replace")[-2000:],
+        run.log.read_text(errors="replace")[-2000:] if run.log.exists() else "",
     )
-    log.unlink()
+    run.log.unlink(missing_ok=True)
     if outcome.is_allowed:
-        path.unlink()
+        run.file.unlink()
     return outcome
 
 
@@ -505,14 +537,13 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder)
         numbers = range(options.first, options.first + options.runs)
-        with ThreadPoolExecutor(options.jobs) as pool:
-            outcomes = list(pool.map(lambda number: run(number, options.seed, folder), numbers))
-    codes = Counter(outcome.code for outcome in outcomes)
-    print(f"{len(outcomes):,} files in {perf_counter() - started:,.0f} s")
+        found = list(outcomes(numbers, options.seed, folder, options.jobs))
+    codes = Counter(outcome.code for outcome in found)
+    print(f"{len(found):,} files in {perf_counter() - started:,.0f} s")
     print(", ".join(f"exit code {code}: {count:,}" for code, count in sorted(codes.items())))
-    print(f"most processor time {max(outcome.seconds for outcome in outcomes):.1f} s")
-    print(f"most memory {max(outcome.megabytes for outcome in outcomes):,.0f} MB")
-    wrong = [outcome for outcome in outcomes if not outcome.is_allowed]
+    print(f"most processor time {max(outcome.seconds for outcome in found):.1f} s")
+    print(f"most memory {max(outcome.megabytes for outcome in found):,.0f} MB")
+    wrong = [outcome for outcome in found if not outcome.is_allowed]
     for outcome in wrong:
         print(
             f"\n{outcome.number}: vta {' '.join(outcome.arguments)}: exit code {outcome.code}, "

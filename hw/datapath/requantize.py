@@ -2,7 +2,7 @@
 
 For an accumulator t (bias added) and an unsigned scale M of 49 bits the result is::
 
-    clip(rint(float32(t * M / 2^43)) + zero_point, low, high)
+    min(max(rint(float32(t * M / 2^43)) + zero_point, low), high)
 
 where both roundings, to the 24 significant bits of a float32 and to an integer, are half to even
 (IEEE 754, section 4.3.1). A t of more than 25 bits gives the bound on its side; or, if the
@@ -259,11 +259,12 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
 
 
 def _bounded(m: Module, kind: Any, results: _Results, bounds: Any) -> Signal:
-    """Stage 5: zero point and bounds."""
+    """Stage 5: zero point and bounds. Where these cross, everything is above the upper one."""
     value = _sum(results.whole, bounds.zero_point, results.up)
+    crossed = bounds.low > bounds.high
     too_low = Mux(results.outside, results.negative, value < bounds.low)
-    too_high = Mux(results.outside, ~results.negative, value > bounds.high)
-    bounded = Mux(too_low, bounds.low, Mux(too_high, bounds.high, value[:8].as_signed()))
+    too_high = crossed | Mux(results.outside, ~results.negative, value > bounds.high)
+    bounded = Mux(too_high, bounds.high, Mux(too_low, bounds.low, value[:8].as_signed()))
     return _register(m, Mux(kind.requantizes, bounded, results.done), "result_5")
 
 

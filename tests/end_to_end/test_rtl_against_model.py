@@ -63,6 +63,15 @@ def test_random_programs_leave_the_same_memory_and_tokens(name: str, dram: str) 
         assert result.tokens_left == model.run(image.insn_addr, image.insn_count).tokens_left, seed
 
 
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None:
+    image = ProgramImage.load(VECTORS.parent / "requantize_low_above_high.npz")
+    result, memory = run(image, device, "ideal")
+    assert result.fault is None
+    assert image.expected is not None
+    assert np.array_equal(memory, image.expected)
+
+
 @pytest.mark.parametrize("kind", FAULT_KINDS)
 @pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended"])
 def test_faults_are_reported_as_the_model_does(name: str, kind: str) -> None:

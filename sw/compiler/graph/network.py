@@ -43,7 +43,7 @@ class Network:
     def from_onnx(cls, model: onnx.ModelProto) -> Network:
         """From a checked model whose shapes are inferred."""
         graph = model.graph
-        constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+        constants = {item.name: _value(item) for item in graph.initializer}
         types = {
             item.name: tensor_type(item)
             for item in (*graph.value_info, *graph.input, *graph.output)
@@ -145,6 +145,13 @@ class Network:
         Raises `ModelError` if there is none.
         """
         self.nodes = Nodes(_in_order(self.nodes))
+
+
+def _value(constant: onnx.TensorProto) -> Array:
+    try:
+        return numpy_helper.to_array(constant)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"constant {constant.name} is damaged: {error}") from None
 
 
 def _in_order(nodes: Nodes) -> list[Node]:

@@ -169,6 +169,31 @@ def test_lane_does_what_the_model_does_for_any_bits(wide: int) -> None:
         assert np.unique(want).size > 100
 
 
+def test_bounds_may_be_in_any_order() -> None:
+    """min(max(v, low), high), each bound above, below and equal to the other and to values."""
+    rng = np.random.default_rng(11)
+    count = 200
+    low, high = rng.integers(-128, 128, (2, count))
+    high = np.where(rng.random(count) < 0.2, low, high)
+    zero_point = rng.integers(-128, 128, count)
+    values = rng.integers(-300, 300, (count, SUMS))
+    # Equal to a bound, next to one, and more than the adder behind the product holds.
+    near = rng.integers(-1, 2, count)
+    values[:, 0], values[:, 1] = low + near, high + near
+    values[:, 2], values[:, 3] = 1 << 24, -(1 << 24)
+    sums = values - np.where(abs(values) < 1 << 20, zero_point[:, np.newaxis], 0)
+    scale = np.full(count, 1 << SCALE_FRACTION)
+    bounds = zero_point % 256 | low % 256 << 8 | high % 256 << 16
+    parameters = np.stack([0 * scale, scale, scale >> 32, bounds], axis=1).astype(np.int32)
+    want = np.minimum(np.maximum(values, low[:, np.newaxis]), high[:, np.newaxis])
+    np.testing.assert_array_equal(run_lane(sums, parameters), want)
+    np.testing.assert_array_equal(requantized(sums, *parameters.T[:, :, np.newaxis]), want)
+    assert {"lhv", "lvh", "vlh", "hlv", "hvl", "vhl"} == {
+        "".join(name for _, name in sorted(zip(row, "lhv", strict=True)))
+        for row in zip(low.tolist(), high.tolist(), values[:, 4].tolist(), strict=True)
+    }
+
+
 def test_wide_sums_are_divided_by_powers_of_two_exactly() -> None:
     rng = np.random.default_rng(5)
     exponents = rng.integers(9, 24, 200)
