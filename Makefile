@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs figures site test tests lint types format tutorials bench performance resources clean
+.PHONY: help setup demo docs figures site test tests lint types format tutorials bench fuzz performance resources clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -53,6 +53,9 @@ bench: setup  ## Measure how fast the compiled machine, the models and the compi
 	$(BIN)/python benchmarks/functional_speed.py
 	$(BIN)/python benchmarks/estimate_accuracy.py
 	$(BIN)/python benchmarks/compile_speed.py
+
+fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a quarter of an hour
+	$(BIN)/python benchmarks/fuzz_files.py --jobs $(JOBS)
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py

@@ -156,7 +156,7 @@ def any_array(random: Random, array: np.ndarray) -> np.ndarray:
     match random.randrange(5):
         case 0:
             return array.reshape(-1)[: random.randrange(array.size + 1)]
-        case 1:
+        case 1 if array.dtype.kind in "iuf":
             return array.astype(random.choice(("u1", "i1", "i4", "u8", "f4", "f8", "?", "c8")))
         case 2:
             return array.reshape((1, *array.shape))
@@ -433,6 +433,13 @@ def case(number: int, seed: int, folder: Path) -> tuple[bytes, str, tuple[str, .
     return data, kind.suffix, random.choice(kind.commands)
 
 
+def begun(number: int, seed: int, folder: Path) -> Run:
+    """A case, with its file."""
+    run = Run(number, *case(number, seed, folder), folder / f"{seed}-{number}")
+    run.file.write_bytes(run.data)
+    return run
+
+
 def outcomes(numbers: Iterable[int], seed: int, folder: Path, jobs: int) -> Iterator[Outcome]:
     """Runs cases, ``jobs`` at a time, each in a process of its own. Files of those that break the
     rule stay in ``folder``."""
@@ -441,12 +448,11 @@ def outcomes(numbers: Iterable[int], seed: int, folder: Path, jobs: int) -> Iter
     for number in numbers:
         while len(running) >= jobs:
             yield _ended(running)
-        begun = Run(number, *case(number, seed, folder), folder / f"{seed}-{number}")
-        begun.file.write_bytes(begun.data)
+        run = begun(number, seed, folder)
         child = os.fork()
         if child == 0:
-            _child(begun.arguments, begun.log)
-        running[child] = begun
+            _child(run.arguments, run.log)
+        running[child] = run
     while running:
         yield _ended(running)
 
@@ -507,7 +513,6 @@ def _child(arguments: tuple[str, ...], log: Path) -> None:
 
 def prepare(folder: Path) -> None:
     """Does once what every run would do again, so that a run is only what its file asks for."""
-    os.environ["VTA_FILE_LIMIT"] = FILE_LIMIT
     for name, kind in kinds(folder).items():
         path = folder / f"sound-{name}{kind.suffix}"
         path.write_bytes(kind.seeds[-1])
@@ -532,6 +537,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR")
     options = parser.parse_args()
     started = perf_counter()
+    os.environ["VTA_FILE_LIMIT"] = FILE_LIMIT
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

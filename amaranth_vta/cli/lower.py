@@ -45,10 +45,11 @@ def lower(
 ) -> None:
     """Print what becomes of a schedule: loop nest, instructions, micro-ops.
 
-    FILE.py is run, as Python runs it. FUNCTION takes no arguments and returns a schedule and the
-    list of its arguments, as `vta.build` takes them; `vta.get_env()` is the machine of --config in
-    it. Of MODEL.onnx the layers that the machine runs are printed, with the schedules that the
-    compiler gives them. NEST.txt is a loop nest as --after prints it, which may have been edited.
+    FILE.py is run, as Python runs it, with your rights: read a stranger's first. FUNCTION takes no
+    arguments and returns a schedule and the list of its arguments, as `vta.build` takes them;
+    `vta.get_env()` is the machine of --config in it. Of MODEL.onnx the layers
+    that the machine runs are printed, with the schedules that the compiler gives them. NEST.txt is
+    a loop nest as --after prints it, which may have been edited.
     """
     from amaranth_vta.sw.compiler.environment import Environment
     from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES

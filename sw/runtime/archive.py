@@ -74,6 +74,8 @@ def load_archive(
         raise ProgramError(f"{path}: {error}") from None
     except FileLimitError as error:
         raise FileLimitError(f"{path}: {error}") from None
+    except KeyError as error:
+        raise ProgramError(f"{path} is damaged: it has no {error}") from None
     except (*DAMAGE, LookupError, AttributeError, AssertionError) as error:
         raise ProgramError(f"{path} is damaged: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -52,6 +53,8 @@ def read_model(source: Source) -> onnx.ModelProto:
         raise ModelError(f"{what} cannot be read: {error.strerror or error}") from None
     except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
+    if any(isinstance(name, bytes) for name in _names(model.graph)):
+        raise ModelError(f"{what} is damaged: a name in it is no text")
     version = opset_of(what, model)
     try:
         model = _with_output_shapes(model)
@@ -79,6 +82,19 @@ def _model_in_file(path: Path) -> onnx.ModelProto:
     if size:
         external_data_helper.load_external_data_for_model(model, str(path.parent))
     return model
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    """All names in ``graph``; those that are no text come as bytes."""
+    yield graph.name
+    for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        yield item.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _names(inner)
 
 
 def load_network(model: onnx.ModelProto, batch: int) -> Network:
