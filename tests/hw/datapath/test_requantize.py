@@ -184,8 +184,8 @@ def test_bounds_may_be_in_any_order() -> None:
     sums = values - np.where(abs(values) < 1 << 20, zero_point[:, np.newaxis], 0)
     scale = np.full(count, 1 << SCALE_FRACTION)
     bounds = zero_point % 256 | low % 256 << 8 | high % 256 << 16
-    parameters = np.stack([0 * scale, scale, scale >> 32, bounds], axis=1)
-    parameters = parameters.astype(np.int32).astype(np.int64)
+    words = np.stack([0 * scale, scale, scale >> 32, bounds], axis=1)
+    parameters: Any = words.astype(np.int32)
     want = np.minimum(np.maximum(values, low[:, np.newaxis]), high[:, np.newaxis])
     np.testing.assert_array_equal(run_lane(sums, parameters), want)
     np.testing.assert_array_equal(requantized(sums, *parameters.T[:, :, np.newaxis]), want)
