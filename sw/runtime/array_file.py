@@ -6,6 +6,7 @@ checked before anything is read, against itself and against a limit. Nothing in 
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import tokenize
@@ -102,10 +103,24 @@ def write_arrays(file: IO[bytes], arrays: Arrays, compressed: bool = False) -> N
     """Writes ``arrays`` as an .npz, which `numpy.load` reads, into an open file."""
     # numpy.savez has no room for the names of its own parameters.
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(file, "w", method) as archive:
+    with zipfile.ZipFile(_Sequential(file), "w", method) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}{_SUFFIX}", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+class _Sequential(io.RawIOBase):
+    """A file that is written from its beginning to its end: devices such as /dev/null say that they
+    can be positioned, and cannot."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
 
 
 class ArrayFile:

@@ -51,7 +51,7 @@ def _check_step(
             for name in step.outputs:
                 known[_text(name)] = _ANY
             for item in step.operators:
-                _check_texts(item)
+                _check_operator(item)
         case RunLayer():
             _check_numbers(step.name, (step.macs, *step.streams, *_counts(step.work)))
             inside = 0 <= step.streams.start <= step.streams.stop <= streams
@@ -101,9 +101,10 @@ def _check_type(name: str, info: TensorType) -> None:
         require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)
 
 
-def _check_texts(operator: OnHost) -> None:
-    for value in vars(operator).values():
+def _check_operator(operator: OnHost) -> None:
+    for value in (operator.name, operator.operator, operator.reason):
         _text(value)
+    _check_numbers(operator.name, (operator.macs,))
 
 
 def _counts(work: Any) -> tuple[Any, ...]:
