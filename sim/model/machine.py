@@ -85,6 +85,7 @@ class ClearModel:
         executor.begin()
         for observer in executor.observers:
             observer.begin()
+            observer.fetch(range(insn_addr, insn_addr + insn_count * isa.INSTRUCTION_BYTES))
         executor.deadline = None if time_limit is None else time.monotonic() + time_limit
         machine = _Machine(self._config, self._memory, executor, insn_addr, insn_count)
         fault = machine.run(self._choose)

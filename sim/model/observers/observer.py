@@ -22,6 +22,9 @@ class Observer:
     def begin(self) -> None:
         """A run begins."""
 
+    def fetch(self, instructions: range) -> None:
+        """The stream of the run lies in these bytes of DRAM, and is read while it runs."""
+
     def start(
         self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
     ) -> None:

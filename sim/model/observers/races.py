@@ -1,4 +1,5 @@
-"""Races: accesses of different modules to one element that no token orders."""
+"""Races: accesses of different modules to one element that no token orders, and stores over the
+stream that is running, which no token orders with fetch."""
 
 from __future__ import annotations
 
@@ -17,14 +18,24 @@ from .observer import Elements, Observer
 @dataclass(frozen=True)
 class Race:
     """Two instructions of different modules that no token orders, one of which writes what the
-    other reads or writes too. ``element`` is the first of those elements."""
+    other reads or writes too. ``element`` is the first of those elements.
+
+    Or, if it is ``over_stream``: a STORE, ``second``, over instruction ``first`` of its own stream,
+    which fetch may read at any time.
+    """
 
     first: int
     second: int
     memory: str
     element: int
+    over_stream: bool = False
 
     def __str__(self) -> str:
+        if self.over_stream:
+            return (
+                f"instruction {self.second} stores over instruction {self.first} of its own "
+                f"stream, at {self.memory}[{self.element}]"
+            )
         return (
             f"no token orders instructions {self.first} and {self.second}, which meet at "
             f"{self.memory}[{self.element}]"
@@ -49,6 +60,10 @@ class Races(Observer):
         self._clocks = Clocks()
         self._accesses = Accesses(self._config, self._memory_bytes)
         self._module = isa.Module.FETCH
+        self._stream = range(0)
+
+    def fetch(self, instructions: range) -> None:
+        self._stream = instructions
 
     def start(
         self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
@@ -67,6 +82,13 @@ class Races(Observer):
 
     def write(self, index: int, memory: str, elements: Elements) -> None:
         self._see(index, memory, elements, writes=True)
+        if memory == "DRAM":
+            stream = self._stream
+            inside = elements[(elements >= stream.start) & (elements < stream.stop)]
+            if inside.size:
+                at = int(inside.min())
+                first = (at - stream.start) // isa.INSTRUCTION_BYTES
+                self.found.append(Race(first, index, memory, at, over_stream=True))
 
     def _see(self, index: int, memory: str, elements: Elements, writes: bool) -> None:
         known = self._clocks.known[self._module]

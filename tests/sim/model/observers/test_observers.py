@@ -109,7 +109,30 @@ def test_races_are_what_no_token_orders(
     assert races(*program, Finish(), order=order) == expected
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_store_over_its_own_stream_is_a_race_with_fetch(order: str) -> None:
+    # The first instruction, which is the store itself, and what is next to the stream.
+    program = [store(dram_base=PROGRAM // 4), Finish()]
+    assert races(*program, order=order) == [Race(0, 0, "DRAM", PROGRAM, over_stream=True)]
+    its_end = [store(dram_base=PROGRAM // 4 - 2, x_size=3), Finish()]
+    assert races(*its_end, order=order) == [Race(0, 0, "DRAM", PROGRAM, over_stream=True)]
+    for beside in (PROGRAM // 4 - 1, PROGRAM // 4 + 8):
+        assert races(store(dram_base=beside), Finish(), order=order) == []
+
+
+def test_an_instruction_that_is_stored_over_is_named() -> None:
+    device = FunctionalDevice(CONFIG, 0x10000, report_races=True)
+    program = [store(dram_base=PROGRAM // 4 + 9), load(), load(), Finish()]
+    image = ProgramImage.assemble(CONFIG, np.zeros(0x10000, np.uint8), PROGRAM, program)
+    device.write(0, image.dram)
+    device.run(PROGRAM, len(program))  # to whatever end
+    assert device.races == [Race(2, 0, "DRAM", PROGRAM + 36, over_stream=True)]
+
+
 def test_a_race_is_told_in_a_sentence() -> None:
+    assert str(Race(7, 3, "DRAM", 4096, over_stream=True)) == (
+        "instruction 3 stores over instruction 7 of its own stream, at DRAM[4096]"
+    )
     assert str(Race(3, 8, "ACC", 17)) == (
         "no token orders instructions 3 and 8, which meet at ACC[17]"
     )
