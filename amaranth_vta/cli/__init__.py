@@ -16,6 +16,7 @@ import click
 
 from .bench import bench
 from .boards.build import build
+from .boards.export import export
 from .boards.program import program
 from .compile import compile_model
 from .config import config
@@ -61,6 +62,7 @@ for command in (
     config,
     build,
     program,
+    export,
     doctor,
 ):
     vta.add_command(command)

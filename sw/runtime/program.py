@@ -164,18 +164,25 @@ class Program:
             raise ProgramError(
                 f"a program image has one stream, the program has {len(self.streams)}"
             )
-        tape = _Tape(self.config, self.placed_bytes)
-        placed = self.place(Runtime(tape))
+        memory, placed = self.placed_at_zero()
         for name, data in inputs.items():
             placed.buffer(name).write(data)
         ((address, words),) = placed.streams
         arrays = {
             "config": np.array(self.config.to_json()),
-            "dram": tape.memory,
+            "dram": memory,
             "insn_addr": np.array(address, np.int64),
             "insn_count": np.array(len(words), np.int64),
         }
         save_arrays(path, arrays)
+
+    def placed_at_zero(self) -> tuple[npt.NDArray[np.uint8], PlacedProgram]:
+        """A memory (uint8, index = byte address) with the program in it, and where its parts are.
+
+        With the base registers at another address, and the launch too, it runs from there.
+        """
+        tape = _Tape(self.config, self.placed_bytes)
+        return tape.memory, self.place(Runtime(tape))
 
     @property
     def placed_bytes(self) -> int:

@@ -1,0 +1,1 @@
+"""Compiled networks as C, for processors beside the machine."""

@@ -1,0 +1,72 @@
+/* Runs compiled networks on an amaranth-vta machine: through its registers, without allocation.
+ *
+ * C99, freestanding but for <stdint.h> and, in vta_quantize, rintf of <math.h>.
+ */
+#ifndef VTA_RUNTIME_H
+#define VTA_RUNTIME_H
+
+#include <stdint.h>
+
+/* How the machine is reached. `memory` is what a network uses of DRAM, as the processor sees it,
+ * and `address` the same as the machine sees it, a multiple of 4096. */
+typedef struct {
+    void *context; /* handed to the functions */
+    uint32_t (*read_register)(void *context, uint32_t offset);
+    void (*write_register)(void *context, uint32_t offset, uint32_t value);
+    uint8_t *memory;
+    uint64_t address;
+    void (*flush)(void *context);      /* makes writes to memory visible to the machine, or NULL */
+    void (*invalidate)(void *context); /* forgets what is cached of memory, or NULL */
+    uint32_t most_polls;               /* STATUS is read so often in a run; 0 for no limit */
+} vta_port;
+
+typedef enum {
+    VTA_DONE = 0,
+    VTA_WRONG_MACHINE, /* no machine, or one with other parameters */
+    VTA_FAULT,         /* it stopped at a fault: see VTA_REG_FAULT and VTA_REG_FAULT_INSN */
+    VTA_TIMEOUT        /* it was stopped after most_polls */
+} vta_result;
+
+/* A register that has to hold a value, by its name. */
+typedef struct {
+    const char *name;
+    uint32_t offset, value;
+} vta_expectation;
+
+/* Bytes of a network's memory. */
+typedef struct {
+    uint32_t offset, size;
+    const uint8_t *data;
+} vta_segment;
+
+/* Instructions in a network's memory. */
+typedef struct {
+    uint32_t offset, count;
+} vta_stream;
+
+/* A tensor (n, c, h, w) of bytes in tiles of batch x block; where the kernel is not 1 x 1, its
+ * pixels are packed into channels. Padding has the value `pad`, and `flip` is 0x80 for uint8. */
+typedef struct {
+    uint32_t n, c, h, w, batch, block;
+    uint32_t kernel[2], strides[2], dilations[2], pads[4];
+    int8_t pad;
+    uint8_t flip;
+} vta_tensor;
+
+/* Whether the machine is the one that is expected; `wrong` gets the name of what is not. */
+vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint32_t count,
+                     const char **wrong);
+/* Fills `bytes` of memory with zeros, and puts the segments there. */
+void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count);
+/* Runs the streams one after the other. */
+vta_result vta_run(const vta_port *port, const vta_stream *streams, uint32_t count);
+/* A tensor into tiles, and back. */
+void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
+void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);
+/* QuantizeLinear and DequantizeLinear as in ONNX, to and from int8 (low = -128) or uint8 (low = 0). */
+void vta_quantize(const float *values, uint8_t *quantized, uint32_t count, float scale, int zero,
+                  int low);
+void vta_dequantize(const uint8_t *quantized, float *values, uint32_t count, float scale, int zero,
+                    int low);
+
+#endif

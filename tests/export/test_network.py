@@ -1,0 +1,130 @@
+"""Exported networks, compiled by a C compiler, on the RTL through registers and memory alone."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import amaranth_vta as vta
+from amaranth_vta.cli import invoke
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.registers import REGISTERS
+from amaranth_vta.sim.machine.rtl.engine import RtlDevice
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+# Memory of the network begins here: it runs from any place.
+PLACE = 0x3000
+DONE, WRONG_MACHINE, FAULT, TIMEOUT = range(4)
+_READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+_WRITE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
+_SYNC = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Port(ctypes.Structure):
+    """`vta_port`."""
+
+    _fields_ = [
+        ("context", ctypes.c_void_p),
+        ("read_register", _READ),
+        ("write_register", _WRITE),
+        ("memory", ctypes.c_void_p),
+        ("address", ctypes.c_uint64),
+        ("flush", _SYNC),
+        ("invalidate", _SYNC),
+        ("most_polls", ctypes.c_uint32),
+    ]
+
+
+def port_of(device: Any, most_polls: int = 0) -> Port:
+    machine = device.machine
+    return Port(
+        None,
+        _READ(lambda _, offset: machine.read_register(offset)),
+        _WRITE(lambda _, offset, value: machine.write_register(offset, value)),
+        device.memory.ctypes.data + PLACE,
+        PLACE,
+        _SYNC(),
+        _SYNC(),
+        most_polls,
+    )
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the compiled network, its sources and their library."""
+    folder = tmp_path_factory.mktemp("digits")
+    network = str(folder / "digits.vta")
+    model = str(DIGITS / "digits.onnx")
+    assert invoke(["compile", model, "--config", "tiny", "-o", network]) == 0
+    assert invoke(["export", network, "-o", str(folder / "c")]) == 0
+    sources = [str(folder / "c" / name) for name in ("network.c", "vta_runtime.c")]
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
+    library = str(folder / "network.so")
+    subprocess.run(["gcc", *strict, "-shared", "-fPIC", *sources, "-lm", "-o", library], check=True)
+    return folder
+
+
+def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
+    images = np.load(DIGITS / "images.npz")["image"][:2].astype(np.float32)
+    session = vta.Session.load(digits / "digits.vta", device="functional")
+    expected = [session.run({"image": image[None]})["logits"] for image in images]
+    device = RtlDevice(PRESETS["tiny"], PLACE + 138_304)
+    port = port_of(device)
+    library = ctypes.CDLL(str(digits / "network.so"))
+    assert library.network_init(ctypes.byref(port), None) == DONE
+    for image, logits in zip(images, expected, strict=True):
+        found = np.zeros_like(logits)
+        given = np.ascontiguousarray(image)
+        result = library.network_run(
+            ctypes.byref(port),
+            given.ctypes.data_as(ctypes.c_void_p),
+            found.ctypes.data_as(ctypes.c_void_p),
+        )
+        assert result == DONE
+        np.testing.assert_array_equal(found, logits)
+
+
+def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
+    device = RtlDevice(PRESETS["tiny"], PLACE + 138_304)
+    port = port_of(device)
+    overwrite = REGISTERS["OVERWRITE"].offset
+    read = device.machine.read_register
+    other = _READ(lambda _, offset: 1 if offset == overwrite else read(offset))
+    port.read_register = other
+    wrong = ctypes.c_char_p()
+    library = ctypes.CDLL(str(digits / "network.so"))
+    assert library.network_init(ctypes.byref(port), ctypes.byref(wrong)) == WRONG_MACHINE
+    assert wrong.value == b"OVERWRITE"
+
+
+def test_a_run_that_takes_too_long_or_faults_is_reported(digits: Path) -> None:
+    device = RtlDevice(PRESETS["tiny"], PLACE + 138_304)
+    library = ctypes.CDLL(str(digits / "network.so"))
+    floats = (ctypes.c_float * 64)()
+    slow = port_of(device, most_polls=2)
+    assert library.network_init(ctypes.byref(slow), None) == DONE
+    assert library.network_run(ctypes.byref(slow), floats, floats) == TIMEOUT
+    outside = port_of(device)
+    outside.address = 1 << 30
+    assert library.network_run(ctypes.byref(outside), floats, floats) == FAULT
+
+
+def test_what_the_host_would_compute_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"], "curve")], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    model, network = str(tmp_path / "m.onnx"), str(tmp_path / "m.vta")
+    assert invoke(["compile", model, "--config", "tiny", "-o", network]) == 0
+    assert invoke(["export", network, "-o", str(tmp_path / "c")]) == 2
+    assert "Tanh curve runs on the host" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
