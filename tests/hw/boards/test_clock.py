@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from amaranth_vta.hw.boards.boards import BOARDS
+from amaranth_vta.hw.boards.clock import ClockError, ecp5_dividers
+from amaranth_vta.hw.config import Config
+
+
+@pytest.mark.parametrize(("source", "target"), [(25, 50), (25, 62.5), (100, 40), (48, 60)])
+def test_dividers_make_the_frequency_within_the_limits_of_the_pll(
+    source: float, target: float
+) -> None:
+    chosen = ecp5_dividers(round(source * 1e6), round(target * 1e6))
+    assert source / chosen.reference * chosen.feedback == target
+    assert 400 <= target * chosen.output <= 800
+    assert source / chosen.reference >= 10
+
+
+def test_a_frequency_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(ClockError, match="33.3333 MHz cannot be made from the board's 25 MHz"):
+        ecp5_dividers(25_000_000, 33_333_300)
+
+
+def test_each_board_has_a_preset_that_exists() -> None:
+    for board in BOARDS.values():
+        Config.load(board.config)
