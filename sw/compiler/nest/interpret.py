@@ -5,7 +5,8 @@ For checking passes: each must leave a nest that computes the same. Slow, and cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,16 @@ from .ir import (
 )
 from .scopes import scope_dtype, scratchpad, tile_scalars
 
-Value = Callable[[], int]
 _ALU = {AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"}
+
+_COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 class InterpretError(ValueError):
@@ -125,12 +134,15 @@ class _Interpreter:
 
     def value(self, value: Expr) -> int:
         match value:
-            case Const():
-                return value.value
+            case Affine():
+                total = value.const
+                for var, factor in value.terms.items():
+                    total += factor * self.vars[var]
+                return total
             case Var():
                 return self.vars[value]
-            case Affine():
-                return value.const + sum(f * self.vars[v] for v, f in value.terms.items())
+            case Const():
+                return value.value
             case Access():
                 scalars, index = self.element(value.source, value.indices)
                 if scalars[index] is None:
@@ -150,17 +162,7 @@ class _Interpreter:
             case Binary():
                 return fold(value.op, self.value(value.left), self.value(value.right), value.dtype)
             case Compare():
-                left, right = self.value(value.left), self.value(value.right)
-                return int(
-                    {
-                        "<": left < right,
-                        "<=": left <= right,
-                        ">": left > right,
-                        ">=": left >= right,
-                        "==": left == right,
-                        "!=": left != right,
-                    }[value.op]
-                )
+                return int(_COMPARE[value.op](self.value(value.left), self.value(value.right)))
         raise InterpretError(f"{value} has no value")
 
     def element(self, buffer: NestBuffer, indices: Sequence[Expr]) -> tuple[list[Any], int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Union
 
@@ -45,7 +46,7 @@ class NestBuffer:
     base: int | None = None
     pitch: int = 0
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         return tuple(prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from operator import index
 
 INDEX_DTYPE = "int32"
@@ -14,6 +15,7 @@ class ExpressionError(ValueError):
     """An expression whose shapes, dtypes or indices do not fit together."""
 
 
+@cache
 def dtype_interval(dtype: str) -> Interval:
     """The least and the greatest value of an integer ``dtype``."""
     if dtype == "bool":
