@@ -252,11 +252,27 @@ class _Network:
         if not self.spatial or max(self.shape[2:]) > 16:
             return
         stride, kernel = int(self.rng.integers(1, 3)), int(self.rng.integers(2, 4))
-        outputs = int(self.rng.integers(1, 12))
-        weights = self.weights(self.shape[1], outputs, kernel, kernel)
-        self.then("ConvTranspose", weights, strides=[stride] * 2, kernel_shape=[kernel] * 2)
-        sizes = ((n - 1) * stride + kernel for n in self.shape[2:])
-        self.shape = (self.shape[0], outputs, *sizes)
+        groups = 2 if self.shape[1] % 2 == 0 and self.rng.random() < 0.3 else 1
+        each, dilation = int(self.rng.integers(1, 8)), int(self.rng.integers(1, 3))
+        pads = [int(pad) for pad in self.rng.integers(0, 2, 4)]
+        more = int(self.rng.integers(0, stride))
+        self.then(
+            "ConvTranspose",
+            self.weights(self.shape[1], each, kernel, kernel),
+            *([self.constant(self.rng.normal(0, 1, each * groups))] * int(self.rng.integers(2))),
+            strides=[stride] * 2,
+            kernel_shape=[kernel] * 2,
+            dilations=[dilation] * 2,
+            pads=pads,
+            output_padding=[more] * 2,
+            group=groups,
+        )
+        reach = (kernel - 1) * dilation + 1
+        rows, columns = (
+            (n - 1) * stride + reach + more - pads[axis] - pads[2 + axis]
+            for axis, n in enumerate(self.shape[2:])
+        )
+        self.shape = (self.shape[0], each * groups, rows, columns)
 
     def activation(self) -> None:
         operator = str(self.rng.choice(_ACTIVATIONS))

@@ -5,9 +5,12 @@ Here
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- ConvTranspose likewise, with the phases of its results as channels of one QLinearConv,
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
   becomes QLinearConv with weights of one, then Clip,
+- QLinearConcat becomes Concat, of operands of one scale,
+- a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - operators of one spatial dimension become those of images of one row, between two Reshape,
 - operators that only move or choose elements do so on integers instead,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
@@ -25,6 +28,8 @@ from amaranth_vta.sw.compiler.graph.load.onnx_model import infer
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
+from .broadcasting import repeat_pixel
+from .contributed_forms import split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_weights
@@ -37,6 +42,7 @@ from .moves import (
 from .quantization import clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
 from .simpler_forms import drop_identity, merge_reshapes, share_quantize, sum_of_two
+from .transposed_products import fuse_transposed
 
 
 def canonical(network: Network) -> Network:
@@ -101,8 +107,11 @@ _RULES: tuple[Rule, ...] = (
     hoist_over_padding,
     _cancel_pair,
     fuse_product,
+    fuse_transposed,
     match_weights,
     with_rows,
+    split_concatenation,
+    repeat_pixel,
     fuse_average,
     _clamp_integers,
 )

@@ -22,7 +22,7 @@ from .quantization import (
 
 
 @dataclass(frozen=True)
-class _Anchor:
+class Anchor:
     """A float Conv, Gemm or MatMul with the operators around it that become integer with it."""
 
     node: Node
@@ -37,7 +37,7 @@ class _Anchor:
 def fuse_product(network: Network, node: Node) -> bool:
     """DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
     or QLinearMatMul, then Clip."""
-    anchor = _anchor(network, node)
+    anchor = anchor_of(network, node, ("Conv", "Gemm", "MatMul"))
     if anchor is None:
         return False
     made = _integer_nodes(network, anchor)
@@ -49,8 +49,9 @@ def fuse_product(network: Network, node: Node) -> bool:
     return True
 
 
-def _anchor(network: Network, node: Node) -> _Anchor | None:
-    if node.operator not in ("Conv", "Gemm", "MatMul") or node.domain:
+def anchor_of(network: Network, node: Node, operators: tuple[str, ...]) -> Anchor | None:
+    """``node`` with what becomes integer with it, if it is one of ``operators``."""
+    if node.operator not in operators or node.domain:
         return None
     data, weight = (network.maker(node.input(index)) for index in (0, 1))
     if data is None or weight is None:
@@ -59,7 +60,7 @@ def _anchor(network: Network, node: Node) -> _Anchor | None:
     clamps: list[Node] = []
     while (reader := network.only_reader(last.outputs[0])) is not None:
         if reader.operator == "QuantizeLinear" and reader.inputs[0] == last.outputs[0]:
-            return _Anchor(node, data, weight, bias, clamps, reader, absorbed)
+            return Anchor(node, data, weight, bias, clamps, reader, absorbed)
         if reader.operator == "Add" and node.operator == "MatMul" and last is node:
             bias = next(name for name in reader.inputs if name != last.outputs[0])
         elif is_clamp(network, reader):
@@ -71,7 +72,7 @@ def _anchor(network: Network, node: Node) -> _Anchor | None:
     return None
 
 
-def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
+def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     data = parameters_of(network, anchor.data, "DequantizeLinear")
     weight = parameters_of(network, anchor.weight, "DequantizeLinear")
     out = parameters_of(network, anchor.quantize, "QuantizeLinear")
@@ -98,7 +99,7 @@ def _integer_nodes(network: Network, anchor: _Anchor) -> list[Node] | None:
 
 def _convolution(
     network: Network,
-    anchor: _Anchor,
+    anchor: Anchor,
     data: Parameters,
     weight: Parameters,
     out: Parameters,
@@ -115,11 +116,11 @@ def _convolution(
         values, axis = values.T, 1 - axis
     if not weight.per_tensor and axis != 0:
         return None
-    bias = _integer_bias(network, anchor.bias, data, weight, len(values))
+    bias = integer_bias(network, anchor.bias, data, weight, len(values))
     if bias is None:
         return None
     kernel = values if node.operator == "Conv" else values.reshape(*values.shape, 1, 1)
-    kernel, zero = _like_data(kernel, weight.zero, data.zero.dtype)
+    kernel, zero = like_data(kernel, weight.zero, data.zero.dtype)
     inputs = (
         *anchor.data.inputs[:2],
         network.add_constant(f"{name}_x_zero_point", data.zero.reshape(())),
@@ -174,7 +175,7 @@ def _between_reshapes(
 
 def _matrix_product(
     network: Network,
-    anchor: _Anchor,
+    anchor: Anchor,
     data: Parameters,
     weight: Parameters,
     out: Parameters,
@@ -196,7 +197,7 @@ def _matrix_product(
     return [Node("QLinearMatMul", name, inputs, anchor.quantize.outputs)]
 
 
-def _integer_bias(
+def integer_bias(
     network: Network, name: str, data: Parameters, weight: Parameters, channels: int
 ) -> Array | None:
     """Bias as int32 multiples of data scale × weight scale, rounded if it is in float or was
@@ -242,13 +243,13 @@ def match_weights(network: Network, node: Node) -> bool:
     if data.dtype != np.uint8 or weight.dtype != np.int8:
         return False
     inputs = list(node.inputs)
-    for index, moved in zip((3, 5), _like_data(weight, zero, data.dtype), strict=True):
+    for index, moved in zip((3, 5), like_data(weight, zero, data.dtype), strict=True):
         inputs[index] = network.add_constant(f"{inputs[index]}_uint8", moved)
     network.nodes.replace(node, [replace(node, inputs=tuple(inputs))])
     return True
 
 
-def _like_data(weight: Array, zero: Array, dtype: np.dtype) -> tuple[Array, Array]:
+def like_data(weight: Array, zero: Array, dtype: np.dtype) -> tuple[Array, Array]:
     """Weights and zero point in the type of the data, which says the same: both are moved."""
     if weight.dtype == dtype:
         return weight, zero

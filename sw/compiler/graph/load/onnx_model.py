@@ -145,7 +145,7 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     need and the check does, a copy that does as far as they can be inferred."""
     if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
         return model
-    return onnx.shape_inference.infer_shapes(model)
+    return with_foreign_types(onnx.shape_inference.infer_shapes(model))
 
 
 def _true_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -120,13 +120,11 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             return _LAYERS[kind](node, tensors)
         case "", "DequantizeLinear":
             raise NotHere("float tensors are the host's")
-        case "", "Conv" | "Gemm" | "MatMul":
+        case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise NotHere(
                 f"{node.operator} is in float: it is not between DequantizeLinear and "
                 "QuantizeLinear of one integer type, with a bias of their scale"
             )
-        case "", "ConvTranspose":
-            raise NotHere("it sums in float: ONNX has no form of it on integers")
         case "", "Relu" if node.inputs[0] not in tensors.results:
             raise NotHere("it follows an operator on the host")
     raise NotHere(f"the machine has no {node.operator}")

@@ -81,7 +81,9 @@ class Qdq:
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
+        domains = sorted({node.domain for node in self.nodes if node.domain})
         opsets = [helper.make_opsetid("", opset)]
+        opsets += [helper.make_opsetid(domain, 1) for domain in domains]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         output = onnx.shape_inference.infer_shapes(model).graph.output[0].type.tensor_type
         model.graph.output[0].type.tensor_type.shape.CopyFrom(output.shape)

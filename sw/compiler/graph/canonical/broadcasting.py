@@ -1,0 +1,72 @@
+"""The rule of the canonical form for products and sums of images with one value per channel.
+
+The gate of a squeeze-and-excitation block is one pixel that is multiplied with all of an image.
+Resized to the image, it is an operand like others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+
+from .quantization import INT8, parameters_of
+
+# Operand and the two inputs of its quantization, by domain and operator: where they begin.
+_OPERANDS = {
+    ("", "Add"): (0, 1),
+    ("", "Mul"): (0, 1),
+    ("com.microsoft", "QLinearAdd"): (0, 3),
+    ("com.microsoft", "QLinearMul"): (0, 3),
+}
+
+
+def repeat_pixel(network: Network, node: Node) -> bool:
+    """Add or Mul of an image (N, C, H, W) and a pixel (N, C, 1, 1), both quantized, becomes one of
+    two images: the pixel is resized as integers."""
+    places = _OPERANDS.get((node.domain, node.operator))
+    if places is None:
+        return False
+    first, second = (_shape(network, node.inputs[at]) for at in places)
+    for at, own, other in ((places[0], first, second), (places[1], second, first)):
+        if own is None or other is None or len(own) != 4 or len(other) != 4:
+            return False
+        if own[2:] == (1, 1) and own[:2] == other[:2] and other[2:] != (1, 1):
+            return _repeat(network, node, at, other)
+    return False
+
+
+def _repeat(network: Network, node: Node, at: int, shape: tuple[int, ...]) -> bool:
+    """Resizes the operand of ``node`` at ``at`` to ``shape``."""
+    name, integer, dequantize = node.inputs[at], node.inputs[at], None
+    if not node.domain:
+        dequantize = network.maker(name)
+        parameters = parameters_of(network, dequantize, "DequantizeLinear")
+        if dequantize is None or parameters is None or not parameters.per_tensor:
+            return False
+        integer = dequantize.inputs[0]
+    if integer in network.constants or network.types[integer].dtype not in INT8:
+        return False
+    wide = network.unused_name(f"{integer}_of_image")
+    network.types[wide] = replace(network.types[integer], shape=shape)
+    sizes = network.add_constant(f"{wide}_sizes", np.array(shape, np.int64))
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    attributes["nearest_mode"] = "floor"
+    made = [Node("Resize", wide, (integer, "", "", sizes), (wide,), attributes)]
+    inputs = list(node.inputs)
+    inputs[at] = wide
+    if dequantize is not None:
+        inputs[at] = network.unused_name(f"{name}_of_image")
+        network.types[inputs[at]] = replace(network.types[name], shape=shape)
+        given = (wide, *dequantize.inputs[1:])
+        made.append(replace(dequantize, name=inputs[at], inputs=given, outputs=(inputs[at],)))
+    network.nodes.replace(node, [*made, replace(node, inputs=tuple(inputs))])
+    return True
+
+
+def _shape(network: Network, name: str) -> tuple[int, ...] | None:
+    info = network.types.get(name)
+    return None if info is None else info.shape

@@ -1,0 +1,52 @@
+"""The rule of the canonical form for QLinearConcat, which ONNX's own operators say as well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+
+from .quantization import INT8, Parameters
+
+_DOMAIN = "com.microsoft"
+
+
+def split_concatenation(network: Network, node: Node) -> bool:
+    """QLinearConcat becomes Concat, of operands that are brought to its scale by DequantizeLinear
+    and QuantizeLinear where theirs differs."""
+    if node.operator != "QLinearConcat" or node.domain != _DOMAIN:
+        return False
+    wanted = _parameters(network, *node.inputs[:2])
+    operands = [node.inputs[index : index + 3] for index in range(2, len(node.inputs), 3)]
+    given = [_parameters(network, *operand[1:]) for operand in operands]
+    if wanted is None or any(item is None for item in given):
+        return False
+    made: list[Node] = []
+    names = []
+    for number, (operand, own) in enumerate(zip(operands, given, strict=True)):
+        names.append(operand[0])
+        if own is None or own.same_as(wanted):
+            continue
+        name = f"{node.name}_{number}"
+        real, moved = (network.unused_name(f"{name}_{what}") for what in ("real", "rescaled"))
+        network.types[moved] = network.types[operand[0]]
+        network.types[real] = replace(network.types[operand[0]], dtype=np.dtype(np.float32))
+        made.append(Node("DequantizeLinear", real, tuple(operand), (real,)))
+        made.append(Node("QuantizeLinear", moved, (real, *node.inputs[:2]), (moved,)))
+        names[-1] = moved
+    concat = Node("Concat", node.name, tuple(names), node.outputs, dict(node.attributes))
+    network.nodes.replace(node, [*made, concat])
+    return True
+
+
+def _parameters(network: Network, scale: str, zero: str = "") -> Parameters | None:
+    """Those of a whole tensor, if they are constant."""
+    values = [network.constants.get(name) for name in (scale, zero)]
+    if values[0] is None or values[1] is None or values[1].dtype not in INT8:
+        return None
+    if values[0].size != 1 or values[1].size != 1 or values[0].dtype != np.float32:
+        return None
+    return Parameters(values[0].reshape(()), values[1].reshape(()), 1)

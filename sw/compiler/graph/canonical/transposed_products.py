@@ -1,0 +1,193 @@
+"""Transposed convolutions of the canonical form: one QLinearConv for all phases of the results.
+
+With strides s, results f = s · q + p of one phase p are a convolution of the input with every s-th
+tap: the sum over t of x[q - t] · w[s · t + p]. The phases are channels of one QLinearConv, from
+which Reshape and Transpose make pixels. The sums, and so the results, are those of a QLinearConv
+of the input with zero points between its pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+from .integer_products import Anchor, anchor_of, integer_bias, like_data
+from .quantization import INT8, Parameters, clipped, integer_limits, parameters_of
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One of the two axes: ``inputs``, ``kernel`` with its gaps, ``stride``, and ``results`` from
+    ``before`` on, counted from the first that an input reaches."""
+
+    inputs: int
+    kernel: int
+    stride: int
+    before: int
+    results: int
+
+    @property
+    def taps(self) -> int:
+        """Of each phase."""
+        return -(-self.kernel // self.stride)
+
+    @property
+    def steps(self) -> int:
+        """Results of each phase, those that are cropped included."""
+        return max(self.inputs, -(-(self.before + self.results) // self.stride))
+
+
+def fuse_transposed(network: Network, node: Node) -> bool:
+    """DequantizeLinear → ConvTranspose → [Relu | Clip] → QuantizeLinear becomes QLinearConv, Clip,
+    and what brings its results to their places."""
+    anchor = anchor_of(network, node, ("ConvTranspose",))
+    made = None if anchor is None else _integer_nodes(network, anchor)
+    if anchor is None or made is None:
+        return False
+    network.nodes.replace(anchor.quantize, made)
+    for absorbed in anchor.absorbed:
+        network.nodes.remove(absorbed)
+    return True
+
+
+def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
+    data = parameters_of(network, anchor.data, "DequantizeLinear")
+    weight = parameters_of(network, anchor.weight, "DequantizeLinear")
+    out = parameters_of(network, anchor.quantize, "QuantizeLinear")
+    values = network.constants.get(anchor.weight.inputs[0])
+    if data is None or weight is None or out is None or values is None or values.ndim != 4:
+        return None
+    known = data.zero.dtype in INT8 and weight.zero.dtype in INT8
+    if not known or out.zero.dtype != data.zero.dtype or not (data.per_tensor and out.per_tensor):
+        return None
+    axes = _axes(network, anchor.node, values.shape[2:])
+    groups = anchor.node.attributes.get("group", 1)
+    if axes is None or not (weight.per_tensor or weight.axis % 4 == 1):
+        return None
+    outputs = values.shape[1] * groups
+    whole = weight
+    if not weight.per_tensor:
+        scale, zero = (np.tile(item.reshape(-1), groups) for item in (weight.scale, weight.zero))
+        whole = Parameters(scale, zero, 0)
+    bias = integer_bias(network, anchor.bias, data, whole, outputs)
+    if bias is None:
+        return None
+    kernel = _phases(_zero_free(values, weight, anchor.node), groups, axes)
+    made = _nodes(network, anchor, (data, whole, out), kernel, bias, axes)
+    return clipped(network, made, out, *integer_limits(network, anchor.clamps, out))
+
+
+def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis, _Axis] | None:
+    given, made = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
+    attributes = node.attributes
+    if given is None or made is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    if "output_shape" in attributes:
+        return None
+    strides, dilations = (attributes.get(name, (1, 1)) for name in ("strides", "dilations"))
+    pads = attributes.get("pads", (0, 0, 0, 0))
+    rows, columns = (
+        _Axis(
+            given[2 + axis],
+            (kernel[axis] - 1) * dilations[axis] + 1,
+            strides[axis],
+            pads[axis],
+            made[2 + axis],
+        )
+        for axis in (0, 1)
+    )
+    return rows, columns
+
+
+def _zero_free(values: Array, weight: Parameters, node: Node) -> Array:
+    """int16 weights (inputs, outputs / groups, …) less their zero points, with gaps of zeros."""
+    zero = weight.zero.astype(np.int16)
+    centred = values.astype(np.int16) - (zero.reshape(1, -1, 1, 1) if zero.size > 1 else zero)
+    down, right = node.attributes.get("dilations", (1, 1))
+    height, width = values.shape[2:]
+    wide = np.zeros((*values.shape[:2], (height - 1) * down + 1, (width - 1) * right + 1), np.int16)
+    wide[:, :, ::down, ::right] = centred
+    return wide
+
+
+def _phases(weights: Array, groups: int, axes: tuple[_Axis, _Axis]) -> Array:
+    """Weights (phases · outputs, inputs, taps, taps), zero between different groups, in the order
+    in which a convolution reads pixels."""
+    (rows, columns), (inputs, each) = axes, weights.shape[:2]
+    height, width = rows.taps * rows.stride, columns.taps * columns.stride
+    dense = np.zeros((each * groups, inputs, height, width), np.int16)
+    for group in range(groups):
+        part = slice(group * inputs // groups, (group + 1) * inputs // groups)
+        at = slice(group * each, (group + 1) * each)
+        dense[at, part, : rows.kernel, : columns.kernel] = weights[part].transpose(1, 0, 2, 3)
+    cut = dense.reshape(each * groups, inputs, rows.taps, rows.stride, columns.taps, columns.stride)
+    phases = cut[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
+    return phases.reshape(-1, inputs, rows.taps, columns.taps)
+
+
+def _nodes(
+    network: Network,
+    anchor: Anchor,
+    parameters: tuple[Parameters, Parameters, Parameters],
+    kernel: Array,
+    bias: Array,
+    axes: tuple[_Axis, _Axis],
+) -> list[Node]:
+    (data, weight, out), (rows, columns) = parameters, axes
+    name, result = anchor.node.name, anchor.quantize.outputs[0]
+    count, outputs, dtype = rows.stride * columns.stride, len(bias), out.zero.dtype
+    scale, zero = weight.scale, weight.zero
+    if not weight.per_tensor:
+        scale, zero = np.tile(scale, count), np.tile(zero, count)
+    of_channels = zero.astype(np.int16).reshape(-1, 1, 1, 1) if zero.size > 1 else zero.item()
+    stored, zero = like_data((kernel + of_channels).astype(zero.dtype), zero, data.zero.dtype)
+    constants: dict[str, Any] = {
+        "x_zero_point": data.zero.reshape(()),
+        "weight": stored,
+        "weight_scale": scale.reshape(()) if scale.size == 1 else scale,
+        "weight_zero_point": zero.reshape(()) if zero.size == 1 else zero,
+        "y_zero_point": out.zero.reshape(()),
+        "bias": np.tile(bias, count),
+    }
+    added = {what: network.add_constant(f"{name}_{what}", v) for what, v in constants.items()}
+    inputs = (
+        *anchor.data.inputs[:2],
+        *(added[what] for what in list(constants)[:4]),
+        anchor.quantize.inputs[1],
+        *(added[what] for what in list(constants)[4:]),
+    )
+    # The last tap of a phase is the first that is read.
+    pads = [rows.taps - 1, columns.taps - 1]
+    pads += [axis.steps - axis.inputs for axis in axes]
+    images = (network.types[anchor.node.inputs[0]].shape or (1,))[0]
+    shapes = (
+        (images, count * outputs, rows.steps, columns.steps),
+        (images, rows.stride, columns.stride, outputs, rows.steps, columns.steps),
+        (images, outputs, rows.steps, rows.stride, columns.steps, columns.stride),
+        (images, outputs, rows.steps * rows.stride, columns.steps * columns.stride),
+    )
+    tensors = [network.unused_name(f"{name}_{what}") for what in ("sums", "parts", "turned", "all")]
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        network.types[tensor] = TensorType(dtype, shape)
+
+    def size(at: int) -> str:
+        return network.add_constant(f"{tensors[at]}_shape", np.array(shapes[at], np.int64))
+
+    sums, parts, turned, everything = tensors
+    order = {"perm": [0, 3, 4, 1, 5, 2]}
+    begins = np.array([axis.before for axis in axes], np.int64)
+    bounds = (begins, begins + [axis.results for axis in axes], np.array([2, 3], np.int64))
+    cut = tuple(network.add_constant(f"{name}_bounds", item) for item in bounds)
+    return [
+        Node("QLinearConv", name, inputs, (sums,), {"pads": pads}),
+        Node("Reshape", parts, (sums, size(1)), (parts,)),
+        Node("Transpose", turned, (parts,), (turned,), order),
+        Node("Reshape", everything, (turned, size(3)), (everything,)),
+        Node("Slice", f"{name}_results", (everything, *cut), (result,)),
+    ]

@@ -1,0 +1,49 @@
+"""Transposed convolutions as one convolution for all phases, against the float operator: scales
+are powers of two, so that its sums are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+Make = Callable[..., Any]
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"strides": [2, 2]},
+    {"strides": [2, 3], "pads": [1, 0, 2, 1]},
+    {"strides": [3, 1], "dilations": [2, 1], "output_padding": [2, 0]},
+    {"strides": [2, 2], "dilations": [1, 3], "pads": [2, 2, 1, 1], "output_padding": [1, 1]},
+    {"strides": [2, 2], "group": 2},
+    {"strides": [4, 4], "group": 4, "pads": [1, 1, 1, 1]},
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("channelwise", [False, True])
+def test_a_transposed_convolution_is_exact(
+    qdq: Make, way: dict[str, Any], dtype: Any, channelwise: bool
+) -> None:
+    low, groups = np.iinfo(dtype).min, way.get("group", 1)
+    each = 4 // groups
+    graph = qdq((1, 4, 5, 6), dtype).qdq(2**-5, low + 100)
+    scale: Any = 2.0 ** -np.arange(5, 5 + each) if channelwise else 2**-6
+    zero = 0 if channelwise else 9
+    weights = graph.weights(4, each, 3, 2, scale=scale, axis=1, zero=zero)
+    bias = graph.constant(graph.rng.integers(-40, 40, 4) * 2.0**-5, np.float32)
+    graph.node("ConvTranspose", weights, bias, **way).node("Relu").qdq(2**-2, low + 4)
+    model, x = graph.model(), graph.images()
+    with Session(model, "tiny-extended") as session:
+        report = session.check({"x": x})
+        assert session.report()["summary"]["share_on_machine"] == 1
+    assert report.histogram == {}
+    (want,) = exact_session(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(report.outputs["y"], want)
+    assert np.unique(want).size > 3
