@@ -18,6 +18,7 @@ from .bench import bench
 from .boards.build import build
 from .boards.export import export
 from .boards.program import program
+from .compare import compare
 from .compile import compile_model
 from .config import config
 from .disasm import disasm
@@ -52,6 +53,7 @@ for command in (
     run,
     compile_model,
     bench,
+    compare,
     quantize,
     show,
     lower,

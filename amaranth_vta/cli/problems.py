@@ -18,6 +18,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.fpga.usage.FitError",
         "amaranth_vta.hw.boards.clock.ClockError",
         "amaranth_vta.hw.config.ConfigError",
+        "amaranth_vta.report.measured.MeasuredError",
         "amaranth_vta.session.batches.InputError",
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.machine.dram.DramError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,9 @@ _OTHERS = (
 _REST = ("anything else: decoding, first and last latencies", "#d9d9d9")
 LEGEND = (_USEFUL, _PADDED, *(part for _, part in _OTHERS), _REST)
 
+# What `segments` reads besides the cycles.
+COUNTERS = ("gemm_busy", *(counter for counter, _ in _OTHERS))
+
 STYLE = """\
 .bars { display: grid; grid-template-columns: minmax(6em, max-content) 1fr; gap: 4px 10px; }
 .bars .name { overflow-wrap: anywhere; text-align: right; max-width: 16em; }
@@ -40,17 +43,18 @@ STYLE = """\
 _LONGEST = 0.8
 
 
-def segments(layer: LayerReport, peak: int) -> list[tuple[str, str, int]]:
+def segments(counters: Mapping[str, int], macs: int, peak: int) -> list[tuple[str, str, int]]:
     """Words, color and cycles of the parts of a layer's runs, which add up to its cycles.
 
-    ``peak`` is the machine's MACs per cycle. Of the ALU this is what does not overlap with the
-    other parts: cycles that they already account for are not shown a second time.
+    ``macs`` are those of the network, ``peak`` the machine's per cycle. Of the ALU this is what
+    does not overlap with the other parts: cycles that they already account for are not shown a
+    second time.
     """
-    left = layer.counters["cycles"]
-    busy = layer.counters["gemm_busy"]
-    useful = min(busy, round(layer.macs / peak))
+    left = counters["cycles"]
+    busy = counters["gemm_busy"]
+    useful = min(busy, round(macs / peak))
     counts = [(_USEFUL, useful), (_PADDED, busy - useful)]
-    counts += [(part, layer.counters[counter]) for counter, part in _OTHERS]
+    counts += [(part, counters[counter]) for counter, part in _OTHERS]
     found = []
     for (words, color), count in counts:
         part = min(count, left)
@@ -69,7 +73,7 @@ def stacked_bars(layers: Sequence[LayerReport], peak: int) -> str:
         share = cycles / layer.runs / longest * _LONGEST
         lines.append(f'<div class="name">{name}</div>')
         lines.append(f'<div class="line"><div class="bar" style="width:{share:.2%}">')
-        for words, color, part in segments(layer, peak):
+        for words, color, part in segments(layer.counters, layer.macs, peak):
             if part:
                 title = f"{name}: {words}, {part / layer.runs:,.0f} cycles, {part / cycles:.1%}"
                 style = f"width:{part / cycles:.2%};background:{color}"

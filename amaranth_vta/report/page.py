@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING
 
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
-from .chart import STYLE, legend, stacked_bars
+from .chart import legend, stacked_bars
+from .html import html_page, html_table
 from .layer_table import HEADS, layer_row, per_run, whole
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
-
-_STYLE = f"""\
-body {{ font: 15px/1.45 sans-serif; color: #222; }}
-body {{ max-width: 960px; margin: 2em auto; padding: 0 12px; }}
-.scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; margin: 1em 0; }}
-th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd; }}
-th:first-child, td:first-child, .words {{ text-align: left; }}
-td.words {{ min-width: 9em; }}
-.wrong {{ background: #fbe3dd; padding: 0.6em 1em; }}
-{STYLE}"""
 
 
 def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> str:
@@ -52,7 +42,7 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
         f"<p>{per}.</p>",
         _layers(session),
         "<h2>Configuration</h2>",
-        _table(
+        html_table(
             ("parameter", "value"),
             (
                 (item.name.upper(), getattr(session.config, item.name))
@@ -67,13 +57,7 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
         ),
         "</ul>",
     ]
-    body = "\n".join(parts)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page(title, parts)
 
 
 def _summary(session: Session, numbers: Mapping[str, object], dram: str) -> str:
@@ -111,7 +95,7 @@ def _shares(spent: Sequence[Spent]) -> str:
         )
         for item in (*spent, summed(spent))
     ]
-    return _table(headings, rows)
+    return html_table(headings, rows)
 
 
 def _layers(session: Session) -> str:
@@ -127,18 +111,4 @@ def _layers(session: Session) -> str:
     if any(layer.placed_on == "machine" for layer in layers):
         total = layer_row(whole(layers, session.config.macs_per_cycle))
         rows.append((*total[:2], "", *total[2:]))
-    return _table((*HEADS[:2], "runs on", *HEADS[2:]), rows, words=3)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
-    """HTML; the first ``words`` columns are text."""
-
-    def cells(tag: str, row: Sequence[object]) -> str:
-        kinds = [' class="words"' if number < words else "" for number in range(len(row))]
-        return "".join(
-            f"<{tag}{kind}>{escape(str(cell))}</{tag}>"
-            for kind, cell in zip(kinds, row, strict=True)
-        )
-
-    lines = [f"<tr>{cells('th', headings)}</tr>", *(f"<tr>{cells('td', row)}</tr>" for row in rows)]
-    return '<div class="scroll"><table>\n' + "\n".join(lines) + "\n</table></div>"
+    return html_table((*HEADS[:2], "runs on", *HEADS[2:]), rows, words=3)

@@ -1,0 +1,36 @@
+"""``vta compare``: two runs, a row per layer."""
+
+from __future__ import annotations
+
+import click
+
+from .options import json_option
+from .outputs import Outputs
+from .problems import DONE
+
+
+@click.command()
+@click.argument("first", metavar="A.json", type=click.Path())
+@click.argument("second", metavar="B.json", type=click.Path())
+@click.option(
+    "--html", "html_path", type=click.Path(), metavar="FILE", help="Write all parts as a page."
+)
+@json_option
+def compare(first: str, second: str, html_path: str | None, json_path: str | None) -> int:
+    """Compare the cycles of two runs layer by layer, and say what changed most in each.
+
+    A.json and B.json are what --json of `vta run` or `vta bench` wrote, on a device that counts
+    cycles: of two configurations, two memories, two versions of a network or of a schedule. Layers
+    are matched by name.
+    """
+    from amaranth_vta.report.changes import changes_json, changes_page, changes_table
+    from amaranth_vta.report.measured import load_measured
+
+    measured = load_measured(first), load_measured(second)
+    with Outputs() as outputs:
+        outputs.reserve("--html", html_path)
+        outputs.reserve("--json", json_path)
+        outputs.say(changes_table(*measured, outputs.text_width))
+        outputs.save("--html", lambda file: file.write(changes_page(*measured).encode()))
+        outputs.save_json("--json", changes_json(*measured))
+    return DONE
