@@ -7,6 +7,7 @@ another user, is made again. Several processes may ask for the same file at the 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -68,6 +69,10 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
                 target.replace(path)
                 seal.replace(_seal(path))
                 _forget_unused(folder)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _unwritable(folder, error) from None
+            raise
         finally:
             target.unlink(missing_ok=True)
             Path(lock.name).unlink(missing_ok=True)

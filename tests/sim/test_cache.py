@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -51,6 +52,16 @@ def test_nothing_is_kept_of_what_fails(empty_cache: Path) -> None:
         kept("kind", "name", fail)
     assert not list((empty_cache / "kind").iterdir())
     assert kept("kind", "name", Maker()).read_text() == "what was made"
+
+
+def test_a_full_disk_is_said_with_the_folder(empty_cache: Path) -> None:
+    def fill(target: Path) -> None:
+        target.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(BuildError, match="kind cannot be written: No space left on device; VTA"):
+        kept("kind", "name", fill)
+    assert not list((empty_cache / "kind").iterdir())
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "unsealed", "swapped", "writable"])
