@@ -306,11 +306,31 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # A file without an end is no configuration.
 _MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class BusAttributes:
+    """What the machine says of each burst on its AXI4 master port, besides address and length.
+
+    ``prot`` is AxPROT, by default unprivileged, non-secure, data; ``cache`` is AxCACHE, by default
+    bufferable and modifiable, not allocated. Raises `ConfigError` if one does not fit.
+    """
+
+    prot: int = 0b010
+    cache: int = 0b0011
+
+    def __post_init__(self) -> None:
+        for name, bits in (("prot", 3), ("cache", 4)):
+            if not 0 <= (value := getattr(self, name)) < 1 << bits:
+                raise ConfigError(f"Ax{name.upper()} = {value} is not a number of {bits} bits")
+
+
 # Keys of published configuration files that say nothing that the others do not.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
 )
 
+DEFAULT_ATTRIBUTES = BusAttributes()
 PYNQ = Config()
 
 PRESETS: dict[str, Config] = {

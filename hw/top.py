@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from .bus.axi import AXI4LiteSignature, AXI4Signature
 from .bus.csr import RegisterFile
 from .compute import Unit
-from .config import Config
+from .config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from .core import Core
 from .fabric.activity import Activity
 from .fabric.groups import ClockGroups, GroupClocks
@@ -17,9 +17,7 @@ from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
 # Bits of a base address that are used, so that base plus offset cannot wrap.
 _BASE_WIDTH = 47
-# AXI burst type INCR, and the attributes of memory that is bufferable and modifiable.
-_INCREMENTING = 0b01
-_BUFFERABLE = 0b0011
+_INCREMENTING = 0b01  # AXI burst type INCR
 
 
 class Top(wiring.Component):
@@ -44,8 +42,15 @@ class Top(wiring.Component):
     clock : only if ``grouped``: clocks for groups of registers, for simulation
     """
 
-    def __init__(self, config: Config, watched: bool = False, grouped: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        watched: bool = False,
+        grouped: bool = False,
+        attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+    ) -> None:
         self._config = config
+        self._attributes = attributes
         self._groups = ClockGroups(apart=grouped)
         self._watched = watched
         super().__init__(
@@ -171,8 +176,8 @@ class Top(wiring.Component):
                 ("size", size),
                 ("burst", _INCREMENTING),
                 ("lock", 0),
-                ("cache", _BUFFERABLE),
-                ("prot", 0),
+                ("cache", self._attributes.cache),
+                ("prot", self._attributes.prot),
                 ("qos", 0),
                 ("valid", request.valid),
             ):

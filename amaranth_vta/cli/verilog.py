@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 
 from .options import config_option
 from .outputs import Outputs
@@ -20,7 +20,21 @@ from .outputs import Outputs
     default="-",
     help="The file to write; standard output if not given.",
 )
-def verilog(config: Config, output: str) -> None:
+@click.option(
+    "--prot",
+    type=click.IntRange(0, 7),
+    default=DEFAULT_ATTRIBUTES.prot,
+    show_default=True,
+    help="AxPROT of the memory bus: 2 is non-secure data, 0 secure data.",
+)
+@click.option(
+    "--cache",
+    type=click.IntRange(0, 15),
+    default=DEFAULT_ATTRIBUTES.cache,
+    show_default=True,
+    help="AxCACHE of the memory bus: 3 is bufferable and modifiable, 15 for a coherent port.",
+)
+def verilog(config: Config, output: str, prot: int, cache: int) -> None:
     """Write the machine as one Verilog file, with everything it needs.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
@@ -30,5 +44,5 @@ def verilog(config: Config, output: str) -> None:
         outputs.reserve("-o", output)
         from amaranth_vta.sim.machine import elaborate
 
-        text = elaborate.verilog(config)
+        text = elaborate.verilog(config, attributes=BusAttributes(prot, cache))
         outputs.save("-o", lambda file: file.write(text.encode()))

@@ -20,13 +20,18 @@ from amaranth_vta.collector import collector_paused
 from amaranth_vta.extras import missing_package
 from amaranth_vta.hw.boards.registers import Surroundings
 from amaranth_vta.hw.boards.system import BoardSystem
-from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.top import Top
 
 Pins = dict[str, Value]
 
 
-def verilog(config: Config, watched: bool = False, grouped: bool = False) -> str:
+def verilog(
+    config: Config,
+    watched: bool = False,
+    grouped: bool = False,
+    attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+) -> str:
     """The machine as module ``vta``, in one text that is the same on every computer.
 
     Scratchpads have no initial contents: they hold anything after power-up. ``watched`` adds
@@ -36,7 +41,7 @@ def verilog(config: Config, watched: bool = False, grouped: bool = False) -> str
     """
     parameters = json.dumps(config.to_dict())
     return f"// Configuration: {parameters}\n" + component_verilog(
-        machine(config, watched, grouped), "vta", simplified=grouped
+        machine(config, watched, grouped, attributes), "vta", simplified=grouped
     )
 
 
@@ -73,9 +78,14 @@ def cxxrtl_runtime() -> Path:
         return Path(yosys.data_dir()) / "include" / "backends" / "cxxrtl" / "runtime"
 
 
-def machine(config: Config, watched: bool = False, grouped: bool = False) -> Any:
+def machine(
+    config: Config,
+    watched: bool = False,
+    grouped: bool = False,
+    attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+) -> Any:
     """The whole machine as a component; `Top` says what ``watched`` and ``grouped`` add."""
-    return Top(config, watched, grouped)
+    return Top(config, watched, grouped, attributes)
 
 
 def pins(component: wiring.Component) -> tuple[Pins, Pins]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.config import PRESETS, BusAttributes, ConfigError
 from amaranth_vta.sim.machine.elaborate import verilog
 from amaranth_vta.sim.machine.rtl.build import verilator_root
 
@@ -67,6 +67,16 @@ def test_the_text_names_no_file_and_holds_no_memory_contents(tiny_file: Path) ->
     text = tiny_file.read_text()
     assert ".py" not in text
     assert "initial begin" not in text
+
+
+def test_bursts_are_non_secure_unless_asked(tiny_file: Path) -> None:
+    other = verilog(TINY, attributes=BusAttributes(prot=0, cache=0b1111))
+    for channel in ("aw", "ar"):
+        assert f"assign m_axi_{channel}prot = 3'h2;" in tiny_file.read_text()
+        assert f"assign m_axi_{channel}prot = 3'h0;" in other
+        assert f"assign m_axi_{channel}cache = 4'hf;" in other
+    with pytest.raises(ConfigError, match="AxPROT = 8 is not a number of 3 bits"):
+        BusAttributes(prot=8)
 
 
 def test_the_ports_have_the_names_that_tools_know(tiny_file: Path) -> None:
