@@ -2,9 +2,10 @@
 
     python benchmarks/bitstreams.py [--check] [BOARD ...]
 
-Each board's folder holds the bitstream, and a manifest with its configuration, tools, sources and
-checksum. With ``--check`` nothing is written: ends with 1 if a bitstream comes out otherwise than
-its manifest says. Needs the extra ``fpga``; takes minutes for each board.
+Each board, with the preset that is made for it, has a folder with its bitstream, a manifest of
+what that was made of, and the log of place and route. With ``--check`` nothing is written: ends
+with 1 if a bitstream comes out otherwise than its manifest says. Needs the extra ``fpga``; takes
+minutes for each board.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from amaranth_vta.fpga.build import build
-from amaranth_vta.hw.boards.boards import BOARDS
+from amaranth_vta.fpga.usage import FitError
+from amaranth_vta.hw.boards.boards import BOARDS, Board
 from amaranth_vta.hw.config import Config
 
 FOLDER = Path(__file__).parent.parent / "bitstreams"
@@ -29,26 +32,30 @@ def main() -> int:
     parser.add_argument("boards", nargs="*", metavar="BOARD", help="those alone")
     arguments = parser.parse_args()
     differs = False
-    for path in sorted(FOLDER.glob("*/manifest.json")):
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if arguments.boards and manifest["board"] not in arguments.boards:
+    for board in map(BOARDS.__getitem__, arguments.boards or BOARDS):
+        if board.vendor:
             continue
-        made = build(
-            BOARDS[manifest["board"]],
-            Config.load(manifest["config"]),
-            manifest["config"],
-            lambda step, name=path.parent.name: print(f"{name}: {step}", file=sys.stderr),
-        )
+        try:
+            made = build(board, Config.load(board.config), board.config, _teller(board))
+        except FitError as error:
+            print(f"{board.name}: {error}")
+            continue
+        folder = FOLDER / board.name
         if arguments.check:
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
             same = made.summary["sha256"] == manifest["sha256"]
-            print(f"{path.parent.name}: {'the same' if same else 'DIFFERENT'}")
+            print(f"{board.name}: {'the same' if same else 'DIFFERENT'}")
             differs |= not same
-        else:
-            for name, contents in made.files.items():
-                (path.parent / name).write_bytes(contents)
-    if not arguments.check:
+            continue
+        folder.mkdir(exist_ok=True)
+        for name, contents in made.files.items():
+            (folder / name).write_bytes(contents)
         write_table()
     return int(differs)
+
+
+def _teller(board: Board) -> Callable[[str], None]:
+    return lambda step: print(f"{board.name}: {step}", file=sys.stderr)
 
 
 def write_table() -> None:
@@ -61,14 +68,12 @@ def write_table() -> None:
     for path in sorted(FOLDER.glob("*/manifest.json")):
         item = json.loads(path.read_text(encoding="utf-8"))
         board = BOARDS[item["board"]]
-        used = [
-            f"{item[kind]:,} of {board.capacity[kind]:,}"
-            for kind in ("luts", "ffs", "dsps", "brams")
-        ]
+        kinds = ("luts", "ffs", "dsps", "brams")
+        used = " | ".join(f"{item[kind]:,} of {board.capacity[kind]:,}" for kind in kinds)
         lines.append(
             f"| [{board.title}]({path.parent.name}/manifest.json), {board.chip} "
-            f"| `{item['config']}` | {' | '.join(used)} | {item['fmax_mhz']} "
-            f"| {item['clock_mhz']:g} | {item['memory_bytes'] // 1024} KiB |"
+            f"| `{item['config']}` | {used} | {item['fmax_mhz']} | {item['clock_mhz']:g} "
+            f"| {item['memory_bytes'] // 1024} KiB |"
         )
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(TABLE)
     _, _, tail = rest.partition(END)

@@ -40,14 +40,18 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     """The bitstream of ``board`` with the machine of ``config``.
 
     ``progress`` is told each step as it begins. Raises `FitError` if the chip has no room or the
-    clock is too fast, `MissingExtra` without the tools, and `BuildError` if one of them fails.
+    clock is too fast, `MissingExtra` without the tools, and `BuildError` if one of them fails. For
+    a board whose vendor's tools are needed it is a project for these instead.
     """
     started = time.monotonic()
     with explain_missing_extras():
         platform = board.platform()
     progress("elaborating the design")
+    design = BoardDesign(board, config, board.clock_hz)
+    if board.vendor:
+        return _project(board, config, config_name, platform.prepare(design, _NAME), started)
     plan = platform.prepare(
-        BoardDesign(board, config, board.clock_hz),
+        design,
         _NAME,
         synth_opts="",
         script_after_synth="tee -q -o cells.json stat -json",
@@ -71,16 +75,44 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
         "bitstream": f"{board.name}.bit",
         "sha256": hashlib.sha256(data).hexdigest(),
     }
+    tools = sorted({version_of(call.tool) for call in calls})
+    manifest = _manifest(board, config, summary, tools)
+    files = {f"{board.name}.bit": data, "manifest.json": manifest, "timing.log": log}
+    return Bitstream(files, summary)
+
+
+def _project(
+    board: Board, config: Config, config_name: str, plan: Any, started: float
+) -> Bitstream:
+    """What the vendor's tools make a bitstream of."""
+    unknown = dict.fromkeys(("luts", "ffs", "dsps", "brams", "fmax_mhz"))
+    summary = {
+        "board": board.name,
+        "config": config_name,
+        **unknown,
+        "clock_mhz": board.clock_hz / 1e6,
+        "seconds": round(time.monotonic() - started, 1),
+        "bitstream": None,
+        "sha256": None,
+    }
+    files = {
+        name: text if isinstance(text, bytes) else str(text).encode()
+        for name, text in plan.files.items()
+    }
+    files["manifest.json"] = _manifest(board, config, summary, [f"{board.vendor}, not run here"])
+    return Bitstream(files, summary)
+
+
+def _manifest(board: Board, config: Config, summary: dict[str, Any], tools: list[str]) -> bytes:
+    """What a bitstream was made of, as JSON."""
     manifest = {
         **{key: value for key, value in summary.items() if key != "seconds"},
         "parameters": config.to_dict(),
         "memory_bytes": board.memory_bytes,
-        "tools": sorted({version_of(call.tool) for call in calls}),
+        "tools": tools,
         "sources_sha256": sources_hash(),
     }
-    text = json.dumps(manifest, indent=2) + "\n"
-    files = {f"{board.name}.bit": data, "manifest.json": text.encode(), "timing.log": log}
-    return Bitstream(files, summary)
+    return f"{json.dumps(manifest, indent=2)}\n".encode()
 
 
 def sources_hash() -> str:

@@ -26,7 +26,8 @@ class Board:
     ``oscillator_hz`` is that of its default clock, ``clock_hz`` that of the machine;
     ``memory_bytes`` is memory on the chip, ``loader`` the board's name for openFPGALoader, and
     ``config`` the preset that is made for it.
-    ``capacity`` has what the chip has of each kind of `Resources`.
+    ``capacity`` has what the chip has of each kind of cell. Where ``vendor`` is given, a project
+    for that vendor's tool is all that can be made here.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Board:
     loader: str
     config: str
     capacity: Mapping[str, int]
+    vendor: str = ""
 
 
 class BoardDesign(wiring.Component):
@@ -59,7 +61,7 @@ class BoardDesign(wiring.Component):
         m.submodules.clock_pin = clock_pin = io.Buffer("i", clock_port)
         oscillator = Signal()
         m.d.comb += oscillator.eq(clock_pin.i)
-        unsteady = drive_sync(m, oscillator, board.oscillator_hz, self._clock_hz)
+        unsteady = drive_sync(m, platform, oscillator, board.oscillator_hz, self._clock_hz)
         m.submodules.system = system = BoardSystem(
             self._config, surroundings(board, self._clock_hz)
         )
@@ -115,6 +117,28 @@ def _icebreaker() -> Any:
     return ICEBreakerPlatform()
 
 
+def _pynq() -> Any:
+    from amaranth_boards.arty_z7 import ArtyZ720Platform
+
+    # The same chip, oscillator and Pmod pins; a Pmod USBUART is in the upper row of Pmod A.
+    platform = ArtyZ720Platform()
+    platform.add_resources([_PMOD_UART])
+    return platform
+
+
+def _de10_nano() -> Any:
+    from amaranth_boards.de10_nano import DE10NanoPlatform
+
+    return DE10NanoPlatform()
+
+
+_PMOD_UART = Resource(
+    "uart",
+    0,
+    Subsignal("rx", Pins("Y16", dir="i")),
+    Subsignal("tx", Pins("Y19", dir="o")),
+    Attrs(IOSTANDARD="LVCMOS33"),
+)
 _UP5K = {"luts": 5_280, "ffs": 5_280, "dsps": 8, "brams": 30}
 _ECP5_85F = {"luts": 83_640, "ffs": 83_640, "dsps": 156, "brams": 208}
 _ECP5_25F = {"luts": 24_288, "ffs": 24_288, "dsps": 28, "brams": 56}
@@ -169,6 +193,45 @@ BOARDS: dict[str, Board] = {
             loader="ice40_generic",
             config="tiny",
             capacity=_UP5K,
+        ),
+        Board(
+            name="pynq-z1",
+            title="PYNQ-Z1",
+            chip="XC7Z020-1CLG400C",
+            platform=_pynq,
+            oscillator_hz=125_000_000,
+            clock_hz=50_000_000,
+            memory_bytes=256 * _KIB,
+            loader="",
+            config="tiny",
+            capacity={},
+            vendor="Vivado",
+        ),
+        Board(
+            name="pynq-z2",
+            title="PYNQ-Z2",
+            chip="XC7Z020-1CLG400C",
+            platform=_pynq,
+            oscillator_hz=125_000_000,
+            clock_hz=50_000_000,
+            memory_bytes=256 * _KIB,
+            loader="",
+            config="tiny",
+            capacity={},
+            vendor="Vivado",
+        ),
+        Board(
+            name="de10-nano",
+            title="DE10-Nano",
+            chip="5CSEBA6U23I7",
+            platform=_de10_nano,
+            oscillator_hz=50_000_000,
+            clock_hz=50_000_000,
+            memory_bytes=256 * _KIB,
+            loader="",
+            config="tiny",
+            capacity={},
+            vendor="Quartus",
         ),
     )
 }

@@ -103,14 +103,66 @@ class Ecp5Pll(wiring.Component):
         return m
 
 
-def drive_sync(m: Module, pin: Signal, source_hz: int, target_hz: int) -> Any:
+class XilinxPll(wiring.Component):
+    """A PLLE2_BASE of the 7 series: 8 times ``source_hz``, divided.
+
+    Ports
+    -----
+    source : the board's oscillator, 100 to 200 MHz
+    clock : what is made of it
+    locked : it is steady
+    """
+
+    source: In(1)
+    clock: Out(1)
+    locked: Out(1)
+
+    _MULTIPLIER = 8
+
+    def __init__(self, source_hz: int, target_hz: int) -> None:
+        self._source_hz = source_hz
+        self._divider, rest = divmod(self._MULTIPLIER * source_hz, target_hz)
+        if rest or not 100_000_000 <= source_hz <= 200_000_000:
+            raise ClockError(
+                f"a clock of {target_hz / 1e6:g} MHz cannot be made from {source_hz / 1e6:g} MHz"
+            )
+        super().__init__()
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        feedback, made = Signal(), Signal()
+        m.submodules.pll = Instance(
+            "PLLE2_BASE",
+            p_CLKIN1_PERIOD=1e9 / self._source_hz,
+            p_CLKFBOUT_MULT=self._MULTIPLIER,
+            p_CLKOUT0_DIVIDE=self._divider,
+            i_CLKIN1=self.source,
+            i_CLKFBIN=feedback,
+            i_RST=0,
+            i_PWRDWN=0,
+            o_CLKFBOUT=feedback,
+            o_CLKOUT0=made,
+            o_LOCKED=self.locked,
+        )
+        m.submodules.buffer = Instance("BUFG", i_I=made, o_O=self.clock)
+        return m
+
+
+# By the vendor's name in Amaranth's platforms.
+_PLLS: dict[str, Any] = {"LatticePlatform": Ecp5Pll, "XilinxPlatform": XilinxPll}
+
+
+def drive_sync(m: Module, platform: Any, pin: Signal, source_hz: int, target_hz: int) -> Any:
     """Makes the domain ``sync`` of ``m``, of ``target_hz``, from the oscillator at ``pin``; gives
     whether it is not steady yet."""
     m.domains.sync = ClockDomain("sync", reset_less=True)
     if target_hz == source_hz:
         m.d.comb += ClockSignal("sync").eq(pin)
         return Const(0)
-    m.submodules.pll = pll = Ecp5Pll(source_hz, target_hz)
+    kinds = [_PLLS[kind.__name__] for kind in type(platform).__mro__ if kind.__name__ in _PLLS]
+    if not kinds:
+        raise ClockError(f"no other clock than {source_hz / 1e6:g} MHz is made on this board")
+    m.submodules.pll = pll = kinds[0](source_hz, target_hz)
     m.d.comb += [pll.source.eq(pin), ClockSignal("sync").eq(pll.clock)]
     locked = Signal()
     m.submodules.locked = FFSynchronizer(pll.locked, locked)

@@ -113,9 +113,26 @@ def test_what_cannot_be_built_is_said_in_a_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("board", "constraints", "pin"),
+    [("pynq-z1", "vta.xdc", "Y16"), ("de10-nano", "vta.qsf", "AG13")],
+)
+def test_boards_that_need_their_vendors_tools_get_a_project(
+    tmp_path: Path, board: str, constraints: str, pin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    assert invoke(["build", board, "-o", str(out), "--json", str(report)]) == 0
+    assert "not built here" in capsys.readouterr().out
+    assert json.loads(report.read_text())["bitstream"] is None
+    assert pin in (out / constraints).read_text()
+    assert (out / "build_vta.sh").exists()
+
+
 def test_a_board_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["build", "ulx4s"]) == 2
-    assert "the boards are colorlight-i5, ecpix5, icebreaker, ulx3s" in (capsys.readouterr().err)
+    assert "the boards are colorlight-i5, de10-nano, ecpix5, icebreaker, pynq-z1" in (
+        capsys.readouterr().err
+    )
 
 
 def test_tools_that_are_missing_are_named_before_anything_runs(

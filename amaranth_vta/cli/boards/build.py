@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
     """Build the bitstream of BOARD, from the design to the file that `vta program` takes.
 
-    BOARD is ulx3s, ecpix5, colorlight-i5 or icebreaker. DIR gets the bitstream, manifest.json with
-    what it was made of, and the log of place and route. Takes some minutes, and nothing
-    that does not come from PyPI.
+    BOARD is ulx3s, ecpix5, colorlight-i5 or icebreaker; for pynq-z1, pynq-z2 and de10-nano the
+    project of the vendor's tool is written, and not built. DIR gets the bitstream, manifest.json
+    with what it was made of, and the log of place and route. Takes some minutes, and nothing that
+    does not come from PyPI.
     """
     chosen = find_board(board)
     name = config or chosen.config
@@ -51,10 +52,17 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
         outputs.reserve_folder("-o", output, "manifest.json")
         with building(f"the bitstream of {chosen.title}", None) as told:
             made = make(chosen, loaded, name, told or (lambda step: None))
-        made.summary["bitstream"] = f"{output}/{made.summary['bitstream']}"
-        outputs.save_folder("-o", made.files)
-        outputs.save_json("--json", made.summary)
         summary = made.summary
+        if summary["bitstream"] is not None:
+            summary["bitstream"] = f"{output}/{summary['bitstream']}"
+        outputs.save_folder("-o", made.files)
+        outputs.save_json("--json", summary)
+        if chosen.vendor:
+            outputs.say(
+                f"{output}: a project for {chosen.vendor}, not built here; `sh build_vta.sh` in "
+                "it builds the bitstream"
+            )
+            return
         outputs.say(
             f"{summary['bitstream']}: {summary['luts']:,} LUTs, {summary['ffs']:,} flip-flops, "
             f"{summary['dsps']} multipliers and {summary['brams']} block RAMs of the "

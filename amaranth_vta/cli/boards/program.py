@@ -31,5 +31,5 @@ def program(board: str, file: str) -> None:
     if done.returncode:
         raise click.ClickException(
             f"openFPGALoader cannot program {chosen.title} (exit code {done.returncode}): is it "
-            "connected, and may you use its USB device?"
+            "connected, may you use its USB device, and is libftdi there (Debian: libftdi1-2)?"
         )
