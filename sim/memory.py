@@ -31,11 +31,7 @@ class MemoryBacked:
 
     def instruction_words(self, address: int, count: int) -> list[int]:
         """``count`` instructions of 128 bits from byte ``address``; zeros beyond the memory."""
-        size = INSTRUCTION_BYTES
-        raw = self.memory[address : address + count * size].tobytes()
-        return [
-            int.from_bytes(raw[at : at + size], "little") for at in range(0, count * size, size)
-        ]
+        return instruction_words(self.memory, address, count)
 
     def _check_bounds(self, address: int, size: int) -> None:
         if address < 0 or size < 0 or address + size > self.memory_bytes:
@@ -43,3 +39,10 @@ class MemoryBacked:
                 f"{size} bytes at {address:#x} are not within the device's "
                 f"{self.memory_bytes:#x} bytes of memory"
             )
+
+
+def instruction_words(memory: npt.NDArray[np.uint8], address: int, count: int) -> list[int]:
+    """``count`` instructions of 128 bits from byte ``address``; zeros beyond the memory."""
+    size = INSTRUCTION_BYTES
+    raw = memory[address : address + count * size].tobytes()
+    return [int.from_bytes(raw[at : at + size], "little") for at in range(0, count * size, size)]

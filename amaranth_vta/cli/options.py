@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any
 
@@ -100,9 +100,8 @@ def device_options(
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def with_device(*args: Any, **kwargs: Any) -> int:
-            names = ("device", "dram", "trace", "skip", "timing_only")
-            chosen = [kwargs.pop(name) for name in names]
-            return command(*args, device=DeviceChoice(*chosen), **kwargs)
+            rest = [kwargs.pop(field.name) for field in fields(DeviceChoice)[1:]]
+            return command(*args, device=DeviceChoice(kwargs.pop("device"), *rest), **kwargs)
 
         decorated: Callable[..., int] = with_device
         for option in reversed(options):

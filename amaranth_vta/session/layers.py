@@ -119,8 +119,9 @@ def _conversion(operand: TiledTensor, stored: set[str]) -> str:
     ``stored`` are tensors that come from the machine.
     """
     if operand.packing:
-        plain = replace(operand, packing=None).nbytes
-        return f"{operand.packing}: it writes {operand.nbytes:,} bytes instead of {plain:,}"
+        plain, packed = replace(operand, packing=None).nbytes, operand.nbytes
+        difference = f" instead of {plain:,}" if packed != plain else ", as many as without"
+        return f"{operand.packing}: it writes {packed:,} bytes{difference}"
     if operand.tensor in stored:
         return "tiles that the machine stores are not those that it reads"
     return ""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, ConfigError
+from amaranth_vta.sim.memory import instruction_words
 from amaranth_vta.sw.runtime.array_file import (
     ArrayFile,
     DamagedFile,
@@ -126,11 +127,7 @@ class ProgramImage:
 
     def instruction_bits(self) -> list[int]:
         """The stream as it stands in ``dram``: 128 bits per instruction."""
-        size = isa.INSTRUCTION_BYTES
-        stream = self.dram[self.insn_addr : self.insn_addr + self.insn_count * size].tobytes()
-        return [
-            int.from_bytes(stream[at : at + size], "little") for at in range(0, len(stream), size)
-        ]
+        return instruction_words(self.dram, self.insn_addr, self.insn_count)
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

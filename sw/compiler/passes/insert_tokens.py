@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Memory, Module
+from amaranth_vta.hw.isa import TOKEN_QUEUES, Memory, Module, TokenQueue
 from amaranth_vta.sw.compiler.emit.host_code import HostCode
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import (
@@ -37,6 +37,18 @@ from amaranth_vta.sw.compiler.te.expr import Const
 
 from .support.conditions import Flags, condition
 
+# Each scratchpad with the module that writes it and the one that reads it.
+_SHARED = (
+    ("inp", Module.LOAD, Module.COMPUTE),
+    ("wgt", Module.LOAD, Module.COMPUTE),
+    ("acc", Module.COMPUTE, Module.STORE),
+)
+# By module and scratchpad, the other module that uses it.
+_OTHER = {
+    (module, scope): other
+    for scope, writer, reader in _SHARED
+    for module, other in ((writer, reader), (reader, writer))
+}
 _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
 
@@ -65,20 +77,11 @@ class _Follower:
         self.instructions: list[tuple[int, int]] = []
         self.counts: dict[int, int] = {}
         self.statement = 0
-        # (producer, consumer) -> (instruction that pushes, instruction that pops), in order.
-        self.tokens: dict[tuple[Module, Module], list[tuple[int, int]]] = {
-            (Module.LOAD, Module.COMPUTE): [],
-            (Module.COMPUTE, Module.LOAD): [],
-            (Module.COMPUTE, Module.STORE): [],
-            (Module.STORE, Module.COMPUTE): [],
-        }
+        # By queue, the instruction that pushes and the one that pops, in order.
+        self.tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
         # The latest instruction of the module that wrote, or read, each element.
         self.latest: dict[tuple[Module, str, bool], npt.NDArray[np.int64]] = {}
-        for scope, writer, reader in (
-            ("inp", Module.LOAD, Module.COMPUTE),
-            ("wgt", Module.LOAD, Module.COMPUTE),
-            ("acc", Module.COMPUTE, Module.STORE),
-        ):
+        for scope, writer, reader in _SHARED:
             for module, writes in ((writer, True), (reader, False)):
                 depth = scratchpad(config, scope).depth
                 self.latest[module, scope, writes] = np.full(depth, -1, np.int64)
@@ -143,14 +146,6 @@ class _Follower:
 
 
 _latest_of = np.maximum.reduce
-_OTHER = {
-    (Module.LOAD, "inp"): Module.COMPUTE,
-    (Module.LOAD, "wgt"): Module.COMPUTE,
-    (Module.COMPUTE, "inp"): Module.LOAD,
-    (Module.COMPUTE, "wgt"): Module.LOAD,
-    (Module.COMPUTE, "acc"): Module.STORE,
-    (Module.STORE, "acc"): Module.COMPUTE,
-}
 
 
 class _Tokens:
@@ -163,7 +158,7 @@ class _Tokens:
     ) -> None:
         self.loops = dict(statements)
         numbers = {number: stmt for number, (stmt, _) in enumerate(statements)}
-        self.flags: dict[tuple[Stmt, str, tuple[Module, Module]], Flags] = {}
+        self.flags: dict[tuple[Stmt, str, TokenQueue], Flags] = {}
         for queue, pairs in follower.tokens.items():
             for action, position in (("push", 0), ("pop", 1)):
                 for pair in pairs:
