@@ -95,7 +95,7 @@ def _runtime(waves: bool) -> list[Path]:
     names = ["verilated", "verilated_dpi", "verilated_vpi", "verilated_threads"]
     defines = [f"-DVM_TRACE={int(waves)}", f"-DVM_TRACE_VCD={int(waves)}"]
     # cocotb finds the functions of the simulator by their names, and keeps its time itself.
-    options = [*defines, "-fvisibility=default", "-UVL_TIME_CONTEXT"]
+    options = [*defines, "-O0", "-fvisibility=default", "-UVL_TIME_CONTEXT"]
     return [runtime_object(name, options) for name in (*names, *["verilated_vcd_c"] * waves)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import BuildError, cache_folder
 from amaranth_vta.sim.machine.rtl import build
 
 COPIER = Path(__file__).with_name("copier.v").read_text()
@@ -15,8 +15,13 @@ COPIER = Path(__file__).with_name("copier.v").read_text()
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("VTA_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    """Empty but for what Verilator adds to each simulator, which is that of the other tests."""
+    runtime, cache = cache_folder() / "runtime", tmp_path / "cache"
+    runtime.mkdir(parents=True, exist_ok=True)
+    cache.mkdir()
+    (cache / "runtime").symlink_to(runtime.resolve())
+    monkeypatch.setenv("VTA_CACHE", str(cache))
+    return cache
 
 
 def test_a_build_is_kept_and_tells_its_progress(empty_cache: Path) -> None:
