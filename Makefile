@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs figures site test tests lint types format tutorials bench fuzz performance resources bitstreams clean
+.PHONY: help setup demo docs figures site test tests lint types format tutorials bench fuzz performance area resources bitstreams clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -63,6 +63,10 @@ performance: setup  ## Measure cycles and simulation speed, and write docs/perfo
 resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.md; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/resources.py
+
+area: setup  ## Synthesize every preset for a Zynq-7020 and an ECP5, flattened; long
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
+	$(BIN)/python benchmarks/area.py
 
 bitstreams: setup  ## Build the boards' bitstreams anew, in bitstreams/; many minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'

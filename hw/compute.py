@@ -87,7 +87,6 @@ class Compute(wiring.Component):
         m.submodules.order = order = InOrder(
             config,
             isa.Module.COMPUTE,
-            _MEMORIES,
             [isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE, isa.Cause.INDEX_OUT_OF_RANGE],
         )
         loader = Loader(config, _MEMORIES)
@@ -249,13 +248,19 @@ class Compute(wiring.Component):
         uops = geometry(self._config, isa.Memory.UOP).scratchpad(read_elements=(1,))
         m.submodules.uops = uops
         connect(m, loader.uop, uops.write)
-        # The ALU has priority: it reads few micro-ops, each for many vectors.
+        # The ALU has priority, since it reads few micro-ops, each for many vectors; but not while
+        # it stalls. Who has the port depends on registers alone: no path leads from what stalls
+        # one unit to the other.
+        stalled, for_gemm = Signal(), Signal()
+        m.d.sync += stalled.eq(alu.o.valid & ~alu.o.ready)
         m.d.comb += [
+            for_gemm.eq(gemm.uop_wanted & (stalled | ~alu.uop_wanted)),
             uops.read0.enable.eq(gemm.uop_enable | alu.uop_enable),
-            uops.read0.index.eq(Mux(alu.uop_enable, alu.uop_index, gemm.uop_index)),
+            uops.read0.index.eq(Mux(for_gemm, gemm.uop_index, alu.uop_index)),
             gemm.uop_bits.eq(uops.read0.data[0]),
-            gemm.uop_denied.eq(alu.uop_enable),
+            gemm.uop_denied.eq(~for_gemm),
             alu.uop_bits.eq(uops.read0.data[0]),
+            alu.uop_denied.eq(for_gemm),
         ]
 
     def _connect_accumulators(

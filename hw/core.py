@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
@@ -15,9 +15,10 @@ from .fabric.activity import Activity
 from .fabric.buffer import geometry
 from .fabric.counters import CounterBank, events
 from .fabric.groups import TOGETHER, ClockGroups
-from .fabric.stream import Queue, TokenCounter
-from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, QueueEntry
+from .fabric.stream import TokenCounter
+from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH
 from .fetch import Fetch
+from .instructions import InstructionQueues
 from .load import Load
 from .registers import COUNTER_WIDTH, COUNTERS
 from .store import Store
@@ -40,37 +41,6 @@ class TokensLeft(data.StructLayout):
         super().__init__(
             {isa.queue_name(queue): range(isa.TOKEN_LIMIT + 1) for queue in isa.TOKEN_QUEUES}
         )
-
-
-class InstructionQueue(wiring.Component):
-    """Instructions of one module, counted until the module retires them.
-
-    It takes no more while `isa.QUEUE_DEPTH` of them have not retired; ``empty`` says that all
-    have.
-
-    Timing: that of `Queue`; the count changes in the cycle after an instruction comes or retires.
-    """
-
-    i: In(stream.Signature(QueueEntry))
-    o: Out(stream.Signature(QueueEntry))
-    retire: In(1)
-    empty: Out(1)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = Module()
-        m.submodules.queue = queue = Queue(QueueEntry, isa.QUEUE_DEPTH)
-        connect(m, queue.o, flipped(self.o))
-        count = Signal(range(isa.QUEUE_DEPTH + 1))
-        room = Signal()
-        m.d.comb += [
-            room.eq(count != isa.QUEUE_DEPTH),
-            queue.i.payload.eq(self.i.payload),
-            queue.i.valid.eq(self.i.valid & room),
-            self.i.ready.eq(queue.i.ready & room),
-            self.empty.eq(count == 0),
-        ]
-        m.d.sync += count.eq(count + (self.i.valid & self.i.ready) - self.retire)
-        return m
 
 
 class Core(wiring.Component):
@@ -155,6 +125,7 @@ class Core(wiring.Component):
         quiet = Signal()
         m.d.comb += quiet.eq(
             (fetch.quiet | fetch.waiting)
+            & parts.queues.settled
             & load.status.quiet
             & compute.status.quiet
             & store.status.quiet
@@ -173,10 +144,13 @@ class Core(wiring.Component):
         # A run that is stopped ends when memory has answered; ``reported`` says that it has ended
         # without waiting for that.
         stop, stopping, reported = Signal(), Signal(), Signal()
-        drained, expired = Signal(), Signal()
+        drained, silent, expired = Signal(), Signal(), Signal()
+        stopped_before, complete = Signal(), Signal()
+        m.d.sync += [stopped_before.eq(stop), expired.eq(silent)]
         m.d.comb += [
             stop.eq(self.stop & running & ~stopping),
             drained.eq(parts.arbiter.idle & store.drained),
+            complete.eq(drained & ~stopped_before),
             parts.arbiter.stop.eq(stopping),
             store.stop.eq(stopping),
             fetch.start.eq(running & ~started),
@@ -187,7 +161,7 @@ class Core(wiring.Component):
                 self.busy
                 & (
                     expired
-                    | Mux(stopping, drained, finished | (quiet_cycles == self._QUIET_CYCLES))
+                    | Mux(stopping, complete, finished | (quiet_cycles == self._QUIET_CYCLES))
                 )
             ),
         ]
@@ -195,12 +169,12 @@ class Core(wiring.Component):
             m.d.sync += running.eq(1)
         with m.If(stop):
             m.d.sync += stopping.eq(1)
-        with m.If(self.done | (stopping & drained) | self.clear):
+        with m.If(self.done | (stopping & complete) | self.clear):
             m.d.sync += [running.eq(0), stopping.eq(0), reported.eq(0)]
         with m.If(expired & ~self.clear):
             m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
-        self._watch(m, self.busy & ~drained, expired)
-        self._report_fault(m, parts, finished, stop, expired)
+        self._watch(m, self.busy & ~drained & ~expired, silent)
+        self._report_fault(m, parts, finished, stop, stopped_before, silent, expired)
         self._count(m, parts, running)
         return m
 
@@ -210,6 +184,7 @@ class Core(wiring.Component):
         machine.submodules.load = load = Load(config, self._groups)
         machine.submodules.compute = compute = Compute(config, self._groups)
         machine.submodules.store = store = Store(config, self._groups)
+        machine.submodules.queues = queues = InstructionQueues(config)
         machine.submodules.arbiter = arbiter = ReadArbiter(8 * config.bus_bytes)
         connect(machine, fetch.read, arbiter.fetch)
         connect(machine, load.read, arbiter.load)
@@ -232,21 +207,17 @@ class Core(wiring.Component):
             compute.bases.eq(self.bases),
             store.base.eq(self.bases.out),
         ]
-        return _Parts(fetch, load, compute, store, arbiter)
+        return _Parts(fetch, load, compute, store, queues, arbiter)
 
     def _connect_queues(self, machine: Module, parts: "_Parts") -> None:
         """The queues of instructions, and those of tokens."""
-        queues = {}
+        queues = parts.queues
         for module, component in parts.modules.items():
             name = module.name.lower()
-            queues[module] = instructions = InstructionQueue()
-            machine.submodules[f"{name}_queue"] = instructions
-            connect(machine, getattr(parts.fetch, name), instructions.i)
-            connect(machine, instructions.o, component.insn)
-            machine.d.comb += instructions.retire.eq(component.status.retire)
-        machine.d.comb += parts.compute.others_retired.eq(
-            queues[isa.Module.LOAD].empty & queues[isa.Module.STORE].empty
-        )
+            connect(machine, getattr(parts.fetch, name), getattr(queues, name))
+            connect(machine, getattr(queues, f"{name}_out"), component.insn)
+            machine.d.comb += getattr(queues, f"{name}_retire").eq(component.status.retire)
+        machine.d.comb += parts.compute.others_retired.eq(queues.load_empty & queues.store_empty)
         for queue in isa.TOKEN_QUEUES:
             giver, taker = queue
             name = isa.queue_name(queue)
@@ -262,48 +233,52 @@ class Core(wiring.Component):
             ]
 
     def _report_fault(
-        self, m: Module, parts: "_Parts", finished: Signal, stop: Signal, expired: Signal
+        self,
+        m: Module,
+        parts: "_Parts",
+        finished: Signal,
+        stop: Signal,
+        stopped_before: Signal,
+        silent: Signal,
+        expired: Signal,
     ) -> None:
         """The fault of the lowest instruction; a deadlock only if there is none. When the run ends
-        early, an instruction that a module is executing counts like a fault."""
-        reports = []
+        early, an instruction that a module is executing counts like a fault.
+
+        The state of the modules is looked at one cycle after it has been registered.
+        """
+        ends_early = stop | silent
+        reports, blocked = [], []
         for module, component in parts.modules.items():
             status, fault = component.status, component.fault
             early = Mux(stop, status.executing, status.accessing)
             reports.append(
                 (
-                    fault.valid | Mux(stop | expired, early, status.waiting & status.overflowing),
+                    fault.valid | Mux(ends_early, early, status.waiting & status.overflowing),
                     Mux(fault.valid, fault.index, status.index),
                     Mux(
                         fault.valid,
                         fault.cause,
-                        Mux(
-                            stop | expired,
-                            int(isa.Cause.TIMEOUT),
-                            int(isa.Cause.TOKEN_OVERFLOW),
-                        ),
+                        Mux(ends_early, int(isa.Cause.TIMEOUT), int(isa.Cause.TOKEN_OVERFLOW)),
                     ),
                     module,
                 )
             )
+            blocked.append((status.waiting, status.index, isa.Cause.DEADLOCK, module))
         fetch = parts.fetch
         fault = fetch.fault
         reports.append(
             (
-                fault.valid | stop | (expired & fetch.accessing),
+                fault.valid | stop | (silent & fetch.accessing),
                 Mux(fault.valid, fault.index, fetch.index),
                 Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
                 isa.Module.FETCH,
             )
         )
-        blocked = [
-            (status.waiting, status.index, isa.Cause.DEADLOCK, module)
-            for module, status in ((module, item.status) for module, item in parts.modules.items())
-        ]
         lowest = _lowest(m, "fault", reports)
         deadlock = _lowest(m, "deadlock", blocked)
         place = Signal(FaultReport)
-        with m.If(stop):
+        with m.If(stopped_before):
             m.d.sync += [place.eq(lowest), place.cause.eq(0)]
         with m.If(self.stopped):
             m.d.comb += self.fault.eq(place)
@@ -333,8 +308,8 @@ class Core(wiring.Component):
             self.counters_ready.eq(running | counters.settled),
         ]
 
-    def _watch(self, m: Module, awaited: Value, expired: Signal) -> None:
-        """Sets ``expired`` when the bus has been silent for too long while an answer is
+    def _watch(self, m: Module, awaited: Value, silent: Signal) -> None:
+        """Sets ``silent`` when the bus has been silent for too long while an answer is
         ``awaited``."""
         silence = Signal(TIMEOUT_WIDTH)
         streams = (
@@ -346,7 +321,7 @@ class Core(wiring.Component):
         )
         moves = Cat(item.valid & item.ready for item in streams).any()
         m.d.sync += silence.eq(Mux(awaited & ~moves, silence + 1, 0))
-        m.d.comb += expired.eq(awaited & (self.timeout != 0) & (silence == self.timeout))
+        m.d.comb += silent.eq(awaited & (self.timeout != 0) & (silence == self.timeout))
 
 
 class _Parts(NamedTuple):
@@ -354,6 +329,7 @@ class _Parts(NamedTuple):
     load: Load
     compute: Compute
     store: Store
+    queues: InstructionQueues
     arbiter: ReadArbiter
 
     @property
@@ -367,21 +343,23 @@ class _Parts(NamedTuple):
 
 
 def _lowest(m: Module, name: str, candidates: list[tuple[Any, Any, Any, isa.Module]]) -> data.View:
-    """The report with the lowest index among the valid ones; all zeros if there is none."""
-    best: Any = None
-    for number, (valid, index, cause, module) in enumerate(candidates):
-        report = Signal(FaultReport, name=f"{name}_{number}_{module.name.lower()}")
-        if best is None:
-            better = valid
-        else:
-            better = Signal(name=f"{name}_better_{number}")
-            m.d.comb += better.eq(valid & ((best.cause == 0) | (index < best.index)))
-            m.d.comb += report.eq(best)
-        with m.If(better):
-            m.d.comb += [
-                report.cause.eq(cause),
-                report.module.eq(module),
-                report.index.eq(index),
-            ]
-        best = report
-    return best
+    """The report with the lowest index among those that were valid in the cycle before; all zeros
+    if there was none."""
+    reports = []
+    for valid, index, cause, module in candidates:
+        report = Signal(FaultReport, name=f"{name}_{module.name.lower()}")
+        m.d.sync += [
+            report.cause.eq(Mux(valid, cause, 0)),
+            report.module.eq(Mux(valid, module, 0)),
+            report.index.eq(Mux(valid, index, 0)),
+        ]
+        reports.append(report)
+    while len(reports) > 1:
+        lower: list[Any] = []
+        for one, other in zip(reports[::2], reports[1::2], strict=False):
+            report = Signal(FaultReport, name=f"{name}_of_{len(reports)}_{len(lower)}")
+            better = (other.cause != 0) & ((one.cause == 0) | (other.index < one.index))
+            m.d.comb += report.eq(Mux(better, other, one))
+            lower.append(report)
+        reports = lower + reports[2 * len(lower) :]
+    return reports[0]

@@ -48,9 +48,7 @@ class Load(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(
-            self._config, isa.Module.LOAD, _MEMORIES, [isa.Cause.BUS_ERROR]
-        )
+        m.submodules.order = order = InOrder(self._config, isa.Module.LOAD, [isa.Cause.BUS_ERROR])
         loader = Loader(self._config, _MEMORIES)
         m.submodules.loader = self._groups.member("load_dma", loader)
         self._groups.activate(m, "load_dma", loader.active)

@@ -52,9 +52,7 @@ class Store(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.order = order = InOrder(
-            self._config, isa.Module.STORE, [isa.Memory.OUT], [isa.Cause.BUS_ERROR]
-        )
+        m.submodules.order = order = InOrder(self._config, isa.Module.STORE, [isa.Cause.BUS_ERROR])
         storer = Storer(self._config)
         m.submodules.storer = self._groups.member("store_dma", storer)
         self._groups.activate(m, "store_dma", storer.active)

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -127,7 +127,6 @@ class RegisterFile(wiring.Component):
                 self.counter_value.word_select(read_address[word.start], 8 * WORD_BYTES)
             )
 
-        mask = Cat(bit.replicate(8) for bit in strobe)
         for register in REGISTERS.values():
             if register.access in (Access.READ, Access.COUNTER):
                 continue
@@ -136,7 +135,9 @@ class RegisterFile(wiring.Component):
                 m.d.sync += target.eq(0)
             for number in range(register.width // (8 * WORD_BYTES)):
                 part = target.word_select(number, 8 * WORD_BYTES)
-                kept = 0 if register.access is Access.COMMAND else part & ~mask
                 with m.If(write & (address[word] == register.offset // WORD_BYTES + number)):
-                    m.d.sync += part.eq((data & mask) | kept)
+                    # Each byte has an enable: no LUT chooses between what is written and what was.
+                    for byte in range(WORD_BYTES):
+                        with m.If(strobe[byte]):
+                            m.d.sync += part.word_select(byte, 8).eq(data.word_select(byte, 8))
         return m

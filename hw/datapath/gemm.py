@@ -101,11 +101,12 @@ class DotProducts(wiring.Component):
                     name = f"b{b}_o{j}_i{k}"
                     products = [self._product(m, b, j, k + place) for place in range(2)]
                     both = Signal(2 * half, name=f"both_{name}", reset_less=True)
-                    # A sum as wide as its terms, since no more counts: one of more than 32 bits
-                    # takes a simulator twice the time.
-                    pair = Signal(2 * half, name=f"pair_{name}")
-                    m.d.comb += pair.eq(products[0].as_unsigned() + products[1].as_unsigned())
-                    m.d.sync += both.eq(rest + pair)
+                    # Each DSP slice adds its product to a sum; sums are as wide as their terms,
+                    # since no more counts: one of more than 32 bits takes a simulator twice the
+                    # time.
+                    first = Signal(2 * half, name=f"first_{name}")
+                    m.d.comb += first.eq(rest + products[0].as_unsigned())
+                    m.d.sync += both.eq(first + products[1].as_unsigned())
                     lower.append(both[:half])
                     upper.append(both[half:])
                 for place, terms in enumerate((lower, upper)):

@@ -78,6 +78,8 @@ class Sequencer(wiring.Component):
     -----
     i : `LoopCommand`
     o : `IndexedUop`
+    uop_wanted : the loops need a micro-op that has not been read, whether or not they go on in this
+        cycle; comes straight from registers
     uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is there in
         the cycle after the one in which it is enabled, and only then
     uop_denied : the port is not to be had in this cycle
@@ -91,6 +93,7 @@ class Sequencer(wiring.Component):
             {
                 "i": In(stream.Signature(LoopCommand(config, operands, context))),
                 "o": Out(stream.Signature(IndexedUop(operands, context))),
+                "uop_wanted": Out(1),
                 "uop_enable": Out(1),
                 "uop_index": Out(config.uop.index_width),
                 "uop_bits": In(isa.UOP_WIDTH),
@@ -209,7 +212,7 @@ class Sequencer(wiring.Component):
     ) -> None:
         """Reads the micro-op, if it is not the one that was read last."""
         known, known_uop = Signal(), Signal.like(uop)
-        wanted = Signal()
+        wanted = self.uop_wanted
         m.d.comb += [
             wanted.eq(needed & ~(known & (known_uop == uop))),
             self.uop_enable.eq(wanted & moves & ~self.uop_denied),

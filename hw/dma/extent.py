@@ -1,9 +1,8 @@
 """How many elements a LOAD or STORE touches, and whether they are all there."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -34,22 +33,25 @@ class ExtentChecker(wiring.Component):
     The multiplier is as wide as the deepest memory asks for (one DSP slice), since a side that is
     longer is out of range whatever the other one is.
 
-    Timing: one instruction per cycle, in three stages: sums, product, comparison. What is taken in
-    one cycle shows three cycles later; a stage whose result is not taken keeps it.
+    Timing: one instruction per cycle, in three stages: registers, sums, product; what is taken in
+    one cycle shows three cycles later. Nothing stalls it.
 
-    Parameters
-    ----------
-    memories : whose depths count; the memory of an instruction that is none of these is not
-        checked against a depth that means anything
+    Ports
+    -----
+    i, o : instructions
+    empty : none is on its way
     """
 
-    i: In(stream.Signature(QueueEntry))
-    o: Out(stream.Signature(CheckedEntry))
-
-    def __init__(self, config: Config, memories: Iterable[isa.Memory]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._depths = {memory: config.memory(memory).depth for memory in memories}
-        super().__init__()
+        self._depths = {memory: config.memory(memory).depth for memory in _MEMORIES}
+        super().__init__(
+            {
+                "i": In(stream.Signature(QueueEntry, always_ready=True)),
+                "o": Out(stream.Signature(CheckedEntry, always_ready=True)),
+                "empty": Out(1),
+            }
+        )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -57,30 +59,28 @@ class ExtentChecker(wiring.Component):
         deepest = max(self._depths.values())
         side = range(deepest + 1)
 
-        valid = [Signal(name=f"valid_{stage}") for stage in range(3)]
-        move = [Signal(name=f"move_{stage}") for stage in range(3)]
+        valid = [self.i.valid, *(Signal(name=f"valid_{stage}") for stage in range(3))]
+        entries = [
+            self.i.payload,
+            *(Signal(QueueEntry, name=f"entry_{stage}", reset_less=True) for stage in range(3)),
+        ]
         for stage in range(3):
-            follows = move[stage + 1] if stage < 2 else self.o.ready
-            source = valid[stage - 1] if stage else self.i.valid
-            m.d.comb += move[stage].eq(~valid[stage] | follows)
-            with m.If(move[stage]):
-                m.d.sync += valid[stage].eq(source)
-        m.d.comb += [self.i.ready.eq(move[0]), self.o.valid.eq(valid[2])]
+            m.d.sync += valid[stage + 1].eq(valid[stage])
+            with m.If(valid[stage]):
+                m.d.sync += entries[stage + 1].eq(entries[stage])
 
         # Sums.
-        fields = data.View(layout, self.i.payload.bits)
+        fields = data.View(layout, entries[1].bits)
         rows_wide = Signal(range(1 << isa.SIZE_WIDTH + 1))
         columns_wide = Signal(range(1 << isa.SIZE_WIDTH + 1))
         m.d.comb += [
             rows_wide.eq(fields.y_pad_0 + fields.y_size + fields.y_pad_1),
             columns_wide.eq(fields.x_pad_0 + fields.x_size + fields.x_pad_1),
         ]
-        entries = [Signal(QueueEntry, name=f"entry_{stage}") for stage in range(2)]
-        rows, columns = Signal(side), Signal(side)
-        too_long, empty = Signal(), Signal()
-        with m.If(move[0]):
+        rows, columns = Signal(side, reset_less=True), Signal(side, reset_less=True)
+        too_long, empty = Signal(reset_less=True), Signal(reset_less=True)
+        with m.If(valid[1]):
             m.d.sync += [
-                entries[0].eq(self.i.payload),
                 rows.eq(rows_wide),
                 columns.eq(columns_wide),
                 too_long.eq((rows_wide > deepest) | (columns_wide > deepest)),
@@ -88,21 +88,22 @@ class ExtentChecker(wiring.Component):
             ]
 
         # Product.
-        product = Signal(range(deepest * deepest + 1))
-        above = Signal(isa.SRAM_BASE_WIDTH)
-        too_long_next, empty_next = Signal(), Signal()
-        fields = data.View(layout, entries[0].bits)
-        with m.If(move[1]):
+        product = Signal(range(deepest * deepest + 1), reset_less=True)
+        above = Signal(isa.SRAM_BASE_WIDTH, reset_less=True)
+        too_long_next, empty_next = Signal(reset_less=True), Signal(reset_less=True)
+        y_pad_0 = data.View(layout, entries[2].bits).y_pad_0
+        with m.If(valid[2]):
             m.d.sync += [
-                above.eq(fields.y_pad_0 * columns),
-                entries[1].eq(entries[0]),
-                product.eq(rows * columns),
+                above.eq(_sum_of_shifted(y_pad_0, columns)),
+                product.eq(
+                    _sum_of_shifted(rows, columns) if deepest <= _MOST_IN_LOGIC else rows * columns
+                ),
                 too_long_next.eq(too_long & ~empty),
                 empty_next.eq(empty),
             ]
 
         # Comparison.
-        fields = data.View(layout, entries[1].bits)
+        fields = data.View(layout, entries[3].bits)
         end = Signal(range(deepest * deepest + (1 << isa.SRAM_BASE_WIDTH) + 1))
         past = Signal()
         m.d.comb += end.eq(fields.sram_base + product)
@@ -112,11 +113,26 @@ class ExtentChecker(wiring.Component):
                 ids = [memory, isa.Memory.ACC_8BIT] if memory is isa.Memory.ACC else [memory]
                 with m.Case(*ids):
                     m.d.comb += past.eq(end > depth)
-        with m.If(move[2]):
-            m.d.sync += [
-                self.o.payload.entry.eq(entries[1]),
-                self.o.payload.first.eq(fields.sram_base + above + fields.x_pad_0),
-                self.o.payload.elements.eq(Mux(empty_next, 0, product)),
-                self.o.payload.out_of_range.eq(too_long_next | (past & ~empty_next)),
-            ]
+        m.d.comb += [
+            self.o.valid.eq(valid[3]),
+            self.empty.eq(~Cat(valid[1:]).any()),
+            self.o.payload.entry.eq(entries[3]),
+            self.o.payload.first.eq(fields.sram_base + above + fields.x_pad_0),
+            self.o.payload.elements.eq(Mux(empty_next, 0, product)),
+            self.o.payload.out_of_range.eq(too_long_next | (past & ~empty_next)),
+        ]
         return m
+
+
+_MEMORIES = tuple(memory for memory in isa.Memory if memory is not isa.Memory.ACC_8BIT)
+# Up to this depth products are made of adders: a small FPGA has few multipliers.
+_MOST_IN_LOGIC = 1024
+
+
+def _sum_of_shifted(a: Value, b: Value) -> Value:
+    """The product of two unsigned numbers, of adders alone."""
+    terms: list[Value] = [Mux(a[place], b, 0) << place for place in range(len(a))]
+    while len(terms) > 1:
+        pairs = zip(terms[::2], [*terms[1::2], Const(0)], strict=False)
+        terms = [Value.cast(low + high) for low, high in pairs]
+    return terms[0]

@@ -66,24 +66,26 @@ class CommandQueue(wiring.Component):
         )
         write, read = storage.write_port(), storage.read_port(domain="comb")
         first, last = Signal(range(self._depth)), Signal(range(self._depth))
-        empty, taken, waits = Signal(), Signal(), Signal()
+        taken, waits = Signal(), Signal()
+        # A flip-flop that selects the output alone, so that each of its bits takes one LUT.
+        holds, level_next = Signal(), Signal.like(self.level)
         oldest = Signal(self._entry)
         m.d.comb += [
-            empty.eq(self.level == 0),
             write.addr.eq(last),
             write.data.eq(Value.cast(self.i.payload)),
-            write.en.eq(self.i.valid & self.i.ready & ~(empty & taken)),
+            write.en.eq(self.i.valid & self.i.ready & (holds | ~taken)),
             read.addr.eq(first),
-            Value.cast(oldest).eq(Mux(empty, Value.cast(self.i.payload), read.data)),
+            Value.cast(oldest).eq(Mux(holds, read.data, Value.cast(self.i.payload))),
             waits.eq((self.other_done - oldest.after)[COUNT_WIDTH - 1]),
             self.o.payload.eq(oldest.command),
-            self.o.valid.eq((~empty | self.i.valid) & ~waits),
+            self.o.valid.eq((holds | self.i.valid) & ~waits),
             self.i.ready.eq(self.level != self._depth),
             taken.eq(self.o.valid & self.o.ready),
         ]
         with m.If(write.en):
             m.d.sync += last.eq(Mux(last == self._depth - 1, 0, last + 1))
-        with m.If(taken & ~empty):
+        with m.If(taken & holds):
             m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
-        m.d.sync += self.level.eq(self.level + write.en - (taken & ~empty))
+        m.d.comb += level_next.eq(self.level + write.en - (taken & holds))
+        m.d.sync += [self.level.eq(level_next), holds.eq(level_next != 0)]
         return m

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.dma.extent import CheckedEntry, ExtentChecker
+from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.dma.transfer import transfer
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
@@ -20,7 +20,6 @@ from .structures import (
     FaultPort,
     GivePort,
     ModuleStatus,
-    QueueEntry,
     TakePort,
     instruction_layout,
     is_illegal,
@@ -47,7 +46,7 @@ class ModuleSignature(wiring.Signature):
 
     Members
     -------
-    insn : instructions, in stream order; taken ahead of their execution
+    insn : instructions, in stream order; taken when they are issued
     status, fault, activity : of `ModuleStatus`, `FaultPort` and `ModuleActivity`
     from_NAME, to_NAME : tokens of each neighbour
     """
@@ -59,7 +58,7 @@ class ModuleSignature(wiring.Signature):
             tokens |= {f"from_{name}": Out(TakePort()), f"to_{name}": Out(GivePort())}
         super().__init__(
             {
-                "insn": In(stream.Signature(QueueEntry)),
+                "insn": In(stream.Signature(CheckedEntry)),
                 "status": Out(ModuleStatus()),
                 "activity": Out(ModuleActivity(units)),
                 "fault": Out(FaultPort()),
@@ -77,14 +76,12 @@ class InOrder(wiring.Component):
     instruction takes the same path as an issued one, so that the module stops at its first faulty
     instruction in stream order, after all earlier ones have retired.
 
-    Timing: an instruction shows at ``head`` three cycles after it is taken at the earliest, and
-    is issued in that cycle; it retires two cycles after its unit is done, or later. One can be
-    issued and one retired in every cycle.
+    Timing: an instruction can be issued in the cycle in which it is offered; it retires two cycles
+    after its unit is done, or later. One can be issued and one retired in every cycle.
 
     Parameters
     ----------
     module : the module that it is part of
-    memories : those whose depth bounds the module's LOADs or STOREs
     causes : per unit, the fault that its error means
 
     Ports
@@ -109,12 +106,10 @@ class InOrder(wiring.Component):
         self,
         config: Config,
         module: isa.Module,
-        memories: Sequence[isa.Memory],
         causes: Sequence[isa.Cause],
     ) -> None:
         self._config = config
         self._module = module
-        self._memories = memories
         self._causes = causes
         units = len(causes)
         self._shared = ModuleSignature(module, units)
@@ -160,37 +155,30 @@ class InOrder(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.checker = checker = ExtentChecker(self._config, self._memories)
         m.submodules.in_flight = in_flight = Queue(
             InFlight(len(self._causes)), INSTRUCTIONS_IN_FLIGHT
         )
-        connect(m, flipped(self.insn), checker.i)
-        m.d.comb += self.head.eq(checker.o.payload)
+        m.d.comb += self.head.eq(self.insn.payload)
         refused = Signal()
-        issue, lacks_tokens, illegal = self._issue(m, checker, in_flight, refused)
+        issue, lacks_tokens, illegal = self._issue(m, in_flight, refused)
         retire, overflows, finished = self._retire(m, in_flight, refused)
 
-        # Status: what is held, what of that is issued, and what of that its unit works on.
-        held = Signal(range(2 * INSTRUCTIONS_IN_FLIGHT))
+        # Status: what is issued, and what of that its unit works on.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
-        m.d.sync += [
-            held.eq(held + (self.insn.valid & self.insn.ready) - retire),
-            issued.eq(issued + issue - retire),
-        ]
+        m.d.sync += issued.eq(issued + issue - retire)
         under_way = self._report_activity(m, in_flight, retire, finished)
-        nothing_more, starved, overflowing = Signal(), Signal(), Signal()
+        starved, overflowing = Signal(), Signal()
         m.d.comb += [
-            nothing_more.eq((checker.o.valid & ~issue) | (~self.insn.valid & (held == issued))),
             # The instruction lacks tokens, or waits for other modules.
             starved.eq(
-                checker.o.valid
+                self.insn.valid
                 & ~refused
                 & ~illegal
                 & (issued == 0)
                 & (lacks_tokens | ~self.may_start)
             ),
-            overflowing.eq(overflows & ~under_way.any() & nothing_more),
-            self.status.idle.eq(~self.insn.valid & (held == 0)),
+            overflowing.eq(overflows & ~under_way.any() & ~issue),
+            self.status.idle.eq(~self.insn.valid & (issued == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
             self.status.overflowing.eq(overflowing),
             self.status.executing.eq(in_flight.o.valid & ~overflowing & ~self.fault.valid),
@@ -202,7 +190,7 @@ class InOrder(wiring.Component):
                 self.status.idle | self.status.waiting | (self.fault.valid & self.drained)
             ),
         ]
-        waits = checker.o.valid & ~refused & ~illegal & ~in_flight.o.valid
+        waits = self.insn.valid & ~refused & ~illegal & ~in_flight.o.valid
         for side, take in self._ports("from").items():
             lacks = getattr(self.activity, f"lacks_{side}")
             m.d.comb += lacks.eq(waits & self._flags[f"pop_{side}"] & ~take.available)
@@ -220,9 +208,7 @@ class InOrder(wiring.Component):
             for side, neighbour in isa.neighbours(self._module).items()
         }
 
-    def _issue(
-        self, m: Module, checker: ExtentChecker, in_flight: Queue, refused: Signal
-    ) -> tuple[Signal, Value, Signal]:
+    def _issue(self, m: Module, in_flight: Queue, refused: Signal) -> tuple[Signal, Value, Signal]:
         """Issues or refuses the next instruction; gives whether it does, whether the instruction
         lacks tokens, and whether it is illegal."""
         flags, takes = self._flags, self._ports("from")
@@ -243,12 +229,12 @@ class InOrder(wiring.Component):
                 Cat(~flags[f"pop_{side}"] | take.available for side, take in takes.items()).all()
             ),
             issue.eq(
-                checker.o.valid
+                self.insn.valid
                 & ~refused
                 & in_flight.i.ready
                 & (illegal | (tokens & (self.out_of_range | (self.unit_ready & self.may_start))))
             ),
-            checker.o.ready.eq(issue),
+            self.insn.ready.eq(issue),
             self.start.eq(issue & (cause == 0)),
             *(
                 take.take.eq(issue & ~illegal & flags[f"pop_{side}"])

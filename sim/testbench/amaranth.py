@@ -18,6 +18,7 @@ from amaranth.sim import Simulator
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
 
 Pauses = Callable[[], bool]
 """Says, once per cycle, whether to wait in that cycle."""
@@ -40,7 +41,9 @@ async def put_all(ctx: Any, stream: Any, payloads: Iterable[Any], pause: Pauses 
             await ctx.tick()
         ctx.set(stream.payload, payload)
         ctx.set(stream.valid, 1)
-        await ctx.tick().until(stream.ready)
+        taken = False
+        while not taken:  # unlike `until`, ends without a word with a test that never takes it
+            _, _, taken = await ctx.tick().sample(stream.ready)
         ctx.set(stream.valid, 0)
 
 
@@ -74,6 +77,20 @@ def transfer_command(instruction: isa.Load | isa.Store | isa.SetPadding) -> dict
         "elements": instruction.elements,
         "first": instruction.sram_base + pads_before,
     }
+
+
+def checked_entry(config: Config, instruction: isa.Instruction, index: int = 0) -> dict[str, Any]:
+    """The payload of `CheckedEntry` with which a module is given ``instruction``."""
+    entry = {"bits": isa.instruction_set(config).encode(instruction), "index": index}
+    if not isinstance(instruction, isa.Load | isa.Store):
+        return {"entry": entry}
+    memory = isa.Memory(instruction.memory)
+    depth = config.memory(memory).depth
+    elements = instruction.elements
+    if elements and instruction.sram_base + elements > depth:
+        return {"entry": entry, "out_of_range": 1}
+    command = transfer_command(instruction)
+    return {"entry": entry, "elements": elements, "first": command["first"]}
 
 
 class BurstMemory:

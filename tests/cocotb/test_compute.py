@@ -12,9 +12,9 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.fabric.structures import QueueEntry
+from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.isa import AluOp, Memory
-from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.sim.testbench.amaranth import checked_entry, pauses
 from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_reads, serve_tiles, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
@@ -59,7 +59,7 @@ async def a_product_is_shifted_and_clipped(dut: Any, gaps: float) -> None:
     cocotb.start_soon(serve_reads(dut, memory, pauses(gaps)))
     cocotb.start_soon(serve_tiles(dut, {"inp_read": inputs, "wgt_read": weights}, {}))
     entries = [
-        packed(QueueEntry, {"bits": instructions.encode(instruction), "index": index})
+        packed(CheckedEntry, checked_entry(CONFIG, instruction, index))
         for index, instruction in enumerate(PROGRAM)
     ]
     cocotb.start_soon(put(dut, "insn", entries, pauses(gaps)))

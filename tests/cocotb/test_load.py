@@ -14,8 +14,8 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.fabric.structures import QueueEntry
-from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.sim.testbench.amaranth import checked_entry, pauses
 from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_reads, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
@@ -56,8 +56,7 @@ async def load_pads_all_four_sides(dut: Any, gaps: float) -> None:
     scratchpad = np.full((CONFIG.inp.depth, ELEMENT), 0xEE, np.uint8)
     cocotb.start_soon(serve_reads(dut, MEMORY, pauses(gaps)))
     writes = cocotb.start_soon(watch_writes(dut, scratchpad))
-    bits = isa.instruction_set(CONFIG).encode(LOAD)
-    await put(dut, "insn", [packed(QueueEntry, {"bits": bits})])
+    await put(dut, "insn", [packed(CheckedEntry, checked_entry(CONFIG, LOAD))])
     await high(dut, dut.to_compute_give)
     writes.cancel()
 

@@ -11,8 +11,8 @@ from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.fabric.structures import QueueEntry
-from amaranth_vta.sim.testbench.amaranth import pauses
+from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.sim.testbench.amaranth import checked_entry, pauses
 from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_writes, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
@@ -36,8 +36,7 @@ async def rows_are_written_at_their_stride(dut: Any, gaps: float) -> None:
     await start(dut, *zero, "base", "stop", "from_compute_available", "to_compute_full")
     cocotb.start_soon(serve_outputs(dut))
     cocotb.start_soon(serve_writes(dut, memory.reshape(-1), pauses(gaps)))
-    bits = isa.instruction_set(CONFIG).encode(STORE)
-    await put(dut, "insn", [packed(QueueEntry, {"bits": bits})])
+    await put(dut, "insn", [packed(CheckedEntry, checked_entry(CONFIG, STORE))])
     await high(dut, dut.to_compute_give)
     np.testing.assert_array_equal(memory, expected)
 

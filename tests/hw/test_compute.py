@@ -31,6 +31,7 @@ from amaranth_vta.hw.isa import (
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,
+    checked_entry,
     never,
     pauses,
     put_all,
@@ -124,7 +125,7 @@ def run(
         await memory.serve_reads(ctx, dut.read)
 
     async def put(ctx: Any) -> None:
-        entries = [{"bits": encoder.encode(x), "index": n} for n, x in enumerate(instructions)]
+        entries = [checked_entry(config, x, n) for n, x in enumerate(instructions)]
         await put_all(ctx, dut.insn, entries, pause)
 
     simulate(dut, scratchpads, drive, background=[reads, put])

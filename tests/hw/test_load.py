@@ -17,13 +17,13 @@ from amaranth_vta.hw.isa import (
     Memory,
     Padding,
     SetPadding,
-    instruction_set,
     set_padding,
 )
 from amaranth_vta.hw.load import Load as LoadModule
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,
+    checked_entry,
     never,
     pauses,
     put_all,
@@ -61,7 +61,6 @@ def run_load(
 ) -> Outcome:
     """``tokens`` are the cycles in which tokens come; ``full`` when none can be given."""
     dut = LoadModule(config)
-    encode = instruction_set(config).encode
     memory = BurstMemory(np.full(1 << 16, 1, dtype=np.uint8), pause=pause, bad=bad)
     outcome = Outcome()
 
@@ -102,7 +101,7 @@ def run_load(
 
     async def put(ctx: Any) -> None:
         # Indices are those in the whole stream: load sees every tenth instruction.
-        entries = [{"bits": encode(x), "index": 10 * n} for n, x in enumerate(loads)]
+        entries = [checked_entry(config, x, 10 * n) for n, x in enumerate(loads)]
         await put_all(ctx, dut.insn, entries, pause)
 
     simulate(dut, run, background=[serve, put])

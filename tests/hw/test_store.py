@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Cause, Store, instruction_set
+from amaranth_vta.hw.isa import Cause, Store
 from amaranth_vta.hw.store import Store as StoreModule
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
     Pauses,
+    checked_entry,
     never,
     pauses,
     put_all,
@@ -21,7 +22,6 @@ from amaranth_vta.sim.testbench.amaranth import (
 )
 
 TINY = PRESETS["tiny"]
-ISA = instruction_set(TINY)
 SIZE = TINY.out.element_bytes
 BASE = 0x1000
 
@@ -72,7 +72,7 @@ class Run:
             await memory.serve_writes(ctx, dut.write)
 
         async def put(ctx: Any) -> None:
-            entries = [{"bits": ISA.encode(x), "index": 10 * n} for n, x in enumerate(stores)]
+            entries = [checked_entry(TINY, x, 10 * n) for n, x in enumerate(stores)]
             await put_all(ctx, dut.insn, entries, pause)
 
         simulate(dut, run, background=[scratchpad, serve, put])

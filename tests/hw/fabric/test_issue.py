@@ -8,8 +8,8 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.fabric.issue import InOrder
-from amaranth_vta.hw.isa import Cause, Gemm, Memory, Module, instruction_set
-from amaranth_vta.sim.testbench.amaranth import Pauses, pauses, put_all, simulate
+from amaranth_vta.hw.isa import Cause, Gemm, Module
+from amaranth_vta.sim.testbench.amaranth import Pauses, checked_entry, pauses, put_all, simulate
 
 TINY = PRESETS["tiny"]
 # What the second unit's errors mean is not what the first one's do.
@@ -23,9 +23,8 @@ def run(
 
     Returns the indices in the order in which they were done, those that retired, and the fault.
     """
-    dut = InOrder(TINY, Module.COMPUTE, [Memory.UOP], CAUSES)
-    encode = instruction_set(TINY).encode
-    entries = [{"bits": encode(Gemm(uop_end=n % 4)), "index": n} for n in range(len(units))]
+    dut = InOrder(TINY, Module.COMPUTE, CAUSES)
+    entries = [checked_entry(TINY, Gemm(uop_end=n % 4), n) for n in range(len(units))]
     done: list[int] = []
     retired: list[int] = []
     fault: list[tuple[int, int]] = []

@@ -1,0 +1,109 @@
+"""Instructions on their way from fetch to the modules: checked once, and queued."""
+
+from itertools import pairwise
+from typing import Any
+
+from amaranth.hdl import Module, Shape, Signal, Value
+from amaranth.lib import stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from . import isa
+from .config import Config
+from .dma.extent import CheckedEntry, ExtentChecker
+from .fabric.structures import QueueEntry
+
+_NAMES = tuple(
+    module.name.lower() for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
+)
+_BITS = Shape.cast(CheckedEntry).width
+
+
+class InstructionQueues(wiring.Component):
+    """The queues of load, compute and store, each counted until its module retires.
+
+    A module is given no more while `isa.QUEUE_DEPTH` of its instructions have not retired.
+
+    Timing: an instruction can be taken four cycles after it is handed over, if its queue is empty::
+
+        compute        i
+        compute_out                    i
+        taken                          1
+
+    Ports
+    -----
+    NAME, NAME_out : instructions of a module from fetch, which offers one at a time with the same
+        payload at all three, and to it
+    NAME_retire : the module has retired one
+    NAME_empty : all of its instructions have retired
+    settled : none is on its way to a queue
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__(
+            {
+                "settled": Out(1),
+                **{
+                    port: member
+                    for name in _NAMES
+                    for port, member in (
+                        (name, In(stream.Signature(QueueEntry))),
+                        (f"{name}_out", Out(stream.Signature(CheckedEntry))),
+                        (f"{name}_retire", In(1)),
+                        (f"{name}_empty", Out(1)),
+                    )
+                },
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.checker = checker = ExtentChecker(self._config)
+        passing = self._admit(m, checker)
+        for number, name in enumerate(_NAMES):
+            out = getattr(self, f"{name}_out")
+            # Read within the cycle: an instruction can be taken in the cycle after it came.
+            memory = Memory(shape=_BITS, depth=isa.QUEUE_DEPTH, init=[])
+            m.submodules[f"{name}_memory"] = memory
+            write, read = memory.write_port(), memory.read_port(domain="comb")
+            level = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_level")
+            level_next = Signal.like(level, name=f"{name}_level_next")
+            takes = Signal(name=f"{name}_takes")
+            m.d.comb += [
+                write.en.eq(checker.o.valid & (passing == number)),
+                write.data.eq(Value.cast(checker.o.payload)),
+                Value.cast(out.payload).eq(read.data),
+                takes.eq(out.valid & out.ready),
+                level_next.eq(level + write.en - takes),
+            ]
+            m.d.sync += [level.eq(level_next), out.valid.eq(level_next != 0)]
+            for port, moves in ((write, write.en), (read, takes)):
+                place = Signal.like(port.addr, name=f"{name}_{'tail' if port is write else 'head'}")
+                m.d.comb += port.addr.eq(place)
+                with m.If(moves):
+                    m.d.sync += place.eq(place + 1)
+        m.d.comb += self.settled.eq(checker.empty)
+        return m
+
+    def _admit(self, m: Module, checker: ExtentChecker) -> Signal:
+        """Hands instructions to the checker while their modules have room; gives whose instruction
+        leaves it."""
+        stages = [Signal(range(len(_NAMES)), name=f"module_{stage}") for stage in range(4)]
+        for before, after in pairwise(stages):
+            m.d.sync += after.eq(before)
+        m.d.comb += checker.i.payload.eq(getattr(self, _NAMES[0]).payload)
+        for number, name in enumerate(_NAMES):
+            incoming = getattr(self, name)
+            count = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_count")
+            room = Signal(name=f"{name}_room")
+            m.d.comb += [
+                room.eq(count != isa.QUEUE_DEPTH),
+                incoming.ready.eq(room),
+                getattr(self, f"{name}_empty").eq(count == 0),
+            ]
+            taken = incoming.valid & room
+            m.d.sync += count.eq(count + taken - getattr(self, f"{name}_retire"))
+            with m.If(taken):
+                m.d.comb += [checker.i.valid.eq(1), stages[0].eq(number)]
+        return stages[-1]
