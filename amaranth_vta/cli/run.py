@@ -111,7 +111,7 @@ def run(
         with _open(model, config, images, device, waves_part, timeline) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
-            inputs = _random_inputs(session) if given is None else given
+            inputs = random_inputs(session) if given is None else given
             checked = _run(session, inputs, check, outputs, device, timeline)
         if report_path is not None:
             _save_report(outputs, session, model, device, timeline, report_path)
@@ -252,6 +252,8 @@ def _comparison(checked: CheckReport) -> str:
         frequent = sorted(checked.histogram.items(), key=lambda item: -item[1])[:_MOST_FREQUENT]
         rest = ", …" if len(checked.histogram) > _MOST_FREQUENT else ""
         text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
+    if checked.differs_from_default is None:
+        return f"{text}; a default session cannot run the untouched model, which is no failure"
     return (
         f"{text}; {checked.differs_from_default:,} differ from the untouched model in a default "
         "session, which is no failure"
@@ -264,7 +266,7 @@ def _asked_for(config: Config) -> Config | None:
     return None if source is click.core.ParameterSource.DEFAULT else config
 
 
-def _random_inputs(session: Session) -> Arrays:
+def random_inputs(session: Session) -> Arrays:
     """The images of one run, the same at each call: any integer, or floats from 0 to 1."""
     import numpy as np
 

@@ -4,6 +4,7 @@ result is ONNX Runtime's."""
 from __future__ import annotations
 
 import warnings
+from itertools import islice
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from onnx.backend.test.case.test_case import TestCase
 
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.network.model_error import ModelError
+from tests.support.qdq_cases import qdq_cases
 
 OPERATORS = {
     *("Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
@@ -90,3 +92,16 @@ def test_a_product_with_constant_weights_is_as_onnx_has_it(case: TestCase) -> No
         assert report.ok
         np.testing.assert_array_equal(next(iter(report.outputs.values())), expected)
         assert layer.reason == next(why for what, why in REASONS.items() if what in case.name)
+
+
+def test_operators_between_quantizations_are_as_onnx_runtime_has_them() -> None:
+    """One in twelve of the cases; ``benchmarks/quantized_files.py --cases`` has all."""
+    right = 0
+    for case in islice(qdq_cases(), 5, None, 12):
+        try:
+            with Session(case.model, "tiny-extended") as session:
+                assert session.check({"given": case.images}).ok, case.name
+        except ModelError:  # of operators that ONNX Runtime does not have
+            continue
+        right += 1
+    assert right > 35
