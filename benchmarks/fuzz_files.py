@@ -22,6 +22,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -352,8 +353,6 @@ def small_image() -> bytes:
 
 
 def small_nest() -> bytes:
-    from contextlib import redirect_stdout
-
     text = io.StringIO()
     source = Path(__file__).parents[1] / "examples" / "schedules.py"
     with redirect_stdout(text):
@@ -362,6 +361,14 @@ def small_nest() -> bytes:
         )
     assert code == 0, text.getvalue()
     return text.getvalue().encode()
+
+
+def measured(network: Path) -> bytes:
+    path = network.with_suffix(".measured")
+    with redirect_stdout(io.StringIO()):
+        code = invoke(["run", str(network), "--device", "estimate", "--json", str(path)])
+    assert code == 0
+    return path.read_bytes()
 
 
 @cache
@@ -405,6 +412,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
                 ("run", "FILE", *chosen, "--check"),
                 ("compile", "FILE", *chosen, "-o", "/dev/null"),
                 ("lower", "FILE", *chosen),
+                ("show", "FILE", *chosen),
             ),
         ),
         "compiled": Kind(
@@ -412,6 +420,12 @@ def kinds(folder: Path) -> dict[str, Kind]:
             tuple(compiled),
             (*raw, some_array, array_header, *(compiled_network,) * 4),
             (("run", "FILE"), ("run", "FILE", "--device", "estimate", "--json", "/dev/null")),
+        ),
+        "measured": Kind(
+            ".json",
+            (measured(sound),),
+            (*raw, config_text, config_text, config_text),
+            (("compare", "FILE", "FILE", "--html", "/dev/null"),),
         ),
         "nest": Kind(
             ".txt",
