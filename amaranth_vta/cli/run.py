@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 Arrays = dict[str, Any]
 # Differences that a comparison lists.
 _MOST_FREQUENT = 8
-# How a file with a single array begins.
-_NPY = b"\x93NUMPY"
 
 
 @click.command()
@@ -283,13 +281,17 @@ def random_inputs(session: Session) -> Arrays:
 
 
 def _load_arrays(path: str) -> Arrays:
-    from amaranth_vta.sw.runtime.array_file import ArrayFile, DamagedFile, FileLimitError
+    from amaranth_vta.sw.runtime.array_file import (
+        ArrayFile,
+        DamagedFile,
+        FileLimitError,
+        is_single_array,
+    )
 
     try:
         with open(path, "rb") as file:
-            if file.read(len(_NPY)) == _NPY:
+            if is_single_array(file):
                 raise click.ClickException(f"--inputs {path} is one array and no .npz of arrays")
-            file.seek(0)
             return ArrayFile(file).read_all()
     except OSError as error:
         reason = error.strerror or str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from amaranth_vta.sw.runtime.array_file import (
+    ArrayFile,
+    DamagedFile,
+    FileLimitError,
+    is_single_array,
+    read_single_array,
+)
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
@@ -62,14 +68,17 @@ def _of(
     file: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]]
 ) -> list[dict[str, Array]]:
     try:
-        loaded = np.load(file, allow_pickle=False)
-        arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else None
+        with file.open("rb") as opened:
+            if is_single_array(opened):
+                arrays = {next(iter(shapes)): read_single_array(opened)}
+            else:
+                arrays = ArrayFile(opened).read_all()
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise ModelError(f"{file} is damaged, or no .npz or .npy") from None
-    if arrays is None:
-        arrays = {next(iter(shapes)): loaded}
+    except FileLimitError as error:
+        raise FileLimitError(f"{file}: {error}") from None
+    except DamagedFile as error:
+        raise ModelError(f"{file} is damaged, or no .npz or .npy: {error}") from None
     if missing := [name for name in shapes if name not in arrays]:
         raise ModelError(f"{file} has no array for the input {missing[0]}")
     parts = {name: _cut(file, name, arrays[name], *shapes[name]) for name in shapes}

@@ -164,6 +164,23 @@ class ArrayFile:
         return {name: self.read(name) for name in self._members}
 
 
+def is_single_array(file: IO[bytes]) -> bool:
+    """Whether an open file is one array, an .npy; it is at its beginning again afterwards."""
+    begin = file.read(len(np.lib.format.MAGIC_PREFIX))
+    file.seek(0)
+    return begin == np.lib.format.MAGIC_PREFIX
+
+
+def read_single_array(file: IO[bytes]) -> npt.NDArray[Any]:
+    """The array in an open .npy file; raises `DamagedFile`, and `FileLimitError`."""
+    try:
+        return _array(file, os.fstat(file.fileno()).st_size)
+    except FileLimitError:
+        raise
+    except DAMAGE as error:
+        raise DamagedFile(_reason(error)) from None
+
+
 def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
     """The array in the ``size`` bytes of a member."""
     read_header = _HEADERS.get(np.lib.format.read_magic(file))

@@ -6,6 +6,7 @@ import contextlib
 import io
 import struct
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from amaranth_vta.sw.runtime.array_file import (
     DamagedFile,
     FileLimitError,
     file_limit,
+    is_single_array,
     read_limited,
+    read_single_array,
     write_arrays,
 )
 
@@ -130,3 +133,15 @@ def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("VTA_FILE_LIMIT", "1M")
     with pytest.raises(FileLimitError, match="longer than the 1,048,576 bytes"):
         read_limited("/dev/zero")
+
+
+def test_a_single_array_is_told_from_several_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(6).reshape(2, 3))
+    with path.open("rb") as file:
+        assert is_single_array(file)
+        np.testing.assert_array_equal(read_single_array(file), np.arange(6).reshape(2, 3))
+    assert not is_single_array(written({"x": np.arange(6)}))
+    path.write_bytes(path.read_bytes()[:-1])
+    with path.open("rb") as file, pytest.raises(DamagedFile, match="it does not hold"):
+        read_single_array(file)
