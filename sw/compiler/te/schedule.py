@@ -156,6 +156,21 @@ class Stage:
             raise ScheduleError(f"compute_at of {self.name}: an output is computed at the top")
         self.attach = (consumer, axis)
 
+    def after(self, other: Stage) -> None:
+        """It is computed after ``other``, where both stand at one axis; else a tensor is computed
+        right before the first stage that reads it."""
+        stages = self.schedule.stages
+        if other.schedule is not self.schedule:
+            raise ScheduleError(f"after: {other.name} is a stage of another schedule")
+        begin, end = stages.index(self), stages.index(other)
+        for stage in stages[begin + 1 : end + 1]:
+            if stage.body is not None and any(
+                read.source is self.tensor for read in accesses(stage.body)
+            ):
+                raise ScheduleError(f"{self.name} after {other.name}: {stage.name} reads it")
+        if begin < end:
+            stages.insert(end, stages.pop(begin))
+
     def compute_root(self) -> None:
         """Computes all of the tensor before what needs it."""
         self.attach = None

@@ -31,9 +31,11 @@ _FINISH_CYCLES = 30
 # From the end of what an instruction waits for to its first micro-op or request: of compute, if it
 # waits for another unit there, and of a module that waits for a token of another.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
-_TOKEN_CYCLES = 20
+_TOKEN_CYCLES = 15
 # From the end of what uses data to the first word that may take their place, and to who uses that.
 ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
+# Passes of the ALU behind which GEMM can be issued: the one that it works on, and its queue.
+OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
 # Loads and stores take turns on the bus after so many words.
 _PIECE_WORDS = timing.BEATS_AHEAD
 
@@ -66,10 +68,11 @@ class Estimate:
 
 class Task:
     """Something that takes ``amount`` cycles of a unit, or as many words of the bus, once all of
-    ``after`` have ended, where None is nothing to wait for. ``end`` is in cycles from the launch,
-    None until it is known."""
+    ``after`` have ended, where None is nothing to wait for. What follows one that is ``queued``
+    need not wait for its beginning. ``end`` is in cycles from the launch, None until it is known.
+    """
 
-    __slots__ = ("after", "amount", "end", "multiplies", "rate", "unit")
+    __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "unit")
 
     def __init__(
         self,
@@ -78,12 +81,14 @@ class Task:
         after: Sequence[Task | None],
         rate: float = 1.0,
         multiplies: bool = True,
+        queued: bool = False,
     ) -> None:
         self.unit = unit
         self.amount = amount
         self.after = after
         self.rate = rate
         self.multiplies = multiplies
+        self.queued = queued
         self.end: float | None = None
 
 
@@ -113,10 +118,11 @@ class Pipeline:
 
     def alu(self, cycles: float, after: Sequence[Task | None], passes: int = 1) -> Task:
         """``passes`` instructions of so many cycles. What follows in compute is issued, at the
-        earliest, with the last of them."""
-        if passes > 1:
-            self._add("compute", Task("alu", (passes - 1) * cycles, after))
-        return self._add("compute", Task("alu", cycles, after))
+        earliest, when the last of them are in the queue before the ALU."""
+        last = min(passes, OVERLAPPING_PASSES)
+        if passes > last:
+            self._add("compute", Task("alu", (passes - last) * cycles, after))
+        return self._add("compute", Task("alu", last * cycles, after, queued=True))
 
     def store(self, rows: int, row_bytes: int, after: Sequence[Task | None]) -> Task:
         return self._transfer("store", rows, row_bytes, after)
@@ -332,7 +338,8 @@ class _Walk:
             begin = max(ready, self.free[unit])
         else:
             begin = max(ready, self.free["gemm"], self.free["alu"])
-        module.free = begin
+        if not (task.queued and self.overlap):
+            module.free = begin
         if unit == "gemm" and task.multiplies and self.fill is None:
             # Less the resets before it.
             self.fill = begin - self.busy["gemm"]

@@ -79,6 +79,12 @@ class Choice(Generic[Knobs]):
         return (knobs for _, knobs in chain(self.estimates, self.passed, self.others))
 
     @property
+    def cycles(self) -> float:
+        """Of the best, as far as they are estimated; infinite if none fit."""
+        known = chain(((e.cycles, k) for e, k in self.estimates), self.passed, self.others)
+        return next((cycles for cycles, _ in known), inf)
+
+    @property
     def best(self) -> Knobs:
         """Raises `StopIteration` if none fit."""
         return next(self.ranked)

@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighte
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .parts.fused_addition import fused_addition
 from .parts.layer import Layer, NotHere
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors
@@ -51,6 +52,10 @@ def addition_layer(
     except NotExact as problem:
         raise NotHere(str(problem)) from None
     workload = WeightedSum(prod(tensors.output_layout.shape(image)[:4]), constants)
+    limits = int(wanted.min()), int(wanted.max())
+    fused = fused_addition(nodes, sources, image, workload, limits, tensors)
+    if fused is not None:
+        return fused
     given = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
     if constants.parameter_count:
         given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
@@ -60,5 +65,5 @@ def addition_layer(
         image,
         tensors.function(weighted_sum, workload, node),
         given,
-        (int(wanted.min()), int(wanted.max())),
+        limits,
     )

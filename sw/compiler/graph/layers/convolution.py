@@ -63,7 +63,9 @@ def _convolution(
     function = tensors.function(conv2d, workload, product.nodes[0])
     weights = packing.weights(product.sums.weights) if packing else product.sums.weights
     source = replace(source, packing=packing)
-    return product.layer(tensors, source, out, function, pack_weights(weights, config))
+    layer = product.layer(tensors, source, out, function, pack_weights(weights, config))
+    tensors.convolutions[layer.result.tensor] = layer, workload
+    return layer
 
 
 def _grouped(

@@ -87,7 +87,7 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
     ``passes`` are additional passes, for each layer.
     """
     tensors = Tensors(network, config, passes)
-    items: list[Layer | HostNode] = []
+    items: dict[str, Layer | HostNode] = {}
     for node in network.nodes:
         if node.name in tensors.absorbed:
             continue
@@ -97,21 +97,18 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
                 continue
             layer = _layer(node, tensors)
             tensors.note(layer)
-            items.append(layer)
+            for part in layer.nodes:  # which may have had a layer of its own
+                items.pop(part.name, None)
+            items[layer.name] = layer
         except NoScheduleFits as reason:
-            items.append(HostNode(node, str(reason)))
+            items[node.name] = HostNode(node, str(reason))
         except NotHere as reason:
-            items = [_because(item, reason) for item in items] if reason.nodes else items
-            items.append(HostNode(node, str(reason)))
+            for name in reason.nodes:
+                if isinstance(item := items.get(name), HostNode):
+                    items[name] = replace(item, reason=str(reason))
+            items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
-    return Placement(_needed(network, items), tensors.views, tensors.images)
-
-
-def _because(item: Layer | HostNode, reason: NotHere) -> Layer | HostNode:
-    """``item``, for that ``reason`` if it is one of its nodes."""
-    if isinstance(item, HostNode) and item.node.name in reason.nodes:
-        return replace(item, reason=str(reason))
-    return item
+    return Placement(_needed(network, list(items.values())), tensors.views, tensors.images)
 
 
 def _layer(node: Node, tensors: Tensors) -> Layer:

@@ -9,7 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.tuner.cost_model import ROUND_TRIP_CYCLES, bus_cycles
+from amaranth_vta.sw.compiler.tuner.cost_model import (
+    OVERLAPPING_PASSES,
+    ROUND_TRIP_CYCLES,
+    bus_cycles,
+)
 from amaranth_vta.sw.compiler.tuner.search import Candidates
 from amaranth_vta.sw.compiler.tuner.tiles import divisors, even_tiles, parts
 
@@ -53,7 +57,9 @@ def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
     fields = {name: axis.ravel() for name, axis in zip(values, grid, strict=True)}
     weights = fields["outputs"] * fields["inputs"] * fields["kernel_rows"] * c.weights_per_row
     whole = (fields["inputs"] == c.inputs) & (fields["kernel_rows"] == c.kernel[0])
-    kept = (weights <= config.wgt.depth) & (whole | fields["weights_outside"])
+    kept = (weights + (c.addition is not None) <= config.wgt.depth) & (
+        whole | fields["weights_outside"]
+    )
     return {name: values[kept] for name, values in fields.items()}
 
 
@@ -77,8 +83,9 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     tiles = knobs.images(c) * blocks
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
     vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
-    gemm = vectors * (c.products + knobs.resets(c, config)) / steps
-    alu = vectors * c.requantize.operations
+    added = c.addition is not None
+    gemm = vectors * (c.products + knobs.resets(c, config) + added) / steps
+    alu = vectors * c.operations
     store = bus_cycles(config, 1, vectors * config.out.element_bytes)
     image = bus_cycles(
         config,
@@ -92,13 +99,14 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     load = np.where(whole & knobs.weights_outside, image + weights / knobs.images(c), load_first)
     inside = whole & (knobs.weights_outside ^ True)
     load = np.where(inside, image / blocks + weights, load)
+    load = load + added * store / steps
     # Data of a copy, or accumulators of a bank, are in flight before they can be used again.
     copies, banks = 1 + knobs.ahead, 1 + knobs.in_turn
     step = np.maximum(gemm, load + store / steps)
     step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / copies)
     turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
-    # Only the last pass of the ALU overlaps with the next tile.
-    issue = steps * gemm + alu - vectors
+    # The first passes of the ALU do not overlap with the next tile.
+    issue = steps * gemm + vectors * max(c.operations - OVERLAPPING_PASSES, 0)
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
     total: Array = load_first + tiles * slowest + alu + store
     return total

@@ -65,9 +65,9 @@ class _Tiles:
         c = self.c
         resets = self.knobs.resets(c, self.config)
         vectors = sum(tile.vectors for tile in self.tiles)
-        gemm = vectors * (c.products + resets)
+        gemm = vectors * (c.products + resets + (c.addition is not None))
         last = self.tiles[-1].vectors
-        alu = (last if self.config.overlap else vectors) * c.requantize.operations
+        alu = (last if self.config.overlap else vectors) * c.operations
         stored = bus_cycles(self.config, 1, last * self.config.out.element_bytes, reads=False)
         least = gemm + alu + float(stored)
         return self.pipeline.estimate(self._schedule(), limit, least)
@@ -80,14 +80,20 @@ class _Tiles:
         pipeline.load_for_compute(micro_ops)
         if knobs.in_turn:
             self._load_constants(c.outputs)
+        if c.parameters:
+            pipeline.load_for_compute(c.parameters * self.config.acc.element_bytes)
         banks = 2 if knobs.in_turn else 1
         stores: list[Task] = []
         alu: Task | None = None
+        added: Task | None = None
         before: _Tile | None = None
         for tile in self.tiles:
             vectors = tile.vectors
             free = stores[-banks] if len(stores) >= banks else None
             waits: list[Task | None] = [free, alu if tile.nest in behind_alu else None]
+            if c.addition is not None:
+                added = pipeline.gemm(vectors, [*waits, self._load_added(tile, added)])
+                waits = [added]
             if knobs.resets(c, self.config):
                 waits = [pipeline.reset(vectors, waits)]
             gemm: Task | None = None
@@ -103,7 +109,7 @@ class _Tiles:
                 waits = []
             if not knobs.in_turn:
                 self._load_constants(tile.outputs)
-            alu = pipeline.alu(vectors, [gemm], c.requantize.operations)
+            alu = pipeline.alu(vectors, [gemm], c.operations)
             stores.append(self._store(tile, alu))
             yield
 
@@ -201,9 +207,15 @@ class _Tiles:
                 rows, row = 1, outputs * row
         return rows, row * self.config.wgt.element_bytes
 
+    def _load_added(self, tile: _Tile, used: Task | None) -> Task:
+        """The tile of the other operand of an addition, once the one before it is ``used``."""
+        return self.pipeline.load(*self._rows_of_results(tile), [used])
+
     def _store(self, tile: _Tile, after: Task) -> Task:
+        return self.pipeline.store(*self._rows_of_results(tile), [after])
+
+    def _rows_of_results(self, tile: _Tile) -> tuple[int, int]:
         rows, columns = tile.rows, tile.columns
         if columns == self.output_width:
             rows, columns = 1, rows * columns
-        rows, row = tile.outputs * rows, columns * self.config.out.element_bytes
-        return self.pipeline.store(rows, row, [after])
+        return tile.outputs * rows, columns * self.config.out.element_bytes

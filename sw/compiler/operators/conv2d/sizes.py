@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 
@@ -19,7 +20,8 @@ class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
     ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight
-    is the sum of so many ``terms`` of wgt_dtype, for weights that need more bits."""
+    is the sum of so many ``terms`` of wgt_dtype, for weights that need more bits. The ``addition``
+    of another tensor may follow."""
 
     batch: int
     inputs: int
@@ -33,6 +35,26 @@ class Conv2dSizes(SlidingWindow):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
     terms: int = 1
+    addition: Addition | None = None
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops for a vector of results."""
+        added = 0 if self.addition is None else self.addition.operations
+        return self.requantize.operations + added
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators live at a time per result."""
+        if self.addition is None:
+            return self.requantize.accumulators
+        # The other operand is there before the first stage.
+        return max(self.requantize.accumulators + 1, self.addition.accumulators)
+
+    @property
+    def parameters(self) -> int:
+        """Accumulators for constants that all results share."""
+        return 0 if self.addition is None else self.addition.constants.parameter_count
 
     @property
     def weights_per_row(self) -> int:
@@ -116,13 +138,21 @@ class Conv2dKnobs:
 
     def fits(self, c: Conv2dSizes, config: Config) -> bool:
         weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
-        results = c.requantize.accumulators * self.outputs * self.rows * self.columns
+        vectors = self.outputs * self.rows * self.columns
+        results = c.accumulators * vectors
+        added = c.addition is not None
         channels = self.outputs + self.in_turn * (c.outputs - self.outputs)
         banks = 1 + self.in_turn
         return (
-            (self.copies_of_weights(c) * weights <= config.wgt.depth)
-            & (self.copies_of_image(c) * self.image_elements(c) <= config.inp.depth)
-            & (banks * (results + c.requantize.constants * channels) <= config.acc.depth)
+            (self.copies_of_weights(c) * weights + added <= config.wgt.depth)
+            & (
+                self.copies_of_image(c) * self.image_elements(c) + added * vectors
+                <= config.inp.depth
+            )
+            & (
+                banks * (results + c.requantize.constants * channels) + c.parameters
+                <= config.acc.depth
+            )
         )
 
     def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:

@@ -77,7 +77,9 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
         ),
         "conv",
     )
-    end = epilogue(conv, (c.outputs,), lambda n, o, h, w: (o,), c.requantize, env)
+    end = epilogue(
+        conv, (c.outputs,), lambda n, o, h, w: (o,), c.requantize, env, addition=c.addition
+    )
     return Product(x, w, x_buf, w_buf, axes, conv, end)
 
 

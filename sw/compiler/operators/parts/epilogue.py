@@ -15,6 +15,8 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
+from .residual import Addition, Residual
+
 Array = npt.NDArray[Any]
 # Gives one of the epilogue's constants, by its number, at an index of the total.
 Constant = Callable[..., Expr]
@@ -115,12 +117,14 @@ Requantization = RoundingShift | PerChannelScale
 @dataclass(frozen=True)
 class Epilogue:
     """``constants`` is the argument with bias or parameters, ``buffer`` its accumulators, and
-    ``stages`` lead from the total to ``y``, the output, out_dtype."""
+    ``stages`` lead from the total to ``y``, the output, out_dtype; the last of them are those of
+    ``residual``, if there is one."""
 
     constants: Tensor
     buffer: Tensor
     stages: list[Tensor]
     y: Tensor
+    residual: Residual | None
 
 
 def epilogue(
@@ -130,6 +134,7 @@ def epilogue(
     requantize: Requantization,
     env: Environment,
     output: Callable[[Tensor], Tensor] | None = None,
+    addition: Addition | None = None,
 ) -> Epilogue:
     """The epilogue of ``total``.
 
@@ -137,7 +142,7 @@ def epilogue(
     them for an index of ``total`` without its last two, which are those within a tile. The bias is
     (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
     `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
-    ``y`` of the last stage where its shape is not that of ``total``.
+    ``y`` of the last stage where its shape is not that of ``total``. An ``addition`` comes last.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -149,9 +154,12 @@ def epilogue(
         return buffer(*position(*i[:-2]), *([number] if numbers else []), *i[-2:])
 
     stages = requantize.stages(total, constant, env)
+    residual = None if addition is None else Residual(addition, stages[-1], env)
+    if residual is not None:
+        stages = [*stages, *residual.stages]
     last = stages[-1]
     if output is None:
         y = te.compute(total.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
-    return Epilogue(constants, buffer, stages, y)
+    return Epilogue(constants, buffer, stages, y, residual)

@@ -28,7 +28,11 @@ class Product:
 
     @property
     def args(self) -> list[Tensor]:
-        return [self.x, self.w, self.epilogue.constants, self.epilogue.y]
+        end = self.epilogue
+        if end.residual is None:
+            return [self.x, self.w, end.constants, end.y]
+        added = end.residual
+        return [self.x, added.x, self.w, end.constants, *added.args, end.y]
 
     def place_results(
         self, s: te.Schedule, at: IterVar, env: Environment, in_turn: bool = False
@@ -43,6 +47,8 @@ class Product:
                 s[tensor].double_buffer()
         for tensor in stages:
             s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+        if self.epilogue.residual is not None:
+            self.epilogue.residual.place(s, self.epilogue.y, at, env, in_turn)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Bias or parameters: loaded at the axis ``at`` of the output, else at the beginning."""

@@ -225,3 +225,19 @@ def function(a: int32[8, 6], c: int32[8, 6]):
             c[i_1, j_1] = c_acc[i_1, j_1]"""
     )
     assert cached.dtype == written.dtype == "int32"
+
+
+def test_a_stage_can_come_later_than_right_before_its_reader() -> None:
+    a = te.placeholder((8,), "a")
+    b = te.compute((8,), lambda i: a[i] + 1, "b")
+    c = te.compute((8,), lambda i: a[i] * 2, "c")
+    d = te.compute((8,), lambda i: b[i] + c[i], "d")
+    s = te.create_schedule(d.op)
+    s[b].after(s[c])
+    assert [stage.name for stage in s.stages] == ["a", "c", "b", "d"]
+    s[b].after(s[c])
+    assert [stage.name for stage in s.stages] == ["a", "c", "b", "d"]
+    with pytest.raises(te.ScheduleError, match="a after d: c reads it"):
+        s[a].after(s[d])
+    with pytest.raises(te.ScheduleError, match="d is a stage of another schedule"):
+        s[b].after(te.create_schedule(d.op)[d])

@@ -13,6 +13,7 @@ from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
@@ -34,7 +35,9 @@ class Tensors:
 
     ``views`` are names of what another tensor holds: the name of that one. ``images`` are the
     shapes (N, C, H, W) in which the machine holds tensors, ``results`` those that it makes.
-    ``absorbed`` are nodes that run as part of another node's layer. Numbers are always as the
+    ``absorbed`` are nodes that run as part of another node's layer. ``convolutions`` are the layers
+    that an addition to their result can be fused with, by that result, and what they were built
+    of. Numbers are always as the
     machine holds them: a uint8 less 128.
     """
 
@@ -48,6 +51,7 @@ class Tensors:
         self.images: dict[str, Image] = {}
         self.results: set[str] = set()
         self.absorbed: set[str] = set()
+        self.convolutions: dict[str, tuple[Layer, Conv2d]] = {}
         self._ranges: dict[str, Range] = {}
         self._functions: dict[tuple[MakeFunction, Hashable], Function] = {}
 

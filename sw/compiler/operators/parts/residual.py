@@ -1,0 +1,82 @@
+"""A residual addition behind a product: another tensor comes by GEMM, beside the product's tiles.
+
+The ALU adds both, with the factors and the rounding of a `FixedPoint`, before anything is stored:
+neither operand of the addition goes to memory and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import IterVar
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+
+from .fixed_point import FixedPoint
+from .identity import identity_operand, multiplied
+
+
+@dataclass(frozen=True)
+class Addition:
+    """The other operand, of the shape of the result and out_dtype, times the first factor of
+    ``constants``, plus the product's result times the second. For machines whose tiles of inputs
+    are those of outputs: `reads_what_it_stores`."""
+
+    constants: FixedPoint
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per vector."""
+        return self.constants.operations
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators live at a time per result, that of the product included."""
+        return 2 + (self.constants.to_even > 0)
+
+
+class Residual:
+    """The tensors of an addition to ``value``, the last stage of a product's epilogue.
+
+    ``args`` are its arguments besides the other operand ``x``: the identity matrix, and parameters
+    if the constants have any. ``stages`` follow ``value``; the last one has the sums.
+    """
+
+    def __init__(self, addition: Addition, value: Tensor, env: Environment) -> None:
+        constants = addition.constants
+        self._value = value
+        self.x = te.placeholder(value.shape, "residual", env.out_dtype)
+        self._loaded = te.compute(value.shape, lambda *i: self.x(*i), "residual_inp")
+        self._identity = identity_operand(env)
+        # Its products come before those of the sum: its place among the inputs is soon free again.
+        self._buffer = multiplied(value.shape, self._loaded, self._identity[1], "residual_buf", env)
+        tile = (constants.parameter_count or 1, env.BATCH, env.BLOCK_OUT)
+        parameters = te.placeholder(tile, "addition", env.acc_dtype)
+        kept = te.compute(tile, lambda *i: parameters(*i), "addition_buf")
+        self._parameters = (parameters, kept) if constants.parameter_count else None
+        self.stages = constants.stages([self._buffer, value], lambda n, *i: kept(n, *i[-2:]), env)
+
+    @cached_property
+    def args(self) -> list[Tensor]:
+        given = [self._identity[0]]
+        return [*given, self._parameters[0]] if self._parameters else given
+
+    def place(
+        self, s: te.Schedule, y: Tensor, at: IterVar, env: Environment, in_turn: bool
+    ) -> None:
+        """The other operand at the axis ``at`` of ``y``; what all tiles share at the beginning."""
+        for tensor, scope in ((self._loaded, env.inp_scope), (self._buffer, env.acc_scope)):
+            s[tensor].set_scope(scope)
+            s[tensor].compute_at(s[y], at)
+        s[self._loaded].pragma(self._loaded.op.axis[0], env.dma_copy)
+        s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
+        if in_turn:
+            s[self._buffer].double_buffer()
+        # All passes of the ALU come after all products, so that GEMM waits for none of them.
+        s[self.stages[0]].after(s[self._value])
+        for kept, scope in ((self._identity, env.wgt_scope), (self._parameters, env.acc_scope)):
+            if kept is not None:
+                s[kept[1]].set_scope(scope)
+                s[kept[1]].pragma(kept[1].op.axis[0], env.dma_copy)

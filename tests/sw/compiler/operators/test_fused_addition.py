@@ -1,0 +1,135 @@
+"""Convolutions with a residual addition behind them: what two operators would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_constants
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.parts.residual import Addition
+from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
+from amaranth_vta.sw.compiler.tuner.workload import tuned
+from amaranth_vta.sw.runtime.runtime import Runtime
+
+# The other operand, that of the convolution, and the sum: without and with ties.
+SCALES = [
+    (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
+    (Quantized(0.5), Quantized(0.25), Quantized(1.0, 5)),
+]
+
+
+def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
+    rng, env = np.random.default_rng(seed), Environment(PRESETS[config])
+    scales = SCALES[seed % 2]
+    constants = addition_constants(*scales, env.config, added(*scales))
+    kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    requantize = PerChannelScale() if env.config.requantize else RoundingShift(4, -128, 127)
+    workload = Conv2d(
+        batch=int(rng.integers(1, 3)),
+        inputs=int(rng.integers(1, 4)),
+        outputs=int(rng.integers(1, 4)),
+        height=int(rng.integers(3, 9)),
+        width=int(rng.integers(3, 9)),
+        kernel=kernel,
+        requantize=requantize,
+        strides=(int(rng.integers(1, 3)), int(rng.integers(1, 3))),
+        pads=tuple(int(rng.integers(0, size)) for size in (*kernel, *kernel)),  # type: ignore[arg-type]
+        addition=Addition(constants),
+    )
+    return workload, env
+
+
+def operands(
+    workload: Conv2d, env: Environment, args: Any, some: Callable[..., Any], seed: int
+) -> list[Any]:
+    """Values of all arguments but the output."""
+    rng = np.random.default_rng(seed)
+    x, w = (np.clip(some(rng, args[at]), -16, 16) for at in (0, 2))
+    residual, shape = some(rng, args[1]), args[3].shape
+    if isinstance(workload.requantize, PerChannelScale):
+        channels = shape[0] * shape[-1]
+        parameters = te.requantization_parameters(
+            rng.integers(-90, 90, channels), rng.uniform(0.01, 0.1, channels), 3, -128, 127
+        )
+        tiles = np.moveaxis(parameters.reshape(shape[0], 1, shape[-1], -1), -1, 1)
+        constants = np.repeat(tiles, shape[-2], axis=2)
+    else:
+        constants = rng.integers(-90, 90, shape).astype(np.int32)
+    assert workload.addition is not None
+    fixed = workload.addition.constants
+    given = [fixed.parameters(env)] if fixed.parameter_count else []
+    return [x, residual, w, constants, identity_weights(env), *given]
+
+
+def wanted(workload: Conv2d, env: Environment, inputs: list[Any], seed: int) -> Any:
+    """The convolution alone, as an expression, and then the sum in float32."""
+    alone = replace(workload, addition=None)
+    args = alone.scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
+    given = dict(zip(args, (inputs[0], inputs[2], inputs[3]), strict=False))
+    product = te.evaluate(args[3], given).astype(int)
+    assert len(np.unique(product)) > 3
+    return added(*SCALES[seed % 2])[inputs[1].astype(int) + 128, product + 128]
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ones_give_what_two_operators_give(
+    seed: int, config: str, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env = random_case(seed, config)
+    function = tuned(workload, env, None, "fused")
+    inputs = operands(workload, env, function.args, some, seed)
+    want = wanted(workload, env, inputs, seed)
+    np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_no_pass_changes_them_nor_does_the_rtl(
+    config: str, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env = random_case(3, config)
+    knobs = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True)
+    if env.config.overlap:
+        knobs = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True, in_turn=True)
+    schedule = workload.scheduled(env, knobs)
+    inputs = operands(workload, env, schedule[1], some, 3)
+    want = wanted(workload, env, inputs, 3).astype(np.int8)
+    interpreted(schedule, inputs, want, env)
+    function = tuned(workload, env, knobs, "fused")
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_they_take_fewer_cycles_than_two_operators() -> None:
+    """All passes of the ALU overlap with the products of the next tile."""
+    workload, env = random_case(1, "tiny-extended")
+    workload = replace(workload, inputs=6, outputs=6, height=8, width=8, kernel=(3, 3))
+    assert workload.addition is not None
+    alone = replace(workload, addition=None)
+    pixels = workload.output_height * workload.output_width
+    vectors = workload.batch * workload.outputs * pixels
+    parts = (alone, WeightedSum(vectors, workload.addition.constants))
+    two = sum(cycles(tuned(part, env, None, "part")) for part in parts)
+    products = vectors * (workload.products + 1)
+    assert cycles(tuned(workload, env, None, "fused")) < 1.1 * products < 0.95 * two
+
+
+def cycles(function: Function) -> int:
+    runtime = Runtime(
+        open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
+    )
+    sizes = [function.nbytes(index) for index in range(len(function.args))]
+    function.run_on(runtime, *[runtime.allocate(size) for size in sizes])
+    return runtime.synchronize().cycles or 0
