@@ -120,7 +120,7 @@ def test_they_take_fewer_cycles_than_two_operators() -> None:
     alone = replace(workload, addition=None)
     pixels = workload.output_height * workload.output_width
     vectors = workload.batch * workload.outputs * pixels
-    parts = (alone, WeightedSum(vectors, workload.addition.constants))
+    parts: list[Any] = [alone, WeightedSum(vectors, workload.addition.constants)]
     two = sum(cycles(tuned(part, env, None, "part")) for part in parts)
     products = vectors * (workload.products + 1)
     assert cycles(tuned(workload, env, None, "fused")) < 1.1 * products < 0.95 * two
