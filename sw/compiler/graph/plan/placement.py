@@ -122,6 +122,16 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
                 f"{node.operator} is in float: it is not between DequantizeLinear and "
                 "QuantizeLinear of one integer type, with a bias of their scale"
             )
+        case "", "AveragePool" if any(node.attributes.get("pads", ())) and not (
+            node.attributes.get("count_include_pad")
+        ):
+            raise NotHere("its windows at the border are of fewer pixels than the others")
+        case "", "AveragePool" | "GlobalAveragePool" | "ReduceMean":
+            raise NotHere(
+                "it is no average of rows and columns between DequantizeLinear and QuantizeLinear"
+            )
+        case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg" | "Sub":
+            raise NotHere("its result is not quantized to 8 bits at one scale")
         case "", "Relu" if node.inputs[0] not in tensors.results:
             raise NotHere("it follows an operator on the host")
     raise NotHere(f"the machine has no {node.operator}")

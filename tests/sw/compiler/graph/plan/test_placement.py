@@ -140,8 +140,18 @@ def test_averages_are_exact(qdq: Make, operator: str, attributes: Any, dtype: An
 
 def test_averages_of_windows_of_different_sizes_are_the_hosts(qdq: Make) -> None:
     graph = convolution(qdq).node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-    reason = "the machine has no AveragePool"
+    reason = "its windows at the border are of fewer pixels than the others"
     assert placed(graph.qdq(2**-3).model())["AveragePool"] == reason
+    graph = convolution(qdq).node("GlobalAveragePool").node("Sin")
+    assert placed(graph.model())["GlobalAveragePool"] == (
+        "it is no average of rows and columns between DequantizeLinear and QuantizeLinear"
+    )
+
+
+def test_functions_whose_result_stays_in_float_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("Neg").node("Sin")
+    reason = "its result is not quantized to 8 bits at one scale"
+    assert placed(graph.model())["Neg"] == reason
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
