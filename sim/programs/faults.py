@@ -180,7 +180,7 @@ def _insert_bus_error(fault: _Fault) -> None:
 
 
 def _insert_token_overflow(fault: _Fault) -> None:
-    # Nobody takes this many: the program itself takes a few hundred tokens at the most.
+    # More than are popped: the program pops a few hundred tokens at the most.
     nothing: Instruction = fault.chance.choice(
         (
             Load(memory=Memory.INP, x_size=0, push_next=1),

@@ -1,4 +1,4 @@
-"""Files that nobody who means well would give: one sentence, an exit code, and nothing else."""
+"""Damaged and hostile files: one sentence, an exit code, and nothing else."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def overlapping(independent: int, alu_bank: int, passes: int = 1) -> Outcome:
     return outcome
 
 
-def test_independent_instructions_run_beside_each_other_in_different_banks() -> None:
+def test_independent_instructions_overlap_in_different_banks() -> None:
     outcome = overlapping(independent=1, alu_bank=1)
     # A GEMM a round, and nothing for the ALU's.
     assert outcome.retired[9] - outcome.retired[1] == 4 * 32
@@ -282,7 +282,7 @@ def test_independent_instructions_run_beside_each_other_in_different_banks() -> 
     assert outcome.retired[9] - outcome.retired[1] > 4 * (32 + 24)
 
 
-def test_several_alu_instructions_run_beside_the_next_gemm() -> None:
+def test_several_alu_instructions_overlap_the_next_gemm() -> None:
     outcome = overlapping(independent=1, alu_bank=1, passes=6)
     assert outcome.retired[4 * 7 + 1] - outcome.retired[1] == 4 * 32
 

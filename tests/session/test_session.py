@@ -96,7 +96,7 @@ def test_many_images_in_a_run_load_weights_once(images: npt.NDArray[np.float32])
     assert loaded[three] == loaded[one]
 
 
-def test_a_pass_of_ones_own_sees_each_layer(images: npt.NDArray[np.float32]) -> None:
+def test_an_additional_pass_sees_each_layer(images: npt.NDArray[np.float32]) -> None:
     seen = []
 
     def note(function: LoopNest, _: Config) -> LoopNest:

@@ -108,7 +108,7 @@ def test_latencies_are_those_of_the_memory() -> None:
         assert 4 * latency < counters["read_latency"] < 4 * (latency + 60)
 
 
-def test_a_load_beside_gemm_is_counted_as_such() -> None:
+def test_a_load_that_overlaps_a_gemm_is_counted() -> None:
     beside = counters_of(
         Load(memory=Memory.UOP, x_size=1),
         Gemm(uop_end=1, iter_out=100, iter_in=3),

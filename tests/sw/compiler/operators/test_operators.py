@@ -173,7 +173,7 @@ def test_convolutions_with_any_scales_are_exact(seed: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["program", "reverse", "last:load", "last:compute", "last:store"])
-def test_accumulators_in_turn_let_requantization_run_beside_gemm(order: str) -> None:
+def test_accumulators_in_turn_let_requantization_overlap_gemm(order: str) -> None:
     workload = Conv2d(1, 2, 3, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
     knobs = Conv2dKnobs(1, 2, 5, 2, 3, in_turn=True, ahead=False)
     text = check_rescaled(workload, PRESETS["tiny-extended"], knobs, 1, order)

@@ -39,7 +39,7 @@ def test_long_rows_take_the_whole_bus_and_short_ones_wait_for_the_memory() -> No
     assert model.bus_cycles(TINY, 57, size, reads=False) == pytest.approx(57 / model.BUS_SHARE)
 
 
-def test_loads_run_beside_gemm_as_far_as_there_are_copies() -> None:
+def test_loads_overlap_gemm_as_far_as_there_are_copies() -> None:
     cycles = {}
     for copies in (1, 2):
         pipeline = Pipeline(TINY)
@@ -56,14 +56,14 @@ def test_loads_run_beside_gemm_as_far_as_there_are_copies() -> None:
     assert cycles[2].cycles < 5000 + 400 + 200
 
 
-@pytest.mark.parametrize(("config", "beside"), [("tiny", False), ("tiny-extended", True)])
-def test_the_alu_runs_beside_gemm_where_the_machine_can(config: str, beside: bool) -> None:
+@pytest.mark.parametrize(("config", "overlaps"), [("tiny", False), ("tiny-extended", True)])
+def test_the_alu_overlaps_gemm_where_the_machine_can(config: str, overlaps: bool) -> None:
     pipeline = Pipeline(PRESETS[config])
     for _ in range(10):
         pipeline.alu(100, [pipeline.gemm(100, [])])
     cycles = pipeline.estimate().cycles
-    assert (cycles < 1400) == beside
-    assert cycles > (1000 if beside else 2000)
+    assert (cycles < 1400) == overlaps
+    assert cycles > (1000 if overlaps else 2000)
 
 
 def test_stores_share_the_bus_with_loads() -> None:
