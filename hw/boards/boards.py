@@ -45,7 +45,10 @@ class Board:
 
 class BoardDesign(wiring.Component):
     """The machine of ``config`` on ``board``, with its pins, its clock of ``clock_hz`` and its
-    memory."""
+    memory.
+
+    Timing: that of `BoardSystem`, which stays in reset until the clock is steady.
+    """
 
     def __init__(self, board: Board, config: Config, clock_hz: int) -> None:
         self._board = board

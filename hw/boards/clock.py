@@ -49,6 +49,8 @@ def ecp5_dividers(source_hz: int, target_hz: int) -> Dividers:
 class Ecp5Pll(wiring.Component):
     """An EHXPLLL.
 
+    Timing: ``clock`` may not be used before ``locked``, which is of no clock.
+
     Ports
     -----
     source : the board's oscillator
@@ -105,6 +107,8 @@ class Ecp5Pll(wiring.Component):
 
 class XilinxPll(wiring.Component):
     """A PLLE2_BASE of the 7 series: 8 times ``source_hz``, divided.
+
+    Timing: ``clock`` may not be used before ``locked``, which is of no clock.
 
     Ports
     -----

@@ -55,6 +55,10 @@ class Link(wiring.Component):
     is seen. Bytes that come while a request is executed or answered wait in a queue of
     `protocol.RECEIVE_BYTES`.
 
+    Timing: a byte per cycle is taken and given, as far as the line allows; a request is judged two
+    cycles after its last byte, and each word that it reads or writes takes two cycles and what the
+    access takes.
+
     Ports
     -----
     i : bytes from the line

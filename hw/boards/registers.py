@@ -34,6 +34,9 @@ class Surroundings:
 class RegisterAccess(wiring.Component):
     """The machine's registers, on its AXI4-Lite port.
 
+    Timing: valid of the bus comes in the cycle after a request is taken, and the answer of the
+    bus is given in the cycle in which it comes; one access at a time.
+
     Ports
     -----
     host : words of 32 bits
@@ -78,6 +81,8 @@ class RegisterAccess(wiring.Component):
 
 class BoardRegisters(wiring.Component):
     """`BoardRegister`: what the board is, and the limit of its memory.
+
+    Timing: a request is taken in every cycle and answered in the one after.
 
     Ports
     -----

@@ -22,6 +22,9 @@ _RESET_CYCLES = 15
 class BoardSystem(wiring.Component):
     """The whole design of a board but for its clock and its pins.
 
+    Timing: the machine is in reset for 15 cycles after power-up, and after ``rst`` has gone; the
+    link runs from the first cycle on.
+
     Ports
     -----
     rx, tx : the serial line
