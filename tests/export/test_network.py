@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ class Port(ctypes.Structure):
     ]
 
 
+def device_for(folder: Path) -> Any:
+    """With as much memory as the sources in ``folder`` say that their network needs."""
+    header = (folder / "c" / "network.h").read_text()
+    size = re.search(r"#define NETWORK_MEMORY_BYTES (\d+)", header)
+    assert size is not None
+    return RtlDevice(PRESETS["tiny"], PLACE + int(size[1]))
+
+
 def port_of(device: Any, most_polls: int = 0) -> Port:
     machine = device.machine
     return Port(
@@ -75,7 +84,7 @@ def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
     images = np.load(DIGITS / "images.npz")["image"][:2].astype(np.float32)
     session = vta.Session.load(digits / "digits.vta", device="functional")
     expected = [session.run({"image": image[None]})["logits"] for image in images]
-    device = RtlDevice(PRESETS["tiny"], PLACE + 138_304)
+    device = device_for(digits)
     port = port_of(device)
     library = ctypes.CDLL(str(digits / "network.so"))
     assert library.network_init(ctypes.byref(port), None) == DONE
@@ -92,7 +101,7 @@ def test_an_exported_network_gives_what_the_session_gives(digits: Path) -> None:
 
 
 def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
-    device = RtlDevice(PRESETS["tiny"], PLACE + 138_304)
+    device = device_for(digits)
     port = port_of(device)
     overwrite = REGISTERS["OVERWRITE"].offset
     read = device.machine.read_register
@@ -105,7 +114,7 @@ def test_a_machine_with_other_parameters_is_named(digits: Path) -> None:
 
 
 def test_a_run_that_takes_too_long_or_faults_is_reported(digits: Path) -> None:
-    device = RtlDevice(PRESETS["tiny"], PLACE + 138_304)
+    device = device_for(digits)
     library = ctypes.CDLL(str(digits / "network.so"))
     floats = (ctypes.c_float * 64)()
     slow = port_of(device, most_polls=2)
