@@ -151,7 +151,7 @@ def _refuse_host_alone(session: Session, model: str) -> None:
     if session.unquantized:
         raise click.ClickException(
             f"{model} {session.unquantized}: nothing of it runs on the machine. `vta quantize "
-            "FLOAT.onnx -o INT8.onnx` makes a model that does of the float model; --allow-host "
+            "FLOAT.onnx -o INT8.onnx` makes one that does; --allow-host "
             "runs this one on the host"
         )
 

@@ -18,8 +18,8 @@ _DEQUANTIZED = "_DequantizeLinear_Output"
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of one tensor of the float model, ``name``, made by an ``operator``: signal to noise of the
-    quantized model's, in decibels; infinite if they are equal."""
+    """Signal to noise of the quantized model's tensor against ``name`` of the float model, which
+    ``operator`` makes, in decibels; infinite if both are equal."""
 
     name: str
     operator: str
