@@ -10,7 +10,6 @@ from amaranth_vta.sw.compiler.operators.parts.exact import added, addition_const
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.fused_addition import fused_addition
 from .parts.layer import Layer, NotHere
@@ -56,14 +55,11 @@ def addition_layer(
     fused = fused_addition(nodes, sources, image, workload, limits, tensors)
     if fused is not None:
         return fused
-    given = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
-    if constants.parameter_count:
-        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
     return tensors.layer(
         nodes,
         images,
         image,
         tensors.function(weighted_sum, workload, node),
-        given,
+        tensors.pointwise_constants(workload),
         limits,
     )

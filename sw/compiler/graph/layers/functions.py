@@ -69,10 +69,9 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     constants = line(table, function.zero_point(tensors.network), tensors.config)
     image = tensors.images[tensors.root(function.source)]
     vectors = prod(tensors.output_layout.shape(image)[:4])
-    made = tensors.function(weighted_sum, WeightedSum(vectors, constants), function.nodes[-1])
-    given = {}
-    if constants.parameter_count:
-        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
+    workload = WeightedSum(vectors, constants)
+    made = tensors.function(weighted_sum, workload, function.nodes[-1])
+    given = tensors.pointwise_constants(workload)
     sources = [tensors.source(function.source, image)]
     limits = int(table.min()), int(table.max())
     return tensors.layer(_absorbed(function), sources, image, made, given, limits)

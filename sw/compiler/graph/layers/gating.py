@@ -9,7 +9,6 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.exact import product_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct, scaled_product
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, NotHere
 from .parts.scales import dequantized, quantized
@@ -55,14 +54,11 @@ def multiplication_layer(
         raise NotHere(str(problem)) from None
     vectors = prod(tensors.output_layout.shape(image)[:4])
     workload = ScaledProduct(vectors, (a.zero_point, b.zero_point), constants)
-    given = tensors.identity_constant() if workload.by_gemm(tensors.env) else {}
-    if constants.parameter_count:
-        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
     return tensors.layer(
         nodes,
         images,
         image,
         tensors.function(scaled_product, workload, nodes[0]),
-        given,
+        tensors.pointwise_constants(workload),
         (int(wanted.min()), int(wanted.max())),
     )

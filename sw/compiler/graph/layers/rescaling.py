@@ -16,7 +16,6 @@ from amaranth_vta.sw.compiler.operators.parts.exact import byte_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .functions import function_layer
 from .parts.layer import Layer, NotHere
@@ -70,9 +69,7 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
         raise NotHere(str(problem)) from None
     workload = WeightedSum(_vectors(tensors, source), constants)
     function = tensors.function(weighted_sum, workload, node)
-    given = {}
-    if constants.parameter_count:
-        given["factors"] = pack(constants.parameters(tensors.env), tensors.env.acc_dtype)
+    given = tensors.pointwise_constants(workload)
     image = tensors.images[tensors.root(source)]
     sources = [tensors.source(source, image)]
     layer = tensors.layer((*clamps, node), sources, image, function, given, (low, high))

@@ -14,7 +14,6 @@ from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.tile_layout import Image
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .layer import Layer
 from .tensors import Tensors
@@ -51,10 +50,8 @@ def fused_addition(
     if best.saved <= 0:
         return None
     assert best.fused.addition is not None
-    anchor, constants, env = best.anchor, best.fused.addition.constants, tensors.env
-    given = anchor.constants | tensors.identity_constant()
-    if constants.parameter_count:
-        given["factors"] = pack(constants.parameters(env), env.acc_dtype)
+    anchor, factors = best.anchor, tensors.factors(best.fused.addition.constants)
+    given = anchor.constants | tensors.identity_constant() | factors
     layer = tensors.layer(
         (*anchor.nodes, *nodes),
         [*anchor.sources, tensors.source(sources[1 - best.number], image)],

@@ -14,7 +14,10 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct
+from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
@@ -100,6 +103,17 @@ class Tensors:
     def identity_constant(self) -> dict[str, Bytes]:
         """The constant of functions that read by GEMM what layers store: the identity matrix."""
         return {"identity": pack(identity_weights(self.env), self.env.wgt_dtype)}
+
+    def factors(self, constants: FixedPoint) -> dict[str, Bytes]:
+        """The constant of functions that multiply by ``constants``, if these have parameters."""
+        if not constants.parameter_count:
+            return {}
+        return {"factors": pack(constants.parameters(self.env), self.env.acc_dtype)}
+
+    def pointwise_constants(self, workload: WeightedSum | ScaledProduct) -> dict[str, Bytes]:
+        """All constants of the function of ``workload``."""
+        identity = self.identity_constant() if workload.by_gemm(self.env) else {}
+        return identity | self.factors(workload.constants)
 
     def note(self, layer: Layer) -> None:
         """Notes the result of ``layer``, and the nodes that it absorbs."""
