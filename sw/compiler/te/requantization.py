@@ -7,6 +7,7 @@ cannot import; `requantized` is checked against it in tests/sw/compiler/te/test_
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -123,31 +124,59 @@ def requantizes_as_float32(
     return result
 
 
-def _steps_agree(
-    scale: np.float32, zero_point: int, low: int, high: int, least: int, most: int
-) -> bool:
-    """Of one channel."""
-    parameters = requantization_parameters([0], scale, zero_point, low, high)[0]
+@dataclass(frozen=True)
+class Float32Steps:
+    """A function of sums that grows: ``lowest`` up to where the ``results`` begin, each at its sum
+    in ``begins``; both int64 (results,)."""
 
-    def wanted(total: Array) -> Array:
-        whole = np.rint(total.astype(np.float32) * scale).astype(np.float64)
-        return np.clip(whole + zero_point, low, high)
+    lowest: int
+    results: Array
+    begins: Array
 
-    def got(total: Array) -> Array:
-        return requantized(total.astype(np.int32), *parameters)
+    @property
+    def highest(self) -> int:
+        return int(self.results[-1]) if len(self.results) else self.lowest
 
-    # The least sum for each result that occurs is between these, by bisection.
-    ends = wanted(np.array([least, most]))
-    if not np.array_equal(got(np.array([least, most])), ends):
-        return False
-    results = np.arange(ends[0] + 1, ends[1] + 1)
+
+def float32_steps(
+    scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
+) -> Float32Steps:
+    """The results of float32 arithmetic for the sums from ``least`` to ``most``, by bisection.
+
+    ``bounds`` are the zero point, the least and the greatest result.
+    """
+    zero_point, low, high = bounds
+
+    def wanted(sums: Array) -> Array:
+        with np.errstate(over="ignore"):  # to infinity, which is clipped
+            whole = np.rint(sums.astype(np.float32) * scale).astype(np.float64)
+        return np.clip(whole + zero_point, low, high).astype(np.int64)
+
+    lowest, highest = wanted(np.array([least, most]))
+    results = np.arange(lowest + 1, highest + 1)
     below = np.full(results.shape, least, np.int64)
     above = np.full(results.shape, most, np.int64)
     while (above - below > 1).any():
         middle = below + above >> 1
         reached = wanted(middle) >= results
         below, above = np.where(reached, below, middle), np.where(reached, middle, above)
-    return bool((got(above) >= results).all() and (got(above - 1) < results).all())
+    return Float32Steps(int(lowest), results, above)
+
+
+def _steps_agree(
+    scale: np.float32, zero_point: int, low: int, high: int, least: int, most: int
+) -> bool:
+    """Of one channel."""
+    parameters = requantization_parameters([0], scale, zero_point, low, high)[0]
+    steps = float32_steps(scale, (zero_point, low, high), least, most)
+
+    def got(total: Array) -> Array:
+        return requantized(total.astype(np.int32), *parameters)
+
+    if got(np.array([least, most])).tolist() != [steps.lowest, steps.highest]:
+        return False
+    reached, missed = got(steps.begins) >= steps.results, got(steps.begins - 1) < steps.results
+    return bool(reached.all() and missed.all())
 
 
 def _signed_byte(bits: Array, number: int) -> Array:

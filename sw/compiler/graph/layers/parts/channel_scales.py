@@ -7,12 +7,11 @@ result, or two that are next to each other: any parameters that give these are a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.te.requantization import float32_steps
 
 from .layer import NotHere
 
@@ -20,19 +19,6 @@ Integers = npt.NDArray[np.int64]
 # The greatest whole scale of REQUANTIZE.
 _MOST = int(te.SCALE_END) - 1
 _LEAST, _GREATEST = -1 << 31, (1 << 31) - 1
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """A function of sums that grows: ``lowest`` up to where the results at ``begins`` begin."""
-
-    lowest: int
-    results: Integers
-    begins: Integers
-
-    @property
-    def highest(self) -> int:
-        return int(self.results[-1]) if len(self.results) else self.lowest
 
 
 def channel_parameters(
@@ -75,7 +61,7 @@ def _equivalent(
     """Parameters without bias that give what the ``scale`` gives, or None."""
     if not np.isfinite(scale) or scale < 0:
         return None
-    steps = _steps(scale, bounds, least, most)
+    steps = float32_steps(scale, bounds, least, most)
     jump = steps.highest - steps.lowest
     if len(np.unique(steps.begins)) > 1 or jump > _MOST:
         return None
@@ -85,23 +71,3 @@ def _equivalent(
         return None
     way = (float(max(jump, 1)), steps.lowest, steps.lowest, steps.highest)
     return te.requantization_parameters([moved], *way)[0]
-
-
-def _steps(scale: np.float32, bounds: tuple[int, int, int], least: int, most: int) -> _Steps:
-    """Where the results of float32 arithmetic begin, by bisection."""
-    zero_point, low, high = bounds
-
-    def wanted(sums: Integers) -> Integers:
-        with np.errstate(over="ignore"):  # to infinity, which is clipped
-            whole = np.rint(sums.astype(np.float32) * scale).astype(np.float64)
-        return np.clip(whole + zero_point, low, high).astype(np.int64)
-
-    lowest, highest = wanted(np.array([least, most]))
-    results = np.arange(lowest + 1, highest + 1)
-    below = np.full(results.shape, least, np.int64)
-    above = np.full(results.shape, most, np.int64)
-    while (above - below > 1).any():
-        middle = below + above >> 1
-        reached = wanted(middle) >= results
-        below, above = np.where(reached, below, middle), np.where(reached, middle, above)
-    return _Steps(int(lowest), results, above)
