@@ -17,8 +17,13 @@ from .outputs import Outputs
     "--output",
     type=click.Path(),
     metavar="FILE",
-    default="-",
-    help="The file to write; standard output if not given.",
+    help="The file to write; standard output if neither this nor --split is given.",
+)
+@click.option(
+    "--split",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write a folder with a file for each module, and vta.f, which lists them.",
 )
 @click.option(
     "--prot",
@@ -34,15 +39,18 @@ from .outputs import Outputs
     show_default=True,
     help="AxCACHE of the memory bus: 3 is bufferable and modifiable, 15 for a coherent port.",
 )
-def verilog(config: Config, output: str, prot: int, cache: int) -> None:
+def verilog(config: Config, output: str | None, split: str | None, prot: int, cache: int) -> None:
     """Write the machine as one Verilog file, with everything it needs.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
     interrupt. The same configuration gives the same file, to the byte.
     """
     with Outputs() as outputs:
-        outputs.reserve("-o", output)
+        outputs.reserve("-o", output or (None if split else "-"))
+        outputs.reserve_folder("--split", split, replaced="vta.f")
         from amaranth_vta.sim.machine import elaborate
 
         text = elaborate.verilog(config, attributes=BusAttributes(prot, cache))
         outputs.save("-o", lambda file: file.write(text.encode()))
+        files = elaborate.split_verilog(text)
+        outputs.save_folder("--split", {name: part.encode() for name, part in files.items()})

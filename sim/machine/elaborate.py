@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from amaranth_vta.hw.boards.registers import Surroundings
 from amaranth_vta.hw.boards.system import BoardSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.top import Top
+
+from .port_names import named_ports
 
 Pins = dict[str, Value]
 
@@ -40,9 +43,21 @@ def verilog(
     compute, and less to read.
     """
     parameters = json.dumps(config.to_dict())
-    return f"// Configuration: {parameters}\n" + component_verilog(
+    head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
+    return head + component_verilog(
         machine(config, watched, grouped, attributes), "vta", simplified=grouped
     )
+
+
+def split_verilog(text: str) -> dict[str, str]:
+    """Each module of a Verilog text as a file by its name, with the comments before the first.
+
+    Besides, ``vta.f`` lists the files, for the tools that read them by ``-f``.
+    """
+    modules = list(_MODULE.finditer(text))
+    head = text[: modules[0].start()]
+    files = {f"{module[1]}.v": head + module[0] for module in modules}
+    return files | {"vta.f": "".join(f"{name}\n" for name in files)}
 
 
 def board_verilog(
@@ -102,7 +117,8 @@ def _run_yosys(component: wiring.Component, name: str, passes: tuple[str, ...]) 
     """What Yosys prints after ``passes`` over the netlist of a component, as module ``name``."""
     inputs, outputs = pins(component)
     # Memories have no contents, so their zeros, a bit at a time, need not be written.
-    with collector_paused(), patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None):
+    without_contents = patch.object(rtlil.ModuleEmitter, "emit_memory", lambda *_: None)
+    with collector_paused(), without_contents, named_ports():
         netlist: str = rtlil.convert(
             component,
             name=name,
@@ -152,6 +168,7 @@ _AS_IT_IS = (
 )
 # Choices as multiplexers, constants propagated, and what is there twice or unused removed.
 _SIMPLIFIED = ("proc -norom", "memory_collect", "opt", "write_verilog -noattr -norename")
+_MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
 # The register by which the backend has always @* blocks run at the start. It is initialized in its
 # declaration, which SystemVerilog does before any process begins, so that it would never change.
 _STARTER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")

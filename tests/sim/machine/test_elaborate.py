@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, BusAttributes, ConfigError
-from amaranth_vta.sim.machine.elaborate import verilog
+from amaranth_vta.sim.machine.elaborate import split_verilog, verilog
 from amaranth_vta.sim.machine.rtl.build import verilator_root
 
 TINY = PRESETS["tiny"]
@@ -23,12 +23,12 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _lint(path: Path) -> str:
+def _lint(*arguments: str | Path, folder: Path | None = None) -> str:
     root = verilator_root()
-    command: list[str | Path] = [root / "bin" / "verilator_bin", "--lint-only", path]
+    command: list[str | Path] = [root / "bin" / "verilator_bin", "--lint-only", *arguments]
     environment = {**os.environ, "VERILATOR_ROOT": str(root)}
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=False
+        command, capture_output=True, text=True, env=environment, check=False, cwd=folder
     ).stderr
 
 
@@ -87,3 +87,26 @@ def test_the_ports_have_the_names_that_tools_know(tiny_file: Path) -> None:
     assert {"m_axi_awaddr", "m_axi_wstrb", "m_axi_bresp", "m_axi_arlen", "m_axi_rdata"} < ports
     assert {"s_axil_awaddr", "s_axil_wdata", "s_axil_bvalid", "s_axil_rready"} < ports
     assert all(port.startswith(("m_axi_", "s_axil_")) for port in ports - {"clk", "rst", "irq"})
+
+
+def test_the_ports_of_inner_modules_are_named_by_what_they_carry(tiny_file: Path) -> None:
+    text = tiny_file.read_text()
+    assert "port$" not in text
+    load = re.search(r"module \\vta\.core\.machine\.load \((.*?)\);", text, re.DOTALL)
+    assert load is not None
+    ports = {port.strip() for port in load[1].split(",")}
+    assert {"activity__begins_0", "activity__starts_1", "insn__payload"} < ports
+
+
+def test_a_file_for_each_module_is_the_same_machine(tiny_file: Path, tmp_path: Path) -> None:
+    text = tiny_file.read_text()
+    files = split_verilog(text)
+    for name, part in files.items():
+        (tmp_path / name).write_text(part)
+    assert _lint("--top-module", "vta", "-f", "vta.f", folder=tmp_path) == ""
+    names = files["vta.f"].split()
+    head = text[: text.index("\nmodule ") + 1]
+    assert head + "\n".join(files[name].removeprefix(head) for name in names) == text
+    assert all(files[name].count("\nendmodule") == 1 for name in names)
+    (tmp_path / "vta.core.counters.v").unlink()
+    assert "vta.core.counters" in _lint("--top-module", "vta", "-f", "vta.f", folder=tmp_path)

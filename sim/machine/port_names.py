@@ -1,0 +1,80 @@
+"""Names for the ports of inner modules.
+
+Where just a part of a signal crosses into a module, a field of a structure for instance, Amaranth
+has a number for a name. Here the port is called by the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from itertools import chain, count
+from typing import Any
+from unittest.mock import patch
+
+from amaranth.hdl import _ir, _nir
+
+_NUMBERED = "port$"
+
+
+def named_ports() -> AbstractContextManager[object]:
+    """Within it, Amaranth names all ports of the modules that it makes."""
+    build = _ir.build_netlist
+
+    def build_named(*arguments: Any, **options: Any) -> _nir.Netlist:
+        netlist = build(*arguments, **options)
+        for module in netlist.modules:
+            _name_ports(netlist, module)
+        return netlist
+
+    return patch.object(_ir, "build_netlist", build_named)
+
+
+def _name_ports(netlist: _nir.Netlist, module: _nir.Module) -> None:
+    taken = {*module.signal_names.values(), *module.ports}
+    parts = list(_parts(netlist, module))
+    ports = {}
+    for name, (value, flow) in module.ports.items():
+        if name.startswith(_NUMBERED):
+            wanted = _name(value, parts)
+            others = (f"{wanted}${number}" for number in count(1))
+            name = next(name for name in chain([wanted], others) if name not in taken)
+            taken.add(name)
+        ports[name] = value, flow
+    module.ports = ports
+
+
+def _parts(netlist: _nir.Netlist, module: _nir.Module) -> Iterator[tuple[str, _nir.Value]]:
+    """The signals of a module and their fields, each with its nets."""
+    for signal, name in module.signal_names.items():
+        for path, field in netlist.signal_fields[signal].items():
+            yield "__".join((name, *map(str, path))), field.value
+
+
+def _name(value: _nir.Value, parts: list[tuple[str, _nir.Value]]) -> str:
+    """The part that has all bits of ``value``, or the first and the last of those that it joins."""
+    holding = []
+    first, last = (0, ""), (0, "")
+    for name, nets in parts:
+        if value[0] in nets:
+            low = list(nets).index(value[0])
+            if nets[low : low + len(value)] == value:
+                # By width; of equal ones, a name that Amaranth did not have to number.
+                holding.append((len(nets), "$" in name, low, name))
+            first = max(first, (_common(value, nets[low:]), name))
+        if value[-1] in nets:
+            high = list(nets).index(value[-1])
+            last = max(last, (_common(value[::-1], nets[high::-1]), name))
+    if not holding:
+        return f"{first[1]}_to_{last[1]}"
+    width, _, low, name = min(holding)
+    if width == len(value):
+        return name
+    return f"{name}_{low}" if len(value) == 1 else f"{name}_{low + len(value) - 1}_{low}"
+
+
+def _common(a: _nir.Value, b: _nir.Value) -> int:
+    """How many nets the two begin with alike."""
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
