@@ -26,11 +26,14 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from amaranth_vta import compile
-from amaranth_vta.bench.networks import QuantizedNetwork, resnet18
+from amaranth_vta.networks import generate
 from amaranth_vta.session import compilation
 from amaranth_vta.sw.compiler.graph.plan import compiled_network
 from amaranth_vta.sw.compiler.tuner import workload
+from tests.support.random_networks import QuantizedNetwork
 
 
 def network(nodes: int, on_host: bool) -> onnx.ModelProto:
@@ -110,7 +113,7 @@ class Phases:
 def compile_resnet18(config: str, cache: Path) -> None:
     """ResNet-18 by `compile` and by ``vta run``, each with and without an entry of the cache."""
     path = cache / "resnet18.onnx"
-    path.write_bytes(resnet18().model().SerializeToString())
+    path.write_bytes(generate("resnet18").model.SerializeToString())
     command = [sys.executable, "-m", "amaranth_vta", "run", str(path), "--config", config]
     child_seconds(command)  # which builds the functional model
     phases = Phases()

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from amaranth_vta.bench.whole_networks import NETWORKS
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.networks import NETWORKS, generate
 from amaranth_vta.session import Session
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.estimate.library import Engine
@@ -96,8 +96,8 @@ class Compared:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    names = (*NETWORKS, "digits")
-    parser.add_argument("--networks", nargs="+", choices=names, default=names)
+    usual = ("resnet18", "resnet50", "mobilenetv2", "digits")
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=usual)
     parser.add_argument("--dram", choices=("ideal", "ddr"), default="ddr")
     parser.add_argument("--layers", action="store_true")
     parser.add_argument("--record", type=Path, metavar="DIR")
@@ -152,7 +152,7 @@ def compare(name: str, config: Config, dram: str) -> tuple[Compared, np.ndarray]
 
 
 def _model(name: str) -> Sequence[Any]:
-    return (str(DIGITS),) if name == "digits" else (NETWORKS[name]().model(),)
+    return (str(DIGITS),) if name == "digits" else (generate(name).model,)
 
 
 def _inputs(session: Session) -> dict[str, np.ndarray]:

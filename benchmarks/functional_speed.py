@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime
 
-from amaranth_vta.bench.networks import resnet18
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import DEFAULT, PRESETS, Config
+from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.sim.model.machine import ClearModel, Outcome
 from amaranth_vta.sim.model.native.model import NativeModel, Vectors, available_vectors
@@ -52,8 +52,8 @@ def main() -> None:
 
 
 def measure_resnet18(rounds: int, clear: bool) -> None:
-    network = resnet18()
-    model, images = network.model(), network.images(1)
+    network = generate("resnet18")
+    model, inputs = network.model, network.inputs
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     reference = onnxruntime.InferenceSession(
@@ -71,17 +71,17 @@ def measure_resnet18(rounds: int, clear: bool) -> None:
         session.device.model = Timed(session.device.config, session.device.memory, vectors)
         sessions[vectors] = session
     for _ in range(rounds + 1):  # the first one warms up
-        note("ONNX Runtime, one thread", seconds_of(lambda: reference.run(None, {"x": images})))
+        note("ONNX Runtime, one thread", seconds_of(lambda: reference.run(None, inputs)))
         for vectors, session in sessions.items():
             session.device.model.seconds = 0.0
-            whole = seconds_of(lambda session=session: session.run({"x": images}))
+            whole = seconds_of(lambda session=session: session.run(inputs))
             note(f"device, {vectors.name}", session.device.model.seconds)
         note(f"session.run, {vectors.name}", whole)
     macs = session.macs / (rounds + 1)
     if clear:
         session = Session(model, DEFAULT, "functional")
         session.device.model = ClearModel(session.device.config, session.device.memory)
-        note("session.run, clear model", seconds_of(lambda: session.run({"x": images})))
+        note("session.run, clear model", seconds_of(lambda: session.run(inputs)))
     print(f"ResNet-18, {macs / 1e9:.2f} GMAC             ms   GMAC/s   x ONNX Runtime")
     own = best["ONNX Runtime, one thread"]
     for name, seconds in best.items():

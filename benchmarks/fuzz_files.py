@@ -34,7 +34,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 
-from amaranth_vta.bench.networks import QuantizedNetwork
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from amaranth_vta.cli import invoke
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
@@ -43,6 +44,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.archive import write_archive
 from amaranth_vta.sw.runtime.array_file import ArrayFile, write_arrays
 from amaranth_vta.sw.runtime.network.network_file import KIND, write_network
+from tests.support.random_networks import QuantizedNetwork
 
 CONFIG = "tiny-extended"
 ALLOWED = (0, 1, 2, 3)

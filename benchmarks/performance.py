@@ -19,14 +19,14 @@ from simulation_speed import simulated_cycles_per_second
 
 from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.bench.measurement import Measurement
-from amaranth_vta.bench.networks import resnet18
 from amaranth_vta.bench.rates import KINDS, measure_rates
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.counters import Spent
 
 REPOSITORY = Path(__file__).parent.parent
-PAGE = REPOSITORY / "docs" / "performance.md"
+DOCS = REPOSITORY / "docs"
 RESOURCES = REPOSITORY / "bitstreams" / "resources.md"
 MEASURED, AREA = "<!-- made by `make performance` -->\n", "<!-- made from resources.md -->\n"
 SPEED = "<!-- simulation speed, made by `make performance` -->\n"
@@ -59,24 +59,25 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def replace(marker: str, lines: Sequence[str]) -> None:
+def replace(marker: str, lines: Sequence[str], page: str = "performance.md") -> None:
     """Puts ``lines`` into the page, between ``marker`` and the end that follows it."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(marker)
+    path = DOCS / page
+    before, rest = path.read_text(encoding="utf-8").split(marker)
     after = rest.partition(END)[2]
     text = "\n".join(lines)
-    PAGE.write_text(f"{before}{marker}{text}\n{END}{after}", encoding="utf-8")
+    path.write_text(f"{before}{marker}{text}\n{END}{after}", encoding="utf-8")
 
 
 def _network() -> tuple[list[str], int]:
     """The lines about ResNet-18 as a whole, and how many of its results are wrong."""
-    network = resnet18()
-    with Session(network.model(), CONFIG, "rtl", DRAM) as session:
-        report = session.check({"x": network.images(1)})
+    network = generate("resnet18")
+    with Session(network.model, CONFIG, "rtl", DRAM) as session:
+        report = session.check(network.inputs)
         cycles, macs, peak = session.cycles, session.macs, session.config.macs_per_cycle
     assert cycles is not None
     return [
-        "ResNet-18, one image of 224×224, uint8 activations, every layer on the machine (`python "
-        f"benchmarks/resnet18.py`: `{CONFIG}`, RTL, memory `{DRAM}`): {cycles:,} cycles for "
+        "ResNet-18, one image of 224×224, uint8 activations, every layer on the machine (`vta "
+        f"bench resnet18`: `{CONFIG}`, RTL, memory `{DRAM}`): {cycles:,} cycles for "
         f"{macs:,} MACs, {macs / cycles / peak:.1%} of {peak} MACs per cycle; "
         f"{report.mismatches:,} of {report.elements:,} results differ from ONNX Runtime.",
     ], report.mismatches
@@ -98,7 +99,7 @@ def _layers(layers: Sequence[Measurement], by_hand: Sequence[Measurement]) -> li
     for item, other in zip(layers, by_hand, strict=True):
         spent = Spent(item.name, item.counters)
         lines.append(
-            _row(
+            row(
                 item.name,
                 f"{item.cycles:,}",
                 f"{other.cycles:,}",
@@ -118,7 +119,7 @@ def _rates(rates: Iterable[Measurement]) -> list[str]:
         "",
         *_head("rate", "of bound"),
     ]
-    lines += [_row(f"{item.operator}: {item.name}", f"{item.of_bound:.1%}") for item in rates]
+    lines += [row(f"{item.operator}: {item.name}", f"{item.of_bound:.1%}") for item in rates]
     return lines
 
 
@@ -144,10 +145,10 @@ def area() -> list[str]:
 
 
 def _head(first: str, *others: str) -> list[str]:
-    return [_row(first, *others), "|---|" + "--:|" * len(others)]
+    return [row(first, *others), "|---|" + "--:|" * len(others)]
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 

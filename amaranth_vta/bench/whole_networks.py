@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
+from amaranth_vta.session.layers import LayerReport
 from amaranth_vta.sim.trace.perfetto import Timeline
 
 from .measurement import Measurement
-from .networks import QuantizedNetwork, mobilenet_v2, resnet18, resnet50
 
-NETWORKS: dict[str, Callable[[], QuantizedNetwork]] = {
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "mobilenetv2": mobilenet_v2,
-}
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """A run of a network: ``layers`` are all of it, ``measurements`` are of those on the machine.
+    Elements that differ from ONNX Runtime's are mismatches of the last of these."""
+
+    layers: list[LayerReport]
+    measurements: list[Measurement]
 
 
 def measure_network(
@@ -26,16 +30,12 @@ def measure_network(
     timeline: Timeline | None = None,
     skip: str | None = None,
     timing_only: bool = False,
-) -> Iterator[Measurement]:
-    """The layers of ``name``, one of `NETWORKS`, for one image.
-
-    Unless results are wrong anyway, the network's outputs are compared with those of ONNX Runtime;
-    elements that differ count as mismatches of the last layer.
-    """
-    network = NETWORKS[name]()
-    inputs = {"x": network.images(1)}
+) -> MeasuredNetwork:
+    """``name``, one of `NETWORKS`, for one image; compared with ONNX Runtime unless results are
+    wrong anyway."""
+    network = generate(name)
     with Session(
-        network.model(),
+        network.model,
         config,
         device_name,
         dram,
@@ -45,13 +45,13 @@ def measure_network(
     ) as session:
         mismatches = 0
         if skip is None and not timing_only:
-            mismatches = session.check(inputs).mismatches
+            mismatches = session.check(network.inputs).mismatches
         else:
-            session.run(inputs)
+            session.run(network.inputs)
         layers = [layer for layer in session.layers if layer.placed_on == "machine"]
         seconds = session.device_seconds / max(len(layers), 1)
-        for number, layer in enumerate(layers, 1):
-            yield Measurement(
+        measurements = [
+            Measurement(
                 layer.name,
                 layer.operator,
                 layer.macs,
@@ -65,3 +65,6 @@ def measure_network(
                 layer.counters,
                 session.estimated,
             )
+            for number, layer in enumerate(layers, 1)
+        ]
+        return MeasuredNetwork(session.layers, measurements)

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
+from amaranth_vta.networks import NETWORKS, generate
 from amaranth_vta.report.cycles_table import cycles_table
-from amaranth_vta.report.text_table import cut
+from amaranth_vta.report.host_summary import share_on_machine
+from amaranth_vta.report.host_summary import summary as host_summary
+from amaranth_vta.report.layer_table import host_lines
+from amaranth_vta.report.text_table import cut, text_table
 from amaranth_vta.sw.runtime.counters import Spent
 
 from .options import DeviceChoice, config_option, device_options, json_option
@@ -20,17 +25,44 @@ from .timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
     from amaranth_vta.bench.measurement import Measurement
+    from amaranth_vta.session.layers import LayerReport
     from amaranth_vta.sim.trace.perfetto import Timeline
 
 # As in bench.rates, which is loaded when it is needed.
 _RATES = ("gemm", "alu", "load", "store")
 _LAYERS = "resnet18-layers"
-# As in bench.whole_networks.
-_NETWORKS = ("resnet18", "resnet50", "mobilenetv2")
+
+
+def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if not is_asked or context.resilient_parsing:
+        return
+    heads = ("network", "what it is", "input", "quantized")
+    rows = [
+        (name, network.what, str(network.size), str(network.form))
+        for name, network in NETWORKS.items()
+    ]
+    with Outputs() as outputs:
+        outputs.say(text_table(heads, rows, texts=4, width=outputs.text_width))
+    context.exit(DONE)
 
 
 @click.command()
-@click.argument("name", type=click.Choice((*_RATES, _LAYERS, *_NETWORKS)))
+@click.argument("name", type=click.Choice((*_RATES, _LAYERS, *NETWORKS)), metavar="NAME")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_networks,
+    help="Print the networks and how each is quantized, and run nothing.",
+)
+@click.option(
+    "--save",
+    "save_path",
+    type=click.Path(),
+    metavar="FILE.onnx",
+    help="Write the network for `vta run`, and run nothing.",
+)
 @config_option
 @device_options("rtl", "ddr")
 @click.option(
@@ -48,6 +80,7 @@ _NETWORKS = ("resnet18", "resnet50", "mobilenetv2")
 @json_option
 def bench(
     name: str,
+    save_path: str | None,
     config: Config,
     device: DeviceChoice,
     schedules: str,
@@ -58,7 +91,7 @@ def bench(
 
     gemm, alu, load and store are rates in the steady state; resnet18-layers are the convolutions
     of ResNet-18, from launch to done; their results are compared with the functional model.
-    resnet18, resnet50 and mobilenetv2 are whole networks with random weights, whose results are
+    All other names, which --list has, are whole networks with random weights, whose results are
     compared with ONNX Runtime. A difference is exit code 1.
     """
     from amaranth_vta.bench.layers import explanations
@@ -68,44 +101,70 @@ def bench(
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
     if schedules == "by-hand" and not has_knobs(config):
         raise click.UsageError("schedules were found by hand for pynq-extended alone")
+    if save_path is not None:
+        return _save(name, save_path)
     if explain:
         for layer, table in explanations(config):
             click.echo(f"{layer}\n{table}\n")
         return DONE
     started = time.perf_counter()
     found: list[Measurement] = []
+    layers: list[LayerReport] = []
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
-        for item in _measure(name, config, device, timeline, schedules == "by-hand"):
+        for item in _measure(name, config, device, timeline, schedules == "by-hand", layers):
             found.append(item)
             outputs.say(_row(width, item))
         save_trace(outputs, device.trace, timeline)
         seconds = time.perf_counter() - started
-        outputs.save_json("--json", summary(found, config, device, seconds))
-    return _conclude(outputs, found, device)
+        outputs.save_json("--json", summary(found, config, device, seconds, layers))
+    return _conclude(outputs, found, device, layers)
+
+
+def _save(name: str, path: str) -> int:
+    if name not in NETWORKS:
+        raise click.UsageError(f"--save is for networks; {name} is none")
+    with Outputs() as outputs:
+        outputs.reserve("--save", path)
+        data = generate(name).model.SerializeToString()
+        outputs.save("--save", lambda file: file.write(data))
+    return DONE
 
 
 def _measure(
-    name: str, config: Config, device: DeviceChoice, timeline: Timeline | None, by_hand: bool
+    name: str,
+    config: Config,
+    device: DeviceChoice,
+    timeline: Timeline | None,
+    by_hand: bool,
+    layers: list[LayerReport],
 ) -> Iterator[Measurement]:
+    """What is measured of ``name``; all ``layers`` of a network, those of the host included, are
+    added to the list."""
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
     common = (device.name, device.dram, timeline, device.skip, device.timing_only)
     if name == _LAYERS:
         return measure_layers(config, *common, by_hand)
-    if name in _NETWORKS:
-        from amaranth_vta.bench.whole_networks import measure_network
+    if name in NETWORKS:
+        with explain_missing_extras():
+            from amaranth_vta.bench.whole_networks import measure_network
 
-        return measure_network(name, config, *common)
+        network = measure_network(name, config, *common)
+        layers += network.layers
+        return iter(network.measurements)
     return measure_rates(name, config, *common)
 
 
-def _conclude(outputs: Outputs, found: list[Measurement], device: DeviceChoice) -> int:
-    """Says where the cycles went and whether the results are right; gives the exit code."""
+def _conclude(
+    outputs: Outputs, found: list[Measurement], device: DeviceChoice, layers: list[LayerReport]
+) -> int:
+    """Says where the cycles went, what of a network's ``layers`` the host does, and whether the
+    results are right; gives the exit code."""
     spent = [
         Spent(f"{item.operator} {item.name}", item.counters)
         for item in found
@@ -115,6 +174,10 @@ def _conclude(outputs: Outputs, found: list[Measurement], device: DeviceChoice) 
         estimated = any(item.estimated for item in found)
         table = cycles_table(spent, "per measurement", outputs.text_width, estimated)
         outputs.say(f"\n{table}")
+    if (share := share_on_machine(layers)) is not None:
+        macs = sum(layer.macs_per_run + layer.host_macs for layer in layers)
+        outputs.say(f"\n{share:.2%} of {macs:,} MACs on the machine")
+        outputs.say("\n".join(host_lines(layers, outputs.text_width)))
     if device.unchecked:
         outputs.say(device.unchecked)
         return DONE
@@ -156,8 +219,10 @@ def summary(
     config: Config,
     device: DeviceChoice,
     wall_seconds: float,
+    layers: list[LayerReport],
 ) -> dict[str, Any]:
-    """The JSON of a benchmark: the sums, and each measurement as a layer."""
+    """The JSON of a benchmark: the sums, each measurement as a layer, and of a network's
+    ``layers`` a summary of what is where."""
     known = [item.cycles for item in found if item.cycles is not None]
     cycles = sum(known) if known else None
     macs, peak = sum(item.macs for item in found), config.macs_per_cycle
@@ -175,6 +240,7 @@ def summary(
         "mismatches": None if device.unchecked else sum(item.mismatches for item in found),
         "fault": None,
         "skipped": device.skip,
+        **({"summary": host_summary(layers)} if layers else {}),
         "layers": [
             {
                 "name": item.name,

@@ -34,17 +34,23 @@ Sample = Mapping[str, Array]
 class Options:
     """``per_channel`` scales of weights, else one per tensor; scales that are powers of two, for
     machines without REQUANTIZE, are per tensor and have no zero points. ``percentile`` of the
-    values that have to be within the range of an activation; None is all of them."""
+    values that have to be within the range of an activation; None is all of them. With
+    ``operators`` the form is QOperator, else QDQ. Types are int8 if they are not ``unsigned``;
+    weights have zero points if they are not ``symmetric``."""
 
     per_channel: bool = True
     power_of_two: bool = False
     percentile: float | None = None
+    operators: bool = False
+    unsigned_activations: bool = False
+    unsigned_weights: bool = False
+    symmetric_weights: bool = True
 
 
 def quantize(
     model: onnx.ModelProto, samples: Sequence[Sample], options: Options
 ) -> onnx.ModelProto:
-    """``model`` in QDQ form, int8 activations and weights, calibrated with ``samples``.
+    """``model`` in the form of ``options``, calibrated with ``samples``.
 
     Raises `ModelError` if the quantizer cannot do it.
     """
@@ -96,7 +102,11 @@ def _quantized(
             CalibrationMethod.Percentile,
             extra | {"CalibPercentile": options.percentile},
         )
-    symmetric = {"WeightSymmetric": True, "ActivationSymmetric": options.power_of_two}
+    symmetric = {
+        "WeightSymmetric": options.symmetric_weights,
+        "ActivationSymmetric": options.power_of_two,
+    }
+    types = {True: QuantType.QUInt8, False: QuantType.QInt8}
     with tempfile.TemporaryDirectory() as folder, _quiet():
         source, result = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(model, source)
@@ -104,9 +114,9 @@ def _quantized(
             source,
             result,
             _Reader(samples),
-            quant_format=QuantFormat.QDQ,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
+            quant_format=QuantFormat.QOperator if options.operators else QuantFormat.QDQ,
+            activation_type=types[options.unsigned_activations],
+            weight_type=types[options.unsigned_weights],
             per_channel=options.per_channel and not options.power_of_two,
             calibrate_method=method,
             extra_options=symmetric | extra,

@@ -78,7 +78,7 @@ def layer_table(
         texts=2,
         width=width,
     )
-    return "\n".join([per_run(images, layers), table, *_reasons(layers, width)])
+    return "\n".join([per_run(images, layers), table, *host_lines(layers, width)])
 
 
 def per_run(images: int, layers: Iterable[LayerReport] = ()) -> str:
@@ -100,7 +100,8 @@ def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[
             yield [layer_row(layer) for layer in part]
 
 
-def _reasons(layers: Sequence[LayerReport], width: int | None) -> Iterator[str]:
+def host_lines(layers: Sequence[LayerReport], width: int | None) -> Iterator[str]:
+    """What the host does, counted by its reason."""
     groups = host_groups(layers)
     if not groups:
         return

@@ -15,6 +15,7 @@ from amaranth_vta.bench.resnet18 import Row, rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.cli.bench import _row
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.networks import NETWORKS
 
 
 @pytest.mark.parametrize("name", rates.KINDS)
@@ -129,3 +130,42 @@ def test_rows_fit_the_terminal() -> None:
     assert len(_row(80, item)) == 80
     assert "load accumulators in turn, 16 an instruction" in _row(None, item)
     assert "load acc…16 an instruction  115,605,504 12,345,678 12,000,000" in _row(80, item)
+
+
+def test_networks_are_listed_and_an_unknown_name_is_answered_with_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert invoke(["bench", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert invoke(["bench", "resnet19"]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    for name, network in NETWORKS.items():
+        assert f"'{name}'" in said
+        assert any(
+            line.split()[0] == name and str(network.form) in line for line in listed.splitlines()
+        )
+
+
+def test_a_network_is_measured_layer_by_layer_with_the_hosts_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["bench", "mlp", "--config", "tiny-extended", "--device", "estimate"]
+    assert invoke([*arguments, "--json", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "100.00% of 115,968 MACs on the machine" in said
+    assert "conversions between floats and integers" in said
+    report = json.loads(out.read_text())
+    assert report["mismatches"] == 0
+    assert report["summary"]["macs_on_machine"] == report["macs"] == 115_968
+    assert len(report["layers"]) == report["summary"]["layers_on_machine"]
+
+
+def test_a_network_is_saved_for_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mlp.onnx"
+    assert invoke(["bench", "mlp", "--save", str(path)]) == 0
+    assert invoke(["run", str(path), "--config", "tiny", "--check"]) == 0
+    assert "0 of 10 output elements differ" in capsys.readouterr().out
+    assert invoke(["bench", "gemm", "--save", str(path)]) == 2
+    assert "--save is for networks; gemm is none" in capsys.readouterr().err

@@ -233,46 +233,6 @@ def residual_network(
     return _classifier(network, classes)
 
 
-def resnet18() -> QuantizedNetwork:
-    """ResNet-18 on images of 224×224 pixels, activations uint8, weights int8 and uint8."""
-    sizes = [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]
-    return residual_network(np.uint8, (3, 224, 224), sizes, 1000)
-
-
-def resnet50() -> QuantizedNetwork:
-    """ResNet-50 on images of 224×224 pixels, in the form with strides in the 3×3 convolutions."""
-    network = _stem(QuantizedNetwork(1, "qdq", np.uint8, (3, 224, 224), steady=True), 64)
-    for channels, blocks, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for stride in (first_stride, *[1] * (blocks - 1)):
-            narrow, middle = Layer(channels, 1), Layer(channels, 3, stride)
-            _residual(network, [narrow, middle, Layer(4 * channels, 1, relu=False)], relu=True)
-    return _classifier(network, 1000)
-
-
-def mobilenet_v2() -> QuantizedNetwork:
-    """MobileNetV2 (Sandler et al., 2018, table 2) on images of 224×224 pixels."""
-    network = QuantizedNetwork(1, "qdq", np.uint8, (3, 224, 224), steady=True)
-    network.layer(Layer(32, 3, 2))
-    # Expansion, channels, blocks, stride of the first of them.
-    rows = (
-        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
-        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
-    )
-    for expansion, channels, blocks, first_stride in rows:
-        for stride in (first_stride, *[1] * (blocks - 1)):
-            inputs = network.shape[1]
-            wide = expansion * inputs
-            body = [Layer(wide, 1)] if expansion > 1 else []
-            body += [Layer(wide, 3, stride, depthwise=True), Layer(channels, 1, relu=False)]
-            if stride == 1 and channels == inputs:
-                _residual(network, body, relu=False)
-            else:
-                for layer in body:
-                    network.layer(layer)
-    network.layer(Layer(1280, 1))
-    return _classifier(network, 1000)
-
-
 def _stem(network: QuantizedNetwork, channels: int) -> QuantizedNetwork:
     """The beginning of a ResNet."""
     network.layer(Layer(channels, 7, 2))

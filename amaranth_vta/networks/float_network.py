@@ -1,0 +1,265 @@
+"""Float networks that grow operator by operator, with random weights of realistic statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
+
+Array = npt.NDArray[Any]
+
+# Root mean square of what an activation makes of standard normal values.
+_ACTIVATED = {"Relu": 0.7, "Relu6": 0.7, "HardSwish": 0.6, "Silu": 0.6, "Gelu": 0.65, "Erf": 0.65}
+# Constants of so many elements may decide shapes.
+_SMALL = 16
+_DEAD, _FADED = 0.02, (-30.0, -6.0)  # the share of dead channels; powers of ten of their weights
+
+
+@dataclass(frozen=True)
+class Value:
+    """A float tensor of the network. ``rms`` is about the root mean square of its elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    rms: float = 1.0
+
+
+class FloatNetwork:
+    """A float network in the making; `model` ends it.
+
+    Weights are scaled for results of about the same size in each layer, as normalization keeps
+    them in training; they have long tails, channels differ in scale, and one in fifty is dead: its
+    weights are nearly zero. ``width`` multiplies the number of channels. All is drawn from
+    ``seed``.
+    """
+
+    def __init__(self, name: str, seed: int, opset: int = 17, width: float = 1.0) -> None:
+        self._name, self._opset, self._width = name, opset, width
+        self._rng = np.random.default_rng(seed)
+        self._inputs: list[tuple[str, int, tuple[int, ...], bool]] = []
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, Array] = {}
+        self._parts: list[str] = []
+        self._taken: dict[str, int] = {}
+
+    # The frame.
+
+    def image(self, *shape: int) -> Value:
+        """The input ``image`` (N, *shape), for any number of images."""
+        return self._input("image", TensorProto.FLOAT, (1, *shape), is_open=True)
+
+    def tokens(self, name: str, length: int) -> Value:
+        """An input of (1, length) int64."""
+        return self._input(name, TensorProto.INT64, (1, length), is_open=False)
+
+    def channels(self, count: int) -> int:
+        """``count`` by the width of the network, a multiple of eight as such networks have it."""
+        return count if self._width == 1 else max(8, round(count * self._width / 8) * 8)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Names of operators within begin with ``name``."""
+        self._parts.append(name)
+        yield
+        self._parts.pop()
+
+    def model(self, *outputs: Value) -> onnx.ModelProto:
+        """The network, checked; its last operators make ``outputs``."""
+        inputs = []
+        for name, kind, shape, is_open in self._inputs:
+            sizes: list[str | int | None] = ["n" if is_open else shape[0], *shape[1:]]
+            inputs.append(helper.make_tensor_value_info(name, kind, sizes))
+        made = [
+            helper.make_tensor_value_info(item.name, TensorProto.FLOAT, None) for item in outputs
+        ]
+        constants = [numpy_helper.from_array(data, name) for name, data in self._constants.items()]
+        graph = helper.make_graph(self._nodes, self._name, inputs, made, constants)
+        opsets = [helper.make_opsetid("", self._opset)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        model = shape_inference.infer_shapes(model, strict_mode=True)
+        onnx.checker.check_model(model)
+        return model
+
+    # Operators.
+
+    def node(
+        self, operator: str, *inputs: Value | str, rms: float = 0.0, **attributes: Any
+    ) -> Value:
+        """One result of an operator of ONNX; its ``rms`` is that of the first input if not given.
+
+        The names of constants are inputs too, and "" is one that is left out.
+        """
+        return self.nodes(operator, *inputs, rms=rms, **attributes)[0]
+
+    def nodes(
+        self,
+        operator: str,
+        *inputs: Value | str,
+        results: int = 1,
+        rms: float = 0.0,
+        **attributes: Any,
+    ) -> list[Value]:
+        """All results of an operator."""
+        names = [item.name if isinstance(item, Value) else item for item in inputs]
+        own = self._unused(operator.lower())
+        outputs = [f"{own}:{index}" if results > 1 else own for index in range(results)]
+        node = helper.make_node(operator, names, outputs, name=own, **attributes)
+        self._nodes.append(node)
+        rms = rms or next(item.rms for item in inputs if isinstance(item, Value))
+        return [Value(name, shape, rms) for name, shape in self._shapes(node, inputs)]
+
+    def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
+        own = self._unused(name)
+        self._constants[own] = np.asarray(value, dtype)
+        return own
+
+    def conv(
+        self,
+        x: Value,
+        outputs: int,
+        kernel: int | tuple[int, ...] = 1,
+        stride: int | tuple[int, ...] = 1,
+        act: str = "Relu",
+        groups: int = 1,
+        pads: int | None = None,
+    ) -> Value:
+        """A convolution with bias and an activation, which is left out if ``act`` is empty; padded
+        so that a stride of 1 keeps the size if ``pads`` are not given."""
+        axes = len(x.shape) - 2
+        kernels = (kernel,) * axes if isinstance(kernel, int) else kernel
+        strides = (stride,) * axes if isinstance(stride, int) else stride
+        edges = [k // 2 if pads is None else pads for k in kernels] * 2
+        y = self.node(
+            "Conv",
+            x,
+            self.weights(outputs, x.shape[1] // groups, *kernels, rms=x.rms),
+            self._bias(outputs),
+            rms=1.0,
+            kernel_shape=kernels,
+            strides=strides,
+            pads=edges,
+            group=groups,
+        )
+        return self.activation(y, act)
+
+    def depthwise(self, x: Value, kernel: int, stride: int = 1, act: str = "Relu") -> Value:
+        return self.conv(x, x.shape[1], kernel, stride, act, groups=x.shape[1])
+
+    def conv_transpose(self, x: Value, outputs: int, act: str = "Relu") -> Value:
+        """A transposed convolution that doubles both sizes by a kernel of 2×2."""
+        weights = self.weights(outputs, x.shape[1], 2, 2, rms=x.rms * 0.5)
+        self._constants[weights] = self._constants[weights].swapaxes(0, 1).copy()
+        sizes: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+        y = self.node("ConvTranspose", x, weights, self._bias(outputs), rms=1.0, **sizes)
+        return self.activation(y, act)
+
+    def gemm(self, x: Value, outputs: int, act: str = "") -> Value:
+        """A fully connected layer as exporters write it for rows: Gemm."""
+        weights = self.weights(outputs, x.shape[1], rms=x.rms)
+        y = self.node("Gemm", x, weights, self._bias(outputs), rms=1.0, transB=1)
+        return self.activation(y, act)
+
+    def linear(self, x: Value, outputs: int, act: str = "") -> Value:
+        """A fully connected layer as exporters write it for sequences: MatMul, then Add."""
+        weights = self.weights(outputs, x.shape[-1], rms=x.rms)
+        self._constants[weights] = self._constants[weights].T.copy()
+        y = self.node("MatMul", x, weights, rms=1.0)
+        return self.activation(self.node("Add", y, self._bias(outputs)), act)
+
+    def activation(self, x: Value, act: str) -> Value:
+        """What operators of ONNX make of an activation that it has none for."""
+        rms = x.rms * _ACTIVATED.get(act, 1.0)
+        match act:
+            case "":
+                return x
+            case "Relu6":
+                low, high = (self.constant(f"relu6_{bound}", bound) for bound in (0, 6))
+                return self.node("Clip", x, low, high, rms=rms)
+            case "Silu":
+                return self.node("Mul", x, self.node("Sigmoid", x), rms=rms)
+            case "Erf":  # Gelu before opset 20
+                part = self.node("Erf", self.node("Div", x, self.constant("root2", 2**0.5)))
+                grown = self.node("Mul", x, self.node("Add", part, self.constant("one", 1)))
+                return self.node("Mul", grown, self.constant("half", 0.5), rms=rms)
+        return self.node(act, x, rms=rms)
+
+    def add(self, x: Value, y: Value) -> Value:
+        return self.node("Add", x, y, rms=float(np.hypot(x.rms, y.rms)))
+
+    def concat(self, parts: Sequence[Value], axis: int = 1) -> Value:
+        rms = np.sqrt(np.mean([part.rms**2 for part in parts]))
+        return self.node("Concat", *parts, axis=axis, rms=float(rms))
+
+    def pool(self, operator: str, x: Value, kernel: int, stride: int, pads: int = 0) -> Value:
+        """A MaxPool or an AveragePool, which counts what it pads."""
+        window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pads] * 4}
+        more = {"count_include_pad": 1} if operator == "AveragePool" and pads else {}
+        attributes: dict[str, Any] = window | more
+        return self.node(operator, x, **attributes)
+
+    def reshape(self, x: Value, *shape: int) -> Value:
+        return self.node("Reshape", x, self.constant("shape", shape, np.int64))
+
+    def norm(self, x: Value) -> Value:
+        """LayerNormalization of the last dimension."""
+        size = x.shape[-1]
+        scale = self.constant("scale", self._rng.lognormal(0, 0.2, size))
+        bias = self.constant("bias", self._rng.normal(0, 0.1, size))
+        return self.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5, rms=1.0)
+
+    # Numbers.
+
+    def weights(self, outputs: int, *shape: int, rms: float) -> str:
+        """A constant (outputs, *shape) which makes of inputs of ``rms`` results of about 1."""
+        tails = self._rng.standard_t(6, (outputs, *shape)) * np.sqrt(4 / 6)
+        spread = self._rng.lognormal(0, 0.3, outputs)
+        dead = self._rng.random(outputs) < _DEAD
+        spread[dead] *= 10.0 ** self._rng.uniform(*_FADED, dead.sum())
+        scaled = tails * spread.reshape(-1, *[1] * len(shape))
+        return self.constant("weight", scaled / (rms * prod(shape) ** 0.5))
+
+    def normal(self, name: str, *shape: int, deviation: float = 1.0) -> str:
+        """A constant of normal numbers."""
+        return self.constant(name, self._rng.normal(0, deviation, shape))
+
+    def _bias(self, outputs: int) -> str:
+        return self.normal("bias", outputs, deviation=0.2)
+
+    def _input(self, name: str, kind: int, shape: tuple[int, ...], is_open: bool) -> Value:
+        self._inputs.append((name, kind, shape, is_open))
+        return Value(name, shape)
+
+    def _unused(self, name: str) -> str:
+        whole = ".".join([*self._parts, name])
+        number = self._taken[whole] = self._taken.get(whole, 0) + 1
+        return whole if number == 1 else f"{whole}{number}"
+
+    def _shapes(
+        self, node: onnx.NodeProto, inputs: Sequence[Value | str]
+    ) -> list[tuple[str, tuple[int, ...]]]:
+        types, data = {}, {}
+        for item in inputs:
+            if isinstance(item, Value):
+                kinds = {name: kind for name, kind, *_ in self._inputs}
+                kind = kinds.get(item.name, TensorProto.FLOAT)
+                types[item.name] = helper.make_tensor_type_proto(kind, item.shape)
+            elif item:
+                value = self._constants[item]
+                kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+                types[item] = helper.make_tensor_type_proto(kind, value.shape)
+                if value.size <= _SMALL:
+                    data[item] = numpy_helper.from_array(value, item)
+        schema = defs.get_schema(node.op_type, self._opset, "")
+        opsets = [helper.make_opsetid("", self._opset)]
+        found = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opsets)
+        return [
+            (name, tuple(size.dim_value for size in found[name].tensor_type.shape.dim))
+            for name in node.output
+        ]

@@ -1,0 +1,70 @@
+"""From a float network in the making to a quantized one: `generated_network`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from zlib import crc32
+
+import numpy as np
+import onnx
+
+from amaranth_vta.quantize.quantizer import Options, quantize
+
+from .float_network import Array, FloatNetwork
+from .generators import Form, Generator
+
+# To calibrate with.
+_SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class GeneratedNetwork:
+    """``model`` in integers, and ``inputs`` for one run of it, by name."""
+
+    model: onnx.ModelProto
+    inputs: dict[str, Array]
+
+
+def generated_network(name: str, generator: Generator, size: int, width: float) -> GeneratedNetwork:
+    """Of the function ``name`` in the module of ``generator``."""
+    module = import_module(f".{generator.module}", __package__)
+    grow = getattr(module, name.replace("-", "_"))
+    seed = crc32(name.encode())
+    net = FloatNetwork(name, seed, generator.opset, width)
+    model = net.model(*grow(net, size))
+    rng = np.random.default_rng(seed)
+    samples = [_inputs(model, rng) for _ in range(_SAMPLES)]
+    return GeneratedNetwork(quantize(model, samples, _options(generator.form)), samples[0])
+
+
+def _options(form: Form) -> Options:
+    return Options(
+        per_channel=form.per_channel,
+        power_of_two=form.power_of_two,
+        operators=form.operators,
+        unsigned_activations=form.activations == "uint8",
+        unsigned_weights=form.weights == "uint8",
+        symmetric_weights=form.symmetric,
+    )
+
+
+def _inputs(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array]:
+    made = {}
+    for item in model.graph.input:
+        tensor = item.type.tensor_type
+        shape = tuple(size.dim_value or 1 for size in tensor.shape.dim)
+        if tensor.elem_type == onnx.TensorProto.INT64:
+            made[item.name] = rng.integers(0, 2, shape)
+        else:
+            made[item.name] = _image(shape, rng)
+    return made
+
+
+def _image(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Of standard deviation 1; neighbours are alike, as in photographs and in speech."""
+    values = rng.normal(0, 1, shape)
+    for axis in range(2, len(shape)):
+        for step in (1, 2, 4):
+            values = (values + np.roll(values, step, axis)) / 2**0.5
+    return (values / values.std()).astype(np.float32)

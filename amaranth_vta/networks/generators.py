@@ -1,0 +1,58 @@
+"""Which networks there are, and how each is quantized: `NETWORKS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Form:
+    """How ONNX Runtime quantizes a network: types of activations and weights, ``operators``
+    (QOperator form, else QDQ), scales per channel, zero points of weights, scales that are powers
+    of two."""
+
+    activations: str = "uint8"
+    weights: str = "int8"
+    operators: bool = False
+    per_channel: bool = True
+    symmetric: bool = True
+    power_of_two: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(
+            (
+                "QOperator" if self.operators else "QDQ",
+                f"{self.activations} × {self.weights}",
+                "per channel" if self.per_channel else "per tensor",
+                *(() if self.symmetric else ("weights with zero points",)),
+                *(("powers of two",) if self.power_of_two else ()),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Generator:
+    """One network: ``module`` of this package has its function. ``size`` is that of its input:
+    pixels of a side, or the length of a sequence."""
+
+    module: str
+    what: str
+    size: int
+    form: Form
+    opset: int = 17
+
+
+_SHIFTS = Form("int8", per_channel=False, power_of_two=True)
+NETWORKS: dict[str, Generator] = {
+    "resnet18": Generator("residual", "ResNet-18", 224, Form()),
+    "resnet50": Generator("residual", "ResNet-50", 224, Form("int8")),
+    "mobilenetv2": Generator("mobile", "MobileNetV2", 224, Form()),
+    "yolo": Generator("detection", "a detector of three scales, with SiLU", 320, Form()),
+    "bert-tiny": Generator("attention", "BERT-tiny, an encoder of text", 128, Form()),
+    "vit-tiny": Generator("attention", "ViT-Ti of 4 layers", 224, Form("int8"), 20),
+    "keywords": Generator(
+        "small", "keyword spotting by Conv1d", 100, Form("uint8", "uint8", symmetric=False)
+    ),
+    "mlp": Generator("small", "multilayer perceptron", 64, _SHIFTS),
+    "digits": Generator("small", "the network of examples/digits, not trained", 8, _SHIFTS),
+}

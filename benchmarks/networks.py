@@ -1,0 +1,93 @@
+"""All networks of the generators, compared with ONNX Runtime: ``python benchmarks/networks.py``.
+
+    python benchmarks/networks.py [NAME ...] [--config NAME] [--device estimate] [--dram ddr]
+
+Prints a row per network, and writes them into docs/networks.md if it ran all of them as it does by
+default. Weights are random, so that results mean nothing; each layer costs what that of a trained
+network does. Ends with 1 if an element differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from performance import replace, row
+
+from amaranth_vta.bench.whole_networks import MeasuredNetwork, measure_network
+from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.networks import NETWORKS
+from amaranth_vta.report.host_summary import host_groups, summary
+
+MARKER = "<!-- made by `python benchmarks/networks.py` -->\n"
+PAGE = "networks.md"
+# Host operators that every network has, or that cost next to nothing.
+USUAL = ("conversions between floats", "packing of pixels", "operators between others")
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    measured: MeasuredNetwork
+
+    @property
+    def mismatches(self) -> int:
+        return sum(item.mismatches for item in self.measured.measurements)
+
+    def cells(self, peak: int) -> Iterator[str]:
+        network, layers = NETWORKS[self.name], self.measured.layers
+        found = summary(layers)
+        machine = [layer for layer in layers if layer.placed_on == "machine"]
+        cycles, macs = sum(layer.cycles or 0 for layer in machine), found["macs_on_machine"]
+        bound = sum(layer.bound_cycles for layer in machine)
+        kinds: Counter[str] = Counter()
+        for group in host_groups(layers):
+            if not group.reason.startswith(USUAL):
+                kinds += group.operators
+        yield from (f"`{self.name}`", str(network.size), str(network.form))
+        yield f"{macs + found['macs_on_host']:,}"
+        yield f"{found['share_on_machine']:.2%}"
+        yield f"{cycles:,}" if cycles else ""
+        yield f"{bound / cycles:.1%}" if cycles else ""
+        yield f"{macs / cycles / peak:.1%}" if cycles else ""
+        yield ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+
+
+HEADS = (
+    *("network", "input", "quantized", "MACs", "of them on the machine", "cycles", "of bound"),
+    *("MACs per cycle, of peak", "on the host, besides conversions and views"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NETWORKS))
+    parser.add_argument("--config", default=DEFAULT)
+    parser.add_argument("--device", default="estimate")
+    parser.add_argument("--dram", default="ddr")
+    chosen = parser.parse_args()
+    config = Config.load(chosen.config)
+    lines = [row(*HEADS), "|---|--:|---|" + "--:|" * 5 + "---|"]
+    print("\n".join(lines), flush=True)
+    wrong = 0
+    for name in chosen.names or NETWORKS:
+        measured = Row(name, measure_network(name, config, chosen.device, chosen.dram))
+        lines.append(row(*measured.cells(config.macs_per_cycle)))
+        print(lines[-1], flush=True)
+        wrong += measured.mismatches
+    if _is_default(chosen, parser):
+        replace(MARKER, lines, PAGE)
+    print(f"{wrong:,} elements differ from ONNX Runtime's")
+    return 1 if wrong else 0
+
+
+def _is_default(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> bool:
+    options: Sequence[str] = ("names", "config", "device", "dram")
+    return all(getattr(chosen, name) == (parser.get_default(name) or []) for name in options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

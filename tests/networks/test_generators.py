@@ -1,0 +1,101 @@
+"""All networks of the generators, small: not one element differs from ONNX Runtime's, and the
+machine does no less of their MACs than it did (tests/golden/networks.json)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from amaranth_vta.networks import NETWORKS, generate
+from amaranth_vta.networks.generated_network import GeneratedNetwork
+from amaranth_vta.networks.generators import Form
+from amaranth_vta.report.host_summary import summary
+from amaranth_vta.session import Session
+from tests.support.golden import Golden
+
+# Size of the input and share of the channels.
+SMALL = {
+    "resnet18": (32, 0.25),
+    "resnet50": (32, 0.125),
+    "mobilenetv2": (32, 0.25),
+    "yolo": (32, 0.25),
+    "bert-tiny": (16, 0.25),
+    "vit-tiny": (32, 0.25),
+    "keywords": (20, 0.25),
+    "mlp": (16, 0.25),
+    "digits": (8, 1.0),
+}
+ON_RTL = ("mlp", "digits", "keywords", "bert-tiny")
+
+
+def checked(network: GeneratedNetwork, config: str, device: str) -> Session:
+    with Session(network.model, config, device) as session:
+        report = session.check(network.inputs)
+    assert report.elements
+    assert report.mismatches == 0
+    assert max(np.unique(output).size for output in report.outputs.values()) > 1
+    return session
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_exact_and_as_much_on_the_machine_as_it_was(name: str, golden: Golden) -> None:
+    session = checked(generate(name, *SMALL[name]), "pynq-extended", "functional")
+    found = summary(session.layers)
+    total = found["macs_on_machine"] + found["macs_on_host"]
+    known = golden.known("networks.json", name, {"macs": total, "share": found["share_on_machine"]})
+    assert total == known["macs"]
+    assert found["share_on_machine"] >= known["share"]
+
+
+@pytest.mark.parametrize("name", ON_RTL)
+def test_a_network_is_exact_on_rtl(name: str) -> None:
+    session = checked(generate(name, *SMALL[name]), "tiny-extended", "rtl")
+    assert session.cycles
+
+
+def test_networks_with_scales_that_are_powers_of_two_run_on_the_base_instruction_set() -> None:
+    session = checked(generate("mlp", *SMALL["mlp"]), "tiny", "functional")
+    assert summary(session.layers)["share_on_machine"] == 1
+
+
+@pytest.mark.parametrize("name", ["resnet18", "keywords", "digits"])
+def test_a_network_has_the_form_that_the_table_says(name: str) -> None:
+    model = generate(name, *SMALL[name]).model
+    form, constants = NETWORKS[name].form, initializers(model)
+    kinds = Counter(node.op_type for node in model.graph.node)
+    assert (kinds["DequantizeLinear"] > kinds["Conv"] > 0) is not form.operators
+    weights = [constants[item] for item in constants if item.endswith("weight_quantized")]
+    zeros = [constants[item] for item in constants if item.endswith("weight_zero_point")]
+    assert {str(item.dtype) for item in weights} == {form.weights}
+    assert any(item.any() for item in zeros) is not form.symmetric
+    assert any(item.size > 1 for item in zeros) is form.per_channel
+
+
+def initializers(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+
+
+def test_some_channels_are_nearly_dead() -> None:
+    model = generate("resnet18", *SMALL["resnet18"]).model
+    scales = [
+        value
+        for name, value in initializers(model).items()
+        if name.endswith("weight_scale") and value.ndim == 1
+    ]
+    nearly_dead = [(scale < 1e-4 * np.median(scale)).sum() for scale in scales]
+    assert sum(nearly_dead) > 3
+
+
+def test_a_network_is_always_the_same() -> None:
+    first = generate("mlp", *SMALL["mlp"]).model.SerializeToString()
+    generate.cache_clear()
+    assert generate("mlp", *SMALL["mlp"]).model.SerializeToString() == first
+
+
+def test_forms_are_said_in_words() -> None:
+    form = Form("uint8", "uint8", operators=True, per_channel=False, symmetric=False)
+    assert str(form) == "QOperator, uint8 × uint8, per tensor, weights with zero points"
