@@ -1,8 +1,9 @@
 """Parameters of REQUANTIZE for each channel of a layer, proved to give the results of float32.
 
 Most channels take their scale and zero point as they are. Nearly dead ones have scales too small
-for fixed point, and a bias beyond what is multiplied. Within the sums that can occur they have one
-result, or two that are next to each other: any parameters that give these are as good.
+for fixed point, and a bias beyond what is multiplied, which may be the greatest of 32 bits, so that
+some sums wrap. Within the sums that can occur they have one result, or two with a step between
+them: any parameters that give these are as good.
 """
 
 from __future__ import annotations
@@ -33,17 +34,23 @@ def channel_parameters(
     zero_point, low, high).
 
     All arrays are (channels,); ``bounds`` are zero point, low and high. Sums that can exceed 32
-    bits wrap here as they do in ONNX Runtime, so that any sum can occur.
+    bits wrap here as they do in ONNX Runtime.
     Raises `NotHere` if no parameters are found for a channel.
     """
-    wraps = (least < _LEAST) | (most > _GREATEST)
-    least, most = np.where(wraps, _LEAST, least), np.where(wraps, _GREATEST, most)
+    first, last = _wrapped(least), _wrapped(most)
+    # Some wrap and some do not, or so many can occur that all do.
+    parted = (first > last) | (most - least > _GREATEST - _LEAST)
+    least, most = np.where(parted, _LEAST, first), np.where(parted, _GREATEST, last)
     proved = te.requantizes_as_float32(scale, *bounds, least, most)
     usual = np.where(proved, scale, np.float32(1))
     parameters = te.requantization_parameters(np.where(proved, bias, 0), usual, *bounds)
     for channel in np.flatnonzero(~proved):
         limits = int(least[channel]), int(most[channel])
         found = _equivalent(scale[channel], bounds, *limits)
+        if found is None and first[channel] > 0 >= last[channel]:
+            found = _equivalent_of_parts(
+                scale[channel], bounds, int(first[channel]), int(last[channel])
+            )
         if found is None:
             raise NotHere(
                 f"REQUANTIZE by the scale {scale[channel]:.6g} of channel {channel} differs "
@@ -65,9 +72,35 @@ def _equivalent(
     jump = steps.highest - steps.lowest
     if len(np.unique(steps.begins)) > 1 or jump > _MOST:
         return None
-    # A scale that goes from the lower to the upper result from one sum to the next, at the step.
     moved = 1 - int(steps.begins[0]) if jump else 0
     if least + moved < _LEAST or most + moved > _GREATEST:
         return None
-    way = (float(max(jump, 1)), steps.lowest, steps.lowest, steps.highest)
-    return te.requantization_parameters([moved], *way)[0]
+    return _two_results(moved, steps.lowest, steps.highest)
+
+
+def _equivalent_of_parts(
+    scale: np.float32, bounds: tuple[int, int, int], first: int, last: int
+) -> npt.NDArray[np.int32] | None:
+    """The same for sums from ``first``, which is positive, to the greatest of 32 bits, and from
+    the least of these to ``last``, which is not."""
+    if not np.isfinite(scale) or scale < 0:
+        return None
+    upper = float32_steps(scale, bounds, first, _GREATEST)
+    lower = float32_steps(scale, bounds, _LEAST, last)
+    if len(upper.results) or len(lower.results) or upper.lowest - lower.lowest > _MOST:
+        return None
+    return _two_results(0, lower.lowest, upper.lowest)
+
+
+def _two_results(moved: int, lower: int, upper: int) -> npt.NDArray[np.int32]:
+    """Parameters that give ``lower`` up to a sum of ``-moved``, and ``upper`` above it: the scale
+    goes from one to the other within one sum."""
+    parameters = te.requantization_parameters(
+        [moved], float(max(upper - lower, 1)), lower, lower, upper
+    )
+    return np.asarray(parameters[0], np.int32)
+
+
+def _wrapped(sums: Integers) -> Integers:
+    """As 32 bits hold them."""
+    return sums.astype(np.int32).astype(np.int64)

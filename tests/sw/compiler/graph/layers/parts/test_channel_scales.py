@@ -60,6 +60,13 @@ def test_sums_that_wrap_wrap_as_those_of_onnx_runtime() -> None:
     assert_equal(0.01, INT32.max - 100, 1000)
 
 
+@pytest.mark.parametrize("bias", [INT32.max, INT32.max - 100, INT32.min, INT32.min + 100])
+@pytest.mark.parametrize("scale", [5e-10, 7.3e-10, 2.7e-9, 1.2e-8])
+def test_sums_at_the_limit_of_32_bits_have_a_result_on_either_side(scale: float, bias: int) -> None:
+    assert_equal(scale, bias, 1000)
+    assert_equal(scale, bias, 2_000_000)
+
+
 def test_a_scale_that_cannot_be_had_is_refused() -> None:
     least, most, bias = np.array([-9]), np.array([9]), np.array([0])
     text = "REQUANTIZE by the scale 80 of channel 0 differs from float32 for sums from -9 to 9"
