@@ -38,11 +38,39 @@ _CONSTANTS = {
 }
 
 
+class Rule(ctypes.Structure):
+    """One field of an `isa.Rule`: an instruction of ``opcode`` has one of ``values`` in ``field``.
+
+    It need not if it has none of ``when_values`` in ``when_field``. Values are bits of a mask.
+    """
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("opcode", "field", "when_field")),
+        *((name, ctypes.c_uint64) for name in ("values", "when_values")),
+    ]
+
+
+def _rules(extensions: frozenset[str]) -> list[Rule]:
+    rules = []
+    for opcode in isa.Opcode:
+        for rule in isa.rules(opcode, extensions):
+            # A rule for all is one for instructions of this very opcode.
+            when_field, when_values = rule.when or ("opcode", (opcode,))
+            when = FIELDS.index(when_field), _mask(rule.values), _mask(when_values)
+            rules += [Rule(opcode, FIELDS.index(field), *when) for field in rule.fields]
+    return rules
+
+
+def _mask(values: Iterable[int]) -> int:
+    return sum(1 << value for value in values)
+
+
 class Parameters(ctypes.Structure):
-    """Sizes and depths of a machine, and where the fields of its instructions are.
+    """Sizes and depths of a machine, where the fields of its instructions are, and their `Rule`s.
 
     ``offset`` and ``width`` are by opcode and field; ``covered`` are, by opcode, the bits that
-    fields cover, of both words; ``known`` has one bit per opcode of the instruction set.
+    fields cover, of both words; ``known`` has one bit per opcode of the instruction set. The
+    rules of an opcode begin at ``first_rule`` of it and end at that of the next.
     """
 
     _fields_ = [
@@ -55,6 +83,8 @@ class Parameters(ctypes.Structure):
         ("offset", ctypes.c_uint32 * len(FIELDS) * OPCODES),
         ("width", ctypes.c_uint32 * len(FIELDS) * OPCODES),
         ("covered", ctypes.c_uint64 * 2 * OPCODES),
+        ("first_rule", ctypes.c_uint32 * (OPCODES + 1)),
+        ("rules", Rule * len(_rules(PRESETS["pynq-extended"].extensions))),
     ]
 
 
@@ -77,6 +107,10 @@ def parameters_of(config: Config) -> Parameters:
         setattr(result, name, getattr(config, name))
     for name in _MEMORIES:
         setattr(result, f"{name}_depth", getattr(config, name).depth)
+    rules = _rules(config.extensions)
+    result.rules[: len(rules)] = rules
+    for opcode in range(OPCODES + 1):
+        result.first_rule[opcode] = sum(rule.opcode < opcode for rule in rules)
     instruction_set = isa.instruction_set(config)
     for name in _UOP_FIELDS:
         field = instruction_set.uop_layout[name]
@@ -114,9 +148,7 @@ def header() -> str:
             _enum("Cause", isa.Cause, "NONE"),
             f"enum class Field : uint32_t {{ {', '.join(FIELDS)} }};",
             f"enum class Counter : uint32_t {{ {', '.join(COUNTED)} }};",
-            "constexpr Field UNUSED_BY_SET_PADDING[] = {",
-            ", ".join(f"Field::{name}" for name in isa.UNUSED_BY_SET_PADDING),
-            "};",
+            _struct(Rule),
             _struct(Parameters),
             _struct(Report),
             "}  // namespace vta",
@@ -138,5 +170,8 @@ def _struct(kind: type[ctypes.Structure]) -> str:
         while issubclass(scalar, ctypes.Array):
             lengths += f"[{scalar._length_}]"
             scalar = scalar._type_
-        members.append(f"uint{8 * ctypes.sizeof(scalar)}_t {name}{lengths};")
+        if issubclass(scalar, ctypes.Structure):
+            members.append(f"{scalar.__name__} {name}{lengths};")
+        else:
+            members.append(f"uint{8 * ctypes.sizeof(scalar)}_t {name}{lengths};")
     return f"struct {kind.__name__} {{ {' '.join(members)} }};"

@@ -1,5 +1,7 @@
 #include "instruction.h"
 
+#include <algorithm>
+
 namespace vta {
 namespace {
 
@@ -24,59 +26,24 @@ Module module_of(const Instruction &instruction, bool known)
     return of_load ? Module::LOAD : Module::COMPUTE;
 }
 
-bool is_legal_load(const Instruction &load)
+bool in(uint64_t mask, uint32_t value) { return value < 64 && mask >> value & 1; }
+
+bool breaks(const Instruction &instruction, const Rule &rule)
 {
-    if (load[Field::reserved])
-        return false;
-    if (!load.sets_padding)
-        return load[Field::memory] <= uint32_t(Memory::ACC_8BIT) &&
-               load[Field::memory] != uint32_t(Memory::OUT);
-    for (const Field field : UNUSED_BY_SET_PADDING)
-        if (load[field])
-            return false;
-    return true;
+    return in(rule.when_values, instruction[Field(rule.when_field)]) &&
+           !in(rule.values, instruction[Field(rule.field)]);
 }
 
-bool is_legal_store(const Instruction &store)
+// What `isa.illegal_reason` says of a known instruction.
+bool is_legal(const Instruction &instruction, const Rule *begin, const Rule *end)
 {
-    return !store[Field::reserved] && store[Field::memory] == uint32_t(Memory::OUT) &&
-           !store[Field::y_pad_0] && !store[Field::y_pad_1] && !store[Field::x_pad_0] &&
-           !store[Field::x_pad_1];
-}
-
-bool is_legal_alu(const Parameters &parameters, const Instruction &alu)
-{
-    if (alu[Field::alu_opcode] <= uint32_t(AluOp::MUL))
-        return true;
-    return alu[Field::alu_opcode] == uint32_t(AluOp::REQUANTIZE) && parameters.requantize &&
-           !alu[Field::use_immediate];
-}
-
-// The rule of `isa.InstructionSet.problem`.
-bool is_legal(const Parameters &parameters, const Instruction &instruction, bool known)
-{
-    if (!known)
-        return false;
     const bool without_previous = instruction.module == Module::LOAD;
     const bool without_next = instruction.module == Module::STORE;
     if (without_previous && (instruction[Field::pop_prev] || instruction[Field::push_prev]))
         return false;
     if (without_next && (instruction[Field::pop_next] || instruction[Field::push_next]))
         return false;
-    switch (instruction.opcode) {
-    case Opcode::LOAD:
-        return is_legal_load(instruction);
-    case Opcode::STORE:
-        return is_legal_store(instruction);
-    case Opcode::MULTIPLY:
-        return !instruction[Field::reset];
-    case Opcode::ALU:
-        return is_legal_alu(parameters, instruction);
-    case Opcode::GEMM:
-    case Opcode::FINISH:
-        break;
-    }
-    return true;
+    return std::none_of(begin, end, [&](const Rule &rule) { return breaks(instruction, rule); });
 }
 
 uint8_t bit(Queue queue) { return uint8_t(1u << unsigned(queue)); }
@@ -144,8 +111,9 @@ Instruction Decoder::operator()(uint64_t low, uint64_t high) const
     result.sets_padding = known && result.opcode == Opcode::LOAD && parameters_.pad_value &&
                           is_padding(result[Field::memory]);
     result.module = module_of(result, known);
-    result.legal = is_legal(parameters_, result, known) && !(low & ~layout.covered[0]) &&
-                   !(high & ~layout.covered[1]);
+    result.legal = known && !(low & ~layout.covered[0]) && !(high & ~layout.covered[1]) &&
+                   is_legal(result, parameters_.rules + parameters_.first_rule[number],
+                            parameters_.rules + parameters_.first_rule[number + 1]);
     if (result.legal)
         find_tokens(result);
     return result;
