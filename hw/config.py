@@ -353,7 +353,7 @@ PRESETS: dict[str, Config] = {
         log_wgt_buff_size=13,
         log_acc_buff_size=13,
     ),
-    # Four-bit inputs and weights, packed two a byte.
+    # Four-bit inputs and weights, packed two per byte.
     "int4": Config(
         log_inp_width=2,
         log_wgt_width=2,

@@ -68,7 +68,7 @@ class Core(wiring.Component):
     busy : from the cycle after ``launch`` up to ``done``
     held : the modules are in reset
     done : for one cycle, the run is over
-    fault : why, or cause 0. With ``stopped``: cause 0, and where the program was at ``stop``: the
+    fault : why, or cause 0. With ``stopped``: cause 0, and where ``stop`` met the program: the
         lowest instruction that had not retired and did not wait for another module
     tokens : those that have not been taken
     counter_index, counter_value : one of `registers.COUNTERS`, complete when ``counters_ready``,

@@ -78,9 +78,9 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         """Runs ``insn_count`` instructions from byte ``insn_addr``.
 
         A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
-        that it was at. Raises `ValueError` if the registers cannot hold one of the two numbers,
-        `ProtocolError` if the machine breaks a rule of its buses, and `StuckError` if it runs for
-        `_SILENT_CYCLES` without using its bus.
+        that it had reached. Raises `ValueError` if the registers cannot hold one of the two
+        numbers, `ProtocolError` if the machine breaks a rule of its buses, and `StuckError` if it
+        runs for `_SILENT_CYCLES` without using its bus.
         """
         started = time.monotonic()
         words: list[int] = []

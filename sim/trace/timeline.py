@@ -1,4 +1,4 @@
-"""What each module of a simulated machine was at, cycle by cycle: instructions and waits."""
+"""What each module of a simulated machine did, cycle by cycle: instructions and waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NEIGHBOURS = {
 
 @dataclass(frozen=True)
 class Span:
-    """Cycles ``begin`` up to ``end`` in which ``lane`` was at instruction ``index``.
+    """Cycles ``begin`` up to ``end`` that ``lane`` spent on instruction ``index``.
 
     It executes it, or waits for a token of the module ``waits_for`` before it can. An instruction
     may be issued, at ``issued``, and taken by its unit while the one before it is still being

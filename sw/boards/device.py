@@ -112,7 +112,7 @@ class BoardDevice(RegisterDriver):
         """Runs ``insn_count`` instructions from byte ``insn_addr``.
 
         A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
-        that it was at. Raises `LinkError` if the board does not answer any more.
+        that it had reached. Raises `LinkError` if the board does not answer any more.
         """
         started = time.monotonic()
         self._launch(insn_addr, insn_count)

@@ -48,7 +48,7 @@ def test_no_layer_is_faster_than_its_bound() -> None:
 def test_a_strided_layer_need_not_load_the_pixels_that_its_kernel_skips() -> None:
     workload = {row.name: row.workload for row in rows(CONFIG)}["1x1 s2 64-128"]
     narrow = replace(workload, outputs=1)
-    # 28 x 28 pixels of 64 channels, 64 x 16 weights, 16 channels of bias and scale; 8 bytes a word.
+    # 28 x 28 pixels of 64 channels, 64 x 16 weights, 16 of bias and scale; 8 bytes per word.
     assert layer_bound(narrow, CONFIG, "ideal") == (28 * 28 * 64 + 64 * 16 + 16 * 8) / 8
     padded = replace(narrow, kernel=(3, 3), strides=(4, 4), pads=(1, 1, 1, 1))
     # Every fourth pixel in either direction is skipped, the padding is not loaded.

@@ -108,7 +108,7 @@ def run(
             outcome.fault = (ctx.get(dut.fault.index), ctx.get(dut.fault.cause))
         if ctx.get(dut.status.waiting):
             outcome.waiting = ctx.get(dut.status.index)
-        # Two elements of four bytes a beat of the bus.
+        # Two elements of four bytes per beat of the bus.
         for element in range(len(accumulators)):
             ctx.set(dut.out_read.enable, 1)
             ctx.set(dut.out_read.index, element)
