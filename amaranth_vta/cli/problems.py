@@ -13,6 +13,8 @@ INTERRUPTED = 128 + 2
 # Errors that speak of what the user gave, by name: their modules are loaded when they are needed.
 INPUT_ERRORS = frozenset(
     {
+        "amaranth_vta.explore.spec.SpecError",
+        "amaranth_vta.explore.workers.WorkersError",
         "amaranth_vta.export.network.ExportError",
         "amaranth_vta.extras.MissingExtra",
         "amaranth_vta.fpga.usage.FitError",

@@ -95,6 +95,7 @@ def run(
     What does not fit the machine runs on the host, by ONNX Runtime.
     """
     from amaranth_vta.report import PAGE
+    from amaranth_vta.session.random_inputs import random_inputs
 
     _refuse_contradictions(model, images, check, explain, device)
     if device.timing_only and outputs_path is not None:
@@ -262,22 +263,6 @@ def _asked_for(config: Config) -> Config | None:
     """``config`` if the user named one."""
     source = click.get_current_context().get_parameter_source("config")
     return None if source is click.core.ParameterSource.DEFAULT else config
-
-
-def random_inputs(session: Session) -> Arrays:
-    """The images of one run, the same at each call: any integer, or floats from 0 to 1."""
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    inputs = {}
-    for name, info in session.inputs.items():
-        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
-        if np.issubdtype(info.dtype, np.integer):
-            limits = np.iinfo(info.dtype)
-            inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)
-        else:
-            inputs[name] = random.random(shape).astype(info.dtype)
-    return inputs
 
 
 def _load_arrays(path: str) -> Arrays:

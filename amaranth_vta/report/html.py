@@ -19,13 +19,14 @@ td.words {{ min-width: 9em; }}
 {STYLE}"""
 
 
-def html_page(title: str, parts: Iterable[str]) -> str:
-    """One HTML file that needs nothing else; ``parts`` are what its body holds."""
+def html_page(title: str, parts: Iterable[str], style: str = "") -> str:
+    """One HTML file that needs nothing else; ``parts`` are what its body holds, ``style`` is
+    for more than tables and bars."""
     body = "\n".join(parts)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
 

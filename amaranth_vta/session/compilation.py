@@ -55,3 +55,10 @@ def compile(
     if isinstance(found, CompiledNetwork):
         return found
     return CompiledNetwork(found, find_network, lambda network: place(network, config))
+
+
+def open_network(model: Source, images: int) -> tuple[Network, bool]:
+    """``model`` in canonical form for runs of ``images`` where it leaves their number open, and
+    whether it does; raises `ModelError`."""
+    read = read_model(model)
+    return canonical(load_network(read, images)), open_batch(read)

@@ -1,0 +1,1 @@
+"""Commands that look for a machine: ``explore``, ``estimate-area``."""

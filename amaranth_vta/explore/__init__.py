@@ -1,0 +1,1 @@
+"""Design space exploration: which machine for which network (``vta explore``)."""

@@ -1,0 +1,196 @@
+"""One point: a network compiled for a machine, and its cycles, kept by content.
+
+What runs on workers is here; they need nothing but the package and the bytes of the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.session.batches import Batches
+from amaranth_vta.session.compilation import open_network
+from amaranth_vta.session.layers import layer_reports
+from amaranth_vta.session.random_inputs import random_inputs
+from amaranth_vta.session.session import Session
+from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.plan.compiled_network import compile_network
+from amaranth_vta.sw.runtime.network.runner import Runner
+from amaranth_vta.sw.runtime.runtime import Runtime
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SOURCES = ("hw", "sw", "sim", "explore")
+_COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A machine, as the JSON of its configuration, with a memory, for the network of a digest."""
+
+    network: str
+    config: str
+    memory: str
+
+    @property
+    def key(self) -> str:
+        """The name of its result: what the result depends on."""
+        return hash_of(self.network, self.config, self.memory, *sources())
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """A layer on the machine in one run: of the network's MACs, cycles, and bytes on the bus."""
+
+    name: str
+    macs: int
+    cycles: int
+    bytes_moved: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run of ``images`` takes. ``host_macs`` are MACs that the host does."""
+
+    images: int
+    cycles: int
+    bound_cycles: int
+    macs: int
+    host_macs: int
+    layers: tuple[LayerCost, ...]
+
+    @property
+    def bytes_moved(self) -> int:
+        return sum(layer.bytes_moved for layer in self.layers)
+
+    @property
+    def host_share(self) -> float:
+        """Of all MACs."""
+        return self.host_macs / max(self.macs + self.host_macs, 1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Cost:
+        values = json.loads(text)
+        values["layers"] = tuple(LayerCost(**layer) for layer in values["layers"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A run of random images on the RTL: its cycles, and the outputs' elements that differ from
+    those of ONNX Runtime."""
+
+    cycles: int
+    mismatches: int
+
+
+def evaluate(task: Task, model: bytes) -> Cost:
+    """The cost of ``task``, from the cache folder if it was known there.
+
+    Raises `ModelError`, `BuildError` where there is no C++ compiler, and `LoweringError`.
+    """
+    return Cost.from_json(_kept(f"{task.key}.json", lambda: asdict(_estimate(task, model))))
+
+
+def simulate(task: Task, model: bytes) -> Simulated:
+    """The point on the RTL, from the cache folder if it was known; raises what `Session` does."""
+    found = _kept(f"{task.key}-rtl.json", lambda: asdict(_simulate(task, model)))
+    return Simulated(**json.loads(found))
+
+
+def _kept(name: str, find: Callable[[], dict[str, Any]]) -> str:
+    """What ``find`` finds, as JSON, found once."""
+    text = ""
+
+    def make(path: Path) -> None:
+        nonlocal text
+        text = json.dumps(find())
+        path.write_text(text)
+
+    try:
+        return kept("explore", name, make).read_text()
+    except BuildError:
+        if not text:
+            raise
+        return text  # which cannot be kept
+
+
+def _estimate(task: Task, model: bytes) -> Cost:
+    config = Config.from_json(task.config)
+    network, open_batch = _network(task.network, config.batch, _Bytes(model))
+    program = compile_network(network, config, open_batch).program
+    device = open_device(
+        "estimate", config, program.program.placed_bytes, dram=task.memory, timing_only=True
+    )
+    try:
+        runner = Runner(program, Runtime(device))
+        runner.run(
+            {name: np.zeros(info.shape or (), info.dtype) for name, info in program.inputs.items()}
+        )
+        layers = layer_reports(program, runner.measured, task.memory)
+    finally:
+        close_device(device)
+    placed = [layer for layer in layers if layer.placed_on == "machine"]
+    return Cost(
+        images=Batches(program).images_per_run or 1,
+        cycles=sum(layer.cycles or 0 for layer in placed),
+        bound_cycles=sum(layer.bound_cycles for layer in placed),
+        macs=sum(layer.macs for layer in placed),
+        host_macs=sum(layer.host_macs for layer in layers),
+        layers=tuple(
+            LayerCost(
+                layer.name,
+                layer.macs,
+                layer.cycles or 0,
+                layer.bytes_loaded + layer.bytes_stored,
+            )
+            for layer in placed
+        ),
+    )
+
+
+class _Bytes:
+    """Bytes that all count as equal: the digest beside them names them in a cache."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bytes)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=4)
+def _network(digest: str, images: int, model: _Bytes) -> tuple[Network, bool]:
+    """The canonical network, which is that of every machine with so many rows; the digest is what
+    it is known by."""
+    return open_network(model.data, images)
+
+
+def _simulate(task: Task, model: bytes) -> Simulated:
+    config = Config.from_json(task.config)
+    with Session(model, config, "rtl", task.memory, progress=lambda _: None) as session:
+        report = session.check(random_inputs(session))
+        return Simulated(session.cycles or 0, report.mismatches)
+
+
+@cache
+def sources() -> tuple[str, ...]:
+    """What results depend on besides the task."""
+    paths = [path for name in _SOURCES for path in (_PACKAGE / name).resolve().rglob("*.[pch]*")]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in paths if path.suffix in (".py", ".cpp", ".hpp")):
+        digest.update(path.read_bytes())
+    return (digest.hexdigest(), *(metadata.version(package) for package in _COMPUTES_WITH))

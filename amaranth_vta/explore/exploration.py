@@ -1,0 +1,190 @@
+"""The exploration itself: machines are asked for, their points run, the front is simulated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .evaluate import Cost, Simulated, Task, evaluate, simulate
+from .folder import Folder
+from .front import front
+from .machines import Machine, kind_of, machine_of
+from .results import FAILED, Row, Run, objectives, row_of_run
+from .search import Values, search_of
+from .spec import Spec, SpecError
+from .workers import Workers
+
+# Of the front, unless the SPEC says otherwise, so many machines are simulated, of runs that take
+# so many cycles: a second or so each, after a build of half a minute.
+_SIMULATED, _SIMULATED_CYCLES = 3, 2_000_000
+
+
+@dataclass
+class Exploration:
+    """``spec`` with the bytes of its networks by label, and what was found so far.
+
+    ``rows`` are the points in order; ``best`` the rows of each machine of the Pareto front, by its
+    first objective; ``notes`` what could not be done at the end.
+    """
+
+    spec: Spec
+    networks: Mapping[str, bytes]
+    rows: list[Row] = field(default_factory=list)
+    best: list[list[Row]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    # Of machines that have run: their rows, in order.
+    _machines: dict[Values, list[Row]] = field(default_factory=dict)
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """What names each network's contents, by label."""
+        return {name: hashlib.sha256(data).hexdigest()[:32] for name, data in self.networks.items()}
+
+    def run(
+        self, folder: Folder, workers: Workers, progress: Callable[[Exploration], None]
+    ) -> None:
+        """Fills ``folder``; ``progress`` is called after each batch of machines."""
+        digests = self.digests
+        workers.share({digests[name]: data for name, data in self.networks.items()})
+        search, left = search_of(self.spec), self.spec.machines
+        while left > 0:
+            asked = search.ask(min(left, self.spec.search.batch))
+            if not asked:
+                break
+            found = self._evaluate([machine_of(self.spec, v) for v in asked], folder, workers)
+            search.tell({values: objectives(self.spec, rows) for values, rows in found.items()})
+            left -= len([values for values in found if values in self._machines])
+            self._find_front()
+            progress(self)
+        self._simulate_front(workers)
+        folder.finish(self.rows)
+
+    def _evaluate(
+        self, machines: Sequence[Machine], folder: Folder, workers: Workers
+    ) -> dict[Values, list[Row]]:
+        """The rows of each machine, those that were known included."""
+        rows: list[Row] = []
+        for machine in machines:
+            for network in self.networks:
+                for memory in self.spec.memories:
+                    point = len(self.rows) + len(rows) + 1
+                    rows.append(
+                        Row(point, machine, network, memory, machine.status, machine.reason)
+                    )
+        missing: list[int] = []
+        for number, row in enumerate(rows):
+            name = (row.machine.values, row.network, row.memory)
+            known = folder.known.get(name)
+            if known is not None:
+                rows[number] = row_of_run(self.spec, row, known)
+            elif not row.status:
+                missing.append(number)
+            elif name not in folder.known:
+                folder.append(row)
+        for place, outcome in workers.run(evaluate, [self._task(rows[n]) for n in missing]):
+            row = rows[missing[place]]
+            if outcome.result is None:
+                row = replace(row, status=FAILED, reason=outcome.error)
+            else:
+                row = row_of_run(self.spec, row, Run.of(outcome.result))
+            rows[missing[place]] = row
+            folder.append(row)
+        self.rows += rows
+        found: dict[Values, list[Row]] = {}
+        for row in rows:
+            found.setdefault(row.machine.values, []).append(row)
+        self._machines |= {
+            values: group for values, group in found.items() if not group[0].machine.status
+        }
+        return found
+
+    def _task(self, row: Row) -> tuple[Task, str]:
+        assert row.machine.config is not None
+        digest = self.digests[row.network]
+        return Task(digest, row.machine.config.to_json(), row.memory), digest
+
+    @property
+    def objectives(self) -> dict[Values, tuple[float, ...]]:
+        """Of each machine that runs all networks within the limits."""
+        found = {values: objectives(self.spec, rows) for values, rows in self._machines.items()}
+        return {values: numbers for values, numbers in found.items() if numbers is not None}
+
+    @property
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Points by status and kind of reason."""
+        return Counter((row.status, kind_of(row.reason)) for row in self.rows)
+
+    def _find_front(self) -> None:
+        chosen = front(self.objectives)
+        self.best = [self._machines[values] for values in chosen]
+        members = set(chosen)
+        self._update(lambda row: replace(row, front=row.machine.values in members))
+
+    def _update(self, change: Callable[[Row], Row]) -> None:
+        """Changes rows wherever they are held."""
+        self.rows = [change(row) for row in self.rows]
+        by_values: dict[Values, list[Row]] = {}
+        for row in self.rows:
+            by_values.setdefault(row.machine.values, []).append(row)
+        self._machines = {values: by_values[values] for values in self._machines}
+        self.best = [by_values[rows[0].machine.values] for rows in self.best]
+
+    def costs_of_best(self) -> dict[str, tuple[Row, Cost]]:
+        """For each network the point of the first machine of the front, with its layers."""
+        found: dict[str, tuple[Row, Cost]] = {}
+        for row in self.best[0] if self.best else []:
+            task, _ = self._task(row)
+            if row.network not in found:
+                found[row.network] = row, evaluate(task, self.networks[row.network])
+        return found
+
+    def _simulate_front(self, workers: Workers) -> None:
+        """Runs what is reported on the RTL: the ends of the front, and what is between them."""
+        wanted = self._to_simulate()
+        results: dict[int, Simulated] = {}
+        for place, outcome in workers.run(simulate, [self._task(row) for row in wanted]):
+            if outcome.result is None:
+                self.notes.append(f"point {wanted[place].point} on the RTL: {outcome.error}")
+            else:
+                results[wanted[place].point] = outcome.result
+        self._update(lambda row: replace(row, rtl=results.get(row.point)))
+
+    def _to_simulate(self) -> list[Row]:
+        number = _SIMULATED if self.spec.rtl is None else self.spec.rtl
+        number = min(number, len(self.best))
+        last = len(self.best) - 1
+        places = {round(last * n / max(number - 1, 1)) for n in range(number)}
+        return [
+            row
+            for place in sorted(places)
+            for row in self.best[place]
+            if self.spec.rtl is not None or (row.run and row.run.cycles <= _SIMULATED_CYCLES)
+        ]
+
+
+def read_networks(spec: Spec) -> dict[str, bytes]:
+    """The networks of ``spec`` as ONNX files in memory, by a short label.
+
+    Raises `SpecError` for one that is neither a file nor the name of a generator, `ModelError`.
+    """
+    from amaranth_vta.networks import NETWORKS, generate
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+
+    found: dict[str, bytes] = {}
+    for name in spec.networks:
+        model: Any
+        if name in NETWORKS:
+            model, label = generate(name).model, name
+        elif Path(name).is_file():
+            model, label = read_model(name), Path(name).stem
+        else:
+            raise SpecError(f"networks: {name} is neither a file nor one of {', '.join(NETWORKS)}")
+        if label in found:
+            raise SpecError(f"networks: two are called {label}")
+        found[label] = model.SerializeToString(deterministic=True)
+    return found

@@ -1,0 +1,79 @@
+"""Which machines no other beats, and what each parameter makes of the objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import fmean, median
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+Objectives = tuple[float, ...]
+
+
+def front(found: Mapping[Name, Objectives]) -> list[Name]:
+    """The Pareto front, by the first objective: no other is as good in all and better in one."""
+    best: list[Name] = []
+    # In lexicographic order, what is beaten is beaten by one that comes before it.
+    for name, objectives in sorted(found.items(), key=lambda item: item[1]):
+        if not any(_beats(found[other], objectives) for other in best):
+            best.append(name)
+    return best
+
+
+def _beats(first: Objectives, second: Objectives) -> bool:
+    return first != second and all(a <= b for a, b in zip(first, second, strict=True))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One value of a parameter: how many machines have it, and of these the best and the median
+    of an objective."""
+
+    value: int
+    machines: int
+    best: float
+    median: float
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What a parameter makes of an objective: its ``share`` of the variance of the logarithm, from
+    0 to 1, with each of its values."""
+
+    parameter: str
+    objective: str
+    share: float
+    effects: tuple[Effect, ...]
+
+
+def sensitivities(
+    parameters: Mapping[str, Sequence[int]],
+    names: Sequence[str],
+    found: Mapping[tuple[int, ...], Objectives],
+) -> list[Sensitivity]:
+    """Of each parameter that has several values among what was ``found``, for each objective."""
+    results = []
+    for place, key in enumerate(parameters):
+        for number, name in enumerate(names):
+            groups: dict[int, list[float]] = {}
+            for values, objectives in found.items():
+                groups.setdefault(values[place], []).append(objectives[number])
+            if len(groups) > 1:
+                effects = tuple(
+                    Effect(value, len(group), min(group), median(group))
+                    for value, group in sorted(groups.items())
+                )
+                results.append(Sensitivity(key, name, _explained(groups), effects))
+    return results
+
+
+def _explained(groups: Mapping[int, Sequence[float]]) -> float:
+    """The variance between groups as a share of all of it, of logarithms."""
+    logs = [[log(max(value, 1e-9)) for value in group] for group in groups.values()]
+    everything = [value for group in logs for value in group]
+    mean = fmean(everything)
+    total = sum((value - mean) ** 2 for value in everything)
+    between = sum(len(group) * (fmean(group) - mean) ** 2 for group in logs)
+    return between / total if total else 0.0

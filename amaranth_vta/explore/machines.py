@@ -1,0 +1,87 @@
+"""Machines of a design space: what is legal, and what it takes of the chip."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from amaranth_vta.fpga.area import Area, estimate_area
+from amaranth_vta.hw.config import Config, ConfigError
+
+from .spec import Spec
+
+ILLEGAL, OVER_LIMIT = "illegal", "over limit"
+_RESOURCES = ("lut", "ff", "dsp", "bram36")
+_NUMBER = re.compile(r"(?<![A-Za-z_\d])[\d.,]*\d")
+_PARENTHESES = re.compile(r" \([^)]*\)")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A combination of the parameters' ``values``, in their order.
+
+    ``config`` is None if it is illegal. ``status`` is empty if the machine is worth a run, else
+    one of `ILLEGAL` and `OVER_LIMIT`, with the ``reason``.
+    """
+
+    values: tuple[int, ...]
+    config: Config | None
+    area: Area | None
+    status: str = ""
+    reason: str = ""
+
+
+def machine_of(spec: Spec, values: tuple[int, ...]) -> Machine:
+    """The machine of a combination, without a run of anything."""
+    chosen = dict(zip(spec.parameters, values, strict=True))
+    base = spec.base.to_dict()
+    if "LOG_BLOCK" in chosen:
+        chosen |= dict.fromkeys(("LOG_BLOCK_IN", "LOG_BLOCK_OUT"), chosen.pop("LOG_BLOCK"))
+    try:
+        config = Config.from_dict({**base, **chosen})
+    except ConfigError as error:
+        return Machine(values, None, None, ILLEGAL, str(error))
+    area = estimate_area(config, spec.limits.chip.family)
+    reason = "; ".join(_exceeded(spec, area))
+    return Machine(values, config, area, OVER_LIMIT if reason else "", reason)
+
+
+def share_of_chip(spec: Spec, area: Area) -> float:
+    """The largest share of what the chip has of a resource."""
+    chip = spec.limits.chip
+    return max(getattr(area, name) / getattr(chip, name) for name in _RESOURCES)
+
+
+def _exceeded(spec: Spec, area: Area) -> Iterator[str]:
+    chip, most = spec.limits.chip, spec.limits.most
+    for name in _RESOURCES:
+        needed, there = getattr(area, name), getattr(chip, name)
+        if needed > there:
+            yield f"{name} {needed:,g}, more than the {there:,g} of {chip.name}"
+        elif needed > most.get(name, needed):
+            yield f"{name} {needed:,g}, more than limits.{name} = {most[name]:,g}"
+    share = share_of_chip(spec, area)
+    if most.get("area", 1) < share <= 1:
+        yield f"area {share:.2f}, more than limits.area = {most['area']:g}"
+
+
+def exceeded(spec: Spec, metrics: Mapping[str, float], host_share: float) -> str:
+    """What a run takes over the limits, as one line; empty if nothing."""
+    reasons = [
+        f"{name} {metrics[name]:,g}, more than limits.{name} = {most:,g}"
+        for name, most in spec.limits.most.items()
+        if name in metrics and metrics[name] > most
+    ]
+    if host_share > spec.limits.host_share:
+        reasons.append(
+            f"the host does {host_share:.1%} of the MACs, more than limits.host_share = "
+            f"{spec.limits.host_share:g}"
+        )
+    return "; ".join(reasons)
+
+
+def kind_of(reason: str) -> str:
+    """``reason`` without its numbers, for counting."""
+    clause = _PARENTHESES.sub("", re.split(r"[;:] ", reason)[0])
+    return _NUMBER.sub("N", clause)

@@ -1,0 +1,192 @@
+"""What an exploration has found: rows of results.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from math import exp, log
+from pathlib import Path
+from typing import IO
+
+from amaranth_vta.hw.config import Config
+
+from .evaluate import Cost, Simulated
+from .machines import Machine, exceeded, share_of_chip
+from .spec import Spec
+
+OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of ``images`` takes by estimate: columns of results.csv."""
+
+    images: int
+    cycles: int
+    bound_cycles: int
+    macs: int
+    host_macs: int
+    bytes: int
+
+    @classmethod
+    def of(cls, cost: Cost) -> Run:
+        return cls(
+            cost.images, cost.cycles, cost.bound_cycles, cost.macs, cost.host_macs, cost.bytes_moved
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point: a machine with a network and a memory, and what became of it."""
+
+    point: int
+    machine: Machine
+    network: str
+    memory: str
+    status: str
+    reason: str
+    run: Run | None = None
+    front: bool = False
+    rtl: Simulated | None = None
+
+
+def row_of_run(spec: Spec, row: Row, run: Run) -> Row:
+    """``row`` with its run, and whether that is within the limits."""
+    if not run.macs:
+        return replace(row, status=FAILED, reason="nothing runs on the machine", run=run)
+    host_share = run.host_macs / (run.macs + run.host_macs)
+    found = replace(row, run=run)
+    reason = exceeded(spec, metrics(spec, found), host_share)
+    return replace(found, status=OVER_LIMIT if reason else OK, reason=reason)
+
+
+def metrics(spec: Spec, row: Row) -> dict[str, float]:
+    """The numbers of `METRICS` of a row that has run."""
+    run, area = row.run, row.machine.area
+    assert run is not None
+    assert area is not None
+    cycles = run.cycles / run.images
+    return {
+        "cycles": cycles,
+        "seconds": cycles / (clock_mhz(spec) * 1e6),
+        "bytes": run.bytes / run.images,
+        "lut": area.lut,
+        "ff": area.ff,
+        "dsp": area.dsp,
+        "bram36": area.bram36,
+        "area": share_of_chip(spec, area),
+    }
+
+
+def clock_mhz(spec: Spec) -> float:
+    """That of the SPEC, else the chip's."""
+    return spec.clock_mhz or spec.limits.chip.clock_mhz
+
+
+def objectives(spec: Spec, rows: Sequence[Row]) -> tuple[float, ...] | None:
+    """Of the ``rows`` of one machine: geometric means; None if one of them is not `OK`."""
+    if any(row.status != OK for row in rows):
+        return None
+    found = [metrics(spec, row) for row in rows]
+    return tuple(
+        exp(sum(log(max(values[name], 1e-9)) for values in found) / len(found))
+        for name in spec.objectives
+    )
+
+
+# The file.
+
+
+def columns(spec: Spec) -> list[str]:
+    keys = [item.name.upper() for item in fields(Config)]
+    return [
+        *("point", *spec.parameters, *(key for key in keys if key not in spec.parameters)),
+        *("network", "memory", "status", "reason"),
+        *(item.name for item in fields(Run)),
+        *("seconds", "mhz", "utilization", "lut", "ff", "dsp", "bram36", "area"),
+        *("front", "rtl_cycles", "rtl_mismatches"),
+    ]
+
+
+def cells(spec: Spec, row: Row) -> dict[str, object]:
+    """A line of the file, by column; what is not known is missing."""
+    machine, run = row.machine, row.run
+    found: dict[str, object] = {
+        **(machine.config.to_dict() if machine.config else {}),
+        **dict(zip(spec.parameters, machine.values, strict=True)),
+        "point": row.point,
+        "network": row.network,
+        "memory": row.memory,
+        "status": row.status,
+        "reason": row.reason,
+        "front": int(row.front),
+    }
+    if machine.area is not None:
+        found |= {name: getattr(machine.area, name) for name in ("lut", "ff", "dsp", "bram36")}
+        found["area"] = round(share_of_chip(spec, machine.area), 4)
+    if run is not None:
+        found |= {item.name: getattr(run, item.name) for item in fields(Run)}
+        found["mhz"] = clock_mhz(spec)
+        found["seconds"] = f"{metrics(spec, row)['seconds']:.6g}"
+        if run.cycles and machine.config is not None:
+            found["utilization"] = round(run.macs / run.cycles / machine.config.macs_per_cycle, 4)
+    if row.rtl is not None:
+        found |= {"rtl_cycles": row.rtl.cycles, "rtl_mismatches": row.rtl.mismatches}
+    return found
+
+
+def begin_table(spec: Spec, path: Path) -> None:
+    path.write_text(_text(columns(spec), []), encoding="utf-8")
+
+
+def append_row(spec: Spec, file: IO[str], row: Row) -> None:
+    """Writes a line through to the disk: it is there whatever happens next."""
+    writer = csv.DictWriter(file, columns(spec), lineterminator="\n")
+    writer.writerow(cells(spec, row))
+    file.flush()
+
+
+def write_table(spec: Spec, path: Path, rows: Iterable[Row]) -> None:
+    """The whole file anew, in the order of the points."""
+    part = path.with_name(f".{path.name}.part")
+    ordered = sorted(rows, key=lambda row: row.point)
+    part.write_text(_text(columns(spec), [cells(spec, row) for row in ordered]), encoding="utf-8")
+    part.replace(path)
+
+
+def _text(heads: list[str], lines: Iterable[dict[str, object]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+Known = dict[tuple[tuple[int, ...], str, str], Run | None]
+
+
+def known_runs(spec: Spec, path: Path) -> Known:
+    """The lines of a file by values of the parameters, network and memory: their runs, or None.
+
+    A line that a killed process has not finished is not one of them.
+    """
+    found: Known = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for line in _whole_lines(file):
+            try:
+                values = tuple(int(line[key]) for key in spec.parameters)
+                name = values, line["network"], line["memory"]
+                has_run = line["cycles"] != ""
+                found[name] = (
+                    Run(*(int(line[item.name]) for item in fields(Run))) if has_run else None
+                )
+            except (KeyError, TypeError, ValueError):
+                continue  # damaged
+    return found
+
+
+def _whole_lines(file: IO[str]) -> Iterator[dict[str, str]]:
+    text = file.read()
+    return iter(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))

@@ -1,0 +1,119 @@
+"""Which machines are tried: all, some at random, or those that Optuna asks for.
+
+A search is asked for a batch of combinations and told what became of all of them before it is asked
+again, so that the same seed gives the same machines whatever the number of workers, and a run that
+was killed can be repeated from what it had found.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from amaranth_vta.extras import explain_missing_extras
+
+from .spec import Spec
+
+Values = tuple[int, ...]
+# Combinations that Optuna asks for again, or that are illegal, before the search ends.
+_FRUITLESS = 500
+
+
+class Search(Protocol):
+    """Asks for combinations of the parameters' values."""
+
+    def ask(self, count: int) -> list[Values]:
+        """At most ``count`` combinations, none of them asked for before; empty at the end."""
+
+    def tell(self, found: Mapping[Values, Sequence[float] | None]) -> None:
+        """The objectives of all combinations that were asked for last; None if it has none."""
+
+
+def search_of(spec: Spec) -> Search:
+    """Raises `MissingExtra` without Optuna where that is asked for."""
+    lists = list(spec.parameters.values())
+    # What there is no choice from needs no search.
+    if spec.search.method == "grid" or spec.combinations <= spec.machines:
+        return _Listed(itertools.product(*lists))
+    if spec.search.method == "random":
+        return _Listed(_at_random(lists, spec.combinations, spec.search.seed))
+    return _Optuna(lists, spec)
+
+
+class _Listed:
+    """Combinations that do not depend on results."""
+
+    def __init__(self, combinations: Iterator[Values]) -> None:
+        self._combinations = combinations
+
+    def ask(self, count: int) -> list[Values]:
+        return list(itertools.islice(self._combinations, count))
+
+    def tell(self, found: Mapping[Values, Sequence[float] | None]) -> None:
+        pass
+
+
+def _at_random(lists: list[Values], combinations: int, seed: int) -> Iterator[Values]:
+    """Each combination once, in random order; there may be very many."""
+    dice, drawn = random.Random(seed), set[int]()
+    while len(drawn) < combinations:
+        number = dice.randrange(combinations)
+        if number in drawn:
+            continue
+        drawn.add(number)
+        values = []
+        for choices in lists:
+            number, index = divmod(number, len(choices))
+            values.append(choices[index])
+        yield tuple(values)
+
+
+class _Optuna:
+    """Tree-structured Parzen estimators over the indices of the parameters' values."""
+
+    def __init__(self, lists: list[Values], spec: Spec) -> None:
+        with explain_missing_extras():
+            import optuna
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._lists = lists
+        self._seen: dict[Values, Sequence[float] | None] = {}
+        self._asked: list[tuple[Any, Values]] = []
+        self._failed = optuna.trial.TrialState.FAIL
+        self._study = optuna.create_study(
+            directions=["minimize"] * len(spec.objectives),
+            sampler=optuna.samplers.TPESampler(
+                seed=spec.search.seed, constant_liar=True, n_startup_trials=spec.search.batch
+            ),
+        )
+
+    def ask(self, count: int) -> list[Values]:
+        fresh: list[Values] = []
+        for _ in range(_FRUITLESS):
+            if len(fresh) == count:
+                break
+            trial = self._study.ask()
+            values = tuple(
+                choices[trial.suggest_int(str(number), 0, len(choices) - 1)]
+                for number, choices in enumerate(self._lists)
+            )
+            if values in self._seen:
+                self._tell(trial, self._seen[values])
+            else:
+                self._asked.append((trial, values))
+                if values not in fresh:
+                    fresh.append(values)
+        return fresh
+
+    def tell(self, found: Mapping[Values, Sequence[float] | None]) -> None:
+        self._seen |= found
+        for trial, values in self._asked:
+            self._tell(trial, found[values])
+        self._asked = []
+
+    def _tell(self, trial: Any, objectives: Sequence[float] | None) -> None:
+        if objectives is None:
+            self._study.tell(trial, state=self._failed)
+        else:
+            self._study.tell(trial, list(objectives))

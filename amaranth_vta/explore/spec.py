@@ -1,0 +1,221 @@
+"""What an exploration is asked for: a SPEC.toml as a `Spec`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from amaranth_vta.fpga.chips import CHIPS, Chip
+from amaranth_vta.hw.config import DEFAULT, Config, ConfigError
+from amaranth_vta.sim.machine.dram import TIMINGS
+from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
+
+METHODS = ("grid", "random", "optuna")
+# What can be minimized or limited, with its unit: columns of results.csv.
+METRICS = {
+    "cycles": "cycles per image",
+    "seconds": "seconds per image at the clock of the chip",
+    "bytes": "bytes moved per image",
+    "lut": "LUTs",
+    "ff": "flip-flops",
+    "dsp": "multipliers",
+    "bram36": "block RAMs of 36 kbit",
+    "area": "largest share of what the chip has",
+}
+# Of all MACs, what the host may do where no other limit is given: a machine that leaves layers to
+# the host takes few cycles.
+_HOST_SHARE = 0.1
+_POINTS, _BATCH = 100, 24
+_CHIP = "xc7z020"
+
+
+class SpecError(ValueError):
+    """A SPEC that asks for something that does not exist; the message names the key."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a machine may take: of the ``chip`` all, or less of a metric in ``most``."""
+
+    chip: Chip
+    most: Mapping[str, float]
+    host_share: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """How machines are chosen: at most as many as make ``points`` rows, asked for and evaluated in
+    batches, so that the choice does not depend on the number of workers."""
+
+    method: str
+    points: int
+    seed: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An exploration. ``parameters`` are lists of values by key of the configuration, over
+    ``base``; ``networks`` are files or names of generators; ``rtl`` machines of the front are
+    simulated at the most, None to decide by how long it takes. ``clock_mhz`` is None for the
+    chip's own."""
+
+    networks: tuple[str, ...]
+    memories: tuple[str, ...]
+    parameters: Mapping[str, tuple[int, ...]]
+    base: Config
+    limits: Limits
+    objectives: tuple[str, ...]
+    search: Search
+    rtl: int | None
+    clock_mhz: float | None
+
+    @property
+    def combinations(self) -> int:
+        """Of all parameters' values, legal or not."""
+        return prod(len(values) for values in self.parameters.values())
+
+    @property
+    def machines(self) -> int:
+        """How many machines make the points that are asked for."""
+        return -(-self.search.points // (len(self.networks) * len(self.memories)))
+
+
+def load_spec(path: str | Path) -> Spec:
+    """The SPEC in a file; networks in files are relative to it.
+
+    Raises `SpecError`, `ConfigError` if the base configuration is none, and `OSError`.
+    """
+    try:
+        values = tomllib.loads(read_limited(Path(path)).decode())
+        return _spec(values, Path(path).parent)
+    except (ValueError, RecursionError, FileLimitError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise SpecError(f"{path}: {error}") from None
+
+
+def _spec(values: dict[str, Any], folder: Path) -> Spec:
+    tables = {"parameters", "limits", "objectives", "search"}
+    _require_known("", values, {"networks", "memory", "base", "rtl", "clock_mhz", *tables})
+    for name in tables:
+        if not isinstance(values.get(name, {}), dict):
+            raise SpecError(f"{name} is not a table")
+    memories = _texts("memory", values.get("memory", "ddr"))
+    for memory in memories:
+        if memory not in TIMINGS:
+            known = ", ".join(TIMINGS)
+            raise SpecError(f"memory: {memory!r} is not one that the estimate knows ({known})")
+    rtl = values.get("rtl")
+    return Spec(
+        networks=tuple(_place(name, folder) for name in _texts("networks", values.get("networks"))),
+        memories=memories,
+        parameters=_parameters(values.get("parameters", {})),
+        base=_base(values.get("base", DEFAULT), folder),
+        limits=_limits(values.get("limits", {})),
+        objectives=_objectives(values.get("objectives", {})),
+        search=_search(values.get("search", {})),
+        rtl=None if rtl is None else _count("rtl", rtl, 0),
+        clock_mhz=_number("clock_mhz", values["clock_mhz"]) if "clock_mhz" in values else None,
+    )
+
+
+def _parameters(table: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    keys = [item.name.upper() for item in fields(Config)]
+    _require_known("parameters.", table, {*keys, "LOG_BLOCK"})
+    if not table:
+        raise SpecError("[parameters] is empty: it has lists of values by key, such as LOG_BLOCK")
+    if "LOG_BLOCK" in table and table.keys() & {"LOG_BLOCK_IN", "LOG_BLOCK_OUT"}:
+        raise SpecError("parameters.LOG_BLOCK stands for LOG_BLOCK_IN and LOG_BLOCK_OUT")
+    found = {}
+    for key, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise SpecError(f"parameters.{key} is not a list of values")
+        if any(type(value) is not int for value in values):
+            raise SpecError(f"parameters.{key} has a value that is no whole number")
+        if len(set(values)) < len(values):
+            raise SpecError(f"parameters.{key} has a value twice")
+        found[key] = tuple(values)
+    return found
+
+
+def _limits(table: dict[str, Any]) -> Limits:
+    _require_known("limits.", table, {"device", "host_share", "mhz", *METRICS})
+    name = table.get("device", _CHIP)
+    if name not in CHIPS:
+        raise SpecError(f"limits.device: {name!r} is not one of {', '.join(CHIPS)}")
+    least = _number("limits.mhz", table.get("mhz", 0))
+    chip = CHIPS[name]
+    if chip.clock_mhz < least:
+        raise SpecError(
+            f"limits.mhz = {least:g} is more than the {chip.clock_mhz:g} MHz that machines reach "
+            f"on {name}"
+        )
+    most = {key: _number(f"limits.{key}", table[key]) for key in METRICS if key in table}
+    share = _number("limits.host_share", table.get("host_share", _HOST_SHARE))
+    return Limits(chip, most, share)
+
+
+def _objectives(table: dict[str, Any]) -> tuple[str, ...]:
+    _require_known("objectives.", table, {"minimize"})
+    wanted = _texts("objectives.minimize", table.get("minimize", ["cycles", "area"]))
+    for name in wanted:
+        if name not in METRICS:
+            raise SpecError(f"objectives.minimize: {name!r} is not one of {', '.join(METRICS)}")
+    return wanted
+
+
+def _search(table: dict[str, Any]) -> Search:
+    _require_known("search.", table, {item.name for item in fields(Search)})
+    method = table.get("method", "optuna")
+    if method not in METHODS:
+        raise SpecError(f"search.method: {method!r} is not one of {', '.join(METHODS)}")
+    points = table.get("points", 1 << 30 if method == "grid" else _POINTS)
+    return Search(
+        method,
+        _count("search.points", points, 1),
+        _count("search.seed", table.get("seed", 0), 0),
+        _count("search.batch", table.get("batch", _BATCH), 1),
+    )
+
+
+def _base(value: Any, folder: Path) -> Config:
+    if not isinstance(value, str):
+        raise SpecError("base is neither the name of a preset nor a file")
+    return Config.load(_place(value, folder))
+
+
+def _place(name: str, folder: Path) -> str:
+    """The path of a file in ``folder``; a name that is none stays as it is."""
+    return str(folder / name) if (folder / name).is_file() else name
+
+
+def _require_known(where: str, table: Mapping[str, Any], known: set[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise SpecError(f"{where}{key} is unknown; there are {', '.join(sorted(known))}")
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
+        raise SpecError(f"{key} is not a list of names")
+    if len(set(values)) < len(values):
+        raise SpecError(f"{key} has a name twice")
+    return tuple(values)
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise SpecError(f"{key} = {value!r} is no number from 0")
+    return float(value)
+
+
+def _count(key: str, value: Any, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise SpecError(f"{key} = {value!r} is no whole number from {least}")
+    return value

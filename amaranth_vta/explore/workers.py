@@ -1,0 +1,141 @@
+"""Workers for tasks: processes of this machine, or those of a Dask scheduler."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from amaranth_vta.extras import explain_missing_extras
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+# Workers that may die with a task, and it is given to another, before the task is to blame.
+_DEATHS = 1
+_CONNECT_SECONDS = 30
+
+
+class WorkersError(ValueError):
+    """A scheduler that does not answer, or that no worker serves."""
+
+
+class Outcome(Generic[Result]):
+    """The ``result`` of a task, or the ``error`` that it ended with."""
+
+    def __init__(self, result: Result | None, error: str = "") -> None:
+        self.result, self.error = result, error
+
+
+class Workers:
+    """``jobs`` processes, or the workers of the scheduler at an ``address``.
+
+    A task whose worker dies is done by another. Raises `WorkersError`, and `MissingExtra` without
+    Dask.
+    """
+
+    def __init__(self, jobs: int | None, address: str | None) -> None:
+        with explain_missing_extras():
+            import distributed
+        # It tells of each worker that ends; what matters is said in the results.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", module="distributed")
+        self._distributed: Any = distributed
+        self._cluster: Any = None
+        if address is None:
+            self._cluster = distributed.LocalCluster(
+                n_workers=jobs or os.cpu_count() or 1,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=0,
+                silence_logs=logging.CRITICAL,
+                scheduler_kwargs={"allowed_failures": _DEATHS},
+            )
+        try:
+            self._client = distributed.Client(
+                self._cluster or address, timeout=_CONNECT_SECONDS, set_as_default=False
+            )
+            self._client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise WorkersError(f"no worker at the scheduler {address}: {error}") from None
+        self._data: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._data.clear()
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    @property
+    def count(self) -> int:
+        return len(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def share(self, data: Mapping[str, bytes]) -> None:
+        """Brings ``data`` to the workers once, for tasks that name it.
+
+        As the result of a task: the scheduler sends it again where the workers that had it died.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is large
+            for name, value in data.items():
+                self._data[name] = self._client.submit(_same, value, key=f"data-{name}")
+
+    def run(
+        self, work: Callable[[Item, bytes], Result], items: Sequence[tuple[Item, str]]
+    ) -> Iterator[tuple[int, Outcome[Result]]]:
+        """The outcome of ``work`` for each item and the data that it names, as they come, with its
+        number."""
+        suspects: list[int] = []
+        for number, outcome in self._together(work, dict(enumerate(items))):
+            if outcome is None:
+                suspects.append(number)
+            else:
+                yield number, outcome
+        # Workers may have died of another item that they had at the time: each by itself.
+        for suspect in suspects:
+            for number, outcome in self._together(work, {suspect: items[suspect]}):
+                yield number, outcome or Outcome(None, "the workers that had it died")
+
+    def _together(
+        self, work: Callable[[Item, bytes], Result], items: Mapping[int, tuple[Item, str]]
+    ) -> Iterator[tuple[int, Outcome[Result] | None]]:
+        """Outcomes by number; None where the workers that had an item died."""
+        futures = {
+            self._client.submit(_guarded, work, item, self._data[name], pure=False): number
+            for number, (item, name) in items.items()
+        }
+        for future in self._distributed.as_completed(list(futures), loop=self._client.loop):
+            number = futures.pop(future)
+            try:
+                outcome = future.result()
+            except self._distributed.scheduler.KilledWorker:
+                outcome = None
+            except Exception as error:
+                raise WorkersError(
+                    f"the scheduler has lost a task ({type(error).__name__}); what was found is "
+                    "kept, and --resume goes on"
+                ) from None
+            yield number, outcome
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+def _guarded(work: Callable[[Item, bytes], Result], item: Item, data: bytes) -> Outcome[Result]:
+    """What an exception says, and not the exception: its class may need what is not there."""
+    try:
+        return Outcome(work(item, data))
+    except Exception as error:
+        return Outcome(None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])

@@ -1,0 +1,37 @@
+"""What FPGAs hold, for limits: `CHIPS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chip:
+    """An FPGA by its ``family`` of `estimate_area`: LUTs (of six inputs on xc7, of four on ecp5),
+    flip-flops, multipliers, block RAMs in units of 36 kbit, and the clock in MHz that the default
+    machine reaches on it."""
+
+    name: str
+    family: str
+    lut: int
+    ff: int
+    dsp: int
+    bram36: float
+    clock_mhz: float
+
+
+# From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. The clocks are
+# those of docs/performance.md and bitstreams/, placed and routed on ecp5, estimated on xc7.
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("xc7z010", "xc7", 17_600, 35_200, 80, 60, 100),
+        Chip("xc7z020", "xc7", 53_200, 106_400, 220, 140, 100),
+        Chip("xc7z045", "xc7", 218_600, 437_200, 900, 545, 100),
+        Chip("xc7a35t", "xc7", 20_800, 41_600, 90, 50, 100),
+        Chip("xc7a100t", "xc7", 63_400, 126_800, 240, 135, 100),
+        Chip("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 40),
+        Chip("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 40),
+        Chip("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 40),
+    )
+}

@@ -1,0 +1,23 @@
+"""Inputs where none were given."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from amaranth_vta.sw.runtime.network.tile_layout import Array
+
+from .session import Session
+
+
+def random_inputs(session: Session) -> dict[str, Array]:
+    """The images of one run, the same at each call: any integer, or floats from 0 to 1."""
+    random = np.random.default_rng(0)
+    inputs: dict[str, Array] = {}
+    for name, info in session.inputs.items():
+        shape = tuple(session.images_per_run if size is None else size for size in info.shape)
+        if np.issubdtype(info.dtype, np.integer):
+            limits = np.iinfo(info.dtype)
+            inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)
+        else:
+            inputs[name] = random.random(shape).astype(info.dtype)
+    return inputs

@@ -1,0 +1,70 @@
+"""Workers that die lose nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amaranth_vta.explore.workers import Workers, WorkersError
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(2, None) as pool:
+        pool.share({"data": b"abc"})
+        yield pool
+
+
+def length(item: int, data: bytes) -> int:
+    return item + len(data)
+
+
+def dies_once(item: str, data: bytes) -> bytes:
+    """Ends the worker's process the first time."""
+    mark = Path(item)
+    if not mark.exists():
+        mark.touch()
+        os._exit(9)
+    return data
+
+
+def dies(item: str, data: bytes) -> bytes:
+    if item:
+        os._exit(9)
+    return data
+
+
+def fails(item: int, data: bytes) -> int:
+    raise ValueError(f"{item} is wrong")
+
+
+def test_each_item_has_its_outcome(workers: Workers) -> None:
+    outcomes = dict(workers.run(length, [(n, "data") for n in range(5)]))
+    assert {n: outcome.result for n, outcome in outcomes.items()} == {n: n + 3 for n in range(5)}
+
+
+def test_an_exception_is_told_in_one_line(workers: Workers) -> None:
+    ((_, outcome),) = workers.run(fails, [(7, "data")])
+    assert (outcome.result, outcome.error) == (None, "ValueError: 7 is wrong")
+
+
+def test_what_a_dead_worker_had_is_done_by_another(workers: Workers, tmp_path: Path) -> None:
+    items = [(str(tmp_path / str(n)), "data") for n in range(2)]
+    outcomes = dict(workers.run(dies_once, items))
+    assert [outcomes[n].result for n in range(2)] == [b"abc"] * 2
+
+
+def test_an_item_that_kills_every_worker_is_told(workers: Workers) -> None:
+    outcomes = dict(workers.run(dies, [("dies", "data"), ("", "data")]))
+    assert outcomes[0].result is None
+    assert "the workers that had it died" in outcomes[0].error
+    assert outcomes[1].result == b"abc"
+
+
+def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amaranth_vta.explore.workers._CONNECT_SECONDS", 1)
+    with pytest.raises(WorkersError, match="no worker at the scheduler tcp://127.0.0.1:9"):
+        Workers(None, "tcp://127.0.0.1:9")
