@@ -188,7 +188,13 @@ vta_result network_run(const vta_port *port, {self._arguments()})
             case ToMachine(operand, buffer):
                 source = self._pointer(operand.tensor)
                 flip = self._types[operand.tensor].dtype == np.uint8
-                table = self._table(operand, operand.packing, flip)
+                packing = operand.packing
+                if packing is not None and not isinstance(packing, Packing):
+                    raise ExportError(
+                        f"{operand.tensor} is a second factor that the network makes, which in C "
+                        "cannot be packed"
+                    )
+                table = self._table(operand, packing, flip)
                 return [f"vta_pack({table}, (const uint8_t *){source}, {self._at(buffer)});"]
             case ToHost(tensor, info, operand, buffer):
                 _c_type(tensor, info)
@@ -234,9 +240,7 @@ vta_result network_run(const vta_port *port, {self._arguments()})
             raise ExportError(
                 f"the machine holds {operand.tensor} as {layout.dtype}; only int8 can be exported"
             )
-        window, pad = (
-            (packing.window, packing.value) if isinstance(packing, Packing) else (_PIXEL, 0)
-        )
+        window, pad = (packing.window, packing.value) if packing is not None else (_PIXEL, 0)
         values = [*operand.image, layout.batch, layout.block]
         parts = [window.kernel, window.strides, window.dilations, window.pads]
         texts = [*map(str, values), *("{" + ", ".join(map(str, part)) + "}" for part in parts)]

@@ -17,6 +17,7 @@ _EXTENDED = "--config pynq-extended has REQUANTIZE, which takes any scale"
 _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"^float tensors are the host's$", "conversions between floats and integers", ""),
     (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
+    (r"second factors as ", "packing of what products multiply with as weights", ""),
     (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
     (r"^its operand .* is in float$", "operators with an operand in float", _QUANTIZE),
     (

@@ -12,6 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     ROUND_TRIP_CYCLES,
     Estimate,
@@ -31,13 +32,15 @@ from .parts.product import Product, of_term, reduce_axes, term_axis
 @dataclass(frozen=True)
 class Dense:
     """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs.
-    Each weight is the sum of so many ``terms`` of wgt_dtype."""
+    Each weight is the sum of so many ``terms`` of wgt_dtype. With ``groups`` there are so many
+    products of these sizes."""
 
     rows: int
     inputs: int
     outputs: int
     requantize: Requantization
     terms: int = 1
+    groups: int = 1
 
     def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -73,7 +76,8 @@ def dense(
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs, BLOCK_OUT,
     BLOCK_IN) wgt_dtype, with ``terms`` for each tile of inputs, bias is (outputs, BATCH,
     BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (rows, outputs, BATCH,
-    BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
+    BLOCK_OUT) out_dtype. Several ``groups`` are a first dimension of all four. Knobs and errors
+    are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -83,10 +87,10 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     product = expression(d, env)
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
-    n, o, b, k = s[y].op.axis
+    *g, n, o, b, k = s[y].op.axis
     no, ni = s[y].split(n, knobs.rows)
     oo, oi = s[y].split(o, knobs.outputs)
-    s[y].reorder(oo, no, ni, oi, b, k)
+    s[y].reorder(*g, oo, no, ni, oi, b, k)
     s[y].pragma(ni, env.dma_copy)
     for tensor in (matmul, *product.epilogue.stages):
         s[tensor].set_scope(env.acc_scope)
@@ -94,14 +98,14 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     product.place_constants(s, no, env)
     for tensor in product.epilogue.stages:
         # The rows of a tile of outputs in turn, since they share parameters.
-        n, o, b, k = s[tensor].op.axis
-        s[tensor].reorder(o, n, b, k)
+        *g, n, o, b, k = s[tensor].op.axis
+        s[tensor].reorder(*g, o, n, b, k)
         s[tensor].pragma(o, env.alu)
 
-    n, o, b, k = s[matmul].op.axis
+    *g, n, o, b, k = s[matmul].op.axis
     ko, *term, ki = product.axes
     step, ko = s[matmul].split(ko, knobs.inputs)
-    s[matmul].reorder(step, ko, *term, n, o, b, k, ki)
+    s[matmul].reorder(*g, step, ko, *term, n, o, b, k, ki)
     s[matmul].tensorize(b, env.gemm)
     product.place_operands(s, no, no, step, (knobs.copies, knobs.copies), env)
     return s, product.args
@@ -110,9 +114,10 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
 def expression(d: Dense, env: Environment) -> Product:
     """The sum of products, and its epilogue."""
     acc = env.acc_dtype
-    x = te.placeholder((d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
+    groups = (d.groups,) if d.groups > 1 else ()
+    x = te.placeholder((*groups, d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder(
-        (d.outputs, d.inputs * d.terms, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
+        (*groups, d.outputs, d.inputs * d.terms, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
     x_buf, w_buf = (
         te.compute(tensor.shape, lambda *i, t=tensor: t(*i), f"{tensor.name}_buf")
@@ -121,16 +126,19 @@ def expression(d: Dense, env: Environment) -> Product:
     ko, ki = reduce_axes(ko=d.inputs, ki=env.BLOCK_IN)
     term = term_axis(d.terms)
     axes = (ko, *term, ki)
-    matmul = te.compute(
-        (d.rows, d.outputs, env.BATCH, env.BLOCK_OUT),
-        lambda n, o, b, k: te.sum(
-            x_buf[n, ko, b, ki].astype(acc)
-            * w_buf[o, of_term(ko, d.terms, term), k, ki].astype(acc),
-            axis=list(axes),
-        ),
-        "matmul",
-    )
-    end = epilogue(matmul, (d.outputs,), lambda n, o: (o,), d.requantize, env)
+
+    def products(n: Expr, o: Expr, b: Expr, k: Expr, *g: Expr) -> Expr:
+        weight = w_buf[*g, o, of_term(ko, d.terms, term), k, ki].astype(acc)
+        return te.sum(x_buf[*g, n, ko, b, ki].astype(acc) * weight, axis=list(axes))
+
+    shape = (*groups, d.rows, d.outputs, env.BATCH, env.BLOCK_OUT)
+    # Names of arguments are those of axes.
+    if groups:
+        matmul = te.compute(shape, lambda g, n, o, b, k: products(n, o, b, k, g), "matmul")
+    else:
+        matmul = te.compute(shape, lambda n, o, b, k: products(n, o, b, k), "matmul")
+    channels = (*groups, d.outputs)
+    end = epilogue(matmul, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env)
     return Product(x, w, x_buf, w_buf, axes, matmul, end)
 
 
@@ -160,7 +168,7 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     load = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
     load += bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
     step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / knobs.copies)
-    return load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES)
+    return d.groups * (load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES))
 
 
 def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
@@ -170,12 +178,13 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     x, w = TakingTurns(pipeline, knobs.copies), TakingTurns(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)
     resets = len(steps) > 1 or not config.overwrite
-    vectors = d.rows * d.outputs
+    vectors = d.groups * d.rows * d.outputs
     least = vectors * (d.inputs * d.terms + resets)
     if not config.overlap:
         least += vectors * d.requantize.operations
     stored: Task | None = None
-    for outputs, rows in product(cut(d.outputs, knobs.outputs), cut(d.rows, knobs.rows)):
+    tiles = product(cut(d.outputs, knobs.outputs), cut(d.rows, knobs.rows))
+    for outputs, rows in list(tiles) * d.groups:
         if resets:
             pipeline.reset(rows * outputs, [stored])
         gemm: Task | None = None

@@ -14,12 +14,13 @@ from amaranth_vta.sw.runtime.archive import check_config, load_archive, save_arc
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
 
+from .factors import FactorBias, FactorWeights
 from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
 from .packing import Packing, Window
 from .soundness import require_sound
 from .tensor_type import TensorType
 from .tile_layout import Array, TileLayout
-from .tiled_tensor import TiledTensor
+from .tiled_tensor import HostPacking, TiledTensor
 
 KIND = "network"
 # Names that no array of the program has.
@@ -136,12 +137,19 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
 
 
 def _operand(item: Mapping[str, Any]) -> TiledTensor:
-    packing = None
-    if item["packing"] is not None:
-        window = {name: tuple(values) for name, values in item["packing"]["window"].items()}
-        packing = Packing(Window(**window), item["packing"]["value"])
+    packing = None if item["packing"] is None else _packing(item["packing"])
     n, c, h, w = item["image"]
     return TiledTensor(item["tensor"], (n, c, h, w), TileLayout(**item["layout"]), packing)
+
+
+def _packing(item: Mapping[str, Any]) -> HostPacking:
+    """By what it has."""
+    if "window" in item:
+        window = {name: tuple(values) for name, values in item["window"].items()}
+        return Packing(Window(**window), item["value"])
+    if "terms" in item:
+        return FactorWeights(**item)
+    return FactorBias(**{**item, "rest": tuple(item["rest"])})
 
 
 def _type_to_json(info: TensorType) -> dict[str, Any]:

@@ -14,7 +14,9 @@ import numpy as np
 from amaranth_vta.sw.runtime.archive import require
 from amaranth_vta.sw.runtime.array_file import require_within_limit
 
+from .factors import FactorBias, FactorWeights
 from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
+from .packing import Packing
 from .tensor_type import TensorType
 from .tiled_tensor import TiledTensor
 
@@ -77,7 +79,9 @@ def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> 
     layout, packing = operand.layout, operand.packing
     require(layout.dtype in _HELD, f"the machine holds no {layout.dtype}")
     _check_numbers(operand.tensor, (*operand.image, layout.batch, layout.block), least=1)
-    if packing is not None:
+    if packing is not None and not isinstance(packing, Packing):
+        _check_factor(operand, packing)
+    elif packing is not None:
         window = packing.window
         moves = (*window.kernel, *window.strides, *window.dilations)
         _check_numbers(operand.tensor, moves, least=1)
@@ -91,6 +95,26 @@ def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> 
         )
     require(buffer in sizes, f"there is no buffer {buffer}")
     require(operand.nbytes <= sizes[buffer], f"{operand.tensor} does not fit {buffer}")
+
+
+def _check_factor(operand: TiledTensor, packing: FactorWeights | FactorBias) -> None:
+    name, zeros = operand.tensor, [packing.zero_point]
+    match packing:
+        case FactorWeights():
+            _check_numbers(name, (packing.block, packing.terms), least=1)
+        case FactorBias():
+            _check_numbers(name, (packing.block, packing.batch), least=1)
+            zeros.append(packing.first_zero_point)
+            for value in (packing.added, *packing.rest):
+                sound = type(value) is int and -(1 << 31) <= value < 1 << 31
+                require(sound, f"{name} has a constant of {value!r}")
+    for zero in zeros:
+        sound = type(zero) is int and -128 <= zero < 128
+        require(sound, f"{name} has a zero point of {zero!r}")
+    require(operand.image[3] == 1, f"{name} is no stack of matrices")
+    image = packing.image(operand.image)
+    _check_numbers(name, image, least=1)
+    require_within_limit(f"{name} as weights", prod(image))
 
 
 def _check_type(name: str, info: TensorType) -> None:

@@ -8,10 +8,13 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from .factors import FactorBias, FactorWeights
 from .packing import Packing
 from .tile_layout import Array, Image, TileLayout
 
 Bytes = npt.NDArray[np.uint8]
+# What the host makes of a tensor before it is cut into tiles.
+HostPacking = Packing | FactorWeights | FactorBias
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class TiledTensor:
     tensor: str
     image: Image
     layout: TileLayout
-    packing: Packing | None = None
+    packing: HostPacking | None = None
 
     def is_in_memory_of(self, other: TiledTensor) -> bool:
         """Whether both are the same bytes: pixels of a channel may be arranged otherwise."""
@@ -39,7 +42,7 @@ class TiledTensor:
     @property
     def buffer(self) -> str:
         """A name for where it is."""
-        return f"{self.tensor} in {self.layout}" + (f", {self.packing}" if self.packing else "")
+        return f"{self.tensor} in {self.layout}" + (f", {self.packing!r}" if self.packing else "")
 
     def pack(self, data: Array) -> Bytes:
         """The bytes of the host's ``data``, whose elements are those of the image."""

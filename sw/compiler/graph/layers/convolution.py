@@ -12,6 +12,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     grouping,
 )
+from amaranth_vta.sw.runtime.network.factors import as_terms
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
@@ -23,7 +24,7 @@ from .parts.choose_packing import best_packing
 from .parts.layer import Layer
 from .parts.products import Product
 from .parts.tensors import Tensors
-from .parts.tiled_constants import as_terms, pack_weights
+from .parts.tiled_constants import pack_weights
 from .parts.windows import fitting_window
 from .pooling import average_pool, is_average
 
@@ -79,7 +80,7 @@ def _grouped(
     )
     workload = GroupedConv2d(way.groups, group)
     function = tensors.function(grouped_conv2d, workload, node)
-    weights = grouped_weights(as_terms(product.sums.weights), groups, config)
+    weights = grouped_weights(as_terms(product.sums.weights, product.sums.terms), groups, config)
     return product.layer(tensors, source, out, function, pack(weights, tensors.env.wgt_dtype))
 
 

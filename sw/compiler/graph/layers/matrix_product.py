@@ -13,10 +13,14 @@ from .parts.layer import Layer, NotHere
 from .parts.products import Product
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
+from .product_of_two import product_of_two
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearMatMul with constant weights, with a Clip that follows. Raises `NotHere`."""
+    """A QLinearMatMul or QGemm, with a Clip that follows. Raises `NotHere`."""
+    factor = tensors.network.constants.get(node.inputs[3])
+    if node.operator == "QLinearMatMul" and (factor is None or factor.ndim > 2):
+        return product_of_two(node, tensors)
     product = Product.of(node, tensors)
     return product_layer(
         product, tensors, tensors.rows(node.inputs[0]), tensors.rows(node.outputs[0])

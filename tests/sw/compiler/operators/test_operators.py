@@ -245,17 +245,20 @@ def test_matrix_products_are_exact(config: str, seed: int) -> None:
     np.testing.assert_array_equal(run(function, [x, w, bias], "reverse"), want)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
 @each_seed(range(5))
-def test_matrix_products_with_any_scales_are_exact(seed: int) -> None:
+def test_matrix_products_with_any_scales_are_exact(seed: int, groups: int) -> None:
     config, pick = PRESETS["tiny-extended"], random.Random(seed)
-    workload = Dense(pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9), PerChannelScale())
+    sizes = pick.randint(1, 3), pick.randint(1, 40), pick.randint(1, 9)
+    workload = Dense(*sizes, PerChannelScale(), groups=groups)
     function = dense(workload, Environment(config))
     rng = np.random.default_rng(seed)
     x = values(rng, function.args[0].shape, function.args[0].dtype, 8)
     w = values(rng, function.args[1].shape, function.args[1].dtype, 8)
-    parameters = rescaling(rng, workload.outputs, config)
-    total = np.einsum("ncbi,ocki->nobk", x.astype(np.int64), w.astype(np.int64))
-    of_channel = (parameters[None, :, number] for number in range(parameters.shape[1]))
+    parameters = rescaling(rng, groups * workload.outputs, config)
+    parameters = parameters.reshape(function.args[2].shape)
+    total = np.einsum("...ncbi,...ocki->...nobk", x.astype(np.int64), w.astype(np.int64))
+    of_channel = np.moveaxis(np.expand_dims(parameters, -5), -3, 0)
     want = te.requantized(total.astype(np.int32), *of_channel)
     np.testing.assert_array_equal(run(function, [x, w, parameters], "reverse"), want)
 

@@ -69,12 +69,10 @@ class Sums:
 
 def sums(tensors: Tensors, node: Node) -> Sums:
     """Of a QLinearConv, QLinearMatMul or QGemm. Raises `NotHere`."""
-    bias_at, scale_at, zero_at = _PLACES[node.operator]
+    bias_at, _, zero_at = _PLACES[node.operator]
     weights = tensors.constant(node, 3)
     zero = tensors.constant(node, 5).astype(np.int64)
-    x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, scale_at))
-    if x_scale.size != 1 or y_scale.size != 1:
-        raise NotHere("a scale differs within a tensor")
+    scale = float32_scale(tensors, node)
     if node.operator != "QLinearConv":
         if weights.ndim != 2:
             raise NotHere("its second factor is not one matrix")
@@ -91,11 +89,10 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     # Padding counts as 0, wherever the range is.
     low, high = min(low, 0), max(high, 0)
     ups, downs = (flat.clip(*limits).sum(axis=1) for limits in ((0, None), (None, 0)))
-    scale = ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32)
     return Sums(
         weights=zero_free.astype(np.int16),
         bias=bias - x_zero * flat.sum(axis=1),
-        scale=np.broadcast_to(scale.reshape(-1), channels),
+        scale=np.broadcast_to(scale, channels),
         zero_point=tensors.zero_point(node, zero_at),
         low=-128,
         high=127,
@@ -104,22 +101,40 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     )
 
 
+def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
+    """That of the sums of a QLinearConv, QLinearMatMul or QGemm: one, or one per channel. Raises
+    `NotHere`."""
+    y_scale_at = _PLACES[node.operator][1]
+    x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, y_scale_at))
+    if x_scale.size != 1 or y_scale.size != 1:
+        raise NotHere("a scale differs within a tensor")
+    return ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32).reshape(-1)
+
+
 def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
-    """How the machine of ``config`` makes results of sums, and the constants that it reads for
-    that: parameters of REQUANTIZE, else the bias. Raises `NotHere`."""
+    """How the machine of ``config`` makes results of sums, and the bytes of `constants_of`.
+    Raises `NotHere`."""
+    how, constants = constants_of(sums, config)
+    return how, pack_bias(constants, config)
+
+
+def constants_of(sums: Sums, config: Config) -> tuple[Requantization, Integers]:
+    """How the machine of ``config`` makes results of sums, and what it reads for that: parameters
+    of REQUANTIZE (channels, 4), the first of which is the bias, else the bias (channels,). Raises
+    `NotHere`."""
     if config.requantize:
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
         bounds = (sums.zero_point, sums.low, sums.high)
         parameters = channel_parameters(sums.bias, sums.scale, bounds, sums.least, sums.most)
-        return PerChannelScale(), pack_bias(parameters, config)
+        return PerChannelScale(), parameters.astype(np.int64)
     shift = _shift(sums)
     how = RoundingShift(shift, sums.low, sums.high)
     if shift and sums.zero_point % 2:
         raise NotHere(f"the zero point {sums.zero_point} is odd: halves would be rounded to odd")
     moved = (sums.zero_point << shift) + how.half
     _require_no_overflow(sums.least + moved - how.half - 1, sums.most + moved, config)
-    return how, pack_bias(sums.bias + moved, config)
+    return how, sums.bias + moved
 
 
 def _of_channels(value: Any, weights: Any) -> Any:

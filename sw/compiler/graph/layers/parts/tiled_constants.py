@@ -6,11 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Array, TileLayout, tiles
 from amaranth_vta.sw.runtime.scalars import pack
-
-# Of what GEMM multiplies with.
-_LEAST, _MOST = -128, 127
 
 
 def input_layout(config: Config) -> TileLayout:
@@ -27,23 +25,12 @@ def pack_weights(weights: Array, config: Config) -> npt.NDArray[np.uint8]:
     """The bytes of weights (outputs, inputs, height, width), as (outputs/BLOCK_OUT,
     inputs/BLOCK_IN, height, width, BLOCK_OUT, BLOCK_IN), with `terms_of` them for each column."""
     # Rows of a tile are outputs: weights are laid out as images are.
-    return TileLayout.of(config.wgt).pack(as_terms(weights))
+    return TileLayout.of(config.wgt).pack(as_terms(weights, terms_of(weights)))
 
 
 def terms_of(weights: Array) -> int:
     """How many int8 each of ``weights`` has to be the sum of."""
-    return max(1, tiles(int(weights.max()), _MOST), tiles(-int(weights.min()), -_LEAST))
-
-
-def as_terms(weights: Array) -> npt.NDArray[np.int8]:
-    """int8 (…, width · terms), the sums of whose terms are ``weights`` (…, width). All but the
-    first are 0 where one is enough."""
-    terms = []
-    rest = weights.astype(np.int64)
-    for _ in range(terms_of(weights)):
-        terms.append(rest.clip(_LEAST, _MOST))
-        rest = rest - terms[-1]
-    return np.stack(terms, axis=-1).reshape(*weights.shape[:-1], -1).astype(np.int8)
+    return terms_between(int(weights.min()), int(weights.max()))
 
 
 def pack_bias(values: Array, config: Config) -> npt.NDArray[np.uint8]:

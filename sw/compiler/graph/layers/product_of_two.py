@@ -1,0 +1,105 @@
+"""QLinearMatMul of two tensors that the network makes, on the machine: the products of attention.
+
+The host packs the second factor as weights, on the way that it takes through the host anyway. A
+stack of matrices, as of the heads of attention, is one layer.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.dense import Dense, dense
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
+from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+
+from .parts.layer import Layer, NotHere
+from .parts.sums import Sums, constants_of, float32_scale
+from .parts.tensors import Tensors
+
+
+def product_of_two(node: Node, tensors: Tensors) -> Layer:
+    """A QLinearMatMul whose second factor is not constant, or a stack of matrices, with a Clip that
+    follows. Raises `NotHere`."""
+    config, network = tensors.config, tensors.network
+    first, second, result = node.inputs[0], node.inputs[3], node.outputs[0]
+    tensors.require_bytes(first, second, result)
+    if network.types[first].dtype != network.types[second].dtype:
+        raise NotHere("one of its factors is int8, the other uint8")
+    image, matrices = _shapes(node, tensors)
+    groups, summed, outputs, _ = matrices
+    rows = image[0] // groups
+    if rows % config.batch:
+        raise NotHere(f"its {rows:,} rows are no whole tiles of {config.batch}")
+    if tensors.held(first, image) != image:
+        raise NotHere(f"its input is held as an image of {list(tensors.held(first, image))}")
+    limits, clip = tensors.clip_after(result)
+    zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, 5)
+    how, constants = _requantization(node, summed, zero_points, limits, tensors)
+    terms = terms_between(-128 - zero_points[1], 127 - zero_points[1])
+    workload = Dense(
+        rows=rows // config.batch,
+        inputs=tiles(summed, config.block_in),
+        outputs=tiles(outputs, config.block_out),
+        requantize=how,
+        terms=terms,
+        groups=groups,
+    )
+    weights = FactorWeights(zero_points[1], terms, config.block_out)
+    added, *rest = constants
+    bias = FactorBias(*zero_points, added, tuple(rest), config.batch, config.block_out)
+    sources = [
+        TiledTensor(tensors.root(first), image, tensors.input_layout),
+        TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights),
+        TiledTensor(tensors.root(second), matrices, TileLayout.of(config.acc), bias),
+    ]
+    made = tensors.function(dense, workload, node)
+    out = (image[0], outputs, 1, 1)
+    macs = prod(image) * outputs
+    return tensors.layer((node, *clip), sources, out, made, {}, limits, macs)
+
+
+def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
+    """The first factor as rows of all products, and the second as a stack of matrices."""
+    shapes = [tensors.network.types[node.inputs[at]].shape for at in (0, 3)]
+    a, b = shapes
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        raise NotHere("its factors are no matrices of fixed size")
+    if len(b) > 2 and a[:-2] != b[:-2]:
+        raise NotHere(f"its factors have different stacks of matrices: {list(a)} and {list(b)}")
+    return (prod(a[:-1]), a[-1], 1, 1), (prod(b[:-2]), b[-2], b[-1], 1)
+
+
+def _requantization(
+    node: Node,
+    summed: int,
+    zero_points: tuple[int, int],
+    limits: tuple[int, int],
+    tensors: Tensors,
+) -> tuple[Requantization, list[int]]:
+    """How sums become results, and its constants for a bias of 0."""
+    scale = float32_scale(tensors, node)
+    if scale.size != 1:
+        raise NotHere("a scale differs within a tensor")
+    first, second = (
+        [bound - zero for bound in tensors.range(node.inputs[at])]
+        for at, zero in zip((0, 3), zero_points, strict=True)
+    )
+    ends = [a * b * summed for a in first for b in second]
+    low, high = limits
+    sums = Sums(
+        weights=np.zeros((1, 1), np.int16),
+        bias=np.zeros(1, np.int64),
+        scale=scale,
+        zero_point=tensors.zero_point(node, 7),
+        low=low,
+        high=high,
+        least=np.array([min(ends)]),
+        most=np.array([max(ends)]),
+    )
+    how, constants = constants_of(sums, tensors.config)
+    return how, [int(value) for value in constants.reshape(-1)]
