@@ -64,6 +64,10 @@ _CELLS: dict[str, dict[str, float]] = {
     "RAMB18": {"BRAM36": 0.5},
 }
 _LUT_MEMORIES: dict[str, float] = {
+    "RAM32X1S": 1,
+    "RAM64X1S": 1,
+    "RAM128X1S": 2,
+    "RAM256X1S": 4,
     "RAM32X1D": 2,
     "RAM64X1D": 2,
     "RAM128X1D": 4,
