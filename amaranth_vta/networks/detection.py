@@ -45,7 +45,7 @@ def yolo(net: FloatNetwork, size: int) -> list[Value]:
     with net.part("pyramid"):
         pools = [conv(x, wide[3])]
         for _ in range(3):
-            pools.append(net.pool("MaxPool", pools[-1], 5, 1, 2))
+            pools.append(net.max_pool(pools[-1], 5, 1, 2))
         large = conv(conv(net.concat(pools), wide[4]), wide[3])
     middle = conv(joined("up1", doubled(large), middle, wide[3]), wide[2])
     small = joined("up2", doubled(middle), small, wide[2])

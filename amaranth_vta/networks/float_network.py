@@ -197,12 +197,12 @@ class FloatNetwork:
         rms = np.sqrt(np.mean([part.rms**2 for part in parts]))
         return self.node("Concat", *parts, axis=axis, rms=float(rms))
 
-    def pool(self, operator: str, x: Value, kernel: int, stride: int, pads: int = 0) -> Value:
-        """A MaxPool or an AveragePool, which counts what it pads."""
-        window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pads] * 4}
-        more = {"count_include_pad": 1} if operator == "AveragePool" and pads else {}
-        attributes: dict[str, Any] = window | more
-        return self.node(operator, x, **attributes)
+    def max_pool(
+        self, x: Value, kernel: int | tuple[int, int], stride: int | tuple[int, int], pads: int = 0
+    ) -> Value:
+        kernels = (kernel, kernel) if isinstance(kernel, int) else kernel
+        strides = (stride, stride) if isinstance(stride, int) else stride
+        return self.node("MaxPool", x, kernel_shape=kernels, strides=strides, pads=[pads] * 4)
 
     def reshape(self, x: Value, *shape: int) -> Value:
         return self.node("Reshape", x, self.constant("shape", shape, np.int64))

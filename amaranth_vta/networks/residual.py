@@ -39,7 +39,7 @@ def classifier(net: FloatNetwork, x: Value, classes: int) -> Value:
 
 def _stem(net: FloatNetwork, size: int) -> Value:
     x = net.conv(net.image(3, size, size), net.channels(64), 7, 2)
-    return net.pool("MaxPool", x, 3, 2, 1)
+    return net.max_pool(x, 3, 2, 1)
 
 
 def _shortcut(net: FloatNetwork, x: Value, channels: int, stride: int) -> Value:

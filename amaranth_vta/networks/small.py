@@ -30,5 +30,5 @@ def digits(net: FloatNetwork, size: int) -> list[Value]:
     """The network of examples/digits, which is trained there: three convolutions, a pooling, and
     a fully connected layer."""
     x = net.conv(net.conv(net.image(1, size, size), net.channels(16), 3), net.channels(32), 3)
-    x = net.conv(net.pool("MaxPool", x, 2, 2), net.channels(32), 3)
+    x = net.conv(net.max_pool(x, 2, 2), net.channels(32), 3)
     return [net.gemm(net.node("Flatten", x), 10)]

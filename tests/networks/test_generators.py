@@ -22,6 +22,12 @@ SMALL = {
     "resnet18": (32, 0.25),
     "resnet50": (32, 0.125),
     "mobilenetv2": (32, 0.25),
+    "efficientnet-lite": (32, 0.125),
+    "shufflenet": (32, 0.25),
+    "squeezenet": (32, 0.125),
+    "inception": (32, 0.125),
+    "unet": (16, 0.25),
+    "ocr": (16, 0.125),
     "yolo": (32, 0.25),
     "bert-tiny": (16, 0.25),
     "vit-tiny": (32, 0.25),
@@ -62,7 +68,7 @@ def test_networks_with_scales_that_are_powers_of_two_run_on_the_base_instruction
     assert summary(session.layers)["share_on_machine"] == 1
 
 
-@pytest.mark.parametrize("name", ["resnet18", "keywords", "digits"])
+@pytest.mark.parametrize("name", ["resnet18", "keywords", "squeezenet", "digits"])
 def test_a_network_has_the_form_that_the_table_says(name: str) -> None:
     model = generate(name, *SMALL[name]).model
     form, constants = NETWORKS[name].form, initializers(model)
