@@ -51,9 +51,15 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         started = time.process_time()
-        result = self.device.run(insn_addr, insn_count, time_limit)
+        result = self.device.run(insn_addr, insn_count, time_limit, watched)
         self.seconds += time.process_time() - started
         self.runs.append((insn_addr, insn_count, result))
         return result
@@ -134,7 +140,7 @@ def main() -> int:
 def compare(name: str, config: Config, dram: str) -> tuple[Compared, np.ndarray]:
     """Both, and the memory with the streams."""
     recorder = Recorder(open_device("rtl", config, MEMORY_BYTES, dram=dram))
-    with Session(*_model(name), config, recorder) as session:
+    with Session(*_model(name), config, recorder, launch="layer") as session:
         session.run(_inputs(session))
         layers = [layer for layer in session.layers if layer.cycles is not None]
         memory = recorder.device.read(0, MEMORY_BYTES)

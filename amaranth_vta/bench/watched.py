@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,13 @@ class WatchedDevice:
     def write(self, address: int, data: npt.NDArray[Any] | bytes) -> None:
         self._device.write(address, data)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         raw = self.read(insn_addr, insn_count * isa.INSTRUCTION_BYTES)
         self.work = work(self.config, raw.view("<u8").reshape(-1, 2))
-        return self._device.run(insn_addr, insn_count, time_limit)
+        return self._device.run(insn_addr, insn_count, time_limit, watched)

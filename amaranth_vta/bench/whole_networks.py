@@ -30,15 +30,17 @@ def measure_network(
     timeline: Timeline | None = None,
     skip: str | None = None,
     timing_only: bool = False,
+    launch: str = "network",
 ) -> MeasuredNetwork:
     """``name``, one of `NETWORKS`, for one image; compared with ONNX Runtime unless results are
-    wrong anyway."""
+    wrong anyway. ``launch`` is that of `Session`."""
     network = generate(name)
     with Session(
         network.model,
         config,
         device_name,
         dram,
+        launch=launch,
         timeline=timeline,
         skip=skip,
         timing_only=timing_only,

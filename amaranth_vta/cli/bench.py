@@ -18,7 +18,7 @@ from amaranth_vta.report.layer_table import host_lines
 from amaranth_vta.report.text_table import cut, text_table
 from amaranth_vta.sw.runtime.counters import Spent
 
-from .options import DeviceChoice, config_option, device_options, json_option
+from .options import DeviceChoice, config_option, device_options, json_option, launch_option
 from .outputs import Outputs
 from .problems import DONE, WRONG_RESULT
 from .timelines import reserve_trace, save_trace
@@ -77,6 +77,7 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     is_flag=True,
     help="Print which schedules the compiler considers for resnet18-layers, and run nothing.",
 )
+@launch_option
 @json_option
 def bench(
     name: str,
@@ -85,6 +86,7 @@ def bench(
     device: DeviceChoice,
     schedules: str,
     explain: bool,
+    launch: str | None,
     json_path: str | None,
 ) -> int:
     """Measure NAME and print it with the bound that no machine of the configuration can beat.
@@ -99,6 +101,8 @@ def bench(
 
     if name != _LAYERS and (explain or schedules != "default"):
         raise click.UsageError(f"--schedules and --explain are for {_LAYERS}")
+    if name not in NETWORKS and launch is not None:
+        raise click.UsageError("--launch is for networks")
     if schedules == "by-hand" and not has_knobs(config):
         raise click.UsageError("schedules were found by hand for pynq-extended alone")
     if save_path is not None:
@@ -115,7 +119,8 @@ def bench(
         timeline = reserve_trace(outputs, device.trace)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
-        for item in _measure(name, config, device, timeline, schedules == "by-hand", layers):
+        by_hand = schedules == "by-hand"
+        for item in _measure(name, config, device, timeline, by_hand, launch, layers):
             found.append(item)
             outputs.say(_row(width, item))
         save_trace(outputs, device.trace, timeline)
@@ -140,6 +145,7 @@ def _measure(
     device: DeviceChoice,
     timeline: Timeline | None,
     by_hand: bool,
+    launch: str | None,
     layers: list[LayerReport],
 ) -> Iterator[Measurement]:
     """What is measured of ``name``; all ``layers`` of a network, those of the host included, are
@@ -154,7 +160,7 @@ def _measure(
         with explain_missing_extras():
             from amaranth_vta.bench.whole_networks import measure_network
 
-        network = measure_network(name, config, *common)
+        network = measure_network(name, config, *common, launch or "network")
         layers += network.layers
         return iter(network.measurements)
     return measure_rates(name, config, *common)
@@ -168,7 +174,7 @@ def _conclude(
     spent = [
         Spent(f"{item.operator} {item.name}", item.counters)
         for item in found
-        if item.cycles is not None
+        if item.counters.get("cycles")
     ]
     if spent:
         estimated = any(item.estimated for item in found)

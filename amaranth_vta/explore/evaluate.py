@@ -129,9 +129,8 @@ def _estimate(task: Task, model: bytes) -> Cost:
     config = Config.from_json(task.config)
     network, open_batch = _network(task.network, config.batch, _Bytes(model))
     program = compile_network(network, config, open_batch).program
-    device = open_device(
-        "estimate", config, program.program.placed_bytes, dram=task.memory, timing_only=True
-    )
+    size = program.program.placed_bytes(program.launched("network"))
+    device = open_device("estimate", config, size, dram=task.memory, timing_only=True)
     try:
         runner = Runner(program, Runtime(device))
         runner.run(

@@ -79,7 +79,11 @@ class _Quantization:
 class _Writer:
     def __init__(self, network: NetworkProgram) -> None:
         self._network = network
-        self._memory, self._placed = network.program.placed_at_zero()
+        launched = network.launched("network")
+        self._memory, self._placed = network.program.placed_at_zero(launched)
+        # Where each stream is in the table of streams.
+        self._numbers = {stream: number for number, stream in enumerate(self._placed.streams)}
+        self._launches = {launch.streams.start: launch for launch in network.launches}
         # Of each of the host's tensors: its type, and the C expression that points to it.
         self._types: dict[str, TensorType] = dict(network.inputs)
         self._types |= network.outputs
@@ -134,7 +138,8 @@ vta_result network_run(const vta_port *port, {self._arguments()});
             for register in (REGISTERS[name],)
         )
         streams = "".join(
-            f"    {{{address}, {len(words)}}},\n" for address, words in self._placed.streams
+            f"    {{{address}, {len(words)}}},\n"
+            for address, words in self._placed.streams.values()
         )
         steps = "".join(f"    {line}\n" for line in self._steps)
         return f"""\
@@ -180,6 +185,11 @@ vta_result network_run(const vta_port *port, {self._arguments()})
         match step:
             case RunLayer():
                 first, count, name = step.streams.start, len(step.streams), _c_name(step.name)
+                if (launch := self._launches.get(first)) is not None:
+                    first, count, name = launch.stream, 1, f"{name} and {len(launch.ends) - 1} more"
+                elif first not in self._numbers:
+                    return []  # a part of the launch before it
+                first = self._numbers[first]
                 return [
                     f"result = vta_run(port, streams + {first}, {count}); /* {name} */",
                     "if (result != VTA_DONE)",

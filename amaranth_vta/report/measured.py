@@ -67,7 +67,9 @@ def _layers(entries: list[dict[str, Any]]) -> list[MeasuredLayer]:
     for entry in entries:
         if entry["cycles"] is None:
             continue
-        counters = {name: _count(entry["counters"][name]) for name in ("cycles", *COUNTERS)}
+        # A layer that was launched with others has no counters.
+        counted = entry["counters"] or {**dict.fromkeys(COUNTERS, 0), "cycles": entry["cycles"]}
+        counters = {name: _count(counted[name]) for name in ("cycles", *COUNTERS)}
         if not counters["cycles"]:
             continue
         runs = _count(entry.get("runs", 1))

@@ -15,6 +15,7 @@ from .layer_table import HEADS, layer_row, per_run, whole
 
 if TYPE_CHECKING:
     from amaranth_vta.session import Session
+    from amaranth_vta.session.layers import LayerReport
 
 
 def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> str:
@@ -28,13 +29,10 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
             "this run are wrong.</p>"
         )
     if spent:
-        timed = [layer for layer in session.layers if layer.cycles]
+        timed = [layer for layer in session.layers if layer.counters.get("cycles")]
         parts += [
             "<h2>Where the cycles went</h2>",
-            f"<p>{per}. A bar is as long as the cycles of its layer, in the colors of what compute "
-            "does; ALU that overlaps with GEMM is not shown.</p>",
-            f"<p>{legend()}</p>",
-            stacked_bars(timed, session.config.macs_per_cycle),
+            *(_bars(session, timed, per) if timed else ()),
             _shares(spent),
         ]
     parts += [
@@ -58,6 +56,16 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
         "</ul>",
     ]
     return html_page(title, parts)
+
+
+def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]:
+    """The chart of layers that were launched by themselves."""
+    return [
+        f"<p>{per}. A bar is as long as the cycles of its layer, in the colors of what compute "
+        "does; ALU that overlaps with GEMM is not shown.</p>",
+        f"<p>{legend()}</p>",
+        stacked_bars(timed, session.config.macs_per_cycle),
+    ]
 
 
 def _summary(session: Session, numbers: Mapping[str, object], dram: str) -> str:

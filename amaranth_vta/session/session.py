@@ -16,10 +16,15 @@ from amaranth_vta.report.layer_table import layer_table, per_run
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.counters import Spent
-from amaranth_vta.sw.runtime.device import Device, Fault, total
+from amaranth_vta.sw.runtime.device import Device, Fault, RunResult, total
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
-from amaranth_vta.sw.runtime.network.network_program import NetworkProgram, RunHost, RunLayer
+from amaranth_vta.sw.runtime.network.network_program import (
+    LAUNCHES,
+    NetworkProgram,
+    RunHost,
+    RunLayer,
+)
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.network import Network
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
-    from amaranth_vta.sw.compiler.tuner.records import Records
 
 
 class Session:
@@ -43,7 +47,9 @@ class Session:
     ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
     `Config`, the name of a preset or the path of a file. ``images`` is for a model that leaves
     their number open: how many one run takes, so that weights are loaded once for all of them;
-    BATCH if it is not given. ``passes`` and ``tuned`` are those of `compile`.
+    BATCH if it is not given. ``passes`` are those of `compile`. ``launch`` is ``network``, which
+    runs layers that follow one another at once, or ``layer``, which launches the machine for each
+    and so has the counters of each.
 
     ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``,
     ``timing_only`` and ``progress`` are for: see `open_device`.
@@ -61,7 +67,7 @@ class Session:
         *,
         images: int | None = None,
         passes: Sequence[PlacedPass] = (),
-        tuned: Records | str | Path | None = None,
+        launch: str = "network",
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         skip: str | None = None,
@@ -75,9 +81,17 @@ class Session:
             from .compilation import compile
         self._name = _name(model)
         self._model: onnx.ModelProto | None = read_model(model)
-        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes, tuned)
+        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes)
         self._open(
-            self._compiled.program, device, dram, waves, timeline, skip, timing_only, progress
+            self._compiled.program,
+            device,
+            dram,
+            launch,
+            waves,
+            timeline,
+            skip,
+            timing_only,
+            progress,
         )
 
     @classmethod
@@ -88,6 +102,7 @@ class Session:
         device: Device | str = "functional",
         dram: str = "ideal",
         *,
+        launch: str = "network",
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
         skip: str | None = None,
@@ -103,7 +118,7 @@ class Session:
         session = cls.__new__(cls)
         session._name, session._model, session._compiled = str(path), None, None
         program = load_network(path, Config.load(config) if isinstance(config, str) else config)
-        session._open(program, device, dram, waves, timeline, skip, timing_only, progress)
+        session._open(program, device, dram, launch, waves, timeline, skip, timing_only, progress)
         return session
 
     def _open(
@@ -111,6 +126,7 @@ class Session:
         program: NetworkProgram,
         device: Device | str,
         dram: str,
+        launch: str,
         waves: str | Path | None,
         timeline: Timeline | None,
         skip: str | None,
@@ -119,13 +135,15 @@ class Session:
     ) -> None:
         with explain_missing_extras():
             from amaranth_vta.sw.runtime.network.runner import Runner
+        if launch not in LAUNCHES:
+            raise ValueError(f"launch is {' or '.join(LAUNCHES)}, not {launch!r}")
         self.program = program
         self.config: Config = program.config
         if isinstance(device, str):
             device = open_device(
                 device,
                 self.config,
-                program.program.placed_bytes,
+                program.program.placed_bytes(program.launched(launch)),
                 dram=dram,
                 waves=waves,
                 timeline=timeline,
@@ -138,7 +156,7 @@ class Session:
         self._timeline = timeline
         self._skip = skip
         self._batches = Batches(program)
-        self._runner = Runner(program, Runtime(device), self._label)
+        self._runner = Runner(program, Runtime(device), self._label, launch)
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
         self._mismatches: int | None = None
@@ -259,13 +277,12 @@ class Session:
     @property
     def cycles(self) -> int | None:
         """Of the machine in all runs; None on a device without a clock."""
-        cycles = [layer.cycles for layer in self.layers if layer.cycles is not None]
-        return sum(cycles) if cycles else None
+        return total(self._results).cycles
 
     @property
     def estimated(self) -> bool:
         """Whether the cycles are estimated."""
-        return any(item.result.estimated for item in self._runner.measured if item.result)
+        return any(result.estimated for result in self._results)
 
     @property
     def macs(self) -> int:
@@ -274,22 +291,26 @@ class Session:
 
     @property
     def device_seconds(self) -> float:
-        return sum(item.result.seconds for item in self._runner.measured if item.result)
+        return sum(result.seconds for result in self._results)
+
+    @property
+    def _results(self) -> list[RunResult]:
+        """What the launches of the machine took."""
+        return [item.result for _, item in self._runner.launched if item.result is not None]
 
     @property
     def spent(self) -> list[Spent]:
-        """Where the cycles of each layer went; empty on a device without a clock."""
+        """Where the cycles of each launch went; empty on a device without a clock."""
         return [
-            Spent(layer.name, layer.counters, layer.runs)
-            for layer in self.layers
-            if layer.cycles is not None
+            Spent(name, item.result.counters, item.runs)
+            for name, item in self._runner.launched
+            if item.result is not None and item.result.cycles is not None
         ]
 
     def report(self) -> dict[str, Any]:
         """All numbers, as JSON has them; complete after a fault too."""
         layers, cycles, seconds = self.layers, self.cycles, self.device_seconds
         fault = self._fault
-        results = [item.result for item in self._runner.measured if item.result]
         return {
             "cycles": cycles,
             "estimated": self.estimated,
@@ -306,7 +327,7 @@ class Session:
             "images_per_run": self.images_per_run,
             "summary": summary(layers),
             "runs": max((layer.runs for layer in layers), default=0),
-            "counters": total(results).counters,
+            "counters": total(self._results).counters,
             "layers": [asdict(layer) for layer in layers],
         }
 
@@ -321,7 +342,7 @@ class Session:
         return f"{table}\n{ESTIMATED}" if self.estimated else table
 
     def cycles_table(self, width: int | None = 80) -> str:
-        """Where the cycles of each layer went; empty on a device without a clock."""
+        """Where the cycles of each launch went; empty on a device without a clock."""
         if not self.spent:
             return ""
         per = per_run(self.images_per_run, self.layers).lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +58,15 @@ class EstimateDevice:
         """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
         self._model.write(address, data)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``.
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; it tells when those that are
+        ``watched`` were done.
 
         Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds, of the
         functional model.
@@ -79,6 +86,7 @@ class EstimateDevice:
             counted = completed(self.config, replay.counters)
             result.cycles, result.estimated = replay.cycles, True
             result.counters = {"cycles": replay.cycles, **counted}
+            result.reached = tuple(replay.records["done"][list(watched)].tolist())
             self._show(replay, insn_addr, insn_count)
         return result
 

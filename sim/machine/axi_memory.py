@@ -116,6 +116,8 @@ class AxiMemory:
         self.cycle = 0
         self.start = 0  # when the run was launched
         self.last_moved = 0
+        self.awaited: list[int] = []  # addresses of bytes
+        self.reached: list[int] = []  # when each of them was written, after those before it
         self.reset()
 
     def reset(self) -> None:
@@ -274,6 +276,10 @@ class AxiMemory:
             address += self.bus_bytes
         self.answer.b_valid = 1
         self.answer.b_resp = OKAY if inside else DECERR
+        if len(self.reached) < len(self.awaited):
+            following = self.awaited[len(self.reached)]
+            if self._first(write.burst) <= following < address:
+                self.reached.append(self.cycle + 1)
 
     def _latency(self) -> int:
         if self.timing.seed is None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import WORD_BYTES
 from amaranth_vta.sim.memory import MemoryBacked
@@ -38,6 +39,8 @@ class Machine(Protocol):
     def advance(self, most: int) -> bool: ...
     def reset(self) -> None: ...
     def take_moments(self) -> np.ndarray: ...
+    def await_writes(self, addresses: Sequence[int]) -> None: ...
+    def writes_reached(self) -> list[int]: ...
     def close(self) -> None: ...
     @property
     def run_cycles(self) -> int: ...
@@ -74,8 +77,15 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         for at, word in enumerate(words):
             self.machine.write_register(address + WORD_BYTES * at, word)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``.
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; it tells when memory had
+        answered the last write of each of the ``watched``.
 
         A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
         that it had reached. Raises `ValueError` if the registers cannot hold one of the two
@@ -88,6 +98,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
             words = self.instruction_words(insn_addr, insn_count)
             self.machine.take_moments()  # of a run that was stopped
         deadline = None if time_limit is None else started + time_limit
+        self.machine.await_writes(self._last_bytes(insn_addr, watched))
         self._launch(insn_addr, insn_count)
         while not self.machine.advance(self.machine.cycles_a_look):
             if deadline is not None and time.monotonic() > deadline:
@@ -100,9 +111,10 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
                     f"the machine has not used its bus for {_SILENT_CYCLES} cycles; STATUS is "
                     f"{status:#x}, and no access to memory is under way"
                 )
-        cycles = self.machine.run_cycles
+        cycles, start = self.machine.run_cycles, self.machine.run_start
+        reached = tuple(at - start for at in self.machine.writes_reached())
         if self._timeline is not None:
-            moments, start = self.machine.take_moments(), self.machine.run_start
+            moments = self.machine.take_moments()
             self._timeline.add(self.config, words, spans(moments, start, start + cycles), cycles)
         if not self.machine.quiet and not self._status("draining"):
             raise ProtocolError("the machine is done while accesses to memory are under way")
@@ -113,9 +125,24 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
             tokens_left=self._tokens_left(),
             counters=self._counters(),
             seconds=time.monotonic() - started,
+            reached=reached,
         )
         self._drain()
         return result
+
+    def _last_bytes(self, insn_addr: int, stores: Sequence[int]) -> list[int]:
+        """Where the last byte goes that each STORE of a stream stores; none if one has none."""
+        decode = isa.instruction_set(self.config).decode
+        size = self.config.memory(isa.Memory.OUT).element_bytes
+        found = []
+        for index in stores:
+            (word,) = self.instruction_words(insn_addr + index * isa.INSTRUCTION_BYTES, 1)
+            store = decode(word)
+            if not isinstance(store, isa.Store) or not store.x_size or not store.y_size:
+                return []
+            last = store.dram_base + (store.y_size - 1) * store.x_stride + store.x_size
+            found.append(last * size - 1)
+        return found
 
     def close(self) -> None:
         """Ends the simulation and the file of its waves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,15 @@ class InterpretedMachine:
     def quiet(self) -> bool:
         """Whether no access to memory is under way."""
         return self._memory.quiet
+
+    def await_writes(self, addresses: Sequence[int]) -> None:
+        """Notes from now on when the bytes at ``addresses`` are written, each after the one before
+        it."""
+        self._memory.awaited, self._memory.reached = list(addresses), []
+
+    def writes_reached(self) -> list[int]:
+        """The cycles in which memory answered writes that were awaited, as far as they came."""
+        return self._memory.reached
 
     def close(self) -> None:
         """Ends the simulation and the file of its waves."""

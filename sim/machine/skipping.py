@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,21 @@ class SkippingDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         size = insn_count * isa.INSTRUCTION_BYTES
         if insn_addr + size > self._device.memory_bytes:  # which is a fault, and stays one
-            return self._device.run(insn_addr, insn_count, time_limit)
+            return self._device.run(insn_addr, insn_count, time_limit, watched)
         program = self._device.read(insn_addr, size)
         skipped = without(self._device.config, program.view("<u8").reshape(-1, 2), self._part)
         self._device.write(insn_addr, skipped)
         try:
-            return self._device.run(insn_addr, insn_count, time_limit)
+            return self._device.run(insn_addr, insn_count, time_limit, watched)
         finally:
             self._device.write(insn_addr, program)
 

@@ -8,6 +8,7 @@ programs run on a compiled model that gives the same in every byte and every rep
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.memory import MemoryBacked
@@ -81,8 +82,15 @@ class FunctionalDevice(MemoryBacked):
     def false_claims(self) -> list[FalseClaim]:
         return self._false_claims.found
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``.
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; it does not tell when those
+        that are ``watched`` are done.
 
         Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds.
         """

@@ -108,8 +108,15 @@ class BoardDevice(RegisterDriver):
             else:
                 self._link.fill(place, words.size)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``.
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; it does not tell when those
+        that are ``watched`` are done.
 
         A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
         that it had reached. Raises `LinkError` if the board does not answer any more.

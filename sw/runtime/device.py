@@ -41,6 +41,8 @@ class RunResult:
     ``cycles`` is None on devices without a clock, and ``estimated`` says that they, and what
     ``counters`` count of time, were not counted on the design itself. ``tokens_left`` counts what
     each of `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
+    ``reached`` are the cycles, from the launch, at which each watched instruction was done, as far
+    as the device can tell.
     """
 
     cycles: int | None
@@ -49,6 +51,7 @@ class RunResult:
     counters: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     estimated: bool = False
+    reached: tuple[int, ...] = ()
 
 
 def total(results: Sequence[RunResult]) -> RunResult:
@@ -87,10 +90,18 @@ class Device(Protocol):
         """Stores the bytes of ``data``, which may have any dtype and shape."""
         ...
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         """Runs a stream to its end and says how it ended.
 
-        ``time_limit`` is in seconds of the host's clock. A run that takes longer is stopped and
-        reported as a `Fault` with cause ``timeout``, of the module that is stuck.
+        ``watched`` are STOREs of the stream, by their indices in order: a device with a clock may
+        say when memory had what each of them stores. ``time_limit`` is in seconds of the host's
+        clock. A run that takes longer is stopped and reported as a `Fault` with cause ``timeout``,
+        of the module that is stuck.
         """
         ...

@@ -8,7 +8,7 @@ it was made for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ from .archive import (
 from .array_file import require_within_limit
 from .device import RunResult, total
 from .instruction_words import Words, field_of, without_fields
+from .launches.join import Joiner
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
+from .uop_cache import UopSequence, merged
 
 _KIND = "program"
 _ROLES = ("input", "output", "constant", "scratch")
@@ -72,13 +74,14 @@ class Program:
     streams: tuple[StreamPlan, ...]
     contents: Mapping[str, npt.NDArray[np.uint8]]
 
-    def place(self, runtime: Runtime) -> PlacedProgram:
-        """The program in the memory of the runtime's device, ready to run.
+    def place(self, runtime: Runtime, streams: Collection[int] | None = None) -> PlacedProgram:
+        """The program in the memory of the runtime's device, ready to run; with ``streams``, only
+        those of these indices.
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
         """
         check_config("the program", self.config, runtime.config)
-        return PlacedProgram(self, runtime)
+        return PlacedProgram(self, runtime, streams)
 
     def save(self, path: str | Path) -> None:
         """Writes a file for `load`; raises `ProgramError` if it cannot be written."""
@@ -152,7 +155,7 @@ class Program:
             data = self.contents.get(item.name, np.empty(0, np.uint8))
             sound = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
             require(sound, f"its buffer {item.name} has other contents")
-        require_within_limit("the memory that it needs", self.placed_bytes)
+        require_within_limit("the memory that it needs", self.placed_bytes())
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Writes a program image with these contents of input buffers, for ``vta replay``.
@@ -167,7 +170,7 @@ class Program:
         memory, placed = self.placed_at_zero()
         for name, data in inputs.items():
             placed.buffer(name).write(data)
-        ((address, words),) = placed.streams
+        address, words = placed.streams[0]
         arrays = {
             "config": np.array(self.config.to_json()),
             "dram": memory,
@@ -176,51 +179,60 @@ class Program:
         }
         save_arrays(path, arrays)
 
-    def placed_at_zero(self) -> tuple[npt.NDArray[np.uint8], PlacedProgram]:
-        """A memory (uint8, index = byte address) with the program in it, and where its parts are.
+    def placed_at_zero(
+        self, streams: Collection[int] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], PlacedProgram]:
+        """A memory (uint8, index = byte address) with the program in it, or those of its
+        ``streams``, and where its parts are. With the base registers at another address, and the
+        launch too, it runs from there."""
+        tape = _Tape(self.config, self.placed_bytes(streams))
+        return tape.memory, self.place(Runtime(tape), streams)
 
-        With the base registers at another address, and the launch too, it runs from there.
-        """
-        tape = _Tape(self.config, self.placed_bytes)
-        return tape.memory, self.place(Runtime(tape))
-
-    @property
-    def placed_bytes(self) -> int:
-        """Bytes of device memory that it takes when it is placed."""
+    def placed_bytes(self, streams: Collection[int] | None = None) -> int:
+        """Bytes of device memory that it takes when it is placed, likewise."""
         alignment = buffer_alignment(self.config)
-        sizes = [item.size for item in self.buffers] + [item.words.nbytes for item in self.streams]
+        sizes = [item.size for item in self.buffers]
+        sizes += [self.streams[index].words.nbytes for index in self.chosen(streams)]
         return sum(-(-size // alignment) * alignment for size in sizes)
+
+    def chosen(self, streams: Collection[int] | None) -> Collection[int]:
+        """The indices in ``streams``, or of all."""
+        return range(len(self.streams)) if streams is None else streams
 
 
 class PlacedProgram:
     """A program in the memory of a runtime's device.
 
-    ``streams`` has the address of each stream and its instructions as they stand there.
+    ``streams`` has, by index, the address of each stream that was placed and its instructions as
+    they stand there.
     """
 
-    def __init__(self, program: Program, runtime: Runtime) -> None:
+    def __init__(
+        self, program: Program, runtime: Runtime, streams: Collection[int] | None = None
+    ) -> None:
         self._runtime = runtime
         self._buffers: dict[str, Buffer] = {}
         self._stream_buffers: list[Buffer] = []
-        self.streams: list[tuple[int, Words]] = []
+        self.streams: dict[int, tuple[int, Words]] = {}
         try:
-            self._place(program)
+            self._place(program, program.chosen(streams))
         except BaseException:
             self.free()
             raise
 
-    def _place(self, program: Program) -> None:
+    def _place(self, program: Program, streams: Collection[int]) -> None:
         for item in program.buffers:
             buffer = self._buffers[item.name] = self._runtime.allocate(item.size, item.name)
             if item.name in program.contents:
                 buffer.write(program.contents[item.name])
         addresses = np.array([self._buffers[item.name].address for item in program.buffers])
-        for index, stream in enumerate(program.streams):
+        for index in streams:
+            stream = program.streams[index]
             words = _moved(program.config, stream.words, stream.buffer, addresses, 1)
             buffer = self._runtime.allocate(words.nbytes, f"stream {index}")
             self._stream_buffers.append(buffer)
             buffer.write(words)
-            self.streams.append((buffer.address, words))
+            self.streams[index] = buffer.address, words
 
     def buffer(self, name: str) -> Buffer:
         """Raises `ProgramError` if the program has no buffer of that name."""
@@ -232,31 +244,71 @@ class PlacedProgram:
 
     def run(self, streams: range | None = None, time_limit: float | None = None) -> RunResult:
         """Runs all streams, or those of these indices, and sums up; raises `RuntimeFault`."""
-        chosen = self.streams if streams is None else [self.streams[index] for index in streams]
-        return total([self._runtime.run_stream(*stream, time_limit) for stream in chosen])
+        chosen = self.streams if streams is None else streams
+        return total([self.run_one(index, (), time_limit) for index in chosen])
+
+    def run_one(
+        self, index: int, watched: Sequence[int] = (), time_limit: float | None = None
+    ) -> RunResult:
+        """Runs a stream; ``watched`` are those of `Device.run`. Raises `RuntimeFault`."""
+        return self._runtime.run_stream(*self.streams[index], watched, time_limit)
 
     def free(self) -> None:
         """Gives the memory back."""
         for buffer in (*self._buffers.values(), *self._stream_buffers):
             buffer.free()
-        self._buffers, self._stream_buffers, self.streams = {}, [], []
+        self._buffers, self._stream_buffers, self.streams = {}, [], {}
 
 
 class Recorder(Runtime):
     """A runtime that keeps its streams, for a `Program`, instead of running them.
 
     It needs no device: ``memory_bytes`` is the memory that buffers can take. A stream ends at
-    `synchronize`, or at ``stream_limit`` instructions if that is given.
+    `synchronize`, or at ``stream_limit`` instructions if that is given. Each stands alone: it
+    begins with the micro-ops that it needs of those that earlier streams have loaded.
     """
 
     def __init__(
         self, config: Config, memory_bytes: int = 1 << 30, stream_limit: int = 1 << 40
     ) -> None:
-        super().__init__(_Tape(config, memory_bytes), stream_limit)
+        self._tape = _Tape(config, memory_bytes)
+        super().__init__(self._tape, stream_limit)
         self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
+        # As they were made, one after the other, without FINISH.
+        self._made: list[Stream] = []
+        self._loaded: list[tuple[int, UopSequence]] = []
+        self._uses = 0
+
+    def forget_kernels(self) -> None:
+        super().forget_kernels()
+        self._loaded = []
+
+    def join(self, streams: range) -> tuple[int, tuple[int, ...]]:
+        """Adds a stream that does what ``streams`` do, one after the other, each beginning while
+        the one before it ends. Gives its index, and where each of them ends in it.
+
+        What they load of micro-ops must have been recorded from the first of them on. Raises
+        `CannotJoin`.
+        """
+        joiner = Joiner(self.config, self._tape.memory)
+        for index in streams:
+            joiner.add(self._made[index])
+        stream = joiner.joined.stream
+        self.streams.append((stream.finished(), stream.relocations))
+        self._made.append(stream)
+        return len(self.streams) - 1, tuple(joiner.joined.ends)
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
-        self.streams.append((stream.finished(), stream.relocations))
+        alone = self._stream = Stream()
+        for loaded in merged(item for item in self._loaded if item[1].last_use > self._uses):
+            self._load_uops(*loaded)
+        self._stream = Stream()
+        self._loaded, self._uses = self._cache.resident(), self._cache.clock
+        before = len(alone.words)
+        alone.words += stream.words
+        alone.relocations += [(before + index, buffer) for index, buffer in stream.relocations]
+        self._made.append(stream)
+        self.streams.append((alone.finished(), alone.relocations))
 
     def program(
         self,
@@ -330,7 +382,13 @@ class _Tape:
         flat = np.frombuffer(bytes(data), np.uint8)
         self.memory[address : address + flat.size] = flat
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         raise ProgramError("a recorder runs nothing; place its program on a device")
 
 

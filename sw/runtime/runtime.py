@@ -7,7 +7,7 @@ runs on the device at `Runtime.synchronize`, or earlier when it is full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -318,17 +318,22 @@ class Runtime:
         return total(results)
 
     def run_stream(
-        self, address: int, words: npt.NDArray[np.uint64], time_limit: float | None = None
+        self,
+        address: int,
+        words: npt.NDArray[np.uint64],
+        watched: Sequence[int] = (),
+        time_limit: float | None = None,
     ) -> RunResult:
         """Runs instructions that are in device memory at ``address`` already, as ``words``, an
         array (instructions, 2) says; what the micro-op buffer holds afterwards is unknown.
+        ``watched`` are those of `Device.run`.
 
         Raises `RuntimeFault`, and `CommandError` while other instructions are queued.
         """
         if not self._stream.is_empty():
             raise CommandError("instructions are queued; synchronize before running others")
         self.forget_kernels()
-        return self._launch(address, words, time_limit)
+        return self._launch(address, words, time_limit, watched)
 
     def forget_kernels(self) -> None:
         """Loads micro-ops anew before their next use, for when others have used the machine."""
@@ -379,11 +384,15 @@ class Runtime:
         self._results.append(result)
 
     def _launch(
-        self, address: int, words: npt.NDArray[np.uint64], time_limit: float | None
+        self,
+        address: int,
+        words: npt.NDArray[np.uint64],
+        time_limit: float | None,
+        watched: Sequence[int] = (),
     ) -> RunResult:
         if time_limit is None:
             time_limit = self.time_limit
-        result = self.device.run(address, len(words), time_limit)
+        result = self.device.run(address, len(words), time_limit, watched)
         if result.fault is not None:
             raise _runtime_fault(self.config, result.fault, words, time_limit)
         return result

@@ -14,12 +14,12 @@ from .memory import Buffer
 
 _HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
 # The flags of instructions that push a token into a queue, (giver, taker), and pop one.
-_PUSH = {
+PUSH = {
     (module, other): _HEAD[f"push_{side}"].insert(1)
     for module in Module
     for side, other in isa.neighbours(module).items()
 }
-_POP = {
+POP = {
     (other, module): _HEAD[f"pop_{side}"].insert(1)
     for module in Module
     for side, other in isa.neighbours(module).items()
@@ -34,7 +34,7 @@ _NO_OPERATION_BITS = {
     module: isa.instruction_set(Config()).encode(instruction)
     for module, instruction in _NO_OPERATION.items()
 }
-_SET_PADDING = isa.instruction_set(Config(pad_value=1))
+SET_PADDING = isa.instruction_set(Config(pad_value=1))
 FINISH_BITS = isa.instruction_set(Config()).encode(isa.Finish())
 
 
@@ -64,7 +64,7 @@ class Stream:
         pending = self._pending[module]
         if pending:
             for queue in pending:
-                bits |= _POP[queue]
+                bits |= POP[queue]
                 self.outstanding[queue] -= 1
             pending.clear()
         self.append_before_pops(module, bits, buffer)
@@ -80,12 +80,12 @@ class Stream:
         """Later loads that ``padding`` stands for are padded with ``value``."""
         if self.padding[padding] != value:
             instruction = isa.set_padding(padding, value)
-            bits = _SET_PADDING.encode(instruction)
+            bits = SET_PADDING.encode(instruction)
             self.append_before_pops(isa.module_of(instruction), bits)
             self.padding[padding] = value
 
     def push(self, giver: Module, taker: Module) -> None:
-        flag = _PUSH[_queue(giver, taker)]
+        flag = PUSH[_queue(giver, taker)]
         latest = self._latest[giver]
         if self._pending[giver] or latest is None or self.words[latest] & flag:
             self.append(giver, _NO_OPERATION_BITS[giver])
@@ -142,7 +142,7 @@ class Stream:
 
 
 def _queue(giver: Module, taker: Module) -> tuple[Module, Module]:
-    if (giver, taker) not in _PUSH:
+    if (giver, taker) not in PUSH:
         raise CommandError(
             f"no tokens pass from {Module(giver).name.lower()} to {Module(taker).name.lower()}; "
             "they pass between load and compute and between compute and store"

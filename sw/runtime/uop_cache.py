@@ -111,27 +111,17 @@ class UopCache:
         Each is its first sequence, where that starts in the micro-op buffer, and how many micro-ops
         are loaded: sequences that follow each other in both memories are loaded at once.
         """
-        loads: list[tuple[UopSequence, int, int]] = []
-        for sequence in sequences:
-            begin, missing = self.place(sequence)
-            if not missing:
-                continue
-            if loads:
-                first, start, count = loads[-1]
-                if (
-                    sequence.buffer is first.buffer
-                    and sequence.offset == first.offset + count
-                    and begin == start + count
-                    and count + sequence.count < 1 << isa.SIZE_WIDTH
-                ):
-                    loads[-1] = (first, start, count + sequence.count)
-                    continue
-            loads.append((sequence, begin, sequence.count))
-        return loads
+        placed = ((sequence, *self.place(sequence)) for sequence in sequences)
+        return merged((begin, sequence) for sequence, begin, missing in placed if missing)
 
     def resident(self) -> list[tuple[int, UopSequence]]:
         """What is in the micro-op buffer, and where it starts there."""
         return [(_begin(item), item) for item in self._resident]
+
+    @property
+    def clock(self) -> int:
+        """Of uses: what is used later has a later ``last_use``."""
+        return self._clock
 
     def clear(self) -> None:
         """Forgets everything, for when others have used the machine."""
@@ -156,6 +146,26 @@ class UopCache:
             if use < best_use:
                 best, best_use = start, use
         return best
+
+
+def merged(
+    places: Iterable[tuple[int, UopSequence]],
+) -> list[tuple[UopSequence, int, int]]:
+    """Loads of sequences to these places in the micro-op buffer, as of `UopCache.place_all`."""
+    loads: list[tuple[UopSequence, int, int]] = []
+    for begin, sequence in places:
+        if loads:
+            first, start, count = loads[-1]
+            if (
+                sequence.buffer is first.buffer
+                and sequence.offset == first.offset + count
+                and begin == start + count
+                and count + sequence.count < 1 << isa.SIZE_WIDTH
+            ):
+                loads[-1] = (first, start, count + sequence.count)
+                continue
+        loads.append((sequence, begin, sequence.count))
+    return loads
 
 
 def _begin(sequence: UopSequence) -> int:

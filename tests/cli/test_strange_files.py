@@ -189,6 +189,10 @@ def _steps(kind: str, **values: Any) -> Callable[[dict[str, Any], dict[str, np.n
     return change
 
 
+def _launch(**values: Any) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    return lambda header, _: header["launches"][0].update(values)
+
+
 def _buffer(**values: Any) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
     return lambda header, _: header["buffers"][0].update(values)
 
@@ -196,11 +200,15 @@ def _buffer(**values: Any) -> Callable[[dict[str, Any], dict[str, np.ndarray]], 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (_steps("layer", streams=[0, 9]), "runs streams range(0, 9) of 3"),
+        (_steps("layer", streams=[0, 9]), "runs streams range(0, 9) of 4"),
         (_steps("layer", macs=-1), "has a size or count of -1"),
         (_steps("layer", name=7), "is no name"),
         (_steps("to_machine", buffer="elsewhere"), "there is no buffer elsewhere"),
         (_steps("host", inputs=["nothing"]), "nothing makes nothing, which the host reads"),
+        (_launch(stream=4), "a launch runs a stream that is not there"),
+        (_launch(streams=[0, 4]), "a launch runs no layers"),
+        (_launch(ends=[1, 2]), "a launch has layers that store nothing"),
+        (_launch(ends=[1, "2"]), "a launch has a size or count of '2'"),
         (_buffer(size=1 << 50), "the memory that it needs takes"),
         (_buffer(size=1), "has other contents"),
         (_buffer(role="input or so"), "is none"),

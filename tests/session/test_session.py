@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def fixed_batch_model(batch: int) -> onnx.ModelProto:
 
 def test_many_images_in_a_run_load_weights_once(images: npt.NDArray[np.float32]) -> None:
     with (
-        Session(DIGITS / "digits.onnx", "tiny") as one,
-        Session(DIGITS / "digits.onnx", "tiny", images=3) as three,
+        Session(DIGITS / "digits.onnx", "tiny", launch="layer") as one,
+        Session(DIGITS / "digits.onnx", "tiny", images=3, launch="layer") as three,
     ):
         expected = one.run({"image": images[:5]})["logits"]
         np.testing.assert_array_equal(three.run({"image": images[:5]})["logits"], expected)
@@ -185,16 +186,23 @@ class FaultyDevice(FunctionalDevice):
 
     runs = 0
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         self.runs += 1
         if self.runs == 3:
             return RunResult(None, Fault("load", 1, "bus_error"))
-        return super().run(insn_addr, insn_count, time_limit)
+        return super().run(insn_addr, insn_count, time_limit, watched)
 
 
 def test_a_fault_of_the_machine_is_raised_and_reported(images: npt.NDArray[np.float32]) -> None:
-    session = Session(DIGITS / "digits.onnx", "pynq", FaultyDevice(PRESETS["pynq"], 1 << 20))
-    with pytest.raises(RuntimeFault, match="bus_error"):
+    device = FaultyDevice(PRESETS["pynq"], 1 << 20)
+    session = Session(DIGITS / "digits.onnx", "pynq", device, launch="layer")
+    with pytest.raises(RuntimeFault, match="pool: .*bus_error"):
         session.run({"image": images[:1]})
     assert session.report()["fault"] == {
         "module": "load",

@@ -28,5 +28,5 @@ def export(file: str, output: str) -> None:
         network = load_network(file)
         files = files_of(network)
         outputs.save_folder("-o", files)
-        size = network.program.placed_bytes
+        size = network.program.placed_bytes(network.launched("network"))
         outputs.say(f"{output}: {', '.join(sorted(files))}; {size:,} bytes of the machine's memory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,18 @@ class CompiledMachine:
         self._functions.vta_forget_moments(self._machine)
         return moments
 
+    def await_writes(self, addresses: Sequence[int]) -> None:
+        """Notes from now on when the bytes at ``addresses`` are written, each after the one before
+        it."""
+        array = (ctypes.c_uint64 * len(addresses))(*addresses)
+        self._functions.vta_await_writes(self._machine, array, len(addresses))
+
+    def writes_reached(self) -> list[int]:
+        """The cycles in which memory answered writes that were awaited, as far as they came."""
+        first = ctypes.POINTER(ctypes.c_uint64)()
+        count = self._functions.vta_writes_reached(self._machine, ctypes.byref(first))
+        return first[:count] if count else []
+
     def close(self) -> None:
         """Ends the simulation and the file of its waves."""
         if self._machine is not None:
@@ -207,6 +220,8 @@ def _load(library: Path) -> ctypes.CDLL:
         ("rose", u64, [machine]),
         ("last_moved", u64, [machine]),
         ("quiet", ctypes.c_bool, [machine]),
+        ("await_writes", None, [machine, ctypes.POINTER(u64), u64]),
+        ("writes_reached", u64, [machine, ctypes.POINTER(ctypes.POINTER(u64))]),
         ("moments", u64, [machine, ctypes.POINTER(machine)]),
         ("forget_moments", None, [machine]),
         ("problem", ctypes.c_char_p, [machine]),

@@ -212,6 +212,8 @@ class Machine {
     uint64_t rose = 0;        // when the interrupt line last rose
     uint64_t last_moved = 0;  // when anything last moved on the memory bus
     std::string problem;
+    std::vector<uint64_t> awaited;  // addresses of bytes
+    std::vector<uint64_t> reached;  // when each of them was written, after those before it
     std::vector<Moment> moments;  // of a watched machine: cycles in which something begins or ends
 
   private:
@@ -408,6 +410,10 @@ class Machine {
         }
         top->next_m_axi_bresp = inside ? OKAY : DECERR;
         answer.bvalid = 1;
+        if (reached.size() < awaited.size()) {
+            const uint64_t next = awaited[reached.size()];
+            if (write.burst.first() <= next && next < address) reached.push_back(cycle + 1);
+        }
     }
 
     uint64_t latency() {
@@ -479,6 +485,14 @@ EXPORT uint64_t vta_start(const Machine* machine) { return machine->start; }
 EXPORT uint64_t vta_rose(const Machine* machine) { return machine->rose; }
 EXPORT uint64_t vta_last_moved(const Machine* machine) { return machine->last_moved; }
 EXPORT bool vta_quiet(const Machine* machine) { return machine->quiet(); }
+EXPORT void vta_await_writes(Machine* machine, const uint64_t* addresses, uint64_t count) {
+    machine->awaited.assign(addresses, addresses + count);
+    machine->reached.clear();
+}
+EXPORT uint64_t vta_writes_reached(const Machine* machine, const uint64_t** cycles) {
+    *cycles = machine->reached.data();
+    return machine->reached.size();
+}
 EXPORT uint64_t vta_moments(const Machine* machine, const Moment** moments) {
     *moments = machine->moments.data();
     return machine->moments.size();

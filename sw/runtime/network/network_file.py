@@ -15,7 +15,16 @@ from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.work import Work
 
 from .factors import FactorBias, FactorWeights
-from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
+from .network_program import (
+    Launch,
+    NetworkProgram,
+    OnHost,
+    RunHost,
+    RunLayer,
+    Step,
+    ToHost,
+    ToMachine,
+)
 from .packing import Packing, Window
 from .soundness import require_sound
 from .tensor_type import TensorType
@@ -62,6 +71,14 @@ def _parts(network: NetworkProgram) -> tuple[dict[str, Any], dict[str, Array]]:
         "outputs": {name: _type_to_json(info) for name, info in network.outputs.items()},
         "constants": list(network.constants),
         "open_batch": network.open_batch,
+        "launches": [
+            {
+                "stream": launch.stream,
+                "streams": [launch.streams.start, launch.streams.stop],
+                "ends": list(launch.ends),
+            }
+            for launch in network.launches
+        ],
     }
     return header, arrays
 
@@ -83,6 +100,11 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
             name: arrays[_CONSTANT.format(index)] for index, name in enumerate(header["constants"])
         },
         open_batch=header["open_batch"],
+        # Files of earlier releases have a launch per layer.
+        launches=tuple(
+            Launch(item["stream"], range(*item["streams"]), tuple(item["ends"]))
+            for item in header.get("launches", ())
+        ),
     )
     require_sound(network)
     return network

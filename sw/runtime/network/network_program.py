@@ -65,11 +65,25 @@ class ToHost:
 
 
 Step = RunHost | RunLayer | ToMachine | ToHost
+# What the machine is launched for: layers that follow one another as one, or each of them.
+LAUNCHES = ("network", "layer")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A stream of the program, of this index, that does what its ``streams`` do for successive
+    layers, one each: ``ends`` has the end of each layer in it, counted in instructions."""
+
+    stream: int
+    streams: range
+    ends: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class NetworkProgram:
     """``steps`` in order; ``program`` has the streams and buffers that they use.
+
+    ``launches`` are streams for layers that follow one another, instead of one for each.
 
     ``constants`` are outputs that depend on no input, and constants that are written to the
     machine as activations are. With ``open_batch`` the first dimension of
@@ -82,7 +96,16 @@ class NetworkProgram:
     outputs: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     open_batch: bool
+    launches: tuple[Launch, ...] = ()
 
     @property
     def config(self) -> Config:
         return self.program.config
+
+    def launched(self, by: str) -> list[int]:
+        """The streams that a run launches, by `LAUNCHES`."""
+        joined = self.launches if by == "network" else ()
+        covered = {index for launch in joined for index in launch.streams}
+        layers = [step.streams for step in self.steps if isinstance(step, RunLayer)]
+        alone = {index for streams in layers for index in streams if index not in covered}
+        return sorted(alone | {launch.stream for launch in joined})

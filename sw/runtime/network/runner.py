@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from time import perf_counter
 
 import numpy as np
 
+from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.device import RunResult, total
-from amaranth_vta.sw.runtime.runtime import Runtime
+from amaranth_vta.sw.runtime.instruction_words import field_of
+from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
 
 from .model_error import ModelError
-from .network_program import NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
+from .network_program import Launch, NetworkProgram, RunHost, RunLayer, ToHost, ToMachine
 from .onnx_runtime import exact_session, run_session
 from .tile_layout import Array
 from .tiled_tensor import Bytes, TiledTensor
@@ -27,12 +30,34 @@ class Measured:
     seconds: float = 0.0
     result: RunResult | None = None
 
+    def add(self, seconds: float, result: RunResult | None = None) -> None:
+        self.runs += 1
+        self.seconds += seconds
+        if result is not None:
+            self.result = total([self.result, result] if self.result else [result])
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Steps that one launch runs: the last STORE of each layer in it, and what it took."""
+
+    launch: Launch
+    layers: tuple[RunLayer, ...]
+    stores: tuple[int, ...]
+    measured: Measured
+
+    @property
+    def name(self) -> str:
+        return f"{self.layers[0].name} to {self.layers[-1].name}"
+
 
 class Runner:
     """A compiled network in the memory of a device.
 
-    ``measured`` has one item per step of the network, in order. ``begins`` is called with the name
-    of each layer before the machine runs it.
+    ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order:
+    where a launch runs several layers, those have cycles, from the last result of one layer in
+    memory to that of the next, as far as the device can tell, and no counters. ``begins`` is called
+    with the name of each launch before the machine runs it.
     """
 
     def __init__(
@@ -40,10 +65,12 @@ class Runner:
         network: NetworkProgram,
         runtime: Runtime,
         begins: Callable[[str], None] = lambda _: None,
+        launch: str = "network",
     ) -> None:
         self._network = network
         self._begins = begins
-        self._placed = network.program.place(runtime)
+        self._placed = network.program.place(runtime, network.launched(launch))
+        self._joined = dict(_joined(network)) if launch == "network" else {}
         self._sessions = {
             index: exact_session(step.model)
             for index, step in enumerate(network.steps)
@@ -51,11 +78,29 @@ class Runner:
         }
         self.measured = [Measured() for _ in network.steps]
 
+    @property
+    def launched(self) -> list[tuple[str, Measured]]:
+        """What the launches took, each with its name, in order."""
+        found = []
+        steps = iter(range(len(self.measured)))
+        for index in steps:
+            if index in self._joined:
+                joined = self._joined[index]
+                found.append((joined.name, joined.measured))
+                for _ in joined.layers[1:]:
+                    next(steps)
+                continue
+            step = self._network.steps[index]
+            if isinstance(step, RunLayer):
+                found.append((step.name, self.measured[index]))
+        return found
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The network's outputs for one batch. Raises `RuntimeFault`."""
         values = dict(self._network.constants) | dict(inputs)
-        for index, step in enumerate(self._network.steps):
-            measured, start = self.measured[index], perf_counter()
+        steps = iter(enumerate(self._network.steps))
+        for index, step in steps:
+            measured, start, result = self.measured[index], perf_counter(), None
             match step:
                 case RunHost():
                     feeds = {name: values[name] for name in step.inputs}
@@ -68,13 +113,65 @@ class Runner:
                     assert info.shape is not None
                     values[tensor] = images.reshape(info.shape)
                 case RunLayer():
-                    self._begins(step.name)
-                    result = self._placed.run(step.streams)
-                    before = [measured.result] if measured.result else []
-                    measured.result = total([*before, result])
-            measured.runs += 1
-            measured.seconds += perf_counter() - start
+                    if index in self._joined:
+                        self._run_joined(index)
+                        for _ in self._joined[index].layers[1:]:
+                            next(steps)
+                        continue
+                    result = self._run_layer(step)
+            measured.add(perf_counter() - start, result)
         return {name: values[name] for name in self._network.outputs}
+
+    def _run_layer(self, step: RunLayer) -> RunResult:
+        self._begins(step.name)
+        try:
+            return self._placed.run(step.streams)
+        except RuntimeFault as error:
+            raise _named(error, step) from None
+
+    def _run_joined(self, index: int) -> None:
+        """Runs several layers, from the step ``index`` on."""
+        joined, start = self._joined[index], perf_counter()
+        self._begins(joined.name)
+        try:
+            result = self._placed.run_one(joined.launch.stream, joined.stores)
+        except RuntimeFault as error:
+            ends = np.array(joined.launch.ends)
+            layer = min(int((ends <= error.fault.instruction).sum()), len(ends) - 1)
+            raise _named(error, joined.layers[layer]) from None
+        seconds = perf_counter() - start
+        joined.measured.add(seconds, result)
+        cycles: list[int | None] = [None] * len(joined.layers)
+        if result.cycles is not None and len(result.reached) == len(joined.stores):
+            # The last layer ends with the run.
+            borders = (0, *result.reached[:-1], result.cycles)
+            cycles = [end - begin for begin, end in pairwise(borders)]
+        for step, count in enumerate(cycles, index):
+            layer_result = RunResult(count, seconds=result.seconds / len(cycles))
+            layer_result.estimated = result.estimated
+            self.measured[step].add(seconds / len(cycles), layer_result)
+
+
+def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
+    """What each launch runs, with the index of its first step."""
+    layers = {
+        step.streams.start: (index, step)
+        for index, step in enumerate(network.steps)
+        if isinstance(step, RunLayer)
+    }
+    opcode = isa.instruction_set(network.config).layouts[isa.Opcode.STORE]["opcode"]
+    for launch in network.launches:
+        found = [layers[stream] for stream in launch.streams]
+        words = network.program.streams[launch.stream].words
+        (stores,) = np.nonzero(field_of(words, opcode) == isa.Opcode.STORE)
+        last = stores[np.searchsorted(stores, launch.ends) - 1]
+        steps = tuple(step for _, step in found)
+        yield found[0][0], _Joined(launch, steps, tuple(last.tolist()), Measured())
+
+
+def _named(error: RuntimeFault, step: RunLayer) -> RuntimeFault:
+    """The same fault, whose text names the layer."""
+    return RuntimeFault(error.fault, error.instruction, f"{step.name}: {error}")
 
 
 def _packed(operand: TiledTensor, value: Array) -> Bytes:

@@ -6,16 +6,29 @@ runs the network has to expect.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.archive import require
 from amaranth_vta.sw.runtime.array_file import require_within_limit
+from amaranth_vta.sw.runtime.instruction_words import field_of
+from amaranth_vta.sw.runtime.program import Program
 
 from .factors import FactorBias, FactorWeights
-from .network_program import NetworkProgram, OnHost, RunHost, RunLayer, Step, ToHost, ToMachine
+from .network_program import (
+    Launch,
+    NetworkProgram,
+    OnHost,
+    RunHost,
+    RunLayer,
+    Step,
+    ToHost,
+    ToMachine,
+)
 from .packing import Packing
 from .tensor_type import TensorType
 from .tiled_tensor import TiledTensor
@@ -40,6 +53,13 @@ def require_sound(network: NetworkProgram) -> None:
         _check_step(step, known, sizes, len(network.program.streams))
     for name in network.outputs:
         require(name in known, f"nothing makes its output {name}")
+    steps = {
+        step.streams: index
+        for index, step in enumerate(network.steps)
+        if isinstance(step, RunLayer)
+    }
+    for launch in network.launches:
+        _check_launch(launch, steps, network.program)
 
 
 def _check_step(
@@ -73,6 +93,28 @@ def _check_step(
             require(fits, f"{tensor} is not an image of {list(operand.image)}")
             require(operand.packing is None, f"{tensor} is packed")
             known[_text(tensor)] = info
+
+
+def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> None:
+    """``steps`` has the index of the layer that runs these streams."""
+    numbers = (launch.stream, launch.streams.start, launch.streams.stop, *launch.ends)
+    _check_numbers("a launch", numbers)
+    require(launch.stream < len(program.streams), "a launch runs a stream that is not there")
+    alone = [range(stream, stream + 1) for stream in launch.streams]
+    require(bool(alone) and all(item in steps for item in alone), "a launch runs no layers")
+    first = steps[alone[0]]
+    in_order = [steps[item] for item in alone] == list(range(first, first + len(alone)))
+    require(in_order, "a launch runs layers that do not follow one another")
+    words = program.streams[launch.stream].words
+    layout = isa.instruction_set(program.config).layouts[isa.Opcode.STORE]
+    stores = field_of(words, layout["opcode"])
+    ends = (0, *launch.ends)
+    require(
+        len(ends) == len(alone) + 1
+        and ends[-1] <= len(words)
+        and all((stores[a:b] == isa.Opcode.STORE).any() for a, b in pairwise(ends)),
+        "a launch has layers that store nothing",
+    )
 
 
 def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> None:

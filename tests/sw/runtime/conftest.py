@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,13 @@ class FakeDevice:
         assert address + len(raw) <= self.memory_bytes
         self.memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
 
-    def run(self, insn_addr: int, insn_count: int, time_limit: float | None = None) -> RunResult:
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
         raw = self.read(insn_addr, 16 * insn_count).tobytes()
         decode = isa.instruction_set(self.config).decode
         self.runs.append(

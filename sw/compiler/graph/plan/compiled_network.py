@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -13,8 +15,10 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
+from amaranth_vta.sw.runtime.launches.join import CannotJoin
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.network_program import (
+    Launch,
     NetworkProgram,
     RunHost,
     RunLayer,
@@ -66,7 +70,7 @@ def compile_network(
     """
     placement = place(network, config, passes)
     planned = planned_steps(network, placement)
-    steps, program = _record(planned, config)
+    steps, launches, program = _record(planned, config)
     outputs = {name: network.types[name] for name in network.outputs}
     written = (step.operand.tensor for step in steps if isinstance(step, ToMachine))
     needed = dict.fromkeys([*outputs, *written])
@@ -77,11 +81,14 @@ def compile_network(
         outputs=outputs,
         constants={name: network.constants[name] for name in needed if name in network.constants},
         open_batch=open_batch,
+        launches=launches,
     )
     return CompiledNetwork(result, lambda: network, lambda _: placement)
 
 
-def _record(steps: Sequence[PlannedStep], config: Config) -> tuple[tuple[Step, ...], Program]:
+def _record(
+    steps: Sequence[PlannedStep], config: Config
+) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
     """Records the layers' streams; buffers that are not needed at a time share memory."""
     recorder = Recorder(config)
     uses: dict[str, list[int]] = {}
@@ -106,6 +113,8 @@ def _record(steps: Sequence[PlannedStep], config: Config) -> tuple[tuple[Step, .
                     own.append(recorder.allocate(data.size, f"{step.name} {name}"))
                     own[-1].write(data)
                 constants += own
+                if not (result and isinstance(result[-1], RunLayer)):
+                    recorder.forget_kernels()  # what is launched at once stands alone
                 first = len(recorder.streams)
                 step.function.run_on(recorder, *sources, *own, target)
                 recorder.synchronize()
@@ -119,7 +128,21 @@ def _record(steps: Sequence[PlannedStep], config: Config) -> tuple[tuple[Step, .
                 result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
             case RunHost():
                 result.append(step)
-    return tuple(result), recorder.program(constants=constants)
+    launches = tuple(_launches(result, recorder))
+    return tuple(result), launches, recorder.program(constants=constants)
+
+
+def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
+    """Joins the streams of layers that follow one another."""
+    for is_layer, group in groupby(steps, lambda step: isinstance(step, RunLayer)):
+        layers = [step for step in group if isinstance(step, RunLayer)] if is_layer else []
+        streams = [index for layer in layers for index in layer.streams]
+        if len(layers) < 2 or any(len(layer.streams) != 1 for layer in layers):
+            continue
+        whole = range(streams[0], streams[-1] + 1)
+        with suppress(CannotJoin):
+            stream, ends = recorder.join(whole)
+            yield Launch(stream, whole, ends)
 
 
 def _touched(step: PlannedStep) -> list[tuple[str, int]]:

@@ -1,0 +1,265 @@
+"""Streams of layers joined into one: a layer begins while the one before it ends.
+
+Within a layer, tokens order what its instructions share. Where layers meet, more of them do: the
+next one loads what the last one stored, into scratchpads that the last one still reads. The joined
+stream has a token for each such pair, and only where no earlier token implies it. From store to
+load it passes through compute.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import TOKEN_QUEUES, Memory, Module, TokenQueue
+from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.stream import POP, PUSH, SET_PADDING, Stream
+
+from .touched import Interval, MicroOps, Touched
+
+_LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
+_FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
+_NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
+
+
+class CannotJoin(ValueError):
+    """A stream that has to be a launch of its own, and why."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    """Given by the instruction ``giver``, whose module knew these others to be done."""
+
+    giver: int
+    known: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """An instruction of an earlier layer, and what it touches."""
+
+    number: int
+    scratchpads: dict[Memory, Interval]
+    dram: Interval | None
+    known: tuple[int, int, int]
+
+
+@dataclass
+class Joined:
+    """``stream`` has the layers in order; the instructions of layer n are those before
+    ``ends``[n], from the end of the one before it on."""
+
+    stream: Stream = field(default_factory=Stream)
+    ends: list[int] = field(default_factory=list)
+
+
+class Joiner:
+    """Joins streams that follow one another; ``memory`` is that of the device, with the micro-ops
+    that they load. Each has to give the tokens that it takes, and to leave none."""
+
+    def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
+        self.joined = Joined()
+        self._micro_ops = MicroOps(config, memory)
+        layouts = isa.instruction_set(config).layouts
+        self._claims = {
+            opcode: layout["independent"].insert(1)
+            for opcode, layout in layouts.items()
+            if "independent" in layout
+        }
+        self._wait = isa.instruction_set(config).encode(
+            isa.Gemm(uop_end=0, independent=int(bool(config.overlap)))
+        )
+        # By module, the last instructions of all modules that it knows to be done.
+        self._known = [[-1, -1, -1] for _ in _MODULES]
+        # What compute has come to know of store: from which of its instructions on.
+        self._compute_knows: list[tuple[int, int]] = [(-1, -1)]
+        self._queues: dict[TokenQueue, deque[_Token]] = {queue: deque() for queue in TOKEN_QUEUES}
+        # Pops that take no token any more: another one implies it.
+        self._dropped = dict.fromkeys(TOKEN_QUEUES, 0)
+        # Of earlier layers and of this one, by module.
+        self._earlier: tuple[list[_Use], ...] = ([], [], [])
+        self._own: tuple[list[_Use], ...] = ([], [], [])
+        # Around all that earlier layers move, by module.
+        self._moved: list[Interval] = [(0, 0) for _ in _MODULES]
+        self._waiting_units: set[int] = set()
+
+    def add(self, part: Stream) -> None:
+        """Appends a stream that is complete but for its FINISH; raises `CannotJoin`."""
+        if not part.balanced():
+            raise CannotJoin("it leaves tokens")
+        for module in _MODULES:
+            lost = min(self._known[other][module] for other in _MODULES if other is not module)
+            self._earlier[module].extend(self._own[module])
+            self._earlier[module][:] = [use for use in self._earlier[module] if use.number > lost]
+            self._own[module].clear()
+            moved = [use.dram for use in self._earlier[module] if use.dram is not None]
+            self._moved[module] = (
+                min((begin for begin, _ in moved), default=0),
+                max((end for _, end in moved), default=0),
+            )
+        # Claims are about the layer alone: its first instructions wait for earlier layers.
+        self._waiting_units = set(self._claims)
+        for padding, value in self.joined.stream.padding.items():
+            if value:
+                instruction = isa.set_padding(padding, 0)
+                self._emit(isa.module_of(instruction), SET_PADDING.encode(instruction), None)
+        self.joined.stream.padding = dict(part.padding)
+        buffers = dict(part.relocations)
+        for number, touched in _weights_first(part.words, self._micro_ops.touched(part.words)):
+            self._instruction(part.words[number], touched, buffers.get(number))
+        self.joined.ends.append(len(self.joined.stream.words))
+
+    def _instruction(self, bits: int, touched: Touched, buffer: Buffer | None) -> None:
+        module = touched.module
+        bits = self._take(module, bits)
+        if module is _LOAD:
+            bits = self._ordered_load(bits, touched)
+        elif module is _COMPUTE:
+            bits = self._ordered_compute(bits, touched)
+        else:
+            self._check_store(touched)
+        number = self._emit(module, bits, buffer)
+        if touched.read or touched.dram is not None:
+            use = _Use(number, touched.read, touched.dram, self._snapshot(module))
+            self._own[module].append(use)
+
+    def _emit(self, module: Module, bits: int, buffer: Buffer | None) -> int:
+        """Appends an instruction, whose tokens are then in their queues."""
+        stream = self.joined.stream
+        number = len(stream.words)
+        stream.append_before_pops(module, bits, buffer)
+        self._known[module][module] = number
+        for queue in TOKEN_QUEUES:
+            if queue[0] is module and bits & PUSH[queue]:
+                self._queues[queue].append(_Token(number, self._snapshot(module)))
+        return number
+
+    def _snapshot(self, module: Module) -> tuple[int, int, int]:
+        load, compute, store = self._known[module]
+        return load, compute, store
+
+    def _take(self, module: Module, bits: int) -> int:
+        """``bits`` without the pops that are dropped; the others are done."""
+        for queue in TOKEN_QUEUES:
+            if queue[1] is module and bits & POP[queue]:
+                if self._dropped[queue]:
+                    self._dropped[queue] -= 1
+                    bits &= ~POP[queue]
+                else:
+                    self._learn(module, self._queues[queue].popleft().known)
+        return bits
+
+    def _learn(self, module: Module, known: Iterable[int]) -> None:
+        own = self._known[module]
+        own[:] = map(max, own, known)
+        if module is _COMPUTE and own[_STORE] > self._compute_knows[-1][1]:
+            # From the next instruction of compute on.
+            self._compute_knows.append((len(self.joined.stream.words), own[_STORE]))
+
+    # What an instruction has to wait for.
+
+    def _latest(self, module: Module, of: Module, where: Memory | None, at: Interval | None) -> int:
+        """The last instruction of module ``of`` in earlier layers that touches ``at``, of a
+        scratchpad or, if ``where`` is None, of DRAM, and that ``module`` does not know to be
+        done; -1 if there is none."""
+        if at is None or (where is None and not _overlap(at, self._moved[of])):
+            return -1
+        known = self._known[module][of]
+        for use in reversed(self._earlier[of]):
+            if use.number <= known:
+                break
+            other = use.dram if where is None else use.scratchpads.get(where)
+            if other is not None and _overlap(other, at):
+                return use.number
+        return -1
+
+    def _ordered_load(self, bits: int, touched: Touched) -> int:
+        freed = max(
+            (self._latest(_LOAD, _COMPUTE, *item) for item in touched.written.items()), default=-1
+        )
+        stored = self._latest(_LOAD, _STORE, None, touched.dram)
+        if stored >= 0:
+            place = bisect_left(self._compute_knows, stored, key=lambda item: item[1])
+            if place == len(self._compute_knows):
+                self._emit_wait(stored)
+                freed = len(self.joined.stream.words) - 1
+            else:
+                freed = max(freed, self._compute_knows[place][0])
+        return bits if freed < 0 else self._free(freed, bits)
+
+    def _ordered_compute(self, bits: int, touched: Touched) -> int:
+        stored = self._latest(_COMPUTE, _STORE, None, touched.dram)
+        for item in touched.written.items():
+            stored = max(stored, self._latest(_COMPUTE, _STORE, *item))
+        if stored >= 0:
+            bits |= self._pop_of_store(stored)
+        if touched.opcode in self._waiting_units:
+            bits &= ~self._claims[isa.Opcode(touched.opcode)]
+            multiplies = touched.opcode != isa.Opcode.ALU
+            self._waiting_units -= {
+                unit for unit in self._waiting_units if (unit != isa.Opcode.ALU) == multiplies
+            }
+        elif touched.opcode == isa.Opcode.LOAD:
+            self._waiting_units.clear()  # a LOAD of compute waits for all that came before
+        return bits
+
+    def _check_store(self, touched: Touched) -> None:
+        for other in (_LOAD, _COMPUTE):
+            if self._latest(_STORE, other, None, touched.dram) >= 0:
+                raise CannotJoin("it stores over what an earlier layer may still read")
+
+    # Tokens between layers.
+
+    def _emit_wait(self, stored: int) -> None:
+        """An instruction of compute that does nothing, after the store ``stored``."""
+        self._emit(_COMPUTE, self._wait | self._pop_of_store(stored), None)
+
+    def _pop_of_store(self, stored: int) -> int:
+        """The flag of an instruction of compute, the next one, that waits for a store."""
+        self.joined.stream.words[stored] |= PUSH[_STORED]
+        use = next(use for use in self._earlier[_STORE] if use.number == stored)
+        self._learn(_COMPUTE, use.known)
+        return POP[_STORED]
+
+    def _free(self, giver: int, bits: int) -> int:
+        """The LOAD ``bits`` after the instruction ``giver`` of compute."""
+        words, queue = self.joined.stream.words, self._queues[_FREES]
+        # Tokens on their way that come before it are implied: load takes this one before them.
+        while queue and queue[0].giver <= giver:
+            words[queue.popleft().giver] &= ~PUSH[_FREES]
+            self._dropped[_FREES] += 1
+        words[giver] |= PUSH[_FREES]
+        place = bisect_right(self._compute_knows, giver, key=lambda item: item[0])
+        self._learn(_LOAD, (-1, giver, self._compute_knows[place - 1][1]))
+        if bits & POP[_FREES]:
+            self._emit(_LOAD, _NO_LOAD | POP[_FREES], None)
+        return bits | POP[_FREES]
+
+
+def _overlap(one: Interval, other: Interval) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _weights_first(words: Sequence[int], touched: Iterable[Touched]) -> list[tuple[int, Touched]]:
+    """Instructions with their numbers, in an order in which the first loads of weights come before
+    those of inputs, which may have to wait for an earlier layer."""
+    given = list(enumerate(touched))
+    first: list[int] = []
+    for number, item in given:
+        if item.module is not _LOAD:
+            continue
+        if words[number] & (POP[_FREES] | PUSH[_LOAD, _COMPUTE]):
+            break
+        first.append(number)
+    ordered = sorted(first, key=lambda number: Memory.WGT not in given[number][1].written)
+    result = list(given)
+    for place, number in zip(first, ordered, strict=True):
+        result[place] = given[number]
+    return result

@@ -1,0 +1,203 @@
+"""Layers in one launch: the same results as one launch per layer, ordered by tokens, and faster."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import amaranth_vta as vta
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sw.runtime.archive import write_archive
+from amaranth_vta.sw.runtime.device import Fault, RunResult
+from amaranth_vta.sw.runtime.network.network_file import KIND, _parts
+from amaranth_vta.sw.runtime.network.network_program import Launch, NetworkProgram
+from amaranth_vta.sw.runtime.program import Program
+from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
+from amaranth_vta.sw.runtime.stream import POP, PUSH
+from tests.support.random_networks import Layer, QuantizedNetwork, residual_network
+
+DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
+
+
+def small_network() -> QuantizedNetwork:
+    """Rows that overlap, a stride, and a layer whose tiles are others than those before it."""
+    network = QuantizedNetwork(3, "qdq", np.int8, (8, 9, 7), steady=True)
+    for layer in (Layer(12, 3), Layer(8, 1), Layer(16, 3, 2)):
+        network.layer(layer)
+    return network
+
+
+def compiled(config: str) -> NetworkProgram:
+    """A network of the machine alone, but for machines that know only powers of two as scales."""
+    extended = PRESETS[config].requantize
+    program = vta.compile(small_network().model() if extended else DIGITS, config).program
+    assert all(len(launch.ends) > 1 for launch in program.launches)
+    assert program.launches
+    return program
+
+
+def memory_after(
+    program: Program, streams: list[int], device: FunctionalDevice
+) -> npt.NDArray[np.uint8]:
+    """With random activations, whose place depends on nothing."""
+    chosen = sorted({*streams, *range(len(program.streams))})
+    placed = program.place(Runtime(device), chosen)
+    random = np.random.default_rng(5)
+    for buffer in program.buffers:
+        if buffer.role != "constant":
+            placed.buffer(buffer.name).write(random.integers(0, 256, buffer.size, np.uint8))
+    for stream in streams:
+        placed.run_one(stream)
+    return device.read(0, device.memory_bytes)
+
+
+@pytest.mark.parametrize("config", ["batch2", "tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("order", ["program", "last:load", "last:store", "random:3"])
+def test_memory_is_that_of_a_launch_per_layer(config: str, order: str) -> None:
+    network = compiled(config)
+    size = network.program.placed_bytes()
+    for launch in network.launches:
+        alone = memory_after(
+            network.program, list(launch.streams), FunctionalDevice(network.config, size)
+        )
+        device = FunctionalDevice(
+            network.config,
+            size,
+            order,
+            report_races=True,
+            report_false_claims=True,
+            report_uninitialized=True,
+        )
+        joined = memory_after(network.program, [launch.stream], device)
+        assert (joined == alone).all()
+        assert not device.races
+        assert not device.false_claims
+        assert not device.uninitialized_reads
+
+
+def test_each_stream_of_a_layer_stands_alone() -> None:
+    network = compiled("tiny-extended")
+    for stream in network.launches[0].streams:
+        device = FunctionalDevice(
+            network.config, network.program.placed_bytes(), report_uninitialized=True
+        )
+        memory_after(network.program, [stream], device)
+        assert not device.uninitialized_reads
+
+
+def tokens_between_layers(network: NetworkProgram, launch: Launch) -> Iterator[tuple[int, ...]]:
+    """Of each token that passes from one layer to another: the instruction that gives it, its flag
+    there, the one that takes it, and its flag there."""
+    words = network.program.streams[launch.stream].words
+    instructions = [
+        isa.instruction_set(network.config).decode(int(low) | int(high) << 64)
+        for low, high in words.tolist()
+    ]
+    for giver, taker in isa.TOKEN_QUEUES:
+        pushes, pops = (
+            [
+                number
+                for number, instruction in enumerate(instructions)
+                if isa.module_of(instruction) is module and getattr(instruction, f"{action}_{side}")
+            ]
+            for module, other, action in ((giver, taker, "push"), (taker, giver, "pop"))
+            for side, neighbour in isa.neighbours(module).items()
+            if neighbour is other
+        )
+        for push, pop in zip(pushes, pops, strict=True):
+            layers = np.searchsorted(launch.ends, (push, pop), side="right")
+            if layers[0] != layers[1]:
+                yield push, PUSH[giver, taker], pop, POP[giver, taker]
+
+
+@pytest.mark.parametrize("config", ["batch2", "tiny-extended"])
+def test_a_token_less_between_layers_is_a_race(config: str) -> None:
+    network = compiled(config)
+    (launch,) = network.launches
+    found = list(tokens_between_layers(network, launch))
+    assert len(found) >= len(launch.ends) - 1
+    stream = network.program.streams[launch.stream]
+    for push, given, pop, taken in found:
+        words = stream.words.copy()
+        words[push, 0] &= np.uint64(~given & (1 << 64) - 1)
+        words[pop, 0] &= np.uint64(~taken & (1 << 64) - 1)
+        streams = [*network.program.streams]
+        streams[launch.stream] = replace(stream, words=words)
+        device = FunctionalDevice(network.config, network.program.placed_bytes(), report_races=True)
+        memory_after(replace(network.program, streams=tuple(streams)), [launch.stream], device)
+        assert device.races, (push, pop)
+
+
+def test_cycles_of_layers_add_up_and_are_fewer_than_in_launches_of_their_own() -> None:
+    model = residual_network(np.int8, (3, 32, 32), [(8, 1), (8, 1)], 5).model()
+    cycles: dict[tuple[str, str], list[int]] = {}
+    for device in ("rtl", "estimate"):
+        for launch in ("layer", "network"):
+            with vta.Session(model, "tiny-extended", device, "ddr", launch=launch) as session:
+                report = session.check({"x": np.zeros((1, 3, 32, 32), np.float32)})
+                assert report.ok
+                layers = [layer for layer in session.layers if layer.placed_on == "machine"]
+                counts = cycles[device, launch] = [layer.cycles or 0 for layer in layers]
+                assert all(counts)
+                assert sum(counts) == session.cycles
+    assert sum(cycles["rtl", "network"]) < sum(cycles["rtl", "layer"])
+    for counted, estimated in zip(
+        cycles["rtl", "network"], cycles["estimate", "network"], strict=True
+    ):
+        assert abs(counted - estimated) < 0.02 * counted + 20
+
+
+class FaultyDevice(FunctionalDevice):
+    """Reports a fault at the instruction ``at``."""
+
+    at = 0
+
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: object = (),
+    ) -> RunResult:
+        return RunResult(None, Fault("load", self.at, "bus_error"))
+
+
+def test_a_fault_names_the_layer_that_it_is_in() -> None:
+    model = small_network().model()
+    device = FaultyDevice(PRESETS["tiny-extended"], 1 << 20)
+    with vta.Session(model, "tiny-extended", device) as session:
+        (launch,) = session.program.launches
+        names = [layer.name for layer in session.layers if layer.placed_on == "machine"]
+        begins = (0, *launch.ends[:-1])
+        for name, begin, end in zip(names, begins, launch.ends, strict=True):
+            for at in (begin, end - 1):
+                device.at = at
+                with pytest.raises(RuntimeFault, match=f"^{name}: the machine stopped: bus_error"):
+                    session.run({"x": np.zeros((1, 8, 9, 7), np.float32)})
+
+
+def test_files_of_earlier_releases_run_with_a_launch_per_layer(tmp_path: Path) -> None:
+    network = compiled("tiny-extended")
+    header, arrays = _parts(network)
+    del header["launches"]
+    file = io.BytesIO()
+    write_archive(file, KIND, header, arrays)
+    path = tmp_path / "old.vta"
+    path.write_bytes(file.getvalue())
+    inputs = {"x": small_network().images(1)}
+    with (
+        vta.Session.load(path) as old,
+        vta.Session(small_network().model(), "tiny-extended") as new,
+    ):
+        for name, values in new.run(inputs).items():
+            np.testing.assert_array_equal(old.run(inputs)[name], values)
+        assert [name for name, _ in old._runner.launched] != []
+        assert len(old._runner.launched) > len(new._runner.launched) == 1
