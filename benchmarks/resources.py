@@ -35,6 +35,9 @@ OTHERS = {
     "AMD's DPU, 256 MACs": ("20,500", "32,000", "66-98", "69.5"),
     "VTA by HLS, 256 MACs": ("49,000", "20,600", "138", ""),
 }
+# Wires without their names: what ABC has mapped brings names along, and Yosys 0.70 ends with
+# `count_id(wire->name) == 0` when the module has one of them already.
+UNNAMED = "hierarchy -top vta; rename -hide */w:*"
 # Modules with less than this are only counted in those that hold them.
 _LEAST_LUTS = 200
 
@@ -61,6 +64,10 @@ _CELLS: dict[str, dict[str, float]] = {
     "RAMB18": {"BRAM36": 0.5},
 }
 _LUT_MEMORIES: dict[str, float] = {
+    "RAM32X1S": 1,
+    "RAM64X1S": 1,
+    "RAM128X1S": 2,
+    "RAM256X1S": 4,
     "RAM32X1D": 2,
     "RAM64X1D": 2,
     "RAM128X1D": 4,
@@ -77,13 +84,14 @@ def synthesize(config: Config) -> dict[str, Usage]:
         source.write_text(merged(verilog(config)))
         # By names without folders: the tool has a /tmp of its own, but sees where it is started.
         script = (
-            f"read_verilog {source.name}; synth_xilinx -family xc7 -noiopad -top vta; "
+            f"read_verilog {source.name}; {UNNAMED}; synth_xilinx -family xc7 -noiopad -top vta; "
             f"tee -q -o {report.name} stat -json"
         )
         command = [tool(), "-q", "-p", script]
         result = subprocess.run(command, capture_output=True, text=True, cwd=folder)
         if result.returncode or not report.exists():
-            raise SystemExit(f"synthesis failed ({result.returncode})\n{result.stderr[-2000:]}")
+            said = (result.stderr or result.stdout)[-2000:]
+            raise SystemExit(f"synthesis failed ({result.returncode})\n{said}")
         modules = json.loads(report.read_text())["modules"]
     cells = {
         name.removeprefix("\\"): module["num_cells_by_type"] for name, module in modules.items()

@@ -274,6 +274,17 @@ class Compute(wiring.Component):
         connect(m, alu.dst_read, accumulators.alu_dst)
         connect(m, alu.src_read, accumulators.alu_src)
         connect(m, alu.write, accumulators.alu_write)
+        if self._config.lookup:
+            load = loader.acc
+            for element, written in enumerate(alu.written[1:]):
+                m.d.comb += [
+                    written.enable.eq(load.enable[element]),
+                    written.index.eq(load.index + element),
+                ]
+            m.d.comb += [
+                alu.written[0].enable.eq(gemm.acc_write.enable),
+                alu.written[0].index.eq(gemm.acc_write.index),
+            ]
         if self._config.overlap:
             # A unit enters a bank when the other one has left it; GEMM has priority.
             gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]

@@ -106,6 +106,7 @@ class Config:
     overlap: int = _extension("GEMM and ALU instructions that overlap")
     requantize: int = _extension("an ALU operation that requantizes as ONNX Runtime does")
     pad_value: int = _extension("LOADs that pad with a value that the program sets")
+    lookup: int = _extension("an ALU operation that maps bytes through a table of 256")
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -131,6 +132,11 @@ class Config:
         for name in _SCRATCHPADS:
             self._check_depth(name)
         self._check_encoding()
+        if self.lookup and self.acc.depth < self.table_elements:
+            raise ConfigError(
+                f"LOOKUP reads tables of {self.table_elements} accumulators, and LOG_ACC_BUFF_SIZE "
+                f"= {self.log_acc_buff_size} holds {self.acc.depth}"
+            )
 
     def _log_tile(self, name: str) -> tuple[int, int, int]:
         """log2 of the rows and columns of a tile, and of the bits of its scalars."""
@@ -215,6 +221,20 @@ class Config:
     def macs_per_cycle(self) -> int:
         """Multiply-accumulates of one GEMM micro-op, done in one cycle at peak."""
         return self.batch * self.block_in * self.block_out
+
+    @property
+    def table_elements(self) -> int:
+        """Accumulator elements that hold a table of LOOKUP."""
+        return max(1, isa.TABLE_BYTES // self.acc.element_bytes)
+
+    def alu_sources(self, operation: isa.AluOp) -> int:
+        """Consecutive accumulator elements that are the second operand of ``operation``."""
+        match operation:
+            case isa.AluOp.REQUANTIZE:
+                return isa.REQUANTIZE_PARAMETERS
+            case isa.AluOp.LOOKUP:
+                return self.table_elements
+        return 1
 
     def memory(self, memory: isa.Memory) -> TileMemory:
         """Geometry of what ``memory`` names on the DRAM side of a LOAD or STORE."""
@@ -365,7 +385,7 @@ PRESETS: dict[str, Config] = {
     # The published one, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
     # The same with all extensions.
-    "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1, pad_value=1),
+    "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1, pad_value=1, lookup=1),
     # And small, for the tests of the extensions.
     "tiny-extended": Config(
         log_block_in=2,
@@ -378,6 +398,7 @@ PRESETS: dict[str, Config] = {
         overlap=1,
         requantize=1,
         pad_value=1,
+        lookup=1,
     ),
     # For an ECP5-25F: block RAMs of 512 words, and no more multipliers than the device has.
     "ecp5-25f": Config(

@@ -76,9 +76,20 @@ class AluOp(IntEnum):
     MUL = 4
     # Extension REQUANTIZE.
     REQUANTIZE = 5
+    # Extension LOOKUP.
+    LOOKUP = 6
 
 
-BASE_ALU_OPS = tuple(operation for operation in AluOp if operation is not AluOp.REQUANTIZE)
+# The operations that extensions add. Of each, consecutive accumulators are the second operand.
+_EXTENSION_ALU_OPS = {"requantize": AluOp.REQUANTIZE, "lookup": AluOp.LOOKUP}
+BASE_ALU_OPS = tuple(op for op in AluOp if op not in _EXTENSION_ALU_OPS.values())
+
+
+def extended_alu_ops(extensions: frozenset[str]) -> tuple[AluOp, ...]:
+    """The operations of a machine with these extensions that are not `BASE_ALU_OPS`."""
+    return tuple(op for name, op in _EXTENSION_ALU_OPS.items() if name in extensions)
+
+
 # Accumulator elements that hold the parameters of a requantization, one after the other: the
 # bias; bits 31..0 of the scale, an unsigned number of SCALE_WIDTH bits of which SCALE_FRACTION are
 # a fraction; its upper bits; zero point, low and high bound, int8 from bit 0 up, and at bit
@@ -89,6 +100,8 @@ SCALE_WIDTH = 49
 SCALE_FRACTION = 43
 MULTIPLIED_WIDTH = 25
 WIDE_BIT = 24
+# Bytes of a table of LOOKUP, one for each value of a byte.
+TABLE_BYTES = 256
 
 
 class Module(IntEnum):
@@ -581,18 +594,21 @@ def rules(opcode: Opcode, extensions: frozenset[str]) -> tuple[Rule, ...]:
         case Opcode.MULTIPLY:
             return (Rule(("reset",), (0,), "MULTIPLY has no reset"),)
         case Opcode.ALU:
-            extended = (AluOp.REQUANTIZE,) if "requantize" in extensions else ()
+            extended = extended_alu_ops(extensions)
             return (
                 Rule(
                     ("alu_opcode",),
                     (*BASE_ALU_OPS, *extended),
                     "ALU opcode {value} is not in the instruction set",
                 ),
-                Rule(
-                    ("use_immediate",),
-                    (0,),
-                    "REQUANTIZE has no immediate",
-                    when=("alu_opcode", extended),
+                *(
+                    Rule(
+                        ("use_immediate",),
+                        (0,),
+                        f"{operation.name} has no immediate",
+                        when=("alu_opcode", (operation,)),
+                    )
+                    for operation in extended
                 ),
             )
     return ()

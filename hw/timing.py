@@ -32,6 +32,8 @@ MOST_LANE_BEATS = 4
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 5
+# Words in which a table of LOOKUP is copied into the lanes, one per cycle.
+TABLE_WORDS = 64
 # Of GEMM from a micro-op's being taken to its being done: tiles are read before, and accumulators
 # written after.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2

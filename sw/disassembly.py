@@ -46,7 +46,7 @@ def listing(
                 text = (
                     "not loaded by this stream"
                     if known is None
-                    else uop_text(instruction, instructions.decode_uop(known))
+                    else uop_text(config, instruction, instructions.decode_uop(known))
                 )
                 yield f"{'':17}uop[{at}]  {text}"
 
@@ -74,7 +74,7 @@ def instruction_text(instruction: isa.Instruction) -> str:
     return text + _tokens_text(instruction)
 
 
-def uop_text(instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> str:
+def uop_text(config: Config, instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> str:
     """What a micro-op of ``instruction`` does in its first iteration."""
     target = f"acc[{uop.dst}]"
     if isinstance(instruction, isa.Gemm):
@@ -83,8 +83,9 @@ def uop_text(instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> str:
         sign = "=" if isinstance(instruction, isa.Multiply) else "+="
         return f"{target} {sign} inp[{uop.src}] · wgt[{uop.wgt}]"
     operand = str(instruction.immediate) if instruction.use_immediate else f"acc[{uop.src}]"
-    if instruction.alu_opcode == isa.AluOp.REQUANTIZE:
-        operand = f"acc[{uop.src}:{uop.src + isa.REQUANTIZE_PARAMETERS}]"
+    if instruction.alu_opcode in isa.extended_alu_ops(config.extensions):
+        size = config.alu_sources(isa.AluOp(instruction.alu_opcode))
+        operand = f"acc[{uop.src}:{uop.src + size}]"
     return f"{target} = {_name(isa.AluOp, instruction.alu_opcode).lower()}({target}, {operand})"
 
 

@@ -22,6 +22,7 @@ from .compare import compare
 from .compile import compile_model
 from .config import config
 from .design.explore import explore
+from .design.tune import tune
 from .disasm import disasm
 from .doctor import doctor
 from .header import header
@@ -56,6 +57,7 @@ for command in (
     bench,
     compare,
     explore,
+    tune,
     quantize,
     show,
     lower,

@@ -6,7 +6,7 @@ import click
 
 from amaranth_vta.hw.config import Config
 
-from .options import config_option, images_option
+from .options import config_option, images_option, tuned_option
 from .outputs import Outputs
 
 
@@ -17,7 +17,10 @@ from .outputs import Outputs
 )
 @config_option
 @images_option
-def compile_model(model: str, output: str, config: Config, images: int | None) -> None:
+@tuned_option
+def compile_model(
+    model: str, output: str, config: Config, images: int | None, tuned: str | None
+) -> None:
     """Compile the quantized network of MODEL.onnx for the machine of --config.
 
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the machine that
@@ -29,7 +32,7 @@ def compile_model(model: str, output: str, config: Config, images: int | None) -
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
-        network = compile(model, config, images).program
+        network = compile(model, config, images, tuned=tuned).program
         outputs.save("--output", lambda file: write_network(network, file))
     layers = sum(isinstance(step, RunLayer) for step in network.steps)
     hosts = sum(len(step.operators) for step in network.steps if isinstance(step, RunHost))

@@ -128,6 +128,12 @@ images_option = click.option(
     help="How many images one run takes, of a model that leaves their number open: weights are "
     "loaded once for all of them.  [default: BATCH]",
 )
+tuned_option = click.option(
+    "--tuned",
+    type=click.Path(),
+    metavar="FILE",
+    help="Better schedules of the network's layers, as `vta tune` writes them.",
+)
 launch_option = click.option(
     "--launch",
     type=click.Choice(("network", "layer")),

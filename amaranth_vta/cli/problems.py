@@ -31,6 +31,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sw.runtime.driver.MismatchError",
         "amaranth_vta.sw.runtime.network.model_error.ModelError",
         "amaranth_vta.sw.compiler.nest.ir.LoweringError",
+        "amaranth_vta.sw.compiler.tuner.records.RecordsError",
         "amaranth_vta.sw.runtime.memory.OutOfMemory",
         "amaranth_vta.sw.runtime.archive.ProgramError",
         "amaranth_vta.sw.runtime.array_file.FileLimitError",

@@ -18,6 +18,7 @@ from .options import (
     images_option,
     json_option,
     launch_option,
+    tuned_option,
     waves_option,
 )
 from .outputs import Outputs
@@ -38,6 +39,7 @@ _MOST_FREQUENT = 8
 @config_option
 @device_options()
 @images_option
+@tuned_option
 @launch_option
 @click.option(
     "--inputs",
@@ -81,6 +83,7 @@ def run(
     config: Config,
     device: DeviceChoice,
     images: int | None,
+    tuned: str | None,
     launch: str | None,
     inputs_path: str | None,
     outputs_path: str | None,
@@ -100,7 +103,7 @@ def run(
     from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs
 
-    _refuse_contradictions(model, images, check, explain, device)
+    _refuse_contradictions(model, images, tuned, check, explain, device)
     if device.timing_only and outputs_path is not None:
         raise click.UsageError("--outputs writes results, and --timing-only computes none")
     with Outputs() as outputs:
@@ -111,7 +114,7 @@ def run(
         waves_part = outputs.reserve("--waves", waves)
         given = _load_arrays(inputs_path) if inputs_path is not None else None
         launch = launch or ("network" if report_path is None else "layer")
-        with _open(model, config, images, device, launch, waves_part, timeline) as session:
+        with _open(model, config, images, tuned, device, launch, waves_part, timeline) as session:
             if not allow_host:
                 _refuse_host_alone(session, model)
             inputs = random_inputs(session) if given is None else given
@@ -134,7 +137,12 @@ def run(
 
 
 def _refuse_contradictions(
-    model: str, images: int | None, check: bool, explain: bool, device: DeviceChoice
+    model: str,
+    images: int | None,
+    tuned: str | None,
+    check: bool,
+    explain: bool,
+    device: DeviceChoice,
 ) -> None:
     from amaranth_vta.sw.runtime.archive import is_archive
 
@@ -147,8 +155,9 @@ def _refuse_contradictions(
     if check or explain:
         option = "--check" if check else "--explain"
         raise click.UsageError(f"{option} needs the network's ONNX file; {model} is compiled")
-    if images is not None:
-        raise click.UsageError(f"--images is for `vta compile`; {model} is compiled")
+    for option, value in (("--images", images), ("--tuned", tuned)):
+        if value is not None:
+            raise click.UsageError(f"{option} is for `vta compile`; {model} is compiled")
 
 
 def _refuse_host_alone(session: Session, model: str) -> None:
@@ -175,6 +184,7 @@ def _open(
     model: str,
     config: Config,
     images: int | None,
+    tuned: str | None,
     device: DeviceChoice,
     launch: str,
     waves: Path | None,
@@ -194,7 +204,7 @@ def _open(
     }
     if is_archive(model):
         return Session.load(model, _asked_for(config), **options)
-    return Session(model, config, images=images, **options)
+    return Session(model, config, images=images, tuned=tuned, **options)
 
 
 def _run(

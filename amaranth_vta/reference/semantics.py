@@ -8,6 +8,7 @@ from amaranth_vta.hw.isa import (
     REQUANTIZE_PARAMETERS,
     SCALE_FRACTION,
     SCALE_WIDTH,
+    TABLE_BYTES,
     TOKEN_LIMIT,
     WIDE_BIT,
     AluOp,
@@ -125,6 +126,7 @@ ALU_OPS: dict[AluOp, str] = {
     ),
     AluOp.MUL: "the low bits of the product",
     AluOp.REQUANTIZE: "see REQUANTIZE below",
+    AluOp.LOOKUP: "see LOOKUP below",
 }
 
 MODULES: dict[Module, str] = {
@@ -179,5 +181,13 @@ EXTENSIONS: dict[str, str] = {
         f"one of memory {Padding.COMPUTE.value} that with which compute pads ACC: the low bits of "
         "`dram_base`, as many as a scalar of the scratchpad has. Its other fields but the tokens "
         "must be 0. Values are zero when a run starts."
+    ),
+    "lookup": (
+        f"The ALU operation LOOKUP; consecutive accumulators from acc[src] hold a table of "
+        f"{TABLE_BYTES} bytes, as they lie in memory, and `use_immediate` must be 0. So a table is "
+        f"{TABLE_BYTES} bytes over those of an element many elements, or the beginning of one "
+        "that has more. Each accumulator v of acc[dst] becomes entry v mod "
+        f"{TABLE_BYTES} of the table, sign-extended: entry 0 is for 0, entry {TABLE_BYTES - 1} for "
+        "-1."
     ),
 }

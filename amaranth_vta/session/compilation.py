@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
@@ -14,8 +15,9 @@ from amaranth_vta.sw.compiler.graph.load.onnx_model import (
 )
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
-from amaranth_vta.sw.compiler.graph.plan.placement import has_own_operators, place
+from amaranth_vta.sw.compiler.graph.plan.placement import Placement, has_own_operators, place
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
+from amaranth_vta.sw.compiler.tuner.records import Records, knobs_from
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 from .kept_networks import kept_program
@@ -26,13 +28,15 @@ def compile(
     config: Config | str = DEFAULT,
     images: int | None = None,
     passes: Sequence[PlacedPass] = (),
+    tuned: Records | str | Path | None = None,
 ) -> CompiledNetwork:
     """``model`` compiled for the machine of ``config``, as `Session` takes them.
 
     ``passes`` are the caller's own, each with its place as in `vta.build`; they work on each layer.
+    ``tuned`` are records of better schedules, or the file of them that ``vta tune`` wrote.
     A model that was compiled before comes from the cache folder, if neither passes nor operators
     were added.
-    Raises `ModelError`, `ConfigError`, and `LoweringError` for an unknown place.
+    Raises `ModelError`, `ConfigError`, `RecordsError`, and `LoweringError` for an unknown place.
     """
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
@@ -41,20 +45,27 @@ def compile(
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time")
     number = images or config.batch
+    records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
 
     def find_network() -> Network:
         return canonical(load_network(model, number))
 
     def compile_it() -> CompiledNetwork:
-        return compile_network(find_network(), config, open_batch(model), passes)
+        with knobs_from(records.knobs):
+            return compile_network(find_network(), config, open_batch(model), passes)
 
     if passes or has_own_operators():
         # Their code is not part of what names a network in the cache.
         return compile_it()
-    found = kept_program(model, config, number, compile_it)
+    found = kept_program(model, config, number, records, compile_it)
     if isinstance(found, CompiledNetwork):
         return found
-    return CompiledNetwork(found, find_network, lambda network: place(network, config))
+
+    def find_placement(network: Network) -> Placement:
+        with knobs_from(records.knobs):
+            return place(network, config)
+
+    return CompiledNetwork(found, find_network, find_placement)
 
 
 def open_network(model: Source, images: int) -> tuple[Network, bool]:

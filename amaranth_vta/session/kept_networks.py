@@ -1,7 +1,8 @@
 """Compiled networks in the cache folder: a model that has not changed is compiled once.
 
 An entry is the file that `save` writes, named by a hash of the model, the configuration, the
-number of images, the compiler's sources and the versions of what it computes with.
+number of images, the records of tuned schedules, the compiler's sources and the versions of what it
+computes with.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import onnx
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import BuildError, hash_of, kept
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
+from amaranth_vta.sw.compiler.tuner.records import Records
 from amaranth_vta.sw.runtime.archive import ProgramError
 from amaranth_vta.sw.runtime.network.network_file import load_network, save_network
 from amaranth_vta.sw.runtime.network.network_program import NetworkProgram
@@ -29,6 +31,7 @@ def kept_program(
     model: onnx.ModelProto,
     config: Config,
     images: int,
+    records: Records,
     compile_it: Callable[[], CompiledNetwork],
 ) -> CompiledNetwork | NetworkProgram:
     """What ``compile_it`` compiles, which is kept; the program alone if it was kept before.
@@ -44,16 +47,16 @@ def kept_program(
         save_network(compiled.program, path)
 
     try:
-        path = kept("networks", f"{_key(model, config, images)}.vta", make)
+        path = kept("networks", f"{_key(model, config, images, records)}.vta", make)
         return compiled or load_network(path, config)
     except (BuildError, ProgramError):
         return compiled or compile_it()
 
 
-def _key(model: onnx.ModelProto, config: Config, images: int) -> str:
+def _key(model: onnx.ModelProto, config: Config, images: int, records: Records) -> str:
     # Weights from files beside the model are part of it here.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return hash_of(contents, config.to_json(), str(images), *_compiler())
+    return hash_of(contents, config.to_json(), str(images), records.digest, *_compiler())
 
 
 @cache

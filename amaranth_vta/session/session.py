@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.graph.network import Network
     from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
     from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
+    from amaranth_vta.sw.compiler.tuner.records import Records
 
 
 class Session:
@@ -47,9 +48,9 @@ class Session:
     ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
     `Config`, the name of a preset or the path of a file. ``images`` is for a model that leaves
     their number open: how many one run takes, so that weights are loaded once for all of them;
-    BATCH if it is not given. ``passes`` are those of `compile`. ``launch`` is ``network``, which
-    runs layers that follow one another at once, or ``layer``, which launches the machine for each
-    and so has the counters of each.
+    BATCH if it is not given. ``passes`` and ``tuned`` are those of `compile`. ``launch`` is
+    ``network``, which runs layers that follow one another at once, or ``layer``, which launches the
+    machine for each and so has the counters of each.
 
     ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``,
     ``timing_only`` and ``progress`` are for: see `open_device`.
@@ -67,6 +68,7 @@ class Session:
         *,
         images: int | None = None,
         passes: Sequence[PlacedPass] = (),
+        tuned: Records | str | Path | None = None,
         launch: str = "network",
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
@@ -81,7 +83,7 @@ class Session:
             from .compilation import compile
         self._name = _name(model)
         self._model: onnx.ModelProto | None = read_model(model)
-        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes)
+        self._compiled: CompiledNetwork | None = compile(self._model, config, images, passes, tuned)
         self._open(
             self._compiled.program,
             device,

@@ -17,24 +17,30 @@ from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
 from .operation import simple_operation
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
+from .table import LOOKUP_PORTS, Table, TableReader, written_elements
 
 
 class AluLane(wiring.Component):
     """``result = operation(a, b)`` on one pair of scalars, wrapped to their width.
 
-    Timing: the result is there `LATENCY` cycles after the operands.
+    Timing: the result is there `LATENCY` cycles after the operands. With ``looks_up``, that of
+    LOOKUP is ``entry``, which is looked up by ``index``; that is there `TO_INDEX` cycles after the
+    operands, and the entry is taken a cycle later.
     """
 
     LATENCY = ALU_LATENCY
+    TO_INDEX = 0
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, looks_up: bool = False) -> None:
         self._width = width
+        self._looks_up = looks_up
         super().__init__(
             {
                 "operation": In(AluOp),
                 "a": In(signed(width)),
                 "b": In(signed(width)),
                 "result": Out(signed(width)),
+                **(LOOKUP_PORTS if looks_up else {}),
             }
         )
 
@@ -50,6 +56,12 @@ class AluLane(wiring.Component):
             is_product.eq(self.operation == AluOp.MUL),
         ]
         m.d.comb += self.result.eq(Mux(is_product, product, simple_result))
+        if self._looks_up:
+            is_entry = Signal()
+            m.d.sync += is_entry.eq(self.operation == AluOp.LOOKUP)
+            m.d.comb += self.index.eq(self.a[:8])
+            with m.If(is_entry):
+                m.d.comb += self.result.eq(self.entry)
         return m
 
 
@@ -69,13 +81,16 @@ class AluUnit(wiring.Component):
     ports forward what is being written. A micro-op with a hazard, that reads what an earlier one
     has yet to write, stalls until that is written. A REQUANTIZE with parameters other than those of
     the micro-op before it in its instruction stalls until everything before it is written and its
-    parameters have been read, one per cycle.
+    parameters have been read, one per cycle. So does a LOOKUP, while its table is copied into the
+    lanes, a word per cycle, unless they have it: the last table stays there until something is
+    written to its accumulators.
 
     Ports
     -----
     i : micro-ops from the sequencer
     dst_read, src_read : read ports of the accumulators
     write : write port of the accumulators; whole elements are written
+    written : what others write to the accumulators (with LOOKUP)
     denied : the other unit uses the bank that holds ``dst``: the item is not taken
     busy_banks : per half of the accumulators, whether a write to it is in flight
     done, error : as in the GEMM unit
@@ -91,6 +106,7 @@ class AluUnit(wiring.Component):
                 "dst_read": Out(acc_read_port(config)),
                 "src_read": Out(acc_read_port(config)),
                 "write": Out(acc_write_port(config)),
+                **({"written": In(written_elements(config))} if config.lookup else {}),
                 "denied": In(1),
                 "busy_banks": Out(2),
                 "done": Out(1),
@@ -102,7 +118,6 @@ class AluUnit(wiring.Component):
         m = Module()
         config = self._config
         item = self.i.payload
-        lane_type = RequantizingLane if config.requantize else AluLane
         control = data.StructLayout(
             {
                 "write": 1,
@@ -115,6 +130,7 @@ class AluUnit(wiring.Component):
         # Control that goes with a micro-op: one stage for each register of the lanes; the last one
         # writes.
         entering = Signal(control)
+        lane_type = RequantizingLane if config.requantize else AluLane
         stages = [Signal(control, name=f"stage_{n}") for n in range(lane_type.LATENCY + 1)]
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
@@ -162,11 +178,13 @@ class AluUnit(wiring.Component):
             self.error.eq(finished.error),
             self.busy_banks.eq(busy_banks(stages)),
         ]
-        active = Cat(stage.write for stage in stages[:-1]).any()
+        active, busy = Cat(stage.write for stage in stages[:-1]).any(), Signal()
+        m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
         if config.requantize:
-            busy = Signal()
-            m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
             active |= self._read_parameters(m, lanes, ready, failed, works, busy, taken)
+        if config.lookup:
+            looks_up = stages[lane_type.TO_INDEX]
+            active |= self._look_up(m, lanes, looks_up, ready, failed, works, busy, taken)
         self._groups.activate(m, "lanes", active)
         return m
 
@@ -181,7 +199,12 @@ class AluUnit(wiring.Component):
         lanes = []
         for b in range(config.batch):
             for j in range(config.block_out):
-                lane: Any = RequantizingLane() if config.requantize else AluLane(config.acc_width)
+                looks_up = bool(config.lookup)
+                lane: Any = (
+                    RequantizingLane(looks_up)
+                    if config.requantize
+                    else AluLane(config.acc_width, looks_up)
+                )
                 lanes.append(lane)
                 m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)
                 if config.requantize:
@@ -224,8 +247,9 @@ class AluUnit(wiring.Component):
         m.d.comb += [
             wanted.eq(item.enable & (item.context.operation == AluOp.REQUANTIZE)),
             hit.eq(known & (index == item.indices.src)),
-            ready.eq(~works | ~wanted | hit),
         ]
+        with m.If(works & wanted & ~hit):
+            m.d.comb += ready.eq(0)
         with m.If(wanted & (item.indices.src > self._config.acc.depth - count)):
             m.d.comb += failed.eq(1)
         m.d.sync += arriving.eq(0)
@@ -245,6 +269,52 @@ class AluUnit(wiring.Component):
         for lane in lanes:
             m.d.comb += lane.parameter.eq(arriving)
         return arriving.any()
+
+    def _look_up(
+        self,
+        m: Module,
+        lanes: list[Any],
+        looking: Any,
+        ready: Signal,
+        failed: Signal,
+        works: Signal,
+        busy: Signal,
+        taken: Signal,
+    ) -> Value:
+        """Gives ``lanes`` copies of the table that the item names, and has entries looked up for
+        what is in the stage ``looking``.
+
+        ``ready`` and ``failed`` as for `_read_parameters`. Gives whether a copy is written to.
+        """
+        item, config = self.i.payload, self._config
+        m.submodules.table_reader = reader = TableReader(config)
+        wanted, looks_up = Signal(), Signal()
+        m.d.comb += [
+            wanted.eq(item.enable & (item.context.operation == AluOp.LOOKUP)),
+            reader.wanted.eq(works & wanted & ~busy),
+            reader.src.eq(item.indices.src),
+            reader.element.eq(self.src_read.data[0]),
+            Value.cast(reader.written).eq(Cat(self.written, taken & works, item.indices.dst)),
+            looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
+        ]
+        with m.If(works & wanted & ~reader.known):
+            m.d.comb += ready.eq(0)
+        with m.If(wanted & (item.indices.src > config.acc.depth - config.table_elements)):
+            m.d.comb += failed.eq(1)
+        with m.If(reader.read):
+            m.d.comb += [self.src_read.enable.eq(1), self.src_read.index.eq(reader.index)]
+        for number, lane in enumerate(lanes):
+            table = self._groups.member("lanes", Table())
+            m.submodules[f"table_{number}"] = table
+            m.d.comb += [
+                table.write.eq(reader.write),
+                table.place.eq(reader.place),
+                table.word.eq(reader.word),
+                table.read.eq(looks_up),
+                table.index.eq(lane.index),
+                lane.entry.eq(table.entry),
+            ]
+        return reader.write
 
 
 def alu_operands(config: Config) -> dict[str, int]:

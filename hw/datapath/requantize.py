@@ -36,6 +36,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
 
+from .table import LOOKUP_PORTS
+
 _WIDTH = 32
 # Bits of t in a product, its sign included, and of a scale's upper part: factors of a DSP slice.
 _FACTOR = 25
@@ -50,7 +52,7 @@ class RequantizingLane(wiring.Component):
     """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
 
     Timing: the result is there `LATENCY` cycles after the operands. A parameter is there for what
-    follows it.
+    follows it. With ``looks_up``, as `AluLane`, LOOKUP gives ``entry``.
 
     Ports
     -----
@@ -62,12 +64,21 @@ class RequantizingLane(wiring.Component):
 
     LATENCY = REQUANTIZING_ALU_LATENCY
 
-    enable: In(1)
-    operation: In(AluOp)
-    a: In(signed(_WIDTH))
-    b: In(signed(_WIDTH))
-    parameter: In(isa.REQUANTIZE_PARAMETERS)
-    result: Out(signed(_WIDTH))
+    TO_INDEX = 3
+
+    def __init__(self, looks_up: bool = False) -> None:
+        self._looks_up = looks_up
+        super().__init__(
+            {
+                "enable": In(1),
+                "operation": In(AluOp),
+                "a": In(signed(_WIDTH)),
+                "b": In(signed(_WIDTH)),
+                "parameter": In(isa.REQUANTIZE_PARAMETERS),
+                "result": Out(signed(_WIDTH)),
+                **(LOOKUP_PORTS if looks_up else {}),
+            }
+        )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -81,7 +92,21 @@ class RequantizingLane(wiring.Component):
         products = _products(m, kinds[1], operands)
         sums = _sums(m, products)
         results = _results(m, kinds[3], sums)
-        m.d.comb += self.result.eq(_bounded(m, kinds[4], results, operands.bounds))
+        byte = _bounded(results, operands.bounds)
+        m.d.comb += kinds[0].makes_bytes.eq(kinds[0].requantizes)
+        if self._looks_up:
+            looks_up = self.operation == AluOp.LOOKUP
+            m.d.comb += [
+                kinds[0].looks_up.eq(looks_up),
+                kinds[0].makes_bytes.eq(kinds[0].requantizes | looks_up),
+                # So far the operand was passed on as it is.
+                self.index.eq(sums.shifted[:8]),
+            ]
+            byte = Mux(kinds[4].looks_up, self.entry, byte)
+        # Extended here, so that the upper bits take one LUT each.
+        extended = Cat(byte, byte[-1].replicate(_WIDTH - 8)).as_signed()
+        result = Mux(kinds[4].makes_bytes, extended, results.done)
+        m.d.comb += self.result.eq(_register(m, result, "result_5"))
         return m
 
     def _operands(self, m: Module, kind: Any) -> "_Operands":
@@ -258,14 +283,13 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
     )
 
 
-def _bounded(m: Module, kind: Any, results: _Results, bounds: Any) -> Signal:
+def _bounded(results: _Results, bounds: Any) -> Value:
     """Stage 5: zero point and bounds. Where these cross, everything is above the upper one."""
     value = _sum(results.whole, bounds.zero_point, results.up)
     crossed = bounds.low > bounds.high
     too_low = Mux(results.outside, results.negative, value < bounds.low)
     too_high = crossed | Mux(results.outside, ~results.negative, value > bounds.high)
-    bounded = Mux(too_high, bounds.high, Mux(too_low, bounds.low, value[:8].as_signed()))
-    return _register(m, Mux(kind.requantizes, bounded, results.done), "result_5")
+    return Mux(too_high, bounds.high, Mux(too_low, bounds.low, value[:8].as_signed()))
 
 
 class _Kind(data.Struct):
@@ -273,6 +297,8 @@ class _Kind(data.Struct):
     compares: 1
     maximum: 1
     multiplies: 1
+    looks_up: 1
+    makes_bytes: 1
 
 
 class _Bounds(data.Struct):

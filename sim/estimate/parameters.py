@@ -29,7 +29,8 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         *(dram.latency, int(dram.shared), dram.refresh_period, dram.refresh_stall),
         *(config.bus_bytes, int(bool(config.overlap))),
         int(isa.AluOp.REQUANTIZE) if config.requantize else -1,
-        *(config.uop.depth, config.acc.depth),
+        int(isa.AluOp.LOOKUP) if config.lookup else -1,
+        *(config.uop.depth, config.acc.depth, config.table_elements),
     ]
     kinds = [number for memory in Memory for number in _kind(config, memory)]
     limits = [
@@ -38,6 +39,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         *(timing.BURSTS_IN_FLIGHT, timing.BEATS_AHEAD),
         *(timing.FETCH_BURST_BYTES, timing.BURST_BEATS, timing.BURST_BYTES),
         isa.REQUANTIZE_PARAMETERS,
+        timing.TABLE_WORDS,
         timing.GEMM_LATENCY,
         timing.REQUANTIZING_ALU_LATENCY if config.requantize else timing.ALU_LATENCY,
     ]

@@ -16,6 +16,7 @@ from amaranth_vta.hw.isa import (
     REQUANTIZE_PARAMETERS,
     SCALE_FRACTION,
     SCALE_WIDTH,
+    TABLE_BYTES,
     WIDE_BIT,
     AluOp,
 )
@@ -71,8 +72,23 @@ def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
             right = wide >> np.clip(amount, 0, width - 1)
             left = np.where(-amount < width, wide << np.clip(-amount, 0, width - 1), 0)
             return np.where(amount >= 0, right, left).astype(first.dtype)
-        case AluOp.REQUANTIZE:
-            raise ValueError("REQUANTIZE has more than two operands")
+        case AluOp.REQUANTIZE | AluOp.LOOKUP:
+            raise ValueError(f"{operation.name} has more than two operands")
+
+
+def look_up(acc: Tiles, dst: Indices, src: Indices) -> None:
+    """For each j in order, each scalar of acc[dst[j]] becomes entry scalar & 255, an int8, of the
+    table of `TABLE_BYTES` bytes that lie, as in memory, from acc[src[j]] on.
+
+    ``acc`` is (depth, B, N) int32 or int16, changed in place; ``dst`` and ``src`` are (n,).
+    """
+    elements = -(-TABLE_BYTES // acc[0].nbytes)
+    for part in _independent_parts(dst, src[:, np.newaxis] + np.arange(elements)):
+        firsts, which = np.unique(src[part], return_inverse=True)
+        tables = np.array(
+            [acc[at : at + elements].reshape(-1).view(np.int8)[:TABLE_BYTES] for at in firsts]
+        )
+        acc[dst[part]] = tables[which[:, np.newaxis, np.newaxis], acc[dst[part]] & 0xFF]
 
 
 def requantize(acc: Tiles, dst: Indices, src: Indices) -> None:

@@ -15,7 +15,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.registers import COUNTERS
 
-from .arithmetic import Indices, alu, gemm, multiply, requantize
+from .arithmetic import Indices, alu, gemm, look_up, multiply, requantize
 from .observers.observer import Observer
 from .scratchpad import Bytes, Scratchpad, initial_bytes, pack_tiles, unpack_tiles
 
@@ -164,7 +164,7 @@ class Executor:
         if instruction.uops == 0:
             return
         operation = isa.AluOp(instruction.alu_opcode)
-        read_at_once = isa.REQUANTIZE_PARAMETERS if operation is isa.AluOp.REQUANTIZE else 1
+        read_at_once = self.config.alu_sources(operation)
         dst, src, _ = self._uops(index, instruction)
         self._check_range(instruction, dst, "dst", self.acc)
         if not instruction.use_immediate:
@@ -179,13 +179,14 @@ class Executor:
             if sources is not None:
                 read += [sources + at for at in range(read_at_once)]
             self._show_uops(index, targets, ACC=np.concatenate(read))
-            if operation is isa.AluOp.REQUANTIZE:
-                assert sources is not None
-                for observer in self.observers:
-                    observer.keep(index, np.concatenate(read[1:]))
-                requantize(self.acc.tiles, targets, sources)
-            else:
+            if operation in isa.BASE_ALU_OPS:
                 alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
+                continue
+            assert sources is not None
+            for observer in self.observers:
+                observer.keep(index, np.concatenate(read[1:]))
+            compute = requantize if operation is isa.AluOp.REQUANTIZE else look_up
+            compute(self.acc.tiles, targets, sources)
 
     def _scratchpad(self, memory: isa.Memory) -> Scratchpad:
         match memory:

@@ -120,6 +120,10 @@ class ScalarMachine:
         for o, i, (dst, src, _) in self._uops(alu):
             dst += o * alu.dst_factor_out + i * alu.dst_factor_in
             src += o * alu.src_factor_out + i * alu.src_factor_in
+            if alu.alu_opcode == AluOp.LOOKUP:
+                table = self._table(src)
+                acc[dst] = [as_signed(table[value % 256], 8) for value in acc[dst]]
+                continue
             if alu.alu_opcode == AluOp.REQUANTIZE:
                 parameters = acc[src : src + isa.REQUANTIZE_PARAMETERS]
                 acc[dst] = [requantize(*lane) for lane in zip(acc[dst], *parameters, strict=True)]
@@ -129,6 +133,13 @@ class ScalarMachine:
                 as_signed(self._operation(AluOp(alu.alu_opcode), a, b), self.config.acc_width)
                 for a, b in zip(acc[dst], second, strict=True)
             ]
+
+    def _table(self, src: int) -> bytes:
+        """The 256 bytes from accumulator element ``src`` on, as they lie in memory."""
+        width = self.config.acc_width
+        elements = self.scratchpads["acc"][src : src + self.config.table_elements]
+        scalars = [value for element in elements for value in element]
+        return b"".join((value % (1 << width)).to_bytes(width // 8, "little") for value in scalars)
 
     def _uops(
         self, instruction: isa.Gemm | isa.Alu
@@ -160,8 +171,8 @@ class ScalarMachine:
                 if abs(b) >= self.config.acc_width:
                     return (-1 if a < 0 else 0) if b > 0 else 0
                 return a >> b if b >= 0 else a << -b
-            case AluOp.REQUANTIZE:
-                raise ValueError("REQUANTIZE has more than two operands")
+            case AluOp.REQUANTIZE | AluOp.LOOKUP:
+                raise ValueError(f"{operation.name} has more than two operands")
 
 
 def requantize(acc: int, bias: int, low_scale: int, high_scale: int, bounds: int) -> int:

@@ -6,7 +6,7 @@ import random
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Instruction, Load, Memory, Multiply, Store
+from amaranth_vta.hw.isa import Alu, Gemm, Instruction, Load, Memory, Multiply, Store
 
 X_PADS = ("x_pad_0", "x_pad_1")
 
@@ -30,7 +30,7 @@ def empty_instruction(config: Config, chance: random.Random) -> Instruction:
     )
     memory = chance.choice((Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT))
     rows = chance.randrange(1 << 16)
-    operations = [*isa.BASE_ALU_OPS, *([AluOp.REQUANTIZE] if config.requantize else [])]
+    operations = [*isa.BASE_ALU_OPS, *isa.extended_alu_ops(config.extensions)]
     return chance.choice(
         (
             Load(memory=memory, x_size=0, y_size=rows, **anything, **pads),

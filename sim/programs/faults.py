@@ -66,7 +66,8 @@ def _insert_illegal(fault: _Fault) -> None:
     chance, config = fault.chance, fault.config
     instructions = isa.instruction_set(config)
     unknown = [opcode for opcode in (5, 6, 7) if opcode not in instructions.layouts]
-    requantize = Alu(alu_opcode=AluOp.REQUANTIZE, use_immediate=1, uop_end=0)
+    extended = isa.extended_alu_ops(config.extensions)
+    absent = [code for code in range(8) if code not in (*isa.BASE_ALU_OPS, *extended)]
     padding = SetPadding(memory=chance.choice((6, 7)), dram_base=chance.randrange(1 << 32))
     paddings = [
         replace(padding, **{name: 1})
@@ -98,11 +99,9 @@ def _insert_illegal(fault: _Fault) -> None:
                 Store(reserved=1 << chance.randrange(6)),
                 Store(x_size=0, **{chance.choice(("x_pad_0", "x_pad_1")): 1}),
                 Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
-                Alu(
-                    alu_opcode=chance.choice((6, 7) if config.requantize else (5, 6, 7)), uop_end=0
-                ),
+                Alu(alu_opcode=chance.choice(absent), uop_end=0),
                 *([Multiply(reset=1, uop_end=0)] if config.overwrite else ()),
-                *([requantize] if config.requantize else ()),
+                *(Alu(alu_opcode=operation, use_immediate=1, uop_end=0) for operation in extended),
             )
         )
     )
@@ -159,10 +158,17 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
     elif name == "dst":
         fields["reset"] = 1
     out_of_range = make(uop_end=1, **fields)
-    if config.requantize and chance.random() < 0.2:
-        # The last of the parameters is the first element that there is not.
-        beyond = {"iter_out": 2, "src_factor_out": config.acc.depth - 2, "dst_factor_out": 9}
-        out_of_range = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, **beyond)
+    extended = [
+        operation
+        for operation in isa.extended_alu_ops(config.extensions)
+        if config.alu_sources(operation) > 1
+    ]
+    if extended and chance.random() < 0.2:
+        # The last of the parameters, or of the table, is the first element that there is not.
+        operation = chance.choice(extended)
+        first = config.acc.depth - config.alu_sources(operation) + 1
+        beyond = {"iter_out": 2, "src_factor_out": first, "dst_factor_out": 9}
+        out_of_range = Alu(alu_opcode=operation, uop_end=1, **beyond)
     fault.insert(zero, out_of_range)
 
 

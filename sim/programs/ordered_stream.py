@@ -106,6 +106,13 @@ class OrderedStream:
         }
         self._append(nothing[module], pops, pushes)
 
+    def pile_up(self) -> None:
+        """Adds hundreds of tokens to a queue, if it has room for so many."""
+        queue = self._chance.choice(list(self.clocks.tokens))
+        room = TOKENS - len(self.clocks.tokens[queue])
+        for _ in range(min(self._chance.randint(200, 700), room)):
+            self.pass_on(queue[0], pushes={queue})
+
     def instructions(self) -> list[Instruction]:
         result = []
         for entry in self._entries:
@@ -168,7 +175,19 @@ class OrderedStream:
             self.clocks.give(queue)
 
 
-def kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[Access]:
+@dataclass(frozen=True)
+class Kernel:
+    """An instruction whose micro-ops stay at ``place``; the first access is to what it writes, the
+    second to what it reads first."""
+
+    place: range
+    instruction: Gemm | Alu
+    accesses: list[Access]
+
+
+def kernel_accesses(
+    config: Config, instruction: Gemm | Alu, uops: dict[str, Elements]
+) -> list[Access]:
     """What GEMM or ALU touches with micro-ops of these fields: first what it writes, then what it
     reads."""
 
@@ -184,9 +203,8 @@ def kernel_accesses(instruction: Gemm | Alu, uops: dict[str, Elements]) -> list[
     accesses = [Access("ACC", touched("dst"), writes=True)]
     if isinstance(instruction, Alu) and not instruction.use_immediate:
         accesses.append(Access("ACC", touched("src"), writes=False))
-        if instruction.alu_opcode == isa.AluOp.REQUANTIZE:
-            for at in range(1, isa.REQUANTIZE_PARAMETERS):
-                accesses.append(Access("ACC", touched("src") + at, writes=False))
+        for at in range(1, config.alu_sources(isa.AluOp(instruction.alu_opcode))):
+            accesses.append(Access("ACC", touched("src") + at, writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
         accesses.append(Access("INP", touched("src"), writes=False))
         accesses.append(Access("WGT", touched("wgt"), writes=False))

@@ -13,21 +13,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import PYNQ, Config, TileMemory
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.observer import Elements
 
 from .empty_instructions import X_PADS, empty_instruction
 from .image import ProgramImage
-from .ordered_stream import TOKENS, Access, OrderedStream, kernel_accesses
+from .ordered_stream import Access, Kernel, OrderedStream, kernel_accesses
 from .random_data import PARAMETER_SETS, REACH, random_data
-from .random_fields import random_loops, random_operand, random_rows
+from .random_fields import (
+    outside,
+    random_immediate,
+    random_loops,
+    random_operand,
+    random_rows,
+    random_table,
+)
 
 # Elements at each end of a scratchpad that a program uses.
 _WINDOW = 24
@@ -41,7 +48,9 @@ def random_program(
     ``expected`` is what the clear functional model makes of it. With ``deep_tokens`` some queues
     come to hold hundreds of tokens, which takes as many instructions.
     """
-    image = _Generator(config, random.Random(f"{seed}:{config}")).program(length, deep_tokens)
+    # Not by the keys that are as in the base profile: one that is new changes no programs.
+    keys = sorted(config.to_dict().items() - PYNQ.to_dict().items())
+    image = _Generator(config, random.Random(f"{seed}:{keys}")).program(length, deep_tokens)
     device = FunctionalDevice(config, image.dram.size, clear=True)
     device.write(0, image.dram)
     result = device.run(image.insn_addr, image.insn_count)
@@ -64,9 +73,11 @@ class _Generator:
         self.uop_words: list[int] = []
         self.stream = OrderedStream(config, chance)
         # Instructions whose micro-ops are still where they were loaded.
-        self.kernels: list[_Kernel] = []
+        self.kernels: list[Kernel] = []
         # Where each set of a table of requantization parameters begins.
         self.tables: list[range] = []
+        # Where lookups have found tables.
+        self.lookups: list[range] = []
 
     def program(self, length: int, deep_tokens: bool) -> ProgramImage:
         for memory in (Memory.INP, Memory.WGT, Memory.ACC):
@@ -85,12 +96,14 @@ class _Generator:
         ]
         if self.config.requantize:
             makers.append((self._requantize, 4))
+        if self.config.lookup:
+            makers.append((self._look_up, 4))
         if self.config.pad_value:
             makers.append((self._set_padding, 2))
         pile_up = sorted(self.chance.sample(range(length), min(length, 2))) if deep_tokens else []
         for step in range(length):
             if step in pile_up:
-                self._pile_up_tokens()
+                self.stream.pile_up()
             make = self.chance.choices(*zip(*makers, strict=True))[0]
             make()
         for half in (0, 1):
@@ -197,7 +210,6 @@ class _Generator:
     def _gemm(self) -> None:
         loops, windows = random_loops(self.chance), (self._half(), self._half(), self._half())
         count = self._uop_count()
-        layout = isa.instruction_set(self.config).uop_layout
         fields: dict[str, int] = {}
         uops: dict[str, Elements] = {}
         for name, memory, half in zip(
@@ -213,9 +225,7 @@ class _Generator:
         reset = int(self.chance.random() < 0.15)
         if reset:
             # Not read, so anything will do.
-            for name in ("src", "wgt"):
-                top = 1 << layout[name].width
-                uops[name] = np.array([self.chance.randrange(top) for _ in range(count)])
+            uops |= {name: self._anything(name, count) for name in ("src", "wgt")}
         kind = Gemm
         if self.config.overwrite and not reset and self.chance.random() < 0.3:
             kind = Multiply
@@ -228,7 +238,6 @@ class _Generator:
     def _alu(self) -> None:
         loops, windows = random_loops(self.chance), (self._half(), self._half())
         count = self._uop_count()
-        layout = isa.instruction_set(self.config).uop_layout
         fields: dict[str, int] = {}
         uops: dict[str, Elements] = {}
         for name, half in zip(("dst", "src"), windows, strict=True):
@@ -237,24 +246,15 @@ class _Generator:
             fields |= factors
         immediate = self.chance.random() < 0.5
         if immediate:
-            top = 1 << layout["src"].width
-            uops["src"] = np.array([self.chance.randrange(top) for _ in range(count)])
+            uops["src"] = self._anything("src", count)
         elif self.chance.random() < 0.2:
             # Each micro-op takes what one before it, near or far, has just written.
             uops["src"] = np.roll(uops["dst"], self.chance.randint(0, 3))
             for loop in ("in", "out"):
                 fields[f"src_factor_{loop}"] = fields[f"dst_factor_{loop}"]
-        uops["wgt"] = np.array(
-            [self.chance.randrange(1 << layout["wgt"].width) for _ in range(count)]
-        )
+        uops["wgt"] = self._anything("wgt", count)
         operation = self.chance.choice((*isa.BASE_ALU_OPS, AluOp.ADD, AluOp.ADD, AluOp.SHR))
-        value = self.chance.choice(
-            (
-                self.chance.randint(-4, 4),
-                self.chance.randint(-40, 40),
-                self.chance.randrange(-(1 << 15), 1 << 15),
-            )
-        )
+        value = random_immediate(self.chance)
         self._emit_kernel(
             lambda **place: Alu(
                 alu_opcode=operation,
@@ -277,25 +277,45 @@ class _Generator:
         if not self.tables:
             return
         table = chance.choice(self.tables)
-        window = self._window(self.config.acc, self._half())
-        # Parameters that were written over by the same instruction would mean nothing.
-        window = max(
-            range(window.start, min(window.stop, table.start)),
-            range(max(window.start, table.stop), window.stop),
-            key=len,
-        )
         loops, count = random_loops(self.chance), self._uop_count()
-        dst, fields = random_operand(self.chance, "dst", window, loops, count)
         which, factors = random_operand(self.chance, "src", range(len(table)), loops, count)
-        fields |= {name: factor * size for name, factor in factors.items()}
-        top = 1 << isa.instruction_set(self.config).uop_layout["wgt"].width
-        unused = np.array([chance.randrange(top) for _ in range(count)])
+        factors = {name: factor * size for name, factor in factors.items()}
+        self._emit_with_table(AluOp.REQUANTIZE, table, loops, table.start + size * which, factors)
+
+    def _look_up(self) -> None:
+        chance, size = self.chance, self.config.table_elements
+        window = self._window(self.config.acc, self._half())
+        if size >= len(window):
+            return
+        # Any bytes are a table; maybe one to which something was written since it was used.
+        if self.lookups and chance.random() < 0.6:
+            table = chance.choice(self.lookups)
+        else:
+            table = random_table(chance, window, size)
+            self.lookups.append(table)
+        loops, begins = random_loops(chance), range(table.start, table.stop - size + 1)
+        src, factors = random_operand(chance, "src", begins, loops, self._uop_count())
+        self._emit_with_table(AluOp.LOOKUP, table, loops, src, factors)
+
+    def _emit_with_table(
+        self,
+        operation: AluOp,
+        table: range,
+        loops: dict[str, int],
+        src: Elements,
+        factors: dict[str, int],
+    ) -> None:
+        """An operation whose second operand are elements of ``table``, from ``src`` on."""
+        chance, count = self.chance, src.size
+        # Parameters that were written over by the same instruction would mean nothing.
+        window = outside(self._window(self.config.acc, self._half()), table)
+        dst, fields = random_operand(chance, "dst", window, loops, count)
         value = chance.randrange(-(1 << 15), 1 << 15)
         self._emit_kernel(
             lambda **place: Alu(
-                alu_opcode=AluOp.REQUANTIZE, immediate=value, **loops, **fields, **place
+                alu_opcode=operation, immediate=value, **loops, **fields, **factors, **place
             ),
-            {"dst": dst, "src": table.start + size * which, "wgt": unused},
+            {"dst": dst, "src": src, "wgt": self._anything("wgt", count)},
             may_pad=False,
         )
 
@@ -309,6 +329,11 @@ class _Generator:
         )
         self._emit_load(load)
         self.tables.append(range(base, base + size * sets, size))
+
+    def _anything(self, name: str, count: int) -> Elements:
+        """The field ``name`` of ``count`` micro-ops where it says nothing."""
+        top = 1 << isa.instruction_set(self.config).uop_layout[name].width
+        return np.array([self.chance.randrange(top) for _ in range(count)])
 
     def _uop_count(self) -> int:
         return min(self.chance.choice((1, 1, 2, 3, 4, 6, 9)), len(self._window(self.config.uop, 0)))
@@ -354,8 +379,8 @@ class _Generator:
             for name in uops
         }
         instruction = make(uop_begin=taken.start, uop_end=taken.stop)
-        accesses = kernel_accesses(instruction, padded)
-        self.kernels.append(_Kernel(taken, instruction, accesses))
+        accesses = kernel_accesses(self.config, instruction, padded)
+        self.kernels.append(Kernel(taken, instruction, accesses))
         self._emit(instruction, accesses)
 
     def _repeat(self) -> None:
@@ -374,7 +399,7 @@ class _Generator:
                 instruction = replace(instruction, alu_opcode=self.chance.choice(isa.BASE_ALU_OPS))
         self._emit(instruction, kernel.accesses)
 
-    def _has_parameters(self, kernel: _Kernel) -> bool:
+    def _has_parameters(self, kernel: Kernel) -> bool:
         """Whether the sources of a REQUANTIZE, if it is one, are still parameters."""
         assert isinstance(kernel.instruction, Alu)
         if kernel.instruction.alu_opcode != AluOp.REQUANTIZE:
@@ -393,21 +418,3 @@ class _Generator:
                     if not ((access.elements >= table.start) & (access.elements < table.stop)).any()
                 ]
         self.stream.emit(instruction, accesses)
-
-    # Instructions for their tokens alone.
-
-    def _pile_up_tokens(self) -> None:
-        queue = self.chance.choice(list(self.stream.clocks.tokens))
-        room = TOKENS - len(self.stream.clocks.tokens[queue])
-        for _ in range(min(self.chance.randint(200, 700), room)):
-            self.stream.pass_on(queue[0], pushes={queue})
-
-
-@dataclass(frozen=True)
-class _Kernel:
-    """An instruction whose micro-ops stay at ``place``; the first access is to what it writes, the
-    second to what it reads first."""
-
-    place: range
-    instruction: Gemm | Alu
-    accesses: list[Access]

@@ -55,3 +55,23 @@ def random_operand(
     else:
         offsets = [chance.randint(0, left) for _ in range(count)]
     return np.array([window.start + offset for offset in offsets]), factors
+
+
+def random_immediate(chance: random.Random) -> int:
+    return chance.choice(
+        (chance.randint(-4, 4), chance.randint(-40, 40), chance.randrange(-(1 << 15), 1 << 15))
+    )
+
+
+def random_table(chance: random.Random, window: range, size: int) -> range:
+    """Elements within ``window``, and not all of it, that hold a table of ``size``, or several
+    which overlap."""
+    most = min(size + chance.choice((0, 0, 1, 3)), len(window) - 1)
+    first = window.start + chance.randrange(len(window) - most + 1)
+    return range(first, first + most)
+
+
+def outside(window: range, table: range) -> range:
+    """The larger part of ``window`` that is not of ``table``."""
+    before = range(window.start, min(window.stop, table.start))
+    return max(before, range(max(window.start, table.stop), window.stop), key=len)

@@ -113,8 +113,7 @@ class KernelBuilder:
                 indices.extend(array.tolist())
 
     def _alu_opcodes(self) -> tuple[isa.AluOp, ...]:
-        extended = (isa.AluOp.REQUANTIZE,) if self.config.requantize else ()
-        return isa.BASE_ALU_OPS + extended
+        return isa.BASE_ALU_OPS + isa.extended_alu_ops(self.config.extensions)
 
     def _begin(self, operation: Operation) -> None:
         if operation.mode != self.mode:
@@ -132,8 +131,8 @@ class KernelBuilder:
                 raise CommandError(f"{name} needs a machine with the extension {extension}")
         if operation.overwrite and (operation.mode is UopMode.ALU or operation.reset):
             raise CommandError("overwrite is for GEMM micro-ops without reset")
-        if operation.use_immediate and operation.alu_opcode == isa.AluOp.REQUANTIZE:
-            raise CommandError("REQUANTIZE has no immediate")
+        if operation.use_immediate and operation.alu_opcode not in isa.BASE_ALU_OPS:
+            raise CommandError(f"{isa.AluOp(operation.alu_opcode).name} has no immediate")
         if operation.use_immediate and operation.immediate not in _IMMEDIATES:
             raise CommandError(
                 f"immediate {operation.immediate} is not within {_IMMEDIATES.start} to "
@@ -171,18 +170,16 @@ class KernelBuilder:
         for row, memory in enumerate(memories):
             if used[row]:
                 reach = sum((loop.extent - 1) * loop.factors[row] for loop in loops)
-                if row == 1 and self._requantizes():
-                    reach += isa.REQUANTIZE_PARAMETERS - 1
+                if row == 1 and self.mode is UopMode.ALU:
+                    assert self.operation is not None
+                    operation = isa.AluOp(self.operation.alu_opcode)
+                    reach += self.config.alu_sources(operation) - 1
                 low, high = int(uops[row].min()), int(uops[row].max()) + reach
                 if low < 0 or high >= memory.depth:
                     raise CommandError(
                         f"a micro-op kernel reaches {memory.name} {low} to {high}; the scratchpad "
                         f"has 0 to {memory.depth - 1}"
                     )
-
-    def _requantizes(self) -> bool:
-        assert self.operation is not None
-        return self.mode is UopMode.ALU and self.operation.alu_opcode == isa.AluOp.REQUANTIZE
 
     def _split(
         self, uops: npt.NDArray[np.int64], loops: list[Loop]

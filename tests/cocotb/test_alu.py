@@ -1,7 +1,8 @@
-"""The ALU alone under cocotb: immediates and registers, and what the micro-op before has made."""
+"""The ALU alone under cocotb: immediates, registers and tables, and what micro-ops before made."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from amaranth_vta.sim.testbench.amaranth import pauses
 from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_tiles, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
-CONFIG = PRESETS["tiny"]
+CONFIG = replace(PRESETS["tiny"], lookup=1)
 MICRO_OP = IndexedUop(alu_operands(CONFIG), AluContext)
 # Operation, destination, source or immediate, and whether it is an immediate.
 MICRO_OPS = [
@@ -25,6 +26,10 @@ MICRO_OPS = [
     (AluOp.SHR, 3, 2, 1),
     (AluOp.MAX, 5, 3, 0),
     (AluOp.MIN, 4, 100, 1),
+    # The second reads the table again, since the first has written to it.
+    (AluOp.LOOKUP, 20, 4, 0),
+    (AluOp.LOOKUP, 3, 5, 0),
+    (AluOp.LOOKUP, 2, 5, 0),
 ]
 OPERATIONS = {
     AluOp.ADD: np.add,
@@ -42,10 +47,14 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
     accumulators = np.random.default_rng(0).integers(-(1 << 20), 1 << 20, shape, np.int32)
     expected = accumulators.copy()
     for operation, dst, operand, immediate in MICRO_OPS:
+        if operation is AluOp.LOOKUP:
+            table = expected[operand : operand + CONFIG.table_elements].reshape(-1).view(np.int8)
+            expected[dst] = table[expected[dst] % 256]
+            continue
         second = np.int32(operand) if immediate else expected[operand]
         expected[dst] = OPERATIONS[operation](expected[dst], second)
 
-    await start(dut, "i_valid", "denied")
+    await start(dut, "i_valid", "denied", "written")
     ports = dict.fromkeys(("dst_read", "src_read"), accumulators)
     cocotb.start_soon(serve_tiles(dut, ports, {"write": accumulators}))
     items = [

@@ -91,6 +91,7 @@ def test_the_printed_form_has_every_key_and_no_other() -> None:
         "OVERLAP",
         "REQUANTIZE",
         "PAD_VALUE",
+        "LOOKUP",
     }
 
 
@@ -223,7 +224,7 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_extensions_are_off_unless_asked_for() -> None:
     assert PYNQ.extensions == frozenset()
     assert Config.from_dict({"OVERLAP": 1}).extensions == {"overlap"}
-    everything = {"overwrite", "overlap", "requantize", "pad_value"}
+    everything = {"overwrite", "overlap", "requantize", "pad_value", "lookup"}
     assert PRESETS["pynq-extended"].extensions == everything
     assert PRESETS["tiny-extended"].extensions == everything
 
@@ -231,6 +232,13 @@ def test_extensions_are_off_unless_asked_for() -> None:
 def test_an_extension_is_on_or_off() -> None:
     with pytest.raises(ConfigError, match="OVERLAP = 2 is not a whole number from 0 to 1"):
         Config(overlap=2)
+
+
+def test_a_table_fits_the_accumulators() -> None:
+    sizes = {"log_block_in": 2, "log_block_out": 2, "log_inp_buff_size": 9, "log_uop_buff_size": 9}
+    with pytest.raises(ConfigError, match="LOOKUP reads tables of 16 acc.* = 7 holds 8"):
+        Config(**sizes, log_acc_buff_size=7, lookup=1)
+    assert Config(**sizes, log_acc_buff_size=8, lookup=1).table_elements == 16
 
 
 def test_requantization_needs_wide_accumulators() -> None:

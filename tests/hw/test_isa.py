@@ -82,7 +82,7 @@ def test_opcodes_memories_and_causes_have_their_numbers() -> None:
     ]  # fmt: skip
     assert [(op.name, op.value) for op in isa.AluOp] == [
         ("MIN", 0), ("MAX", 1), ("ADD", 2), ("SHR", 3), ("MUL", 4),
-        ("REQUANTIZE", 5),
+        ("REQUANTIZE", 5), ("LOOKUP", 6),
     ]  # fmt: skip
     assert [cause.name.lower() for cause in Cause] == [
         "illegal_instruction", "index_out_of_range", "bus_error", "token_overflow", "bad_stream",
@@ -393,6 +393,10 @@ def test_what_an_extension_gives_no_meaning_is_illegal() -> None:
         (
             isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE, use_immediate=1),
             "REQUANTIZE has no immediate",
+        ),
+        (
+            isa.Alu(uop_end=1, alu_opcode=isa.AluOp.LOOKUP, use_immediate=1),
+            "LOOKUP has no immediate",
         ),
         *(
             (

@@ -81,7 +81,7 @@ TINY = PRESETS["tiny"]
             isa.Alu(alu_opcode=isa.AluOp.MAX, uop_end=1, src_factor_out=2, push_next=1),
             "ALU MAX uop[0:1] x 1 x 1, src +2 +0; give to store",
         ),
-        (isa.Alu(alu_opcode=6, uop_end=1), "ALU AluOp 6 uop[0:1] x 1 x 1"),
+        (isa.Alu(alu_opcode=7, uop_end=1), "ALU AluOp 7 uop[0:1] x 1 x 1"),
         (isa.Finish(), "FINISH"),
         (isa.Unknown(number=6), "opcode 6, which is not in the instruction set"),
     ],

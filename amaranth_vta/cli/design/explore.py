@@ -9,6 +9,8 @@ import click
 
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
 
+from .workers import jobs_option, open_workers, scheduler_option
+
 if TYPE_CHECKING:
     from amaranth_vta.explore.exploration import Exploration
     from amaranth_vta.explore.folder import Folder
@@ -24,18 +26,8 @@ if TYPE_CHECKING:
     required=True,
     help="The folder to write: results.csv, report.html, and the machines of the front as files.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes on this machine.  [default: one per core]",
-)
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="A Dask scheduler whose workers run the points, such as tcp://big:8786; they need this "
-    "package and nothing else.",
-)
+@jobs_option
+@scheduler_option
 @click.option(
     "--resume", is_flag=True, help="Go on in DIR where a run of the same SPEC was stopped."
 )
@@ -51,19 +43,16 @@ def explore(
     Pareto front, some of which is simulated, and the commands that run it. A point that is known is
     not computed again, whatever happened to the run before.
     """
-    if jobs is not None and scheduler is not None:
-        raise click.UsageError("--jobs is for this machine, --scheduler has workers of its own")
     from amaranth_vta.explore.exploration import Exploration, read_networks
     from amaranth_vta.explore.folder import PAGE, Folder
     from amaranth_vta.explore.page import live_page
     from amaranth_vta.explore.spec import load_spec
-    from amaranth_vta.explore.workers import Workers
 
     spec = load_spec(spec_path)
     exploration = Exploration(spec, read_networks(spec))
     with Folder(output, spec, exploration.digests, resume) as folder:
         folder.write(PAGE, live_page(exploration))
-        with Workers(jobs, scheduler) as workers:
+        with open_workers(jobs, scheduler) as workers:
 
             def progress(found: Exploration) -> None:
                 folder.write(PAGE, live_page(found))

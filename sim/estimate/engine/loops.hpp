@@ -17,7 +17,7 @@ namespace estimate {
 struct LoopCommand {
     std::int64_t uop_begin = 0, uop_end = 0, iter_out = 0, iter_in = 0;
     std::int64_t dst_out = 0, dst_in = 0, src_out = 0, src_in = 0;
-    std::int64_t is_alu = 0, reset = 0, requantizes = 0, reads_source = 0;
+    std::int64_t is_alu = 0, reset = 0, requantizes = 0, looks_up = 0, reads_source = 0;
 };
 
 // What an accumulator's micro-op at one end of an instruction names, and how far from that end.
@@ -34,6 +34,8 @@ struct Loops {
     bool many_uops = false;     // another micro-op is read for each item
     std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
     bool requantizes = false;
+    std::int64_t table = -1;    // the first and the last one that it looks things up in
+    std::int64_t last_table = -1;
     Time stalls = 0;            // in which the ALU waits for what it has not written yet
     std::vector<Edge> first, last;  // of the ALU, as far as they can meet another instruction's
 };
@@ -145,6 +147,11 @@ class Profiles {
                             earliest = std::max(earliest, at + parameters.alu_latency + 2) +
                                        parameters.requantize_parameters + 1;
                         parameters_of = src;
+                    }
+                    if (c.looks_up && src != loops.last_table) {
+                        if (loops.last_table < 0) loops.table = src;
+                        else earliest = std::max(earliest, at + parameters.alu_latency + 2) + parameters.table_words + 1;
+                        loops.last_table = src;
                     }
                     at = earliest;
                     recent.add(dst, src, at);

@@ -219,7 +219,9 @@ class Machine {
         if (module == STORE_MODULE) return store.issue(now, index, transfer(next), done[module]);
         pending[next.unit]++;
         switch (next.unit) {
-            case TRANSFER_UNIT: return compute_loader.issue(now, index, transfer(next), done[module]);
+            case TRANSFER_UNIT:
+                units.load(transfer(next).begin, transfer(next).end);
+                return compute_loader.issue(now, index, transfer(next), done[module]);
             case GEMM_UNIT:
             case ALU_UNIT:
                 return units.issue(now, index, *stream.loops[next.at], next.unit == ALU_UNIT, next.independent);

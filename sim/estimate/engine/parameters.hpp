@@ -29,11 +29,12 @@ struct Parameters {
     // The memory: `MemoryTiming` of sim/machine/dram.py.
     Time latency, shared, refresh_period, refresh_stall;
     // The configuration.
-    std::int64_t bus_bytes, overlap, requantize_opcode, uop_depth, acc_depth;
+    std::int64_t bus_bytes, overlap, requantize_opcode, lookup_opcode, uop_depth, acc_depth;
+    std::int64_t table_elements;
     Kind kinds[MEMORIES];
     // Limits of the design: `Limits` of hw/timing.py.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;
-    std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters;
+    std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters, table_words;
     Time gemm_latency, alu_latency;
     // Cycles from one event to the next: `Latencies` of hw/timing.py.
     Time launch_to_fetch;     // to the first request of fetch

@@ -27,6 +27,7 @@ struct Transfer {
     Rows rows;
     Memory memory = UOP;
     std::int64_t elements = 0;  // that cross the bus
+    std::int64_t begin = 0, end = 0;  // accumulators that are loaded
     std::int64_t words = 0;
     Time padding = 0;  // cycles in which padding is written, if nothing else is
 };
@@ -117,6 +118,10 @@ class Stream {
         rows.last_byte = (contiguous ? x * y : x) * kind.element_bytes - 1;
         rows.count = contiguous ? (y ? 1 : 0) : y;
         transfer.words = count_words(rows);
+        if (!stores && (id == ACC || id == ACC_8BIT)) {
+            transfer.begin = get(f.sram_base);
+            transfer.end = transfer.begin + (above + y + below) * (left + x + right);
+        }
         if (!stores) transfer.padding = padding_cycles(kind, left + x + right, y, left, right, above, below);
         if (id == UOP) load_uops(get(f.sram_base), left, right, above, below, x, y, stride);
     }
@@ -196,6 +201,7 @@ class Stream {
         command.is_alu = unit == ALU_UNIT;
         command.reset = !command.is_alu && get(f.reset);
         command.requantizes = command.is_alu && get(f.alu_opcode) == parameters.requantize_opcode;
+        command.looks_up = command.is_alu && get(f.alu_opcode) == parameters.lookup_opcode;
         command.reads_source = command.is_alu && !get(f.use_immediate);
         return command;
     }

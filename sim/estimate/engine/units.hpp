@@ -31,6 +31,12 @@ class Units {
         waiting[alu].commands.push({index, now, &loops, independent ? 0 : waiting[!alu].issued});
     }
 
+    // Accumulators from `begin` up to `end` are loaded: a table among them has to be read again. That
+    // GEMM or the ALU writes to a table is not foreseen here.
+    void load(std::int64_t begin, std::int64_t end) {
+        if (begin < table + parameters.table_elements && table < end) table = NO_TABLE;
+    }
+
     // When the unit takes the next of its queue, as far as that is known.
     Time begins(bool alu) const {
         if (waiting[alu].commands.empty()) return NEVER;
@@ -102,6 +108,12 @@ class Units {
         if (loops.requantizes && loops.works) {
             begin = std::max(begin, alu.last + parameters.alu_latency + 2) + parameters.requantize_parameters + 1;
         }
+        if (loops.table >= 0) {
+            if (loops.table != table) {
+                begin = std::max(begin, alu.last + parameters.alu_latency + 2) + parameters.table_words + 1;
+            }
+            table = loops.last_table;
+        }
         for (int bank = 0; bank < 2 && parameters.overlap; bank++)
             if (loops.banks >> bank & 1) begin = std::max(begin, gemm_in_bank[bank] + parameters.gemm_latency);
         alu.resumes = begin;
@@ -167,6 +179,8 @@ class Units {
         bool many_uops = false;
         const std::vector<Edge>* tail = nullptr;
     } alu;
+    static constexpr std::int64_t NO_TABLE = -NEVER;
+    std::int64_t table = NO_TABLE;  // that the lanes have
     Time gemm_in_bank[2] = {-NEVER, -NEVER};
 };
 

@@ -33,7 +33,7 @@ _CONSTANTS = {
     name: getattr(isa, name)
     for name in (
         *("INSTRUCTION_BYTES", "QUEUE_DEPTH", "TOKEN_LIMIT", "REQUANTIZE_PARAMETERS"),
-        *("SCALE_WIDTH", "SCALE_FRACTION", "MULTIPLIED_WIDTH", "WIDE_BIT"),
+        *("SCALE_WIDTH", "SCALE_FRACTION", "MULTIPLIED_WIDTH", "WIDE_BIT", "TABLE_BYTES"),
     )
 }
 
@@ -79,6 +79,7 @@ class Parameters(ctypes.Structure):
         *((f"uop_{name}_offset", ctypes.c_uint32) for name in _UOP_FIELDS),
         *((f"uop_{name}_width", ctypes.c_uint32) for name in _UOP_FIELDS),
         *((name, ctypes.c_uint32) for name in _EXTENSIONS),
+        ("table_elements", ctypes.c_uint32),
         ("known", ctypes.c_uint32),
         ("offset", ctypes.c_uint32 * len(FIELDS) * OPCODES),
         ("width", ctypes.c_uint32 * len(FIELDS) * OPCODES),
@@ -103,7 +104,7 @@ class Report(ctypes.Structure):
 def parameters_of(config: Config) -> Parameters:
     """The `Parameters` of the machine of ``config``."""
     result = Parameters()
-    for name in (*_SIZES, *_EXTENSIONS):
+    for name in (*_SIZES, *_EXTENSIONS, "table_elements"):
         setattr(result, name, getattr(config, name))
     for name in _MEMORIES:
         setattr(result, f"{name}_depth", getattr(config, name).depth)

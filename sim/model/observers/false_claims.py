@@ -19,7 +19,8 @@ class FalseClaim:
     """Instruction ``second`` says that it is independent of what GEMM, or ALU, may still be at with
     instruction ``first``, and both touch ACC[``element``], which one of them writes.
 
-    Or, if they are one: a REQUANTIZE that writes one of its own parameters.
+    Or, if they are one: a REQUANTIZE that writes one of its own parameters, or a LOOKUP that writes
+    its own table.
     """
 
     first: int
@@ -29,8 +30,8 @@ class FalseClaim:
     def __str__(self) -> str:
         if self.first == self.second:
             return (
-                f"instruction {self.first} requantizes ACC[{self.element}], one of its own "
-                "parameters"
+                f"instruction {self.first} writes ACC[{self.element}], of its own parameters or "
+                "table"
             )
         return (
             f"instruction {self.second} claims to be independent, but may overtake instruction "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -13,6 +14,7 @@ from amaranth_vta.sw.compiler.build import BuildError, Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
+from .records import recorded_knobs
 from .search import Choice
 
 Knobs = TypeVar("Knobs")
@@ -44,7 +46,8 @@ def choose(workload: Workload[Any], config: Config) -> Choice[Any]:
 
 
 def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name: str) -> Function:
-    """The function ``name`` of a workload, by ``knobs``, or else by the best ones that fit.
+    """The function ``name`` of a workload, by ``knobs``, or else by those that are recorded for it,
+    or else by the best ones that fit.
 
     Raises `BuildError` if ``knobs`` do not fit, and `NoScheduleFits` if none do.
     """
@@ -56,6 +59,10 @@ def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name
     if knobs is not None:
         return built(knobs)
     reason: Exception | None = None
+    recorded = recorded_knobs(workload, env.config)
+    if recorded is not None:
+        with suppress(BuildError):
+            return built(recorded)
     for ranked in islice(choose(workload, env.config).ranked, _ATTEMPTS):
         try:
             return built(ranked)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.datapath.alu import AluLane, AluUnit
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.isa import BASE_ALU_OPS, AluOp
+from amaranth_vta.hw.timing import TABLE_WORDS
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
 
-CONFIG = PRESETS["tiny"]
+CONFIG, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 
 
 def wrap(value: int, width: int) -> int:
@@ -82,6 +84,10 @@ def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.
             if context["use_immediate"]:
                 second[:] = context["immediate"]
             operation = AluOp(context["operation"])
+            if operation is AluOp.LOOKUP:
+                table = want[src : src + config.table_elements].astype("<i4").tobytes()
+                want[dst] = np.frombuffer(table, np.int8)[want[dst] % 256]
+                continue
             for row, column in np.ndindex(want[dst].shape):
                 want[dst, row, column] = operate(
                     operation,
@@ -135,6 +141,38 @@ def test_alu_unit_works_as_if_one_micro_op_ran_after_the_other(name: str, gaps: 
     got, want, dones, _ = run(PRESETS[name], items, gaps)
     assert np.array_equal(got, want)
     assert dones == [0] * sum(item["last"] for item in items)
+
+
+@pytest.mark.parametrize("gaps", [0, 0.5])
+@pytest.mark.parametrize("config", [EXTENDED, replace(CONFIG, lookup=1)])
+def test_alu_unit_looks_up_what_is_written_before_it(config: Config, gaps: float) -> None:
+    """Tables that overlap, between operations that write to them."""
+    rng = np.random.default_rng(4)
+    size = config.table_elements
+    items = []
+    for _ in range(40):
+        items += [
+            micro_op(
+                64 + int(rng.integers(4)), int(rng.choice([1, 2, 2, 2])), operation=AluOp.LOOKUP
+            )
+            for _ in range(int(rng.integers(6)))
+        ]
+        dst = int(rng.choice([1, 2, size, size + 1, size + 2, 64, 65]))
+        items.append(micro_op(dst, 70, last=int(rng.random() < 0.5)))
+    got, want, *_ = run(config, items, gaps)
+    assert np.array_equal(got, want)
+
+
+def test_alu_unit_reads_a_table_once() -> None:
+    items = [
+        micro_op(64 + n % 8, 2, operation=AluOp.LOOKUP, last=int(n % 10 == 9)) for n in range(60)
+    ]
+    *_, cycles = run(EXTENDED, items, 0)
+    assert cycles == 60 + TABLE_WORDS + 1
+    items[30] = micro_op(2 + EXTENDED.table_elements - 1, immediate=1)
+    *_, cycles = run(EXTENDED, items, 0)
+    # Once more, after that has been written.
+    assert cycles == 60 + 2 * (TABLE_WORDS + 1) + RequantizingLane.LATENCY + 1
 
 
 def test_alu_unit_takes_one_independent_micro_op_a_cycle() -> None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Finish,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Store,
+    Uop,
+    instruction_set,
+)
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.trace.perfetto import Timeline
@@ -32,13 +44,22 @@ class Recorder(Timeline):
 
 
 def run(device_name: str, dram: str, program: list[Instruction]) -> tuple[list[Span], int | None]:
-    image = ProgramImage.assemble(CONFIG, np.zeros(16384, np.uint8), 8192, program)
+    memory = np.zeros(16384, np.uint8)
+    memory[64:72].view("<u4")[1] = instruction_set(CONFIG).encode_uop(Uop(dst=32, src=64))
+    image = ProgramImage.assemble(CONFIG, memory, 8192, program)
     recorder = Recorder()
     device = open_device(device_name, CONFIG, image.dram.size, dram=dram, timeline=recorder)
     device.write(0, image.dram)
     result = device.run(image.insn_addr, image.insn_count)
     assert result.fault is None
     return recorder.spans, result.cycles
+
+
+def looked_up(n: int) -> list[Instruction]:
+    """Two tables; the second is used again, at first as it is, then after it has been loaded."""
+    first = Alu(uop_begin=1, uop_end=2, iter_in=n, dst_factor_in=1, alu_opcode=AluOp.LOOKUP)
+    second = replace(first, iter_out=2, src_factor_out=1)
+    return [first, second, second, Load(memory=Memory.ACC, sram_base=70, x_size=2), second]
 
 
 def moved(n: int) -> list[Instruction]:
@@ -57,6 +78,7 @@ def moved(n: int) -> list[Instruction]:
             Gemm(**loops, src_factor_in=1, pop_prev=1, pop_next=later, push_prev=1),
             Alu(**loops, alu_opcode=AluOp.ADD, use_immediate=1, immediate=1),
             Alu(**loops, alu_opcode=AluOp.REQUANTIZE, push_next=1),
+            *looked_up(n),
             Store(x_size=n, y_size=2, x_stride=3 * n, dram_base=512, pop_prev=1, push_prev=1),
         ]
     return [*program, Finish()]

@@ -45,6 +45,13 @@ EXTENDED = [
     Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, overwrite=1, requantize=1),
     Config(**SMALL | {"log_inp_width": 2, "log_wgt_width": 2}, overwrite=1, requantize=1),
 ]
+# Tables of 16, 1 and 32 elements, the last in accumulators of 16 bits, and of half an element.
+TABLES = [
+    Config(**SMALL | {"log_acc_buff_size": 9}, lookup=1),
+    Config(**SMALL | {"log_batch": 2, "log_block_out": 4, "log_acc_buff_size": 10}, lookup=1),
+    Config(**SMALL | {"log_acc_width": 4, "log_acc_buff_size": 9}, lookup=1),
+    Config(**SMALL | {"log_batch": 3, "log_block_out": 4, "log_acc_buff_size": 11}, lookup=1),
+]
 PADDED = [
     Config(**SMALL, pad_value=1),
     Config(**SMALL | {"log_inp_width": 2, "log_out_width": 3, "log_block_out": 3}, pad_value=1),
@@ -201,6 +208,16 @@ def test_requantize_does_what_numpy_floats_do(
     depths = {"dst": most, "src": most + 1 - isa.REQUANTIZE_PARAMETERS}
     fields, words = data.draw(kernels(config, depths))
     alu = Alu(alu_opcode=AluOp.REQUANTIZE, immediate=data.draw(st.integers(-3, 3)), **fields)
+    assert_same_effect(config, seed, alu, words)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(TABLES), seeds)
+def test_lookups_do_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
+    # A table is whatever there is, and may be what an earlier micro-op made.
+    depths = {"dst": config.acc.depth, "src": config.acc.depth + 1 - config.table_elements}
+    fields, words = data.draw(kernels(config, depths))
+    alu = Alu(alu_opcode=AluOp.LOOKUP, immediate=data.draw(st.integers(-3, 3)), **fields)
     assert_same_effect(config, seed, alu, words)
 
 

@@ -283,7 +283,7 @@ def test_impossible_kernels_are_refused(fake_device: MakeDevice) -> None:
 def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice) -> None:
     device = fake_device(PRESETS["tiny-extended"])
     runtime = Runtime(device)
-    requantize = AluOp.REQUANTIZE
+    requantize, lookup = AluOp.REQUANTIZE, AluOp.LOOKUP
     runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, overwrite=1))
     runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, independent=1))
     runtime.push_alu(lambda: runtime.uop_push(1, 0, 9, 124, 0, requantize, independent=1))
@@ -291,6 +291,8 @@ def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice
         ((0, 1, 0, 0, 0, 0, 0, 0, 1), "overwrite is for GEMM micro-ops without reset"),
         ((1, 0, 0, 0, 0, requantize, 1, 5), "REQUANTIZE has no immediate"),
         ((1, 0, 0, 125, 0, requantize), "reaches ACC 125 to 128"),
+        ((1, 0, 0, 0, 0, lookup, 1, 5), "LOOKUP has no immediate"),
+        ((1, 0, 0, 113, 0, lookup), "reaches ACC 113 to 128"),
     ):
         with pytest.raises(CommandError, match=message):
             (runtime.push_alu if arguments[0] else runtime.push_gemm)(one_uop(runtime, *arguments))

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "microops.h"
 #include "requantize.h"
 
@@ -12,6 +14,7 @@ struct Alu {
     int32_t *accumulators;
     size_t words;  // of an element
     bool narrow;
+    uint32_t table_elements;
 };
 
 // The result of 32-bit scalars; `narrowed`, that of 16-bit ones.
@@ -128,6 +131,44 @@ void requantize(const Alu &alu, const MicroOps &uops, const Part &part)
     requantize_in_order<N>(alu, uops, part);
 }
 
+// The bytes that lie from one element on, as in memory.
+class Table {
+public:
+    Table(const Alu &alu, uint32_t element)
+    {
+        const int32_t *words = alu.accumulators + element * alu.words;
+        const unsigned size = alu.narrow ? 2 : 4;
+        for (unsigned at = 0; at < TABLE_BYTES; at++)
+            entries_[at] = int8_t(words[at / size] >> at % size * 8);
+    }
+
+    int32_t operator()(int32_t value) const { return entries_[value & (TABLE_BYTES - 1)]; }
+
+private:
+    int8_t entries_[TABLE_BYTES];
+};
+
+inline void look_up(const Alu &alu, const MicroOps &uops, const Part &part)
+{
+    uint32_t known = ~0u;
+    std::optional<Table> table;
+    for (uint32_t o = 0; o < part.outer.count; o++)
+        for (uint32_t i = 0; i < part.inner.count; i++)
+            for (uint32_t at = 0; at < uops.count; at++) {
+                const uint32_t src =
+                    uops.src[at] + part.src + o * part.outer.src + i * part.inner.src;
+                const uint32_t dst =
+                    uops.dst[at] + part.dst + o * part.outer.dst + i * part.inner.dst;
+                if (src != known)
+                    table.emplace(alu, src);
+                // One that is written over is read again.
+                known = dst >= src && dst < src + alu.table_elements ? ~0u : src;
+                int32_t *scalars = alu.accumulators + dst * alu.words;
+                for (size_t word = 0; word < alu.words; word++)
+                    scalars[word] = (*table)(scalars[word]);
+            }
+}
+
 // Without `immediate`, the second operand is read.
 template <int N>
 void run_alu(const Alu &alu, AluOp operation, const MicroOps &uops, const Part &part,
@@ -146,6 +187,8 @@ void run_alu(const Alu &alu, AluOp operation, const MicroOps &uops, const Part &
         return run_operation<AluOp::MUL, N>(alu, uops, part, immediate);
     case AluOp::REQUANTIZE:
         return requantize<(N < 8 ? N : 8)>(alu, uops, part);
+    case AluOp::LOOKUP:
+        return look_up(alu, uops, part);
     }
 }
 

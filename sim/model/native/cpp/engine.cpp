@@ -165,9 +165,8 @@ private:
         bool within = reach(instruction, uops_.most_dst, Field::dst_factor_out,
                             Field::dst_factor_in) < parameters_.acc_depth;
         if (is_alu ? !instruction[Field::use_immediate] : !instruction[Field::reset]) {
-            const bool requantizes =
-                is_alu && instruction[Field::alu_opcode] == uint32_t(AluOp::REQUANTIZE);
-            const uint32_t following = requantizes ? REQUANTIZE_PARAMETERS - 1 : 0;
+            const uint32_t following =
+                is_alu ? sources(AluOp(instruction[Field::alu_opcode])) - 1 : 0;
             within &= reach(instruction, uops_.most_src, Field::src_factor_out,
                             Field::src_factor_in) +
                           following <
@@ -183,6 +182,19 @@ private:
             is_sorted_ = true;
         }
         return Cause::NONE;
+    }
+
+    // Elements that are the second operand of a micro-op, one after the other.
+    uint32_t sources(AluOp operation) const
+    {
+        switch (operation) {
+        case AluOp::REQUANTIZE:
+            return REQUANTIZE_PARAMETERS;
+        case AluOp::LOOKUP:
+            return parameters_.table_elements;
+        default:
+            return 1;
+        }
     }
 
     // The index in the last iteration, which reaches furthest: no factor is negative.
@@ -241,7 +253,7 @@ private:
     void run_alu_(const Part &part, AluOp operation, const int32_t *immediate)
     {
         const Alu alu = {scratchpads_.accumulators, scratchpads_.accumulator_words,
-                         parameters_.acc_width == 16};
+                         parameters_.acc_width == 16, parameters_.table_elements};
         switch (scratchpads_.accumulator_words) {
         case 4:
             return run_alu<4>(alu, operation, uops_, part, immediate);

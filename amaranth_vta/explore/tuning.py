@@ -1,0 +1,119 @@
+"""Knobs of schedules tried against the estimate, layer by layer: ``vta tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.session.compilation import open_network
+from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sw.compiler.build import BuildError, Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.graph.plan.placement import place
+from amaranth_vta.sw.compiler.tuner.records import Record, Records, knobs_from, workload_name
+from amaranth_vta.sw.compiler.tuner.workload import choose, tuned
+from amaranth_vta.sw.runtime.runtime import Runtime
+
+from .workers import Workers
+
+_SPARE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A workload to be tuned: ``candidates`` of its knobs are tried, the most promising first."""
+
+    workload: Any
+    config: Config
+    memory: str
+    candidates: int
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a `Layer`: cycles of the compiler's own choice and of the best, its knobs;
+    how many were tried, and how many of them the compiler refused."""
+
+    default_cycles: int
+    cycles: int
+    knobs: Mapping[str, int]
+    tried: int
+    refused: int
+
+
+def workloads_of(model: bytes, config: Config, images: int | None) -> list[Any]:
+    """Those of the layers that the machine runs, each once, in order."""
+    found: dict[Any, None] = {}
+
+    def note(workload: Any, _: Config) -> None:
+        found[workload] = None
+
+    network, _ = open_network(model, images or config.batch)
+    with knobs_from(note):
+        place(network, config)
+    return list(found)
+
+
+def tune_layer(layer: Layer, _: bytes) -> Tried:
+    """Builds and estimates the candidates; raises `NoScheduleFits` if none can be built."""
+    environment, refused = Environment(layer.config), 0
+    cycles: list[tuple[int, Any]] = []
+    for knobs in islice(choose(layer.workload, layer.config).ranked, layer.candidates):
+        try:
+            function = tuned(layer.workload, environment, knobs, "layer")
+        except BuildError:
+            refused += 1
+            continue
+        cycles.append((_estimated(function, layer), knobs))
+    if not cycles:
+        # As the compiler does, which tries more.
+        function = tuned(layer.workload, environment, None, "layer")
+        own = _estimated(function, layer)
+        return Tried(own, own, {}, refused, refused)
+    best = min(cycles, key=lambda item: item[0])
+    return Tried(cycles[0][0], best[0], asdict(best[1]), len(cycles) + refused, refused)
+
+
+def _estimated(function: Function, layer: Layer) -> int:
+    sizes = [function.nbytes(index) for index in range(len(function.args))]
+    device = open_device(
+        "estimate",
+        layer.config,
+        _SPARE_BYTES + sum(size + 64 for size in sizes),
+        dram=layer.memory,
+        timing_only=True,
+    )
+    try:
+        runtime = Runtime(device)
+        buffers = [runtime.allocate(size, str(n)) for n, size in enumerate(sizes)]
+        function.run_on(runtime, *buffers)
+        return runtime.synchronize().cycles or 0
+    finally:
+        close_device(device)
+
+
+def tune(
+    workloads: list[Any], config: Config, memory: str, candidates: int, workers: Workers
+) -> Iterator[tuple[int, Tried | str]]:
+    """What became of each workload, as they come, with its number; what went wrong as a text."""
+    workers.share({"nothing": b""})
+    layers = [(Layer(workload, config, memory, candidates), "nothing") for workload in workloads]
+    for number, outcome in workers.run(tune_layer, layers):
+        yield number, outcome.result or outcome.error
+
+
+def records_of(
+    found: Mapping[int, Tried], workloads: list[Any], config: Config, memory: str
+) -> Records:
+    """The records of what is better than the compiler's own choice."""
+    records = Records()
+    for number, tried in sorted(found.items()):
+        if tried.cycles < tried.default_cycles:
+            name = workload_name(workloads[number])
+            records.add(
+                Record(name, config, tried.knobs, tried.cycles, tried.default_cycles, memory)
+            )
+    return records

@@ -1,0 +1,145 @@
+"""The ALU's copies of the table that LOOKUP maps bytes through, one for each lane."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.buffer import geometry
+from amaranth_vta.hw.timing import TABLE_WORDS
+
+# Entries that are written at once. A LUT of an FPGA is a memory of one bit and 64 words.
+_ENTRIES = isa.TABLE_BYTES // TABLE_WORDS
+_WORD_WIDTH = 8 * _ENTRIES
+# Of a lane of the ALU: what it looks up.
+LOOKUP_PORTS = {"index": Out(8), "entry": In(signed(8))}
+
+
+class Table(wiring.Component):
+    """``entry = table[index]``, of 256 bytes, written a word at a time.
+
+    Timing: the entry is there in the cycle after ``read``, and stays until the next one. Nothing
+    is read in the cycle of a ``write``; in the next one it gives what was written.
+
+    Ports
+    -----
+    write, place, word : entries from 4 · ``place`` on
+    read, index, entry : the entry at an index
+    """
+
+    write: In(1)
+    place: In(range(TABLE_WORDS))
+    word: In(_WORD_WIDTH)
+    read: In(1)
+    index: In(8)
+    entry: Out(signed(8))
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        shape = data.ArrayLayout(8, _ENTRIES)
+        m.submodules.memory = memory = Memory(shape=shape, depth=TABLE_WORDS, init=[])
+        writer, reader = memory.write_port(), memory.read_port(domain="comb")
+        within = (_ENTRIES - 1).bit_length()
+        # One address for both: a memory of one port takes the fewest LUTs.
+        address = Signal(range(TABLE_WORDS))
+        entry = Signal(signed(8), reset_less=True)
+        m.d.comb += [
+            address.eq(Mux(self.write, self.place, self.index[within:])),
+            writer.addr.eq(address),
+            writer.en.eq(self.write),
+            Value.cast(writer.data).eq(self.word),
+            reader.addr.eq(address),
+            self.entry.eq(entry),
+        ]
+        with m.If(self.read), m.Switch(self.index[:within]):
+            for number in range(_ENTRIES):
+                with m.Case(number):
+                    m.d.sync += entry.eq(reader.data[number])
+        return m
+
+
+def written_elements(config: Config) -> data.ArrayLayout:
+    """What GEMM and the loader write to the accumulators in a cycle: one element, and those of a
+    beat."""
+    element = data.StructLayout({"enable": 1, "index": config.acc.index_width})
+    return data.ArrayLayout(element, 1 + geometry(config, isa.Memory.ACC).elements)
+
+
+class TableReader(wiring.Component):
+    """Reads tables from the accumulators, for the copies of all lanes, and knows which one they
+    have.
+
+    Timing: with ``wanted``, one word per cycle is read and written to the copies; in the cycle
+    after `TABLE_WORDS` + 1 of them the table is ``known``, which is what a micro-op can be taken
+    in. It is not known any more two cycles after one of its elements is ``written``.
+
+    Ports
+    -----
+    wanted, src : a table is to be copied, from this element on; nothing in flight writes to it
+    known : the copies are of that table
+    read, index, element : an accumulator element, which is there in the next cycle and stays
+    write, place, word : of the copies
+    written : elements of accumulators that are written, or will be; the last is the ALU's own,
+        after which the table is not known in the next cycle
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        index = config.acc.index_width
+        others = written_elements(config)
+        super().__init__(
+            {
+                "wanted": In(1),
+                "src": In(index),
+                "known": Out(1),
+                "read": Out(1),
+                "index": Out(index),
+                "element": In(config.acc.element_bits),
+                "write": Out(1),
+                "place": Out(range(TABLE_WORDS)),
+                "word": Out(_WORD_WIDTH),
+                "written": In(data.ArrayLayout(others.elem_shape, others.length + 1)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        count = self._config.table_elements
+        # The word is the lower part of a step, the element the upper one.
+        within = (TABLE_WORDS // count - 1).bit_length()
+        is_valid, table = Signal(), Signal.like(self.src)
+        step, copies = Signal(range(TABLE_WORDS + 1)), Signal()
+        arriving, arrived = Signal(), Signal(range(TABLE_WORDS))
+        m.d.comb += [
+            self.known.eq(is_valid & (table == self.src)),
+            copies.eq(self.wanted & ~self.known & (step != TABLE_WORDS)),
+            self.read.eq(copies & (step[:within] == 0)),
+            self.index.eq(self.src + step[within:]),
+        ]
+        with m.If(self.wanted & ~self.known):
+            m.d.sync += step.eq(step + 1)
+            with m.If(step == TABLE_WORDS):
+                m.d.sync += [step.eq(0), is_valid.eq(1), table.eq(self.src)]
+        m.d.sync += [arriving.eq(copies), self.write.eq(arriving)]
+        with m.If(copies):
+            m.d.sync += arrived.eq(step)
+        with m.If(arriving):
+            m.d.sync += [
+                self.place.eq(arrived),
+                self.word.eq(self.element.word_select(arrived[:within], _WORD_WIDTH)),
+            ]
+
+        def is_of_table(element: Any) -> Value:
+            distance = (element.index - table)[: len(table)]
+            return element.enable & (distance < count)
+
+        changed = Signal()
+        *others, own = self.written
+        m.d.sync += changed.eq(Cat(is_of_table(element) for element in others).any())
+        with m.If(changed | is_of_table(own)):
+            m.d.sync += is_valid.eq(0)
+        return m

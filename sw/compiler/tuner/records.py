@@ -1,0 +1,130 @@
+"""Knobs that were found to be better than those that the compiler chooses: `Records`.
+
+A file of them is JSON, by workload and configuration; files can be merged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from amaranth_vta.hw.config import Config, ConfigError, unique_keys
+from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
+
+_FORMAT, _VERSION = "amaranth-vta tuning", 1
+
+
+class RecordsError(ValueError):
+    """A file that holds no records, or records that are damaged."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The best ``knobs`` of a ``workload`` (as `workload_name` says it) on the machine of
+    ``config``: its ``cycles``, and those of the compiler's own choice, with the ``memory``."""
+
+    workload: str
+    config: Config
+    knobs: Mapping[str, int]
+    cycles: int
+    default_cycles: int
+    memory: str
+
+
+class Records:
+    """The best known record of each workload on each machine."""
+
+    def __init__(self, records: Mapping[tuple[str, Config], Record] | None = None) -> None:
+        self._records = dict(records or {})
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records.values())
+
+    def add(self, record: Record) -> None:
+        """Keeps ``record`` unless a better one of the same workload and machine is known."""
+        key = record.workload, record.config
+        known = self._records.get(key)
+        if known is None or record.cycles < known.cycles:
+            self._records[key] = record
+
+    def knobs(self, workload: Any, config: Config) -> Any | None:
+        """The knobs for ``workload`` on the machine of ``config``; None if there is no record."""
+        record = self._records.get((workload_name(workload), config))
+        if record is None:
+            return None
+        made = get_type_hints(workload.scheduled)["knobs"]
+        if {item.name for item in fields(made)} != set(record.knobs):
+            return None  # of another version of the operator
+        return made(**record.knobs)
+
+    @property
+    def digest(self) -> str:
+        """A name for the contents."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        ordered = sorted(self, key=lambda record: (record.workload, record.config.to_json()))
+        entries = [{**asdict(r), "config": r.config.to_dict()} for r in ordered]
+        values = {"format": _FORMAT, "version": _VERSION, "records": entries}
+        return json.dumps(values, indent=1) + "\n"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Records:
+        """The records in a file; raises `RecordsError`, and `OSError` if it cannot be read."""
+        try:
+            values = json.loads(read_limited(path), object_pairs_hook=unique_keys)
+            if values["format"] != _FORMAT or values["version"] != _VERSION:
+                raise ValueError("another format or version")
+            found = cls()
+            for entry in values["records"]:
+                found.add(_record(entry))
+        except (
+            *(ValueError, RecursionError, KeyError, TypeError),
+            *(ConfigError, FileLimitError, AttributeError),
+        ) as error:
+            raise RecordsError(f"{path} is not what `vta tune` writes: {error}") from None
+        return found
+
+
+def _record(entry: dict[str, Any]) -> Record:
+    record = Record(**{**entry, "config": Config.from_dict(entry["config"])})
+    numbers = (record.cycles, record.default_cycles, *record.knobs.values())
+    if not all(isinstance(number, int) for number in numbers):
+        raise ValueError("a number of cycles, or a knob, is no whole number")
+    if not isinstance(record.workload, str) or not isinstance(record.memory, str):
+        raise ValueError("a workload, or a memory, is no text")
+    return record
+
+
+def workload_name(workload: Any) -> str:
+    """What a workload is called in a file: all of its sizes."""
+    return repr(workload)
+
+
+# How `tuned` finds knobs: given a workload and a configuration, or None.
+FindKnobs = Callable[[Any, Config], Any | None]
+_FIND: ContextVar[FindKnobs] = ContextVar("find_knobs", default=lambda workload, config: None)
+
+
+@contextmanager
+def knobs_from(find: FindKnobs) -> Iterator[None]:
+    """What is compiled in the block has the knobs that ``find`` gives, where they fit."""
+    token = _FIND.set(find)
+    try:
+        yield
+    finally:
+        _FIND.reset(token)
+
+
+def recorded_knobs(workload: Any, config: Config) -> Any | None:
+    """Those of `knobs_from`."""
+    return _FIND.get()(workload, config)
