@@ -36,8 +36,9 @@ def open_device(
     skip: str | None = None,
     timing_only: bool = False,
     progress: Callable[[str], None] | None = None,
+    origin: int = 0,
 ) -> Device:
-    """A fresh machine with ``memory_bytes`` of zeros as its memory.
+    """A fresh machine with ``memory_bytes`` of zeros as its memory, from address ``origin`` on.
 
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
     VCD of each run, and ``timeline`` gets each run; these are for the cycle-accurate devices.
@@ -52,11 +53,13 @@ def open_device(
         raise DeviceError(f"{skip!r} cannot be skipped; what can is {', '.join(PARTS)}")
     if timing_only and name != "estimate":
         raise DeviceError(f"only the estimate can do without results; the {name} device cannot")
+    if origin and name in ("estimate", "board"):
+        raise DeviceError(f"the memory of the {name} device begins at address 0, not {origin:#x}")
     with building(f"the {name} device", progress) as told:
         if name == "estimate":
             device = _open_estimate(config, memory_bytes, dram, waves, timeline, timing_only, told)
         else:
-            device = _open(name, config, memory_bytes, dram, order, waves, timeline, told)
+            device = _open(name, config, memory_bytes, dram, order, waves, timeline, told, origin)
     if skip is None:
         return device
     from .machine.skipping import SkippingDevice
@@ -80,6 +83,7 @@ def _open(
     waves: str | Path | None,
     timeline: Timeline | None,
     progress: Callable[[str], None] | None,
+    origin: int,
 ) -> Device:
     # The cycle-accurate devices import Amaranth and more, which takes seconds that the functional
     # model need not wait for; and the command line reads the names above for every command.
@@ -93,23 +97,25 @@ def _open(
                 raise DeviceError("the functional model has no clock, hence no timeline to write")
             memory_timing(dram)  # unused here, but an unknown name is refused
             try:
-                return FunctionalDevice(config, memory_bytes, order, progress=progress)
+                return FunctionalDevice(
+                    config, memory_bytes, order, progress=progress, origin=origin
+                )
             except ValueError as error:
                 raise DeviceError(str(error)) from None
         case "rtl":
             from .machine.rtl.engine import RtlDevice
 
-            return RtlDevice(config, memory_bytes, dram, waves, timeline, progress)
+            return RtlDevice(config, memory_bytes, dram, waves, timeline, progress, origin=origin)
         case "cxxrtl":
             from .machine.rtl.engine import CxxrtlDevice
 
             if waves is not None:
                 raise DeviceError("the cxxrtl device writes no waves; rtl and pysim do")
-            return CxxrtlDevice(config, memory_bytes, dram, timeline, progress)
+            return CxxrtlDevice(config, memory_bytes, dram, timeline, progress, origin)
         case "pysim":
             from .machine.pysim import PysimDevice
 
-            return PysimDevice(config, memory_bytes, dram, waves, timeline)
+            return PysimDevice(config, memory_bytes, dram, waves, timeline, origin)
         case "board":
             from .board.device import open_board
 

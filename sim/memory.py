@@ -12,32 +12,43 @@ _UNIT = 64
 
 
 class MemoryBacked:
-    """A device's ``memory``: ``memory_bytes`` zeros at first, rounded up to whole bus words."""
+    """A device's ``memory``: ``memory_bytes`` zeros at first, rounded up to whole bus words.
 
-    def __init__(self, memory_bytes: int) -> None:
+    ``origin`` is the byte address of the first of them, a multiple of 64; an access to another
+    address is a bus error.
+    """
+
+    def __init__(self, memory_bytes: int, origin: int = 0) -> None:
+        if origin < 0 or origin % _UNIT:
+            raise ValueError(f"origin = {origin:#x} is not a multiple of {_UNIT}")
+        self.origin = origin
         self.memory_bytes = -(-memory_bytes // _UNIT) * _UNIT
         self.memory = np.zeros(self.memory_bytes, np.uint8)
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
         self._check_bounds(address, size)
-        return self.memory[address : address + size].copy()
+        first = address - self.origin
+        return self.memory[first : first + size].copy()
 
     def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
         """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
         self._check_bounds(address, len(raw))
-        self.memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
+        first = address - self.origin
+        self.memory[first : first + len(raw)] = np.frombuffer(raw, np.uint8)
 
     def instruction_words(self, address: int, count: int) -> list[int]:
         """``count`` instructions of 128 bits from byte ``address``; zeros beyond the memory."""
-        return instruction_words(self.memory, address, count)
+        return instruction_words(self.memory, address - self.origin, count)
 
     def _check_bounds(self, address: int, size: int) -> None:
-        if address < 0 or size < 0 or address + size > self.memory_bytes:
+        end = self.origin + self.memory_bytes
+        if address < self.origin or size < 0 or address + size > end:
+            begins = f", which begins at {self.origin:#x}" if self.origin else ""
             raise ValueError(
                 f"{size} bytes at {address:#x} are not within the device's "
-                f"{self.memory_bytes:#x} bytes of memory"
+                f"{self.memory_bytes:#x} bytes of memory{begins}"
             )
 
 

@@ -23,14 +23,15 @@ from .compile import compile_model
 from .config import config
 from .design.explore import explore
 from .design.tune import tune
-from .disasm import disasm
 from .doctor import doctor
 from .header import header
 from .lower import lower
 from .models.quantize import quantize
 from .models.show import show
 from .problems import describe
-from .replay import replay
+from .programs.disasm import disasm
+from .programs.fuzz import fuzz
+from .programs.replay import replay
 from .run import run
 from .verilog import verilog
 
@@ -63,6 +64,7 @@ for command in (
     lower,
     replay,
     disasm,
+    fuzz,
     verilog,
     header,
     config,

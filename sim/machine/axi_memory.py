@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .dram import Dice, MemoryTiming, ProtocolError
 
 PAGE_BYTES = 4096  # no burst may cross a multiple of it
-OKAY, DECERR = 0, 3
+OKAY, SLVERR, DECERR = 0, 2, 3
 INCR = 1
 
 _R, _W, _B, _AR, _AW, _WREADY = range(6)  # what has random gaps of its own
@@ -106,10 +106,21 @@ class _Write:
 
 
 class AxiMemory:
-    """``memory``, of whole bus words, as ``timing`` allows; `answer` is valid in this cycle."""
+    """``memory``, of whole bus words, as ``timing`` allows; `answer` is valid in this cycle.
 
-    def __init__(self, memory: npt.NDArray[np.uint8], bus_bytes: int, timing: MemoryTiming) -> None:
+    The first byte of the memory has the address ``origin``. Where there is none, the answer is from
+    one word to the next the other of AXI's two errors.
+    """
+
+    def __init__(
+        self,
+        memory: npt.NDArray[np.uint8],
+        bus_bytes: int,
+        timing: MemoryTiming,
+        origin: int = 0,
+    ) -> None:
         self.memory = memory
+        self.origin = origin
         self.bus_bytes = bus_bytes
         self.timing = timing
         self.dice = Dice(timing.seed or 0)
@@ -241,11 +252,11 @@ class AxiMemory:
         return burst.address & -self.bus_bytes
 
     def _show_word(self, read: _Read) -> None:
-        word = self.memory[read.address : read.address + self.bus_bytes]
+        word = self._find(read.address)
         read.beats -= 1
         self.answer.r_valid = 1
         self.answer.r_data = int.from_bytes(word.tobytes(), "little")
-        self.answer.r_resp = OKAY if word.size else DECERR
+        self.answer.r_resp = OKAY if word.size else self._error(read.address)
         self.answer.r_last = int(read.beats == 0)
         read.address += self.bus_bytes
 
@@ -263,23 +274,31 @@ class AxiMemory:
 
     def _respond(self, write: _Write) -> None:
         """A write takes effect only with its response: a read that does not wait gets old data."""
-        address, inside = self._first(write.burst), True
+        address, response = self._first(write.burst), OKAY
         for word in write.words:
-            place = self.memory[address : address + self.bus_bytes]
+            place = self._find(address)
             if place.size:
                 data = np.frombuffer(word.data.to_bytes(self.bus_bytes, "little"), np.uint8)
                 strobes = np.frombuffer(word.strobes.to_bytes(8, "little"), np.uint8)
                 taken = np.unpackbits(strobes, bitorder="little")[: self.bus_bytes]
                 np.copyto(place, data, where=taken.astype(bool))
-            else:
-                inside = False
+            elif response == OKAY:
+                response = self._error(address)
             address += self.bus_bytes
         self.answer.b_valid = 1
-        self.answer.b_resp = OKAY if inside else DECERR
+        self.answer.b_resp = response
         if len(self.reached) < len(self.awaited):
             following = self.awaited[len(self.reached)]
             if self._first(write.burst) <= following < address:
                 self.reached.append(self.cycle + 1)
+
+    def _find(self, address: int) -> npt.NDArray[np.uint8]:
+        """The word at an address; empty if there is no memory."""
+        place = address - self.origin
+        return self.memory[place : place + self.bus_bytes] if place >= 0 else self.memory[:0]
+
+    def _error(self, address: int) -> int:
+        return SLVERR if address // self.bus_bytes % 2 else DECERR
 
     def _latency(self) -> int:
         if self.timing.seed is None:

@@ -60,8 +60,14 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
 
     machine: Machine
 
-    def __init__(self, config: Config, memory_bytes: int, timeline: Timeline | None = None) -> None:
-        super().__init__(memory_bytes)
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        timeline: Timeline | None = None,
+        origin: int = 0,
+    ) -> None:
+        super().__init__(memory_bytes, origin)
         self.config = config
         self._timeline = timeline
 

@@ -44,11 +44,12 @@ class PysimDevice(SimulatedDevice):
         dram: str = "ideal",
         waves: str | Path | None = None,
         timeline: Timeline | None = None,
+        origin: int = 0,
     ) -> None:
         timing = memory_timing(dram)
-        super().__init__(config, memory_bytes, timeline)
-        machine = InterpretedMachine(config, self.memory, timing, waves, timeline is not None)
-        self.attach(machine)
+        super().__init__(config, memory_bytes, timeline, origin)
+        watched = timeline is not None
+        self.attach(InterpretedMachine(config, self.memory, timing, waves, watched, origin))
 
 
 class InterpretedMachine:
@@ -63,9 +64,10 @@ class InterpretedMachine:
         timing: MemoryTiming,
         waves: str | Path | None = None,
         watched: bool = False,
+        origin: int = 0,
     ) -> None:
         self._random = timing.seed is not None
-        self._memory = AxiMemory(memory, config.bus_bytes, timing)
+        self._memory = AxiMemory(memory, config.bus_bytes, timing, origin)
         self._rose = 0
         self._interrupted = False
         self._access: _Access | None = None

@@ -50,8 +50,9 @@ class FunctionalDevice(MemoryBacked):
         report_false_claims: bool = False,
         clear: bool = False,
         progress: Progress | None = None,
+        origin: int = 0,
     ) -> None:
-        super().__init__(memory_bytes)
+        super().__init__(memory_bytes, origin)
         self.config = config
         self._uninitialized_reads = UninitializedReads(config)
         self._races = Races(config, self.memory_bytes)
@@ -66,9 +67,9 @@ class FunctionalDevice(MemoryBacked):
         self.model: NativeModel | ClearModel
         can_be_native = order == "program" and not observers and not clear
         if can_be_native and not isinstance(library_or_reason(progress), str):
-            self.model = NativeModel(config, self.memory)
+            self.model = NativeModel(config, self.memory, origin=origin)
         else:
-            self.model = ClearModel(config, self.memory, order, observers)
+            self.model = ClearModel(config, self.memory, order, observers, origin)
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:

@@ -36,9 +36,10 @@ class ExecutionFault(Exception):
 class Executor:
     """Scratchpads that keep their contents, and a memory of bytes shared with the device.
 
-    ``memory`` is a 1-D uint8 array. ``observers`` see every read and write. ``counters`` adds up
-    what `registers.COUNTERS` counts, but for what depends on time. ``seed`` decides what
-    scratchpads hold before anything is written to them.
+    ``memory`` is a 1-D uint8 array, the first byte of which has the address ``origin``.
+    ``observers`` see every read and write. ``counters`` adds up what `registers.COUNTERS` counts,
+    but for what depends on time. ``seed`` decides what scratchpads hold before anything is written
+    to them.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class Executor:
     observers: Sequence[Observer] = ()
     counters: dict[str, int] = field(default_factory=dict)
     deadline: float | None = None
+    origin: int = 0
 
     def __post_init__(self) -> None:
         contents = initial_bytes(self.config, self.seed)
@@ -67,6 +69,13 @@ class Executor:
         Raises `ExecutionFault`; its cause is ``timeout`` once ``deadline``, a time of
         `time.monotonic`, has passed.
         """
+        try:
+            self._execute(index, instruction)
+        except ExecutionFault:
+            self._show_part(index, instruction)
+            raise
+
+    def _execute(self, index: int, instruction: isa.Instruction) -> None:
         match instruction:
             case isa.Load() | isa.SetPadding():
                 of_load = isa.module_of(instruction) is isa.Module.LOAD
@@ -202,10 +211,10 @@ class Executor:
     def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
         """A view (y_size, x_size, element_bytes) of the memory, whose rows may overlap."""
         size = geometry.element_bytes
-        first = transfer.dram_base * size
+        first = transfer.dram_base * size - self.origin
         # No stride is negative, so the last row ends last.
         elements = (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
-        if first + elements * size > self.memory.size:
+        if first < 0 or first + elements * size > self.memory.size:
             raise ExecutionFault(isa.Cause.BUS_ERROR)
         return np.lib.stride_tricks.as_strided(
             self.memory[first:],
@@ -263,14 +272,42 @@ class Executor:
                 observer.read(index, memory, elements)
             observer.write(index, "ACC", written)
 
+    def _show_part(self, index: int, instruction: isa.Instruction) -> None:
+        """Shows what a faulty instruction would have written: another device may have written any
+        part of it before it found the fault."""
+        if not self.observers:
+            return
+        memory, elements = "ACC", np.empty(0, np.int64)
+        match instruction:
+            case isa.Load():
+                scratchpad = self._scratchpad(isa.Memory(instruction.memory)).memory
+                if instruction.sram_base + instruction.elements <= scratchpad.depth:
+                    memory = scratchpad.name
+                    elements = np.arange(instruction.elements) + instruction.sram_base
+            case isa.Store() if instruction.elements <= self.config.acc.depth:
+                memory, elements = "DRAM", self._touched(instruction, self.config.out)
+                elements = elements[(elements >= 0) & (elements < self.memory.size)]
+            case isa.Gemm() | isa.Alu() if instruction.uop_end <= self.config.uop.depth:
+                dst, _, _ = self._uops(index, instruction)
+                for offset in self._offsets(instruction, dst.size):
+                    elements = np.union1d(elements, offset("dst", dst))
+                elements = elements[elements < self.config.acc.depth]
+        for observer in self.observers:
+            observer.write(index, memory, elements)
+
+    def _touched(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Indices:
+        """The bytes of memory that a transfer reads or writes, in order."""
+        size = geometry.element_bytes
+        rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
+        first = rows[:, np.newaxis] - self.origin
+        return (first + np.arange(transfer.x_size * size)).reshape(-1)
+
     def _show_transfer(
         self, index: int, transfer: isa.Load | isa.Store, geometry: TileMemory
     ) -> None:
         if not self.observers:
             return
-        size = geometry.element_bytes
-        rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
-        touched = (rows[:, np.newaxis] + np.arange(transfer.x_size * size)).reshape(-1)
+        touched = self._touched(transfer, geometry)
         for observer in self.observers:
             if isinstance(transfer, isa.Load):
                 observer.read(index, "DRAM", touched)

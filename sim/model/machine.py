@@ -63,8 +63,9 @@ class Outcome:
 class ClearModel:
     """Runs programs on NumPy arrays, in any order, watched by observers.
 
-    ``memory`` is a 1-D uint8 array, shared with the host. Raises `ValueError` for an ``order``
-    that does not exist.
+    ``memory`` is a 1-D uint8 array, shared with the host; its first byte has the address
+    ``origin``. Observers count bytes of DRAM from there. Raises `ValueError` for an ``order`` that
+    does not exist.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class ClearModel:
         memory: npt.NDArray[np.uint8],
         order: str = "program",
         observers: Sequence[Observer] = (),
+        origin: int = 0,
     ) -> None:
         self._config = config
         self._memory = memory
         self._choose, seed = _parse_order(order)
-        self.executor = Executor(config, memory, seed, observers)
+        self.executor = Executor(config, memory, seed, observers, origin=origin)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
         """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
@@ -85,7 +87,8 @@ class ClearModel:
         executor.begin()
         for observer in executor.observers:
             observer.begin()
-            observer.fetch(range(insn_addr, insn_addr + insn_count * isa.INSTRUCTION_BYTES))
+            first = insn_addr - executor.origin
+            observer.fetch(range(first, first + insn_count * isa.INSTRUCTION_BYTES))
         executor.deadline = None if time_limit is None else time.monotonic() + time_limit
         machine = _Machine(self._config, self._memory, executor, insn_addr, insn_count)
         fault = machine.run(self._choose)
@@ -238,10 +241,10 @@ class _Machine:
 
     def _look(self) -> isa.Cause | None:
         size = isa.INSTRUCTION_BYTES
-        address = self._insn_addr + self._next * size
+        address = self._insn_addr + self._next * size - self._executor.origin
         if self._insn_count == 0 or self._insn_addr % size:
             return isa.Cause.BAD_STREAM
-        if address + size > self._memory.size:
+        if address < 0 or address + size > self._memory.size:
             return isa.Cause.BUS_ERROR
         raw = self._memory[address : address + size].tobytes()
         if raw not in self._decoded:

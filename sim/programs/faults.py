@@ -1,9 +1,9 @@
-"""Random programs with one fault, each with the report that every device must make of it."""
+"""Random programs with faults, each with the report that every device must make of it."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,37 +26,57 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.device import Fault
 
 from .image import ProgramImage
-from .random import random_program
+from .random import legal_program
 
 
-def random_faulty_program(config: Config, kind: str, seed: int) -> tuple[ProgramImage, Fault]:
-    """A program with a fault of one of `FAULT_KINDS`, and the report that every device must make.
+def random_faulty_program(
+    config: Config, kinds: str | Sequence[str], seed: int, origin: int = 0
+) -> tuple[ProgramImage, Fault]:
+    """A program with faults of some of `FAULT_KINDS`, and the report that every device must make,
+    which is of the fault that comes first in the stream.
 
-    What memory holds after a fault depends on the order, so the image expects nothing.
+    What memory holds after a fault may depend on the order, so the image expects nothing. Its
+    memory begins at address ``origin``.
     """
-    chance = random.Random(f"{seed}:{kind}:{config}")
-    image = random_program(config, seed, length=20)
-    stream: list[Instruction | int] = list(image.instruction_bits())
-    _FAULTS[kind](_Fault(config, chance, stream, chance.randrange(len(stream))))
-    room = np.zeros(len(stream) * isa.INSTRUCTION_BYTES, np.uint8)
-    image = ProgramImage.assemble(
-        config, np.concatenate((image.dram[: image.insn_addr], room)), image.insn_addr, stream
-    )
-    device = FunctionalDevice(config, image.dram.size)
-    device.write(0, image.dram)
+    image = faulty_program(config, (kinds,) if isinstance(kinds, str) else kinds, seed, origin)
+    device = FunctionalDevice(config, image.dram.size, origin=origin)
+    device.write(origin, image.dram)
     fault = device.run(image.insn_addr, image.insn_count).fault
     assert fault is not None
     return image, fault
 
 
+def faulty_program(
+    config: Config, kinds: Sequence[str], seed: int, origin: int = 0
+) -> ProgramImage:
+    """A program with faults of all ``kinds``, each somewhere in the stream."""
+    chance = random.Random(f"{seed}:{'+'.join(kinds)}:{config}")
+    image = legal_program(config, seed, length=20, origin=origin)
+    stream: list[Instruction | int] = list(image.instruction_bits())
+    size = image.insn_addr - origin + len(stream) * isa.INSTRUCTION_BYTES
+    size += len(kinds) * _MOST_INSERTED * isa.INSTRUCTION_BYTES
+    memory = range(origin, origin - (-size // _MEMORY_UNIT) * _MEMORY_UNIT)
+    for kind in kinds:
+        _FAULTS[kind](_Fault(config, chance, stream, chance.randrange(len(stream)), memory))
+    dram = np.zeros(len(memory), np.uint8)
+    dram[: image.insn_addr - origin] = image.dram[: image.insn_addr - origin]
+    return ProgramImage.assemble(config, dram, image.insn_addr, stream, origin)
+
+
+# Bytes to which the sizes of memories are rounded here.
+_MEMORY_UNIT = 64
+
+
 @dataclass
 class _Fault:
-    """Where a fault is put: before instruction ``at`` of ``stream``, which is not the first."""
+    """Where a fault is put: before instruction ``at`` of ``stream``; ``memory`` are the addresses
+    that there are."""
 
     config: Config
     chance: random.Random
     stream: list[Instruction | int]
     at: int
+    memory: range
 
     def insert(self, *instructions: Instruction | int) -> None:
         self.stream[self.at : self.at] = instructions
@@ -113,12 +133,20 @@ def _insert_transfer_out_of_range(fault: _Fault) -> None:
     depth = fault.config.memory(memory).depth
     if memory is Memory.ACC_8BIT:
         depth = fault.config.acc.depth
+    sizes = fault.config
+    longest = max(item.depth for item in (sizes.uop, sizes.inp, sizes.wgt, sizes.acc))
     beyond = chance.choice(
         (
             {"sram_base": depth - 1, "x_size": 2},
             {"sram_base": depth, "x_size": 1},
             {"sram_base": 0xFFFF, "x_size": 0xFFFF, "y_size": 0xFFFF},
             {"sram_base": depth - 1, "x_size": 1, "y_size": 2},
+            # One side longer than any scratchpad, by a little, by much, or by a power of two.
+            {"x_size": longest + chance.randint(1, 9)},
+            {"x_size": min(0xFFFF, longest * chance.choice((2, 4, 8)) + chance.randrange(2))},
+            {"x_size": 1, "y_size": longest + chance.randint(1, 9)},
+            {"x_size": 1, "y_size": min(0xFFFF, longest * chance.choice((2, 4, 8)))},
+            {"x_size": chance.randint(1, 0xFFFF), "y_size": chance.randint(depth, 0xFFFF)},
         )
     )
     fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
@@ -167,19 +195,39 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         # The last of the parameters, or of the table, is the first element that there is not.
         operation = chance.choice(extended)
         first = config.acc.depth - config.alu_sources(operation) + 1
-        beyond = {"iter_out": 2, "src_factor_out": first, "dst_factor_out": 9}
+        beyond = {"iter_out": 2, "src_factor_out": first, "dst_factor_out": 1}
         out_of_range = Alu(alu_opcode=operation, uop_end=1, **beyond)
     fault.insert(zero, out_of_range)
 
 
 def _insert_bus_error(fault: _Fault) -> None:
+    """A transfer that leaves the memory, or comes into it, in any of its rows and beats."""
     chance = fault.chance
     memory = chance.choice((*_LOADED, Memory.OUT))
+    geometry = fault.config.memory(memory)
+    size, depth = geometry.element_bytes, min(geometry.depth, fault.config.acc.depth)
+    first, end = fault.memory.start // size, fault.memory.stop // size
+    many, before = chance.randint(1, depth), chance.randrange(depth)
+    rows = chance.randint(1, max(1, depth // 8))
     beyond = chance.choice(
         (
             {"dram_base": (1 << 32) - 1, "x_size": 1},
             {"dram_base": (1 << 32) - 1, "x_size": 2, "y_size": 1},
             {"dram_base": 1 << 31, "x_size": 1, "y_size": 2, "x_stride": 0xFFFF},
+            # Over the end, from a beat of the only row or from one of several rows on.
+            {"dram_base": end - min(before, many - 1), "x_size": many},
+            {"dram_base": end - 4 * rows, "x_size": 8, "y_size": rows, "x_stride": 4},
+            *(
+                (
+                    {"dram_base": first - 1 - before, "x_size": 1},
+                    {"dram_base": first - 1 - min(before, many - 1), "x_size": many},
+                    {"dram_base": first - 4 * rows, "x_size": 8, "y_size": rows, "x_stride": 4},
+                    {"dram_base": first - 9, "x_size": 1, "y_size": 2, "x_stride": 9},
+                )
+                * 2
+                if first
+                else ()
+            ),
         )
     )
     fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
@@ -195,7 +243,7 @@ def _insert_token_overflow(fault: _Fault) -> None:
             Store(x_size=0, push_prev=1),
         )
     )
-    fault.insert(*[nothing] * (isa.TOKEN_LIMIT + 500))
+    fault.insert(*[nothing] * _MOST_INSERTED)
 
 
 def _insert_finish(fault: _Fault) -> None:
@@ -219,6 +267,25 @@ def _insert_deadlock(fault: _Fault) -> None:
     fault.insert(*[nothing] * 500)
 
 
+def _flip_bits(fault: _Fault) -> None:
+    """Up to three bits of one instruction, which may be none that matter."""
+    encode = isa.instruction_set(fault.config).encode
+    decode = isa.instruction_set(fault.config).decode
+    found = fault.stream[fault.at]
+    original = encode(found) if isinstance(found, Instruction) else found
+    while True:
+        bits = original
+        for _ in range(fault.chance.randint(1, 3)):
+            bits ^= 1 << fault.chance.randrange(isa.INSTRUCTION_WIDTH)
+        # Not one that takes minutes.
+        if getattr(decode(bits), "uops", 0) < _MOST_UOPS:
+            fault.stream[fault.at] = bits
+            return
+
+
+_MOST_UOPS = 1 << 15
+# More tokens than a queue holds.
+_MOST_INSERTED = isa.TOKEN_LIMIT + 500
 _LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
 _FAULTS: dict[str, Callable[[_Fault], None]] = {
@@ -231,5 +298,7 @@ _FAULTS: dict[str, Callable[[_Fault], None]] = {
     "finish_before_the_end": _insert_finish,
     "no_finish_at_the_end": _drop_finish,
     "deadlock": _insert_deadlock,
+    "flipped_bits": _flip_bits,
 }
-FAULT_KINDS = tuple(_FAULTS)
+# Each by itself is certain to end at a fault.
+FAULT_KINDS = tuple(kind for kind in _FAULTS if kind != "flipped_bits")

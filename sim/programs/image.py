@@ -2,7 +2,8 @@
 
 The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
 ``dram`` (uint8; the index is the physical byte address, base registers are 0), ``insn_addr`` and
-``insn_count`` (integers), and optionally ``expected`` (``dram`` after the run).
+``insn_count`` (integers), and optionally ``expected`` (``dram`` after the run) and ``origin`` (the
+address of the first byte of ``dram``, if not 0; below it there is no memory).
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class ImageError(ValueError):
 class ProgramImage:
     """A program and its memory for the machine of ``config``.
 
-    ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. The stream of
-    ``insn_count`` instructions starts at byte ``insn_addr``, which is a multiple of 16, and ends
-    within the memory. `ImageError` says which of these does not hold.
+    ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. ``origin``, a multiple of
+    64, is the address of its first byte. The stream of ``insn_count`` instructions starts at
+    address ``insn_addr``, which is a multiple of 16, and lies within the memory. `ImageError` says
+    which of these does not hold.
     """
 
     config: Config
@@ -46,6 +48,7 @@ class ProgramImage:
     insn_addr: int
     insn_count: int
     expected: npt.NDArray[np.uint8] | None = None
+    origin: int = 0
 
     def __post_init__(self) -> None:
         for name, array in (("dram", self.dram), ("expected", self.expected)):
@@ -66,11 +69,14 @@ class ProgramImage:
             )
         if self.insn_count < 0:
             raise ImageError(f"insn_count = {self.insn_count} is negative")
+        if not 0 <= self.origin < 1 << 47 or self.origin % 64:
+            raise ImageError(f"origin = {self.origin:#x} is not a multiple of 64 below 2^47")
         end = self.insn_addr + self.insn_count * isa.INSTRUCTION_BYTES
-        if end > self.dram.size:
+        if self.insn_addr < self.origin or end > self.origin + self.dram.size:
+            begins = f" from {self.origin:#x} on" if self.origin else ""
             raise ImageError(
                 f"the program lies outside the memory: {self.insn_count} instructions from byte "
-                f"{self.insn_addr:#x} end at {end:#x}, dram has {self.dram.size:#x} bytes"
+                f"{self.insn_addr:#x} end at {end:#x}, dram has {self.dram.size:#x} bytes{begins}"
             )
 
     @classmethod
@@ -80,6 +86,7 @@ class ProgramImage:
         dram: npt.NDArray[np.uint8],
         insn_addr: int,
         instructions: Sequence[isa.Instruction | int],
+        origin: int = 0,
     ) -> ProgramImage:
         """An image with ``instructions``, or their 128 bits, written into a copy of ``dram``.
 
@@ -90,8 +97,9 @@ class ProgramImage:
             encode(item) if isinstance(item, isa.Instruction) else item for item in instructions
         ]
         stream = b"".join(item.to_bytes(isa.INSTRUCTION_BYTES, "little") for item in bits)
-        image = cls(config, dram.copy(), insn_addr, len(instructions))
-        image.dram[insn_addr : insn_addr + len(stream)] = np.frombuffer(stream, np.uint8)
+        image = cls(config, dram.copy(), insn_addr, len(instructions), origin=origin)
+        first = insn_addr - origin
+        image.dram[first : first + len(stream)] = np.frombuffer(stream, np.uint8)
         return image
 
     @classmethod
@@ -105,6 +113,7 @@ class ProgramImage:
                 insn_addr=_whole_number("insn_addr", arrays["insn_addr"]),
                 insn_count=_whole_number("insn_count", arrays["insn_count"]),
                 expected=arrays.get("expected"),
+                origin=_whole_number("origin", arrays["origin"]) if "origin" in arrays else 0,
             )
         except ImageError as error:
             raise ImageError(f"{path}: {error}") from None
@@ -119,6 +128,8 @@ class ProgramImage:
         }
         if self.expected is not None:
             arrays["expected"] = self.expected
+        if self.origin:
+            arrays["origin"] = np.int64(self.origin)
         try:
             with Path(path).open("wb") as file:
                 write_arrays(file, arrays, compressed=True)
@@ -127,7 +138,7 @@ class ProgramImage:
 
     def instruction_bits(self) -> list[int]:
         """The stream as it stands in ``dram``: 128 bits per instruction."""
-        return instruction_words(self.dram, self.insn_addr, self.insn_count)
+        return instruction_words(self.dram, self.insn_addr - self.origin, self.insn_count)
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -146,7 +157,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
                 raise ImageError(
                     f"{path} is not a program image: it has no {' and no '.join(missing)}"
                 )
-            wanted = [key for key in (*_KEYS, "expected") if key in archive.names]
+            wanted = [key for key in (*_KEYS, "expected", "origin") if key in archive.names]
             return {key: archive.read(key) for key in wanted}
         except FileLimitError as error:
             raise FileLimitError(f"{path}: {error}") from None

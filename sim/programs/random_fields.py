@@ -10,8 +10,11 @@ from amaranth_vta.hw.isa import Load, Memory
 from amaranth_vta.sim.model.observers.observer import Elements
 
 
-def random_rows(chance: random.Random, elements: int, padded: bool) -> dict[str, int]:
-    """Sizes, stride and padding of a transfer of 1 to ``elements`` elements."""
+def random_rows(
+    chance: random.Random, elements: int, available: int, padded: bool
+) -> dict[str, int]:
+    """Sizes, stride and padding of a transfer of 1 to ``elements`` elements, none of them further
+    than ``available`` from the first in memory."""
     pads = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
     while True:
         fields = {
@@ -19,12 +22,18 @@ def random_rows(chance: random.Random, elements: int, padded: bool) -> dict[str,
             "y_size": chance.choice((1, 1, 1, 2, 3, 5)),
         }
         fields["x_stride"] = chance.choice(
-            (fields["x_size"], fields["x_size"] + chance.randrange(4), chance.randrange(4))
+            (
+                fields["x_size"],
+                fields["x_size"] + chance.randrange(4),
+                chance.randrange(4),
+                chance.randrange(1000),
+            )
         )
         if padded and chance.random() < 0.4:
             fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in pads}
             fields["y_size"] = chance.choice((0, fields["y_size"], fields["y_size"]))
-        if 0 < Load(memory=Memory.INP, **fields).elements <= elements:
+        reach = max(fields["y_size"] - 1, 0) * fields["x_stride"] + fields["x_size"]
+        if 0 < Load(memory=Memory.INP, **fields).elements <= elements and reach <= available:
             return fields
 
 

@@ -36,6 +36,7 @@ class RtlDevice(SimulatedDevice):
         timeline: Timeline | None = None,
         progress: Progress | None = None,
         grouped: bool = True,
+        origin: int = 0,
     ) -> None:
         timing = memory_timing(dram)
         library = machine_library(
@@ -45,8 +46,8 @@ class RtlDevice(SimulatedDevice):
             grouped=grouped,
             progress=progress,
         )
-        super().__init__(config, memory_bytes, timeline)
-        self.attach(CompiledMachine(library, self.memory, timing, waves))
+        super().__init__(config, memory_bytes, timeline, origin)
+        self.attach(CompiledMachine(library, self.memory, timing, waves, origin))
 
 
 class CxxrtlDevice(SimulatedDevice):
@@ -65,15 +66,17 @@ class CxxrtlDevice(SimulatedDevice):
         dram: str = "ideal",
         timeline: Timeline | None = None,
         progress: Progress | None = None,
+        origin: int = 0,
     ) -> None:
         timing = memory_timing(dram)
         library = cxxrtl_library(config, watched=timeline is not None, progress=progress)
-        super().__init__(config, memory_bytes, timeline)
-        self.attach(CompiledMachine(library, self.memory, timing))
+        super().__init__(config, memory_bytes, timeline, origin)
+        self.attach(CompiledMachine(library, self.memory, timing, origin=origin))
 
 
 class CompiledMachine:
-    """What harness.cpp exports. ``memory`` is shared with the machine, not copied.
+    """What harness.cpp exports. ``memory`` is shared with the machine, not copied; its first byte
+    has the address ``origin``.
 
     Every method raises `ProtocolError` once the machine broke a rule of its buses.
     """
@@ -86,6 +89,7 @@ class CompiledMachine:
         memory: np.ndarray,
         timing: MemoryTiming,
         waves: str | Path | None = None,
+        origin: int = 0,
     ) -> None:
         self._machine: int | None = None
         self._functions = functions = _load(library)
@@ -104,7 +108,7 @@ class CompiledMachine:
             Path(waves).open("wb").close()  # the library would not say that it cannot
         path = str(waves).encode() if waves is not None else None
         self._machine = functions.vta_open(
-            ctypes.byref(parameters), memory.ctypes.data, memory.nbytes, path
+            ctypes.byref(parameters), memory.ctypes.data, memory.nbytes, origin, path
         )
 
     def write_register(self, address: int, value: int) -> None:
@@ -209,7 +213,7 @@ def _load(library: Path) -> ctypes.CDLL:
     functions = ctypes.CDLL(str(library))
     machine, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     for name, result, arguments in (
-        ("open", machine, [ctypes.POINTER(_Timing), machine, u64, ctypes.c_char_p]),
+        ("open", machine, [ctypes.POINTER(_Timing), machine, u64, u64, ctypes.c_char_p]),
         ("close", None, [machine]),
         ("reset", None, [machine]),
         ("write_register", ctypes.c_bool, [machine, u32, u32]),

@@ -30,7 +30,7 @@ using std::uint8_t;
 constexpr unsigned BUS_BYTES = sizeof(std::remove_reference_t<decltype(std::declval<Pins>().m_axi_wdata)>);
 constexpr unsigned LOG_BUS_BYTES = __builtin_ctz(BUS_BYTES);
 constexpr unsigned PAGE_BYTES = 4096;
-constexpr unsigned OKAY = 0, DECERR = 3;
+constexpr unsigned OKAY = 0, SLVERR = 2, DECERR = 3;
 constexpr unsigned INCR = 1;
 constexpr unsigned WORDS_WAITING = 2;     // write data taken ahead of its turn
 constexpr unsigned DENSITY_CYCLES = 128;  // how long a channel keeps its density of gaps
@@ -111,8 +111,8 @@ constexpr unsigned LACKS = 1 << LACKS_PREV | 1 << LACKS_NEXT, PULSES = ((1 << LA
 
 class Machine {
   public:
-    Machine(const Timing& timing, uint8_t* memory, uint64_t bytes, const char* waves)
-        : timing(timing), memory(memory), bytes(bytes), dice(timing.seed), simulator(timing.seed, waves),
+    Machine(const Timing& timing, uint8_t* memory, uint64_t bytes, uint64_t origin, const char* waves)
+        : timing(timing), memory(memory), bytes(bytes), origin(origin), dice(timing.seed), simulator(timing.seed, waves),
           top(simulator.pins.get()) {
         reset();
     }
@@ -370,12 +370,12 @@ class Machine {
     }
 
     void show_word(Read& read) {
-        const bool inside = read.address + BUS_BYTES <= bytes;
-        if (inside)
-            std::memcpy(&top->next_m_axi_rdata, memory + read.address, BUS_BYTES);
+        const uint8_t* const word = find(read.address);
+        if (word)
+            std::memcpy(&top->next_m_axi_rdata, word, BUS_BYTES);
         else
             std::memset(&top->next_m_axi_rdata, 0, BUS_BYTES);
-        top->next_m_axi_rresp = inside ? OKAY : DECERR;
+        top->next_m_axi_rresp = word ? OKAY : error(read.address);
         answer.rlast = --read.beats == 0;
         answer.rvalid = 1;
         read.address += BUS_BYTES;
@@ -399,22 +399,30 @@ class Machine {
     // A write takes effect no earlier than its response: who does not wait for it reads old data.
     void respond(const Write& write) {
         uint64_t address = write.burst.first();
-        bool inside = true;
+        unsigned response = OKAY;
         for (const Word& word : write.words) {
-            if (address + BUS_BYTES > bytes)
-                inside = false;
-            else
-                for (unsigned i = 0; i < BUS_BYTES; i++)
-                    if (word.strobes >> i & 1) memory[address + i] = word.data[i];
+            uint8_t* const place = find(address);
+            for (unsigned i = 0; place && i < BUS_BYTES; i++)
+                if (word.strobes >> i & 1) place[i] = word.data[i];
+            if (!place && response == OKAY) response = error(address);
             address += BUS_BYTES;
         }
-        top->next_m_axi_bresp = inside ? OKAY : DECERR;
+        top->next_m_axi_bresp = response;
         answer.bvalid = 1;
         if (reached.size() < awaited.size()) {
             const uint64_t next = awaited[reached.size()];
             if (write.burst.first() <= next && next < address) reached.push_back(cycle + 1);
         }
     }
+
+    // The word at an address; null if there is no memory.
+    uint8_t* find(uint64_t address) const {
+        const uint64_t place = address - origin;
+        return address >= origin && place < bytes && bytes - place >= BUS_BYTES ? memory + place : nullptr;
+    }
+
+    // What answers where there is no memory: from one word to the next the other of two errors.
+    static unsigned error(uint64_t address) { return address / BUS_BYTES % 2 ? SLVERR : DECERR; }
 
     uint64_t latency() {
         if (!timing.random) return timing.latency;
@@ -437,7 +445,7 @@ class Machine {
 
     const Timing timing;
     uint8_t* const memory;
-    const uint64_t bytes;
+    const uint64_t bytes, origin;
     Dice dice;
     Simulator simulator;
     Pins* const top;
@@ -468,8 +476,8 @@ class Machine {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT Machine* vta_open(const Timing* timing, uint8_t* memory, uint64_t bytes, const char* waves) {
-    return new Machine(*timing, memory, bytes, waves);
+EXPORT Machine* vta_open(const Timing* timing, uint8_t* memory, uint64_t bytes, uint64_t origin, const char* waves) {
+    return new Machine(*timing, memory, bytes, origin, waves);
 }
 EXPORT void vta_close(Machine* machine) { delete machine; }
 EXPORT void vta_reset(Machine* machine) { machine->reset(); }

@@ -37,12 +37,17 @@ class NativeModel:
     """Runs programs in C++, in program order; the same as `machine.ClearModel` in every byte and
     every report.
 
-    ``memory`` is a 1-D uint8 array, shared with the host. ``vectors`` is the fastest that the
-    processor has if not given. Raises `BuildError` where the library cannot be built.
+    ``memory`` is a 1-D uint8 array, shared with the host, and ``origin`` the address of its first
+    byte. ``vectors`` is the fastest that the processor has if not given. Raises `BuildError` where
+    the library cannot be built.
     """
 
     def __init__(
-        self, config: Config, memory: npt.NDArray[np.uint8], vectors: Vectors | None = None
+        self,
+        config: Config,
+        memory: npt.NDArray[np.uint8],
+        vectors: Vectors | None = None,
+        origin: int = 0,
     ) -> None:
         self._model: int | None = None
         library = library_or_reason()
@@ -53,9 +58,10 @@ class NativeModel:
         self.config = config
         self._library = library
         self._memory = memory  # kept alive: the library has its address
+        self._origin = origin
         parameters = parameters_of(config)
         self._model = library.vta_open(
-            ctypes.byref(parameters), vectors, memory.ctypes.data, memory.size
+            ctypes.byref(parameters), vectors, memory.ctypes.data, memory.size, origin
         )
         for scratchpad, contents in initial_bytes(config).items():
             library.vta_fill(self._model, isa.Memory[scratchpad.upper()], contents.ctypes.data)
@@ -65,7 +71,8 @@ class NativeModel:
         deadline = None if time_limit is None else time.monotonic() + time_limit
         # Beyond the memory, all addresses and all lengths of a stream are the same.
         most = self._memory.size // isa.INSTRUCTION_BYTES + 1
-        address = min(insn_addr, self._memory.size + insn_addr % isa.INSTRUCTION_BYTES)
+        end = self._origin + self._memory.size
+        address = min(insn_addr, end + insn_addr % isa.INSTRUCTION_BYTES)
         report = Report()
         self._library.vta_begin(self._model, address, min(insn_count, most + 1))
         while True:
@@ -123,7 +130,7 @@ def _load(path: str) -> ctypes.CDLL:
     report = ctypes.POINTER(Report)
     for name, result, arguments in (
         ("is_available", ctypes.c_uint32, [u32]),
-        ("open", pointer, [ctypes.POINTER(Parameters), u32, pointer, u64]),
+        ("open", pointer, [ctypes.POINTER(Parameters), u32, pointer, u64, u64]),
         ("close", None, [pointer]),
         ("fill", None, [pointer, u32, pointer]),
         ("begin", None, [pointer, u64, u64]),

@@ -8,9 +8,9 @@ namespace {
 
 class Engine : public Executor {
 public:
-    Engine(const Parameters &parameters, uint8_t *memory, size_t bytes)
-        : parameters_(parameters), memory_(memory), bytes_(bytes), scratchpads_(parameters),
-          uops_(parameters), gemm_(parameters, scratchpads_)
+    Engine(const Parameters &parameters, const Dram &dram)
+        : parameters_(parameters), dram_(dram), scratchpads_(parameters), uops_(parameters),
+          gemm_(parameters, scratchpads_)
     {
     }
 
@@ -81,7 +81,9 @@ private:
         const uint64_t end = transfer[Field::dram_base] +
                              uint64_t(transfer[Field::y_size] - 1) * transfer[Field::x_stride] +
                              transfer[Field::x_size];
-        return end * scratchpads_.element_bytes(memory) > bytes_ ? Cause::BUS_ERROR : Cause::NONE;
+        const uint64_t size = scratchpads_.element_bytes(memory);
+        const bool there = dram_.has(transfer[Field::dram_base] * size, end * size);
+        return there ? Cause::NONE : Cause::BUS_ERROR;
     }
 
     void set_padding(const Instruction &instruction)
@@ -129,7 +131,7 @@ private:
     {
         const uint64_t element =
             transfer[Field::dram_base] + uint64_t(y) * transfer[Field::x_stride];
-        return memory_ + element * scratchpads_.element_bytes(memory);
+        return dram_.at(element * scratchpads_.element_bytes(memory));
     }
 
     static Counter elements_counter(Memory memory)
@@ -265,8 +267,7 @@ private:
     }
 
     const Parameters parameters_;
-    uint8_t *const memory_;
-    const uint64_t bytes_;
+    const Dram dram_;
     Scratchpads scratchpads_;
     MicroOps uops_;
     Gemm gemm_;
@@ -279,9 +280,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Executor> make_executor(const Parameters &parameters, uint8_t *memory, size_t bytes)
+std::unique_ptr<Executor> make_executor(const Parameters &parameters, const Dram &dram)
 {
-    return std::make_unique<Engine>(parameters, memory, bytes);
+    return std::make_unique<Engine>(parameters, dram);
 }
 
 }  // namespace vta::LANES

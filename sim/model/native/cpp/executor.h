@@ -9,6 +9,16 @@
 
 namespace vta {
 
+// The memory, whose first byte has the address `origin`.
+struct Dram {
+    uint8_t *memory;
+    uint64_t bytes, origin;
+
+    // Whether all bytes from address `first` up to `end` are there.
+    bool has(uint64_t first, uint64_t end) const { return first >= origin && end <= origin + bytes; }
+    uint8_t *at(uint64_t address) const { return memory + (address - origin); }
+};
+
 class Executor {
 public:
     virtual ~Executor() = default;
@@ -39,13 +49,13 @@ protected:
 
 // One for each instruction set of the host that the library was compiled for.
 namespace portable {
-std::unique_ptr<Executor> make_executor(const Parameters &, uint8_t *memory, size_t bytes);
+std::unique_ptr<Executor> make_executor(const Parameters &, const Dram &);
 }
 namespace avx2 {
-std::unique_ptr<Executor> make_executor(const Parameters &, uint8_t *memory, size_t bytes);
+std::unique_ptr<Executor> make_executor(const Parameters &, const Dram &);
 }
 namespace avx512 {
-std::unique_ptr<Executor> make_executor(const Parameters &, uint8_t *memory, size_t bytes);
+std::unique_ptr<Executor> make_executor(const Parameters &, const Dram &);
 }
 
 }  // namespace vta

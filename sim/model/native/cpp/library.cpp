@@ -26,17 +26,17 @@ bool is_available(uint32_t vectors)
 }
 
 std::unique_ptr<Executor> make_executor(uint32_t vectors, const Parameters &parameters,
-                                        uint8_t *memory, uint64_t bytes)
+                                        const Dram &dram)
 {
     switch (vectors) {
 #ifdef X86
     case AVX2:
-        return avx2::make_executor(parameters, memory, bytes);
+        return avx2::make_executor(parameters, dram);
     case AVX512:
-        return avx512::make_executor(parameters, memory, bytes);
+        return avx512::make_executor(parameters, dram);
 #endif
     }
-    return portable::make_executor(parameters, memory, bytes);
+    return portable::make_executor(parameters, dram);
 }
 
 }  // namespace
@@ -46,10 +46,10 @@ std::unique_ptr<Executor> make_executor(uint32_t vectors, const Parameters &para
 EXPORT uint32_t vta_is_available(uint32_t vectors) { return is_available(vectors); }
 
 EXPORT Machine *vta_open(const Parameters *parameters, uint32_t vectors, uint8_t *memory,
-                         uint64_t bytes)
+                         uint64_t bytes, uint64_t origin)
 {
-    return new Machine(*parameters, memory, bytes,
-                       make_executor(vectors, *parameters, memory, bytes));
+    const Dram dram{memory, bytes, origin};
+    return new Machine(*parameters, dram, make_executor(vectors, *parameters, dram));
 }
 
 EXPORT void vta_close(Machine *machine) { delete machine; }

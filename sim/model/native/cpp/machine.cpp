@@ -15,9 +15,9 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-Machine::Machine(const Parameters &parameters, const uint8_t *memory, uint64_t bytes,
+Machine::Machine(const Parameters &parameters, const Dram &dram,
                  std::unique_ptr<Executor> executor)
-    : decode_(parameters), memory_(memory), bytes_(bytes), executor_(std::move(executor))
+    : decode_(parameters), dram_(dram), executor_(std::move(executor))
 {
     begin(0, 0);
 }
@@ -144,10 +144,10 @@ Cause Machine::look()
     if (count_ == 0 || address_ % INSTRUCTION_BYTES)
         return Cause::BAD_STREAM;
     const uint64_t address = address_ + next_ * INSTRUCTION_BYTES;
-    if (address + INSTRUCTION_BYTES > bytes_)
+    if (!dram_.has(address, address + INSTRUCTION_BYTES))
         return Cause::BUS_ERROR;
     uint64_t words[2];
-    std::memcpy(words, memory_ + address, sizeof words);
+    std::memcpy(words, dram_.at(address), sizeof words);
     fetched_ = decode_(words[0], words[1]);
     const bool is_last = next_ == count_ - 1;
     return (fetched_.opcode == Opcode::FINISH) == is_last ? Cause::NONE : Cause::BAD_STREAM;

@@ -10,8 +10,7 @@ namespace vta {
 
 class Machine {
 public:
-    Machine(const Parameters &parameters, const uint8_t *memory, uint64_t bytes,
-            std::unique_ptr<Executor> executor);
+    Machine(const Parameters &parameters, const Dram &dram, std::unique_ptr<Executor> executor);
 
     // A new run of `count` instructions at byte `address`.
     void begin(uint64_t address, uint64_t count);
@@ -56,8 +55,7 @@ private:
     ModuleQueue &queue_of(Module module) { return queues_[unsigned(module)]; }
 
     const Decoder decode_;
-    const uint8_t *memory_;
-    const uint64_t bytes_;
+    const Dram dram_;
     std::unique_ptr<Executor> executor_;
 
     ModuleQueue queues_[3];

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import DeviceChoice, device_options, json_option, waves_option
-from .outputs import Outputs
-from .problems import DONE, WRONG_RESULT, MachineFault
-from .timelines import reserve_trace, save_trace
+from amaranth_vta.cli.options import DeviceChoice, device_options, json_option, waves_option
+from amaranth_vta.cli.outputs import Outputs
+from amaranth_vta.cli.problems import DONE, WRONG_RESULT, MachineFault
+from amaranth_vta.cli.timelines import reserve_trace, save_trace
 
 if TYPE_CHECKING:
     from amaranth_vta.sim.programs.image import ProgramImage
@@ -65,10 +65,11 @@ def replay(
             timeline=timeline,
             skip=device.skip,
             timing_only=device.timing_only,
+            origin=program.origin,
         )
-        machine.write(0, program.dram)
+        machine.write(program.origin, program.dram)
         result = machine.run(program.insn_addr, program.insn_count)
-        after = machine.read(0, program.dram.size)
+        after = machine.read(program.origin, program.dram.size)
         close_device(machine)  # which completes the waves
         mismatches = None
         if program.expected is not None and result.fault is None and not device.unchecked:

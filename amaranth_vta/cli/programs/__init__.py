@@ -1,0 +1,1 @@
+"""Commands on programs of instructions: run one, read one, try many."""

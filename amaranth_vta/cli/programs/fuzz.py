@@ -1,0 +1,197 @@
+"""``vta fuzz``: random programs on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from amaranth_vta.cli.options import ConfigType, json_option
+from amaranth_vta.cli.outputs import Outputs
+from amaranth_vta.cli.problems import DONE, WRONG_RESULT
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.devices import DEVICES
+
+if TYPE_CHECKING:
+    from amaranth_vta.sim.fuzz.campaign import Failure, Findings
+
+_COMPARED = ("functional", "rtl", "cxxrtl", "pysim")
+
+
+class DeviceList(click.ParamType):
+    """Names of devices, with commas between them."""
+
+    name = "DEVICE,…"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        names = value if isinstance(value, tuple) else tuple(value.split(","))
+        for name in names:
+            if name not in _COMPARED:
+                known = "no such device" if name not in DEVICES else "not one that is compared"
+                self.fail(f"{name!r} is {known}; there are {', '.join(_COMPARED)}", param, ctx)
+        return tuple(dict.fromkeys(names))
+
+
+@click.command()
+@click.option("--programs", type=click.IntRange(min=1), default=300, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes; what is found does not depend on it.",
+)
+@click.option(
+    "--devices",
+    type=DeviceList(),
+    default="functional,rtl",
+    show_default=True,
+    help="What is compared with the clear functional model. The device functional is the compiled "
+    "model, where there is a C++ compiler.",
+)
+@click.option(
+    "--config",
+    "configs",
+    type=ConfigType(),
+    multiple=True,
+    help="A machine to run programs on, a preset or a file; may be repeated.  [default: four small "
+    "presets]",
+)
+@click.option(
+    "--random-configs",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Besides, N small machines with parameters and extensions at random, by the seed. Each "
+    "takes half a minute to build.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False),
+    default=".",
+    metavar="DIR",
+    help="Where programs go that show a difference.  [default: here]",
+)
+@json_option
+def fuzz(
+    programs: int,
+    seed: int,
+    jobs: int,
+    devices: tuple[str, ...],
+    configs: tuple[Config, ...],
+    random_configs: int,
+    keep: str,
+    json_path: str | None,
+) -> int:
+    """Run random programs on several devices, and compare what they make of them.
+
+    Two of three programs are legal, the others have faults: illegal instructions, indices and
+    addresses out of range, missing and superfluous tokens, flipped bits. Compared with the clear
+    functional model are all of memory, the scratchpads, counters, tokens, and the report of a
+    fault; memory answers with any timing. Each program follows from the seed and its number.
+
+    A program that shows a difference is made shorter and written to fuzz-SEED-NUMBER.npz for `vta
+    replay`; the exit code is 1 then.
+    """
+    from amaranth_vta.report.coverage_table import coverage_tables
+    from amaranth_vta.sim.fuzz.campaign import fuzz as run
+    from amaranth_vta.sim.fuzz.cases import CONFIGS
+    from amaranth_vta.sim.fuzz.cases import random_configs as drawn
+
+    names = {config: name for name, config in PRESETS.items()}
+    given = {names.get(config, f"config-{at}"): config for at, config in enumerate(configs)}
+    machines = (given or {name: PRESETS[name] for name in CONFIGS}) | drawn(seed, random_configs)
+    with Outputs() as outputs, ExitStack() as stack:
+        outputs.reserve("--json", json_path)
+        folder = Path(keep)
+        folder.mkdir(parents=True, exist_ok=True)
+        progress = _progress(stack, programs)
+        findings = run(seed, programs, machines, devices, jobs, progress)
+        stack.close()
+        for failure in findings.failures:
+            failure.image.save(_path(folder, seed, failure))
+        outputs.save_json("--json", _report(findings, seed, machines, devices, folder))
+        for table in coverage_tables(findings.covered):
+            outputs.say(f"{table}\n")
+        outputs.say(_summary(findings, devices, len(machines)))
+        for failure in findings.failures:
+            outputs.say(_description(failure, _path(folder, seed, failure)))
+    return WRONG_RESULT if findings.failures else DONE
+
+
+def _progress(stack: ExitStack, programs: int) -> Callable[[Findings], None]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    bar = stack.enter_context(
+        Progress(console=console, transient=True, disable=not console.is_terminal)
+    )
+    task = bar.add_task("programs", total=programs)
+
+    def show(findings: Findings) -> None:
+        found = f", {len(findings.failures)} differ" if findings.failures else ""
+        text = f"{findings.instructions:,} instructions{found}"
+        bar.update(task, completed=findings.programs, description=text)
+
+    return show
+
+
+def _summary(findings: Findings, devices: tuple[str, ...], machines: int) -> str:
+    faulty = findings.programs - findings.legal
+    return (
+        f"{findings.programs:,} programs of {findings.instructions:,} instructions "
+        f"({findings.working:,} do more than pass tokens on), {faulty:,} with faults, on "
+        f"{machines} machines, in {findings.cycles:,} cycles and {findings.seconds:.0f} s: "
+        f"{', '.join(devices)} and the clear model "
+        + (f"differ in {len(findings.failures)}" if findings.failures else "agree in all of them")
+    )
+
+
+def _path(folder: Path, seed: int, failure: Failure) -> Path:
+    return folder / f"fuzz-{seed}-{failure.case.number}.npz"
+
+
+def _description(failure: Failure, path: Path) -> str:
+    case = failure.case
+    lines = [f"program {case.number}, {case.config_name}, --dram {case.dram}: {path}"]
+    return "\n".join([*lines, *(f"  {difference}" for difference in failure.differences)])
+
+
+def _report(
+    findings: Findings,
+    seed: int,
+    machines: dict[str, Config],
+    devices: tuple[str, ...],
+    folder: Path,
+) -> dict[str, Any]:
+    covered: dict[str, dict[str, int]] = {}
+    for point in sorted(findings.covered):
+        covered.setdefault(point.kind, {})[point.aspect] = findings.covered[point]
+    return {
+        "seed": seed,
+        "devices": devices,
+        "configs": {name: config.to_dict() for name, config in machines.items()},
+        "programs": findings.programs,
+        "faulty": findings.programs - findings.legal,
+        "unordered": findings.unordered,
+        "instructions": findings.instructions,
+        "working_instructions": findings.working,
+        "cycles": findings.cycles,
+        "seconds": findings.seconds,
+        "coverage": covered,
+        "differences": [
+            {
+                "program": failure.case.number,
+                "config": failure.case.config_name,
+                "dram": failure.case.dram,
+                "image": str(_path(folder, seed, failure)),
+                "differences": [str(difference) for difference in failure.differences],
+            }
+            for failure in findings.failures
+        ],
+    }

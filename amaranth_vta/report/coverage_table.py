@@ -1,0 +1,37 @@
+"""What random programs have reached, as tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from amaranth_vta.hw import isa
+from amaranth_vta.sim.fuzz.coverage import ASPECTS, FAULTS, TOTAL, Point
+
+from .text_table import text_table
+
+_CAUSES = tuple(cause.name.lower() for cause in isa.Cause)
+
+
+def coverage_tables(covered: Mapping[Point, int]) -> Iterator[str]:
+    """For each kind of instruction how often it came, and with what; and the faults that ended
+    programs. A point that no program reached shows as a dot."""
+    kinds = sorted({point.kind for point in covered if not point.kind.startswith(FAULTS)})
+    for aspects in ASPECTS:
+        rows = [
+            [kind, f"{covered[Point(kind, TOTAL)]:,}", *_cells(covered, kind, aspects)]
+            for kind in kinds
+            if any(Point(kind, aspect) in covered for aspect in aspects)
+        ]
+        if rows:
+            heads = ["instruction", TOTAL, *(aspect.replace(" ", "\n") for aspect in aspects)]
+            yield text_table(heads, rows, width=None)
+    modules = sorted({point.kind for point in covered if point.kind.startswith(FAULTS)})
+    if modules:
+        heads = ["program ends at a", *(cause.replace("_", "\n") for cause in _CAUSES)]
+        rows = [[module, *_cells(covered, module, _CAUSES)] for module in modules]
+        yield text_table(heads, rows, width=None)
+
+
+def _cells(covered: Mapping[Point, int], kind: str, aspects: tuple[str, ...]) -> list[str]:
+    counts = (covered.get(Point(kind, aspect), 0) for aspect in aspects)
+    return [f"{count:,}" if count else "·" for count in counts]

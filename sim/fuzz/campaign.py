@@ -1,0 +1,137 @@
+"""A fuzzing run: many cases, on several cores, and what they have found."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sim.programs.image import ProgramImage
+
+from .cases import Case, case
+from .comparison import Comparison, Difference, compare
+from .coverage import EMPTY, Point, coverage
+from .shrink import shrink
+
+# Cases that a process takes at once.
+_CHUNK = 4
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that devices make different things of; ``image`` is the shortest that was found."""
+
+    case: Case
+    differences: list[Difference]
+    image: ProgramImage
+
+
+@dataclass
+class Findings:
+    """What a run has tried and found."""
+
+    programs: int = 0
+    legal: int = 0
+    unordered: int = 0
+    instructions: int = 0
+    cycles: int = 0
+    seconds: float = 0.0
+    covered: Counter[Point] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def working(self) -> int:
+        """Instructions that are there for more than their tokens."""
+        return self.instructions - sum(
+            count for point, count in self.covered.items() if point.aspect == EMPTY
+        )
+
+    def add(self, other: Findings) -> None:
+        self.programs += other.programs
+        self.legal += other.legal
+        self.unordered += other.unordered
+        self.instructions += other.instructions
+        self.cycles += other.cycles
+        self.covered.update(other.covered)
+        self.failures += other.failures
+
+
+def fuzz(
+    seed: int,
+    programs: int,
+    configs: Mapping[str, Config],
+    devices: Sequence[str],
+    jobs: int = 1,
+    progress: Callable[[Findings], None] = lambda _: None,
+) -> Findings:
+    """Tries cases 0 to ``programs`` - 1 of ``seed`` on ``devices``, in ``jobs`` processes.
+
+    What is found does not depend on ``jobs``. ``progress`` is called with what is known so far.
+    Raises `BuildError` if a simulator cannot be built.
+    """
+    started = time.monotonic()
+    for config in configs.values():
+        for name in devices:
+            close_device(open_device(name, config, 64))
+    findings = Findings()
+    attempt = partial(_attempt, seed, dict(configs), tuple(devices))
+    numbers = range(programs)
+
+    def take(found: Findings) -> None:
+        findings.add(found)
+        findings.seconds = time.monotonic() - started
+        progress(findings)
+
+    if jobs == 1:
+        for number in numbers:
+            take(attempt(number))
+    else:
+        with get_context("spawn").Pool(jobs) as pool:
+            for found in pool.imap(attempt, numbers, _CHUNK):
+                take(found)
+    return findings
+
+
+def _attempt(
+    seed: int, configs: Mapping[str, Config], devices: Sequence[str], number: int
+) -> Findings:
+    """What case ``number`` finds."""
+    chosen = case(seed, number, configs)
+    image = chosen.image()
+    comparison = compare(image, devices, chosen.dram, is_ordered=not chosen.kinds)
+    reference = comparison.reference
+    findings = Findings(
+        programs=1,
+        legal=int(not chosen.kinds),
+        unordered=int(not reference.ordered),
+        instructions=image.insn_count,
+        cycles=comparison.cycles,
+        covered=coverage(image, reference.outcome.fault),
+    )
+    if comparison.differences:
+        findings.failures.append(_shortest(chosen, image, comparison))
+    return findings
+
+
+def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Failure:
+    ends_well = comparison.reference.outcome.fault is None
+    devices = sorted({difference.device for difference in comparison.differences})
+
+    def differs(candidate: ProgramImage) -> bool:
+        """In a program that ends as the first one does, at a fault or not."""
+        again = compare(candidate, devices, chosen.dram)
+        ends_alike = (again.reference.outcome.fault is None) == ends_well
+        return bool(again.differences) and ends_alike
+
+    if differs(image):
+        image = shrink(image, differs)
+        comparison = compare(image, devices, chosen.dram)
+    reference = comparison.reference
+    if reference.outcome.fault is None and reference.defined.all():
+        image = replace(image, expected=reference.memory[: image.dram.size].copy())
+    return Failure(chosen, comparison.differences, image)

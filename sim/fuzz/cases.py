@@ -1,0 +1,111 @@
+"""What a fuzzing run tries: numbered cases, each of which follows from the seed and its number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import PRESETS, Config, ConfigError
+from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import legal_program, most_origin
+
+# Small presets that differ where hardware and software decide something.
+CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
+_EXTENSIONS = ("overwrite", "overlap", "requantize", "pad_value", "lookup")
+# More than the memory of any case.
+_MEMORY = 1 << 24
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program for one machine. ``kinds`` are its faults, none for a legal one; ``dram`` is the
+    timing of its memory, and ``origin`` where that begins."""
+
+    number: int
+    seed: int
+    config_name: str
+    config: Config
+    dram: str
+    origin: int
+    kinds: tuple[str, ...]
+    deep_tokens: bool
+
+    def image(self) -> ProgramImage:
+        if self.kinds:
+            return faulty_program(self.config, self.kinds, self.seed, self.origin)
+        return legal_program(
+            self.config, self.seed, deep_tokens=self.deep_tokens, origin=self.origin
+        )
+
+
+def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
+    """Case ``number`` of ``seed``: each of ``configs`` in turn, every third program faulty."""
+    chance = random.Random(f"{seed}:{number}")
+    names = list(configs)
+    name = names[number % len(names)]
+    kinds: list[str] = []
+    if chance.random() < 1 / 3:
+        kinds = chance.sample((*FAULT_KINDS, "flipped_bits"), chance.choice((1, 1, 2, 3)))
+    return Case(
+        number=number,
+        seed=chance.randrange(1 << 32),
+        config_name=name,
+        config=configs[name],
+        dram=chance.choice(("ideal", "ddr", f"random:{number}", f"random:{number}")),
+        origin=_origin(configs[name], chance),
+        kinds=tuple(kinds),
+        deep_tokens=chance.random() < 0.01,
+    )
+
+
+def _origin(config: Config, chance: random.Random) -> int:
+    """Address 0, the highest that there can be, or one between, often near a power of two."""
+    most = most_origin(config, _MEMORY)
+    power = 1 << chance.randrange(12, most.bit_length())
+    return chance.choice((0, 0, most, min(power, most), chance.randrange(most >> 12) << 12))
+
+
+def random_configs(seed: int, count: int) -> dict[str, Config]:
+    """Machines with parameters and extensions at random, by names that say which they are."""
+    chance = random.Random(f"configurations:{seed}")
+    found: dict[str, Config] = {}
+    while len(found) < count:
+        config = _random_config(chance)
+        if config is not None:
+            found[f"random-{len(found)}"] = config
+    return found
+
+
+def named_configs(names: tuple[str, ...]) -> dict[str, Config]:
+    return {name: PRESETS[name] for name in names}
+
+
+def _random_config(chance: random.Random) -> Config | None:
+    """One of a few hundred elements, or None if the parameters that were drawn do not fit."""
+    batch, block_in, block_out = (
+        chance.choice((0, 0, 1)),
+        chance.randint(1, 4),
+        chance.randint(1, 4),
+    )
+    width = chance.choice((3, 3, 2))
+    try:
+        config = Config(
+            log_inp_width=width,
+            log_wgt_width=chance.choice((width, width, 3, 2)),
+            log_acc_width=chance.choice((5, 5, 5, 4)),
+            log_out_width=chance.choice((width, 3, 4)),
+            log_batch=batch,
+            log_block_in=block_in,
+            log_block_out=block_out,
+            log_uop_buff_size=chance.randint(5, 10),
+            log_inp_buff_size=batch + block_in + chance.randint(1, 8),
+            log_wgt_buff_size=block_in + block_out + chance.randint(1, 7),
+            log_acc_buff_size=batch + block_out + 2 + chance.randint(2, 8),
+            log_bus_width=chance.choice((6, 6, 6, 7, 8, 9)),
+            **{name: chance.randrange(2) for name in _EXTENSIONS},
+        )
+    except ConfigError:
+        return None
+    return config

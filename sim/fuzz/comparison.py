@@ -1,0 +1,123 @@
+"""Whether devices make the same of a program as the clear functional model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sim.machine.dram import ProtocolError
+from amaranth_vta.sim.machine.host import StuckError
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sw.runtime.device import Device, RunResult
+
+from .reference import Reference, refer
+
+# A run that takes longer hangs; a program of a few hundred instructions takes a fraction of it.
+_SECONDS = 60.0
+_COUNTED = [counter.name for counter in COUNTERS if not counter.time]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What ``device`` does otherwise than the clear model."""
+
+    device: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``cycles`` are those of all devices with a clock."""
+
+    reference: Reference
+    differences: list[Difference]
+    cycles: int
+
+
+def compare(
+    image: ProgramImage, devices: Sequence[str], dram: str, is_ordered: bool = False
+) -> Comparison:
+    """Runs ``image`` on each of ``devices``, fresh, with a memory of timing ``dram``.
+
+    Compared are fault, tokens left over, counters that do not depend on time, and all of memory;
+    after a fault, what a second program shows of the scratchpads. Of a program whose modules share
+    what no token orders, only that it ends and keeps to the rules of the bus. To see that takes
+    time, and is not looked for if the program ``is_ordered``.
+    """
+    reference = refer(image, is_ordered)
+    differences: list[Difference] = []
+    cycles = 0
+    for name in devices:
+        device = open_device(name, image.config, image.dram.size, dram=dram, origin=image.origin)
+        try:
+            found, taken = _differences(device, image, reference)
+        except (ProtocolError, StuckError) as error:
+            found, taken = [str(error)], 0
+        finally:
+            close_device(device)
+        differences += [Difference(name, what) for what in found]
+        cycles += taken
+    return Comparison(reference, differences, cycles)
+
+
+def _differences(
+    device: Device, image: ProgramImage, reference: Reference
+) -> tuple[list[str], int]:
+    result, after = _run(device, image, reference.memory.size)
+    cycles = result.cycles or 0
+    if not reference.ordered:
+        ended = result.fault is None or result.fault.cause != "timeout"
+        return ([] if ended else ["the run does not end"]), cycles
+    outcome = reference.outcome
+    found = []
+    if result.fault != outcome.fault:
+        found.append(f"the fault is {result.fault}, not {outcome.fault}")
+    if outcome.fault is None:
+        # At a fault the machine may have taken tokens for instructions behind the faulty one.
+        if result.tokens_left != outcome.tokens_left:
+            found.append(f"tokens left are {result.tokens_left}, not {outcome.tokens_left}")
+        for name in _COUNTED:
+            if result.counters[name] != outcome.counters[name]:
+                found.append(f"{name} is {result.counters[name]}, not {outcome.counters[name]}")
+    found += _other_bytes(after, reference.memory, reference.defined, image.origin, "")
+    if reference.probe is not None and reference.probed is not None and not found:
+        shown, after = _run(device, reference.probe, reference.memory.size)
+        cycles += shown.cycles or 0
+        if shown.fault is not None:
+            found.append(f"the next program ends at {shown.fault}")
+        every = np.ones(after.size, bool)
+        found += _other_bytes(
+            after, reference.probed, every, image.origin, " after the next program"
+        )
+    return found, cycles
+
+
+def _run(device: Device, image: ProgramImage, size: int) -> tuple[RunResult, npt.NDArray[np.uint8]]:
+    device.write(image.origin, image.dram)
+    result = device.run(image.insn_addr, image.insn_count, time_limit=_SECONDS)
+    return result, device.read(image.origin, size)
+
+
+def _other_bytes(
+    found: npt.NDArray[np.uint8],
+    expected: npt.NDArray[np.uint8],
+    compared: npt.NDArray[np.bool_],
+    origin: int,
+    when: str,
+) -> list[str]:
+    other = np.flatnonzero((found != expected) & compared)
+    if not other.size:
+        return []
+    at = int(other[0])
+    return [
+        f"{other.size} bytes of memory differ{when}, the first at {origin + at:#x}: "
+        f"{found[at]:#04x}, not {expected[at]:#04x}"
+    ]

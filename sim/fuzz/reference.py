@@ -1,0 +1,129 @@
+"""What the clear functional model makes of a program, and what of that every device must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory
+from amaranth_vta.sim.model.machine import ClearModel, Outcome
+from amaranth_vta.sim.model.observers.false_claims import FalseClaims
+from amaranth_vta.sim.model.observers.observer import Elements, Observer
+from amaranth_vta.sim.model.observers.races import Races
+from amaranth_vta.sim.model.observers.uninitialized_reads import UninitializedReads
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.probe import probe
+
+_SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """``memory`` holds the same on every device where ``defined``; nowhere if the program is not
+    ``ordered``, because its modules share what no token orders.
+
+    ``probe``, which runs after a program that ended at a fault, shows what the scratchpads hold;
+    ``probed`` is the memory after it.
+    """
+
+    outcome: Outcome
+    ordered: bool
+    memory: npt.NDArray[np.uint8]
+    defined: npt.NDArray[np.bool_]
+    probe: ProgramImage | None
+    probed: npt.NDArray[np.uint8] | None
+
+
+def refer(image: ProgramImage, is_ordered: bool = False) -> Reference:
+    """Runs ``image`` on the clear model, observed unless it is known that it ``is_ordered``."""
+    config, size = image.config, -(-image.dram.size // 64) * 64
+    memory = np.zeros(size, np.uint8)
+    memory[: image.dram.size] = image.dram
+    footprint = _Footprint(config)
+    watchers: list[Races | FalseClaims | UninitializedReads] = []
+    if not is_ordered:
+        watchers = [Races(config, size), FalseClaims(config), UninitializedReads(config)]
+    model = ClearModel(config, memory, "program", [*watchers, footprint], image.origin)
+    outcome = model.run(image.insn_addr, image.insn_count, None)
+    ordered = not any(watcher.found for watcher in watchers)
+    defined = footprint.defined_bytes(image, size) if ordered else np.zeros(size, bool)
+    after = memory.copy()
+    if outcome.fault is None or not ordered:
+        return Reference(outcome, ordered, after, defined, None, None)
+    shown = probe(config, footprint.defined_elements(), outcome.fault.instruction, image.origin)
+    if shown.dram.size > size:
+        return Reference(outcome, ordered, after, defined, None, None)
+    memory[: shown.dram.size] = shown.dram
+    result = model.run(shown.insn_addr, shown.insn_count, None)
+    assert result.fault is None, result.fault
+    return Reference(outcome, ordered, after, defined, shown, memory)
+
+
+class _Footprint(Observer):
+    """What has been written to scratchpads, and which instructions have started and not ended."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._written = {memory: np.zeros(config.memory(memory).depth, bool) for memory in _SHOWN}
+        self._unfinished: dict[int, isa.Instruction] = {}
+
+    def begin(self) -> None:
+        self._unfinished = {}
+
+    def start(
+        self, index: int, instruction: isa.Instruction, pops: Sequence[isa.TokenQueue]
+    ) -> None:
+        self._unfinished[index] = instruction
+
+    def finish(self, index: int, module: isa.Module, pushes: Sequence[isa.TokenQueue]) -> None:
+        del self._unfinished[index]
+
+    def write(self, index: int, memory: str, elements: Elements) -> None:
+        if memory in Memory.__members__ and Memory[memory] in self._written:
+            self._written[Memory[memory]][elements] = True
+
+    def defined_elements(self) -> dict[Memory, npt.NDArray[np.bool_]]:
+        """What was written, without what an unfinished instruction may have written a part of."""
+        result = {memory: written.copy() for memory, written in self._written.items()}
+        for instruction in self._unfinished.values():
+            match instruction:
+                case isa.Gemm() | isa.Alu():
+                    # And with it what overlapped with it.
+                    result[Memory.ACC][:] = False
+                case isa.Load() if instruction.memory != Memory.UOP:
+                    memory = Memory(instruction.memory)
+                    target = Memory.ACC if memory is Memory.ACC_8BIT else memory
+                    first = instruction.sram_base
+                    result[target][first : first + instruction.elements] = False
+        return result
+
+    def defined_bytes(self, image: ProgramImage, size: int) -> npt.NDArray[np.bool_]:
+        """All but those of a STORE that has not ended; if the bus refused it, those of later ones
+        too, whose bursts may have been announced before."""
+        defined = np.ones(size, bool)
+        decode = isa.instruction_set(image.config).decode
+        for index, instruction in self._unfinished.items():
+            if isinstance(instruction, isa.Store):
+                inside = self._mark(defined, image, instruction)
+                if not inside:
+                    for bits in image.instruction_bits()[index + 1 :]:
+                        later = decode(bits)
+                        if isinstance(later, isa.Store) and isa.illegal_reason(later) is None:
+                            self._mark(defined, image, later)
+        return defined
+
+    def _mark(self, defined: npt.NDArray[np.bool_], image: ProgramImage, store: isa.Store) -> bool:
+        """Marks what ``store`` writes; gives whether all of it is in memory."""
+        if store.elements > self._config.acc.depth:
+            return True  # refused before it wrote anything
+        size = self._config.out.element_bytes
+        rows = (store.dram_base + np.arange(store.y_size) * store.x_stride) * size - image.origin
+        touched = (rows[:, np.newaxis] + np.arange(store.x_size * size)).reshape(-1)
+        inside = touched[(touched >= 0) & (touched < defined.size)]
+        defined[inside] = False
+        return bool(inside.size == touched.size)

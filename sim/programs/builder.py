@@ -1,0 +1,249 @@
+"""Programs made of instructions with what each touches: `ProgramBuilder`.
+
+It lays out memory, loads micro-ops, adds the tokens that what modules share needs, and can end a
+program so that memory shows the scratchpads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.sim.model.observers.observer import Elements
+
+from .empty_instructions import X_PADS
+from .image import ProgramImage
+from .ordered_stream import Access, Kernel, OrderedStream, kernel_accesses
+from .random_data import REACH, random_data
+
+# Elements of a window, the parts of a scratchpad that a program uses: at both ends, and where there
+# is room around the middle, the border of accumulator banks.
+WINDOW = 24
+_ROOM_FOR_MIDDLE = 4 * WINDOW
+
+
+class ProgramBuilder:
+    """Makes one program. Its memory, from address ``origin`` on, holds in this order: random data;
+    what stores write; what the end of the program stores; micro-ops; the instructions.
+
+    Fields of DRAM addresses are given from the beginning of the memory on.
+    """
+
+    def __init__(self, config: Config, chance: random.Random, origin: int = 0) -> None:
+        self.config = config
+        self.chance = chance
+        self.origin = origin
+        self.data = random_data(config, chance)
+        out_bytes = config.out.element_bytes
+        self.results = range(self.data.size, self.data.size + 4 * REACH * out_bytes)
+        self._shown_at = self.results.stop // out_bytes
+        sets = len(self.windows(config.acc)) + self._products
+        shown = sets * self._slices * WINDOW
+        self._uops_at = -(-(self.results.stop + shown * out_bytes) // 64) * 64
+        self._uop_words: list[int] = []
+        self.stream = OrderedStream(config, chance)
+        # Instructions whose micro-ops are still where they were loaded.
+        self.kernels: list[Kernel] = []
+        # Where each set of a table of requantization parameters begins.
+        self.tables: list[range] = []
+
+    def image(self) -> ProgramImage:
+        """The program so far, which must have ended."""
+        words = np.array(self._uop_words, "<u4").view(np.uint8)
+        # Any multiple of an instruction will do for an address.
+        end = self._uops_at + words.size + self.chance.randrange(8) * isa.INSTRUCTION_BYTES
+        address = -(-end // isa.INSTRUCTION_BYTES) * isa.INSTRUCTION_BYTES
+        instructions = self.stream.instructions()
+        size = address + len(instructions) * isa.INSTRUCTION_BYTES
+        dram = np.zeros(size, np.uint8)
+        dram[: self.data.size] = self.data
+        dram[self._uops_at : self._uops_at + words.size] = words
+        return ProgramImage.assemble(
+            self.config, dram, self.origin + address, instructions, self.origin
+        )
+
+    # Which elements.
+
+    def windows(self, memory: TileMemory) -> list[range]:
+        """The parts of a scratchpad that a program uses, in ascending order."""
+        size, depth = min(memory.depth // 2, WINDOW), memory.depth
+        middle = range(depth // 2 - size // 2, depth // 2 + size // 2)
+        return [
+            range(size),
+            *([middle] if depth >= _ROOM_FOR_MIDDLE else []),
+            range(depth - size, depth),
+        ]
+
+    def window(self, memory: TileMemory) -> range:
+        return self.chance.choice(self.windows(memory))
+
+    # Loads and stores.
+
+    def fill(self, memory: Memory, elements: range) -> None:
+        """Loads random data to ``elements`` of a scratchpad."""
+        at = self.data_index(self.config.memory(memory), len(elements))
+        self.load(Load(memory=memory, sram_base=elements.start, dram_base=at, x_size=len(elements)))
+
+    def data_index(self, memory: TileMemory, elements: int) -> int:
+        """Where so many elements of the random data begin."""
+        return self.chance.randrange(self.data.size // memory.element_bytes - elements + 1)
+
+    def load(self, load: Load) -> None:
+        memory = Memory(load.memory)
+        target = "ACC" if memory is Memory.ACC_8BIT else self.config.memory(memory).name
+        written = np.arange(load.sram_base, load.sram_base + load.elements)
+        accesses = [Access(target, written, writes=True)]
+        if load.elements and load.y_size:
+            accesses.append(self._bytes(load, self.config.memory(memory), writes=False))
+        self.emit(self._placed(load, self.config.memory(memory)), accesses)
+
+    def store(self, store: Store) -> None:
+        read = np.arange(store.sram_base, store.sram_base + store.elements)
+        written = self._bytes(store, self.config.out, writes=True)
+        placed = self._placed(store, self.config.out)
+        self.emit(placed, [Access("ACC", read, writes=False), written])
+
+    def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> Access:
+        size = geometry.element_bytes
+        rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
+        touched = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
+        return Access("DRAM", touched.reshape(-1), writes)
+
+    def _placed(self, transfer: Load | Store, geometry: TileMemory) -> Load | Store:
+        first = self.origin // geometry.element_bytes
+        return replace(transfer, dram_base=transfer.dram_base + first)
+
+    # GEMM and ALU.
+
+    def kernel(
+        self,
+        make: Callable[..., Gemm | Alu],
+        uops: dict[str, Elements],
+        may_pad: bool = False,
+    ) -> None:
+        """Loads micro-ops to somewhere in their buffer, and emits the instruction of them."""
+        chance = self.chance
+        count = uops["dst"].size
+        window = self.window(self.config.uop)
+        pads = {name: chance.choice((0, 0, 1, 2)) if may_pad else 0 for name in X_PADS}
+        if count + sum(pads.values()) > len(window):
+            pads = dict.fromkeys(X_PADS, 0)
+        total = count + sum(pads.values())
+        begin = window.start + chance.randrange(len(window) - total + 1)
+        layout = isa.instruction_set(self.config).uop_layout
+        words = [
+            sum(layout[name].insert(int(uops[name][at])) for name in uops) for at in range(count)
+        ]
+        apart = chance.choice((0, 0, 1, 3))
+        at = self._uops_at // 4 + len(self._uop_words)
+        for word in words:
+            self._uop_words += [word, *[chance.randrange(1 << 32) for _ in range(apart)]]
+        if apart and not any(pads.values()):
+            rows = {"x_size": 1, "y_size": count, "x_stride": 1 + apart}
+        else:
+            self._uop_words += words
+            at += count * (1 + apart)
+            rows = {"x_size": count, "y_size": 1, "x_stride": chance.randrange(1 << 16)}
+        self.load(Load(memory=Memory.UOP, sram_base=begin, dram_base=at, **rows, **pads))
+        taken = range(begin, begin + total)
+        self.kernels = [
+            kernel for kernel in self.kernels if not set(kernel.place).intersection(taken)
+        ]
+        padded = {
+            name: np.concatenate(
+                (np.zeros(pads["x_pad_0"], int), uops[name], np.zeros(pads["x_pad_1"], int))
+            )
+            for name in uops
+        }
+        instruction = make(uop_begin=taken.start, uop_end=taken.stop)
+        accesses = kernel_accesses(self.config, instruction, padded)
+        self.kernels.append(Kernel(taken, instruction, accesses))
+        self.emit(instruction, accesses)
+
+    def emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:
+        """Adds an instruction that touches no more than ``accesses`` say."""
+        for access in accesses:
+            if access.memory == "ACC" and access.writes:
+                self.tables = [
+                    table
+                    for table in self.tables
+                    if not ((access.elements >= table.start) & (access.elements < table.stop)).any()
+                ]
+        self.stream.emit(instruction, accesses)
+
+    # What shows the scratchpads.
+
+    @property
+    def _slices(self) -> int:
+        """Stores that take all bits of an accumulator."""
+        return max(1, self.config.acc_width // self.config.out_width)
+
+    @property
+    def _products(self) -> int:
+        """Pairs of windows that `show_products` multiplies."""
+        return max(len(self.windows(memory)) for memory in (self.config.inp, self.config.wgt))
+
+    def show_low_bits(self) -> None:
+        """Stores the low bits of the accumulators in all windows."""
+        for window in self.windows(self.config.acc):
+            self._show(window)
+
+    def show_accumulators(self) -> None:
+        """Stores all bits of the accumulators in all windows, and shifts them out."""
+        for window in self.windows(self.config.acc):
+            self._show_all_bits(window)
+
+    def show_products(self) -> None:
+        """Stores products in which every input and every weight of all windows takes part."""
+        config = self.config
+        windows = [self.windows(memory) for memory in (config.acc, config.inp, config.wgt)]
+        for number in range(self._products):
+            dst, src, wgt = (several[number % len(several)] for several in windows)
+            size = min(len(dst), len(src), len(wgt))
+            dst, src, wgt = dst[:size], src[:size], wgt[:size]
+            self._line(Gemm, dst, src, wgt, reset=1)
+            product = replace(self.kernels[-1].instruction, reset=0)
+            first = {"dst": dst[:1], "src": src[:1], "wgt": wgt[:1]}
+            uop = {name: np.array(elements) for name, elements in first.items()}
+            self.emit(product, kernel_accesses(config, product, uop))
+            self._show_all_bits(dst)
+
+    def _show_all_bits(self, window: range) -> None:
+        self._show(window)
+        for more in range(self._slices - 1):
+            if more:
+                self.emit(self.kernels[-1].instruction, self.kernels[-1].accesses)
+            else:
+                amount = self.config.out_width
+                self._line(Alu, window, alu_opcode=AluOp.SHR, use_immediate=1, immediate=amount)
+            self._show(window)
+
+    def _line(
+        self,
+        kind: type[Gemm] | type[Alu],
+        dst: range,
+        src: range = range(0),
+        wgt: range = range(0),
+        **fields: int,
+    ) -> None:
+        """An instruction of one micro-op, for each element of the ranges in turn."""
+        operands = {"dst": dst, "src": src, "wgt": wgt}
+        factors = {
+            f"{name}_factor_in": 1
+            for name, elements in operands.items()
+            if elements and len(dst) > 1
+        }
+        self.kernel(
+            lambda **place: kind(iter_in=len(dst), **factors, **fields, **place),
+            {name: np.array([elements.start]) for name, elements in operands.items()},
+        )
+
+    def _show(self, elements: range) -> None:
+        at, self._shown_at = self._shown_at, self._shown_at + len(elements)
+        self.store(Store(sram_base=elements.start, dram_base=at, x_size=len(elements)))

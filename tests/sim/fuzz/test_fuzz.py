@@ -1,0 +1,168 @@
+"""Fuzzing finds what is planted, says the same whatever does it, and keeps what can be replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.cli import invoke
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.fuzz import campaign
+from amaranth_vta.sim.fuzz.campaign import Findings, fuzz
+from amaranth_vta.sim.fuzz.cases import case, named_configs, random_configs
+from amaranth_vta.sim.fuzz.comparison import compare
+from amaranth_vta.sim.fuzz.reference import refer
+from amaranth_vta.sim.fuzz.shrink import shrink
+from amaranth_vta.sim.model import arithmetic, execution
+from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.faults import faulty_program
+from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random import legal_program, most_origin
+from amaranth_vta.sw.runtime.device import RunResult
+
+TINY = named_configs(("tiny", "tiny-extended"))
+
+
+def test_what_is_found_depends_on_the_seed_alone() -> None:
+    def run(seed: int, jobs: int) -> Findings:
+        return fuzz(seed, 5, TINY, ["functional"], jobs)
+
+    one, two, other = run(3, 1), run(3, 2), run(4, 1)
+    assert one.failures == two.failures == []
+    assert one.programs == two.programs == 5
+    assert one.instructions == two.instructions != other.instructions
+    assert one.covered == two.covered
+    assert one.covered != other.covered
+    assert 0 < one.working < one.instructions
+
+
+def test_a_planted_mistake_is_found_and_can_be_replayed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A MIN that is a MAX, in the clear model: the compiled one is right."""
+    alu = arithmetic.alu
+
+    def mistaken(tiles: Any, operation: isa.AluOp, *rest: Any) -> None:
+        alu(tiles, isa.AluOp.MAX if operation is isa.AluOp.MIN else operation, *rest)
+
+    monkeypatch.setattr(execution, "alu", mistaken)
+    monkeypatch.setattr(campaign, "shrink", lambda image, differs: image)
+    findings = campaign.fuzz(1, 3, TINY, ["functional"])
+    assert findings.failures
+    for failure in findings.failures:
+        assert failure.differences
+        assert _has_min(failure.image)
+        failure.image.save(tmp_path / "found.npz")
+        assert invoke(["replay", str(tmp_path / "found.npz")]) == 1
+
+
+def test_programs_shrink_to_what_matters() -> None:
+    image = next(
+        image for seed in range(9) if _has_min(image := legal_program(PRESETS["tiny"], seed, 20))
+    )
+    short = shrink(image, _has_min)
+    assert _has_min(short)
+    assert short.insn_count == 1
+    assert np.array_equal(short.dram[: 1 << 16], image.dram[: 1 << 16])
+
+
+def _has_min(image: ProgramImage) -> bool:
+    decode = isa.instruction_set(image.config).decode
+    instructions = map(decode, image.instruction_bits())
+    return any(
+        isinstance(item, isa.Alu) and item.alu_opcode == isa.AluOp.MIN and item.uops > 0
+        for item in instructions
+    )
+
+
+def test_a_machine_that_ends_otherwise_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FunctionalDevice.run
+
+    def goes_on(*arguments: Any) -> RunResult:
+        return replace(run(*arguments), fault=None)
+
+    monkeypatch.setattr(FunctionalDevice, "run", lambda *some, time_limit: goes_on(*some))
+    image = faulty_program(PRESETS["tiny"], ["illegal_instruction"], seed=1)
+    found = compare(image, ["functional"], "ideal").differences
+    assert "the fault is None, not illegal_instruction" in str(found[0])
+
+
+def test_memory_that_begins_anywhere_is_reached_up_to_its_last_byte() -> None:
+    for name in ("tiny", "int4"):
+        config = PRESETS[name]
+        origin = most_origin(config, 1 << 20)
+        image = legal_program(config, 7, origin=origin)
+        low = refer(legal_program(config, 7)).memory
+        high = refer(image)
+        assert high.outcome.fault is None
+        assert high.ordered
+        stream = image.insn_addr - origin
+        assert np.array_equal(high.memory[:stream], low[:stream])
+
+
+def test_memory_and_scratchpads_are_compared_after_most_faults() -> None:
+    """Or what devices do wrong after a fault would go unseen."""
+    probed = defined = 0
+    for seed in range(10):
+        image = faulty_program(PRESETS["tiny-extended"], ["illegal_instruction"], seed)
+        reference = refer(image)
+        assert reference.outcome.fault is not None
+        assert reference.ordered
+        probed += reference.probe is not None
+        defined += bool(reference.defined.mean() > 0.99)
+    assert probed == defined == 10
+
+
+def test_cases_are_of_all_kinds() -> None:
+    cases = [case(1, number, TINY) for number in range(200)]
+    assert {item.config_name for item in cases} == set(TINY)
+    assert {len(item.kinds) for item in cases} == {0, 1, 2, 3}
+    assert {item.dram.partition(":")[0] for item in cases} == {"ideal", "ddr", "random"}
+    assert len({item.origin for item in cases}) > 20
+    assert len({kind for item in cases for kind in item.kinds}) == 10
+    assert case(1, 5, TINY) == cases[5]
+
+
+def test_random_machines_run_random_programs() -> None:
+    drawn = random_configs(1, 12)
+    assert drawn == random_configs(1, 12)
+    assert drawn != random_configs(2, 12)
+    assert len({config.extensions for config in drawn.values()}) > 4
+    findings = fuzz(1, 24, drawn, ["functional"])
+    assert findings.failures == []
+
+
+def test_the_command_reports_what_it_tried(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["fuzz", "--programs", "4", "--devices", "functional", "--config", "tiny"]
+    assert invoke([*arguments, "--keep", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "4 programs of" in told
+    assert "agree in all of them" in told
+    assert "LOAD INP" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_writes_programs_that_differ(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    gemm = arithmetic.gemm
+    monkeypatch.setattr(campaign, "shrink", lambda image, differs: image)
+    monkeypatch.setattr(execution, "gemm", lambda tiles, at, a, b: gemm(tiles, at, -a, b))
+    arguments = ["fuzz", "--programs", "3", "--devices", "functional", "--config", "tiny"]
+    assert invoke([*arguments, "--seed", "2", "--keep", str(tmp_path / "found")]) == 1
+    kept = sorted((tmp_path / "found").glob("fuzz-2-*.npz"))
+    assert kept
+    assert str(kept[0]) in capsys.readouterr().out
+    ProgramImage.load(kept[0])
+
+
+def test_the_command_refuses_devices_that_cannot_be_compared(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    assert invoke(["fuzz", "--devices", "estimate"]) == 2
+    assert "not one that is compared" in capsys.readouterr().err
