@@ -1,8 +1,19 @@
 """The GEMM core: dot products of an input tile with a weight tile, and their accumulation."""
 
+from pathlib import Path
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import (
+    Cat,
+    ClockSignal,
+    Const,
+    Instance,
+    Module,
+    Mux,
+    Signal,
+    Value,
+    signed,
+)
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -129,6 +140,32 @@ class DotProducts(wiring.Component):
         return product
 
 
+class LoopedDotProducts(DotProducts):
+    """The same registers, by the module in `LOOPS`: for simulation, in a third of the
+    instructions of a processor."""
+
+    LOOPS = Path(__file__).with_name("dot_products.sv")
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        m.submodules.loops = Instance(
+            "dot_products",
+            p_BATCH=config.batch,
+            p_BLOCK_IN=config.block_in,
+            p_BLOCK_OUT=config.block_out,
+            p_INP_WIDTH=config.inp_width,
+            p_WGT_WIDTH=config.wgt_width,
+            p_SUM_WIDTH=len(Value.cast(self.less_one[0][0])),
+            i_clk=ClockSignal(),
+            i_clear=self.clear,
+            i_inp=Value.cast(self.inp),
+            i_wgt=Value.cast(self.wgt),
+            o_less_one=Value.cast(self.less_one),
+        )
+        return m
+
+
 class GemmContext(data.Struct):
     """What a GEMM instruction says apart from its loops."""
 
@@ -177,7 +214,7 @@ class GemmUnit(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        dot_products = DotProducts(self._config)
+        dot_products = (LoopedDotProducts if self._groups.apart else DotProducts)(self._config)
         m.submodules.dot_products = self._groups.member("products", dot_products)
 
         stopped = Signal()

@@ -22,6 +22,7 @@ from amaranth_vta.extras import missing_package
 from amaranth_vta.hw.boards.registers import Surroundings
 from amaranth_vta.hw.boards.system import BoardSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
+from amaranth_vta.hw.datapath.gemm import LoopedDotProducts
 from amaranth_vta.hw.top import Top
 
 from .port_names import named_ports
@@ -44,9 +45,10 @@ def verilog(
     """
     parameters = json.dumps(config.to_dict())
     head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
-    return head + component_verilog(
+    text = head + component_verilog(
         machine(config, watched, grouped, attributes), "vta", simplified=grouped
     )
+    return text + LoopedDotProducts.LOOPS.read_text(encoding="utf-8") if grouped else text
 
 
 def split_verilog(text: str) -> dict[str, str]:
@@ -166,8 +168,15 @@ _AS_IT_IS = (
     "attrmap -modattr -remove amaranth.hierarchy -remove amaranth.decoding",
     "write_verilog -norename",
 )
-# Choices as multiplexers, constants propagated, and what is there twice or unused removed.
-_SIMPLIFIED = ("proc -norom", "memory_collect", "opt", "write_verilog -noattr -norename")
+# All modules in one, choices as multiplexers, constants propagated, and what is there twice or
+# unused removed.
+_SIMPLIFIED = (
+    "proc -norom",
+    "memory_collect",
+    "flatten",
+    "opt",
+    "write_verilog -noattr -norename",
+)
 _MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
 # The register by which the backend has always @* blocks run at the start. It is initialized in its
 # declaration, which SystemVerilog does before any process begins, so that it would never change.
