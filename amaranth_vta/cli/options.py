@@ -67,7 +67,8 @@ def device_options(
             help="What runs it. The functional model is fast and has no cycles; rtl is the design "
             "in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds estimated "
             "cycles to the functional model; board is an FPGA at the serial port VTA_PORT, or with "
-            "VTA_PORT=simulated a simulated one.",
+            "VTA_PORT=simulated a simulated one; remote is a device that `vta serve` serves, "
+            "reached by the file that VTA_REMOTE names.",
         ),
         click.option(
             "--dram",

@@ -28,6 +28,8 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sim.cache.BuildError",
         "amaranth_vta.sw.boards.device.BoardError",
         "amaranth_vta.sw.boards.link.LinkError",
+        "amaranth_vta.sw.remote.client.RemoteError",
+        "amaranth_vta.sw.remote.keys.KeyFileError",
         "amaranth_vta.sw.runtime.driver.MismatchError",
         "amaranth_vta.sw.runtime.network.model_error.ModelError",
         "amaranth_vta.sw.compiler.nest.ir.LoweringError",

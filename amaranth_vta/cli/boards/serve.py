@@ -1,0 +1,113 @@
+"""``vta serve``: a machine for other computers."""
+
+from __future__ import annotations
+
+import socket
+
+import click
+
+from amaranth_vta.sim.devices import DEVICES
+
+_MEBI = 1 << 20
+
+
+@click.command()
+@click.option(
+    "--device",
+    type=click.Choice([name for name in DEVICES if name != "remote"]),
+    default="rtl",
+    show_default=True,
+    help="What runs programs here, as for `vta run`.",
+)
+@click.option(
+    "--bind",
+    metavar="ADDRESS",
+    default="tcp://127.0.0.1:7654",
+    show_default=True,
+    help="Where to listen; tcp://0.0.0.0:7654 is for other computers.",
+)
+@click.option(
+    "--keys",
+    "folder",
+    type=click.Path(),
+    metavar="DIR",
+    default="vta-keys",
+    show_default=True,
+    help="The server's keys, and a file per client in DIR/clients; made if they are not there.",
+)
+@click.option(
+    "--client",
+    "clients",
+    metavar="NAME",
+    multiple=True,
+    default=("client",),
+    show_default=True,
+    help="A client to make a file for, if it has none; may be given several times.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(min=1),
+    metavar="MIB",
+    default=1024,
+    show_default=True,
+    help="The memory that a machine may have, in MiB.",
+)
+@click.option(
+    "--run-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=600.0,
+    show_default=True,
+    help="A run that takes longer is stopped, with a timeout.",
+)
+@click.option(
+    "--idle-limit",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="A client that is silent for longer loses its machine to one that waits.",
+)
+def serve(
+    device: str,
+    bind: str,
+    folder: str,
+    clients: tuple[str, ...],
+    memory: int,
+    run_limit: float,
+    idle_limit: float,
+) -> None:
+    """Let other computers run programs on a device of this one, with --device remote.
+
+    Who has a file of DIR/clients may use it, by VTA_REMOTE=FILE in the environment; connections are
+    encrypted, and others are refused. Clients have the machine in turn. They send memory and
+    programs of the machine, nothing that runs on this computer: the parts of a network that are the
+    host's run at the client. Ctrl-C ends it.
+    """
+    from amaranth_vta.extras import explain_missing_extras
+
+    with explain_missing_extras():
+        import zmq  # noqa: F401 - what keys and server need
+
+    from amaranth_vta.serving.machine import Limits
+    from amaranth_vta.serving.server import Server
+    from amaranth_vta.sw.remote.keys import Keys
+
+    for name in clients:
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise click.UsageError(f"--client {name!r} is no name of letters and digits")
+    keys = Keys(folder)
+    server = Server(keys, bind, device, Limits(memory * _MEBI, run_limit, idle_limit), click.echo)
+    try:
+        click.echo(f"{device} at {server.address}")
+        for name in clients:
+            path = keys.client(name, _reachable(server.address))
+            click.echo(f"VTA_REMOTE={path} vta run MODEL.onnx --device remote")
+        server.serve()
+    finally:
+        server.close()
+
+
+def _reachable(address: str) -> str:
+    """``address`` as other computers may know it."""
+    return address.replace("//0.0.0.0:", f"//{socket.gethostname()}:")

@@ -1,0 +1,1 @@
+"""Machines served to other computers: ``vta serve``."""

@@ -1,0 +1,182 @@
+"""A machine that another computer serves, as a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.runtime.device import Fault, RunResult
+
+from .keys import Access
+from .messages import ALIVE_SECONDS, MOST_BYTES, SILENCE_SECONDS, VERSION, packed, unpacked
+
+# Memory sizes are rounded up to this, as on other devices.
+_UNIT = 64
+_PART = MOST_BYTES
+
+
+class RemoteError(RuntimeError):
+    """A server that is not there, that refuses, or that is gone."""
+
+
+class RemoteDevice:
+    """The `Device` at the server that ``access`` names, with the machine of ``config``.
+
+    Waits for its turn if others use the server; ``progress`` is told what for. It is given back by
+    `close`, or when this process ends. ``dram`` is for the server's simulator.
+
+    Raises `RemoteError` where the server is not there, does not know the key, or refuses the
+    machine or the size of its memory.
+    """
+
+    name = "remote"
+
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        access: Access,
+        dram: str = "ideal",
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.memory_bytes = -(-memory_bytes // _UNIT) * _UNIT
+        self._address, self._requests, self._progress = access.address, 0, progress
+        self._is_there = True
+        self._connect(access)
+        try:
+            self._ask(
+                "open",
+                version=VERSION,
+                config=config.to_dict(),
+                memory_bytes=self.memory_bytes,
+                dram=dram,
+            )
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _connect(self, access: Access) -> None:
+        import zmq
+
+        self._zmq: Any = zmq
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+        self._socket.curve_serverkey = access.server.encode()
+        self._socket.curve_publickey = access.public.encode()
+        self._socket.curve_secretkey = access.secret.encode()
+        failures = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        failures |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+        self._events = self._socket.get_monitor_socket(failures)
+        try:
+            self._socket.connect(access.address)
+        except zmq.ZMQError as error:
+            self._disconnect()
+            raise RemoteError(f"{access.address} is no address: {error}") from None
+
+    def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
+        """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
+        self._check_bounds(address, size)
+        parts = [
+            self._ask("read", address=first, size=min(_PART, address + size - first))[1]
+            for first in range(address, address + size, _PART)
+        ]
+        return np.frombuffer(b"".join(parts), np.uint8).copy()
+
+    def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
+        """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
+        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
+        self._check_bounds(address, len(raw))
+        for first in range(0, len(raw), _PART):
+            part = memoryview(raw)[first : first + _PART]
+            self._ask("write", part, address=address + first)
+
+    def run(
+        self,
+        insn_addr: int,
+        insn_count: int,
+        time_limit: float | None = None,
+        watched: Sequence[int] = (),
+    ) -> RunResult:
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; ``watched`` are those of
+        `Device.run`.
+
+        The server stops a run at ``time_limit``, in seconds, or at its own limit, with a
+        ``timeout``.
+        """
+        if insn_addr < 0 or insn_count < 0:
+            raise ValueError("a program has neither a negative address nor a negative length")
+        header, _ = self._ask(
+            "run",
+            insn_addr=insn_addr,
+            insn_count=insn_count,
+            time_limit=time_limit,
+            watched=[int(index) for index in watched],
+        )
+        result = header["result"]
+        fault, reached = result.pop("fault"), tuple(result.pop("reached"))
+        return RunResult(**result, fault=Fault(**fault) if fault else None, reached=reached)
+
+    def close(self) -> None:
+        """Gives the machine to the next one; may be called again."""
+        if self._context.closed:
+            return
+        try:
+            if self._is_there:
+                self._ask("close")
+        except RemoteError:
+            pass  # it was given to others
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._socket.disable_monitor()
+        self._context.destroy(linger=0)
+
+    def _check_bounds(self, address: int, size: int) -> None:
+        if address < 0 or size < 0 or address + size > self.memory_bytes:
+            raise ValueError(
+                f"{size} bytes from {address} are not within {self.memory_bytes} bytes of memory"
+            )
+
+    def _ask(
+        self, what: str, data: bytes | memoryview = b"", **values: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """The reply to a request; raises `RemoteError`."""
+        self._requests += 1
+        self._socket.send_multipart(packed({"do": what, "request": self._requests, **values}, data))
+        heard = time.monotonic()
+        while True:
+            if self._socket.poll(int(1000 * ALIVE_SECONDS)):
+                header, data = unpacked(self._socket.recv_multipart())
+                heard = time.monotonic()
+                if header.get("reply") == self._requests:
+                    break
+                if self._progress is not None and header.get("wait"):
+                    self._progress(str(header["wait"]))
+            elif time.monotonic() - heard > SILENCE_SECONDS:
+                self._is_there = False
+                raise RemoteError(f"nothing answers at {self._address}")
+            else:
+                self._check_connection()
+        if "error" in header:
+            raise RemoteError(f"the server at {self._address}: {header['error']}")
+        return header, bytes(data)
+
+    def _check_connection(self) -> None:
+        from zmq.utils.monitor import recv_monitor_message
+
+        if not self._events.poll(0):
+            return
+        self._is_there = False
+        event = recv_monitor_message(self._events)["event"]
+        if event == self._zmq.EVENT_DISCONNECTED and self._requests > 1:
+            raise RemoteError(f"the server at {self._address} is gone")
+        raise RemoteError(f"the server at {self._address} does not know this key, or is another")

@@ -1,0 +1,103 @@
+"""Keys of CURVE, by which server and clients know each other.
+
+A folder of the server has its own pair in ``server.json``, and in ``clients`` a file per client,
+which is all that the client needs: where the server is, the server's public key, and its own pair.
+Whoever has the file may use the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from amaranth_vta.sw.runtime.array_file import FileLimitError, read_limited
+
+_SERVER, _CLIENTS = "server.json", "clients"
+
+
+class KeyFileError(ValueError):
+    """A file of keys that is none, or cannot be read."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A public key and its secret one, in Z85."""
+
+    public: str
+    secret: str
+
+    @classmethod
+    def new(cls) -> Pair:
+        import zmq
+
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a client needs to reach the server at ``address``, as in tcp://desk:7654."""
+
+    address: str
+    server: str
+    public: str
+    secret: str
+
+    @classmethod
+    def load(cls, path: str | Path) -> Access:
+        """From a file in ``clients``; raises `KeyFileError`."""
+        return _load(Path(path), cls)
+
+
+class Keys:
+    """The folder ``path`` of a server, made if it is not there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        try:
+            (self._path / _CLIENTS).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise KeyFileError(f"{path} cannot be used for keys: {error.strerror}") from None
+        if not (self._path / _SERVER).exists():
+            _save(self._path / _SERVER, asdict(Pair.new()))
+        self.server = _load(self._path / _SERVER, Pair)
+
+    def client(self, name: str, address: str) -> Path:
+        """The file of the client ``name``, made if it is not there."""
+        path = self._path / _CLIENTS / f"{name}.json"
+        if not path.exists():
+            pair = Pair.new()
+            access = Access(address, self.server.public, pair.public, pair.secret)
+            _save(path, asdict(access))
+        return path
+
+    def admitted(self) -> set[str]:
+        """The public keys of all clients, as they are now."""
+        files = (self._path / _CLIENTS).glob("*.json")
+        return {_load(path, Access).public for path in files}
+
+
+def _load(path: Path, made: Callable[..., Any]) -> Any:
+    try:
+        loaded = made(**json.loads(read_limited(path)))
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, RecursionError, FileLimitError):
+        raise KeyFileError(f"{path} is no file of keys that `vta serve` wrote") from None
+    texts = asdict(loaded)
+    address = texts.pop("address", "tcp://")
+    keys = [key for key in texts.values() if isinstance(key, str) and len(key) == 40]
+    if len(keys) < len(texts) or not str(address).startswith(("tcp://", "ipc://")):
+        raise KeyFileError(f"{path} is no file of keys that `vta serve` wrote")
+    return loaded
+
+
+def _save(path: Path, values: dict[str, str]) -> None:
+    """For the owner alone."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(file, "w") as text:
+        text.write(json.dumps(values, indent=2) + "\n")
