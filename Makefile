@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz nightly performance area resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz nightly performance area area-model resources bitstreams clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -73,6 +73,10 @@ resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.m
 area: setup  ## Synthesize every preset for a Zynq-7020 and an ECP5, flattened; long
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/area.py
+
+area-model: setup  ## Fit the model of `vta estimate-area` to synthesis; an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
+	$(BIN)/python benchmarks/area_model.py
 
 bitstreams: setup  ## Build the boards' bitstreams anew, in bitstreams/; many minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'

@@ -22,7 +22,7 @@ from pathlib import Path
 from resources import REPOSITORY, cell_usage, merged, tool
 
 from amaranth_vta.fpga.usage import synthesized
-from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 REPORT = REPOSITORY / "bitstreams" / "area.json"
@@ -37,11 +37,11 @@ GROWTH = 0.01
 Area = dict[str, float]
 
 
-def measure(name: str, family: str) -> Area:
-    """What the preset takes, by column; block RAMs of 36 kbit on xc7, of 18 kbit on ecp5."""
+def measure(config: Config, family: str) -> Area:
+    """What a machine takes, by column; block RAMs of 36 kbit on xc7, of 18 kbit on ecp5."""
     with tempfile.TemporaryDirectory() as folder:
         # By names without folders: the tool has a /tmp of its own, but sees where it is started.
-        Path(folder, "vta.v").write_text(merged(verilog(PRESETS[name])))
+        Path(folder, "vta.v").write_text(merged(verilog(config)))
         script = f"read_verilog vta.v; {COMMANDS[family]}; tee -q -o area.json stat -json"
         done = subprocess.run([tool(), "-q", "-p", script], capture_output=True, cwd=folder)
         report = Path(folder, "area.json")
@@ -83,7 +83,7 @@ def main() -> None:
     print(f"{'machine':<24}{'LUT':>9}{'FF':>9}{'DSP':>6}{'BRAM':>8}")
     for family in arguments.family or list(COMMANDS):
         for name in arguments.config or list(PRESETS):
-            area, key = measure(name, family), f"{name}, {family}"
+            area, key = measure(PRESETS[name], family), f"{name}, {family}"
             values = [f"{area[column]:,g}" for column in COLUMNS]
             print("{:<24}{:>9}{:>9}{:>6}{:>8}".format(key, *values), flush=True)
             if arguments.check:

@@ -39,7 +39,7 @@ def test_the_numbers_of_the_first_screen_are_those_of_the_reports() -> None:
 
 
 def test_the_readme_lists_the_commands_that_there_are() -> None:
-    assert set(re.findall(r"^    vta (\w+)", README, re.MULTILINE)) == set(cli.vta.commands)
+    assert set(re.findall(r"^    vta ([\w-]+)", README, re.MULTILINE)) == set(cli.vta.commands)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])

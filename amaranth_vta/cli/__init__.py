@@ -22,6 +22,7 @@ from .boards.serve import serve
 from .compare import compare
 from .compile import compile_model
 from .config import config
+from .design.estimate_area import estimate_area
 from .design.explore import explore
 from .design.tune import tune
 from .doctor import doctor
@@ -59,6 +60,7 @@ for command in (
     bench,
     compare,
     explore,
+    estimate_area,
     tune,
     quantize,
     show,

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amaranth_vta.fpga.area import Area, estimate_area
+from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.hw.config import Config, ConfigError
 
 from .spec import Spec
 
 ILLEGAL, OVER_LIMIT = "illegal", "over limit"
-_RESOURCES = ("lut", "ff", "dsp", "bram36")
 _NUMBER = re.compile(r"(?<![A-Za-z_\d])[\d.,]*\d")
 _PARENTHESES = re.compile(r" \([^)]*\)")
 
@@ -47,21 +47,15 @@ def machine_of(spec: Spec, values: tuple[int, ...]) -> Machine:
     return Machine(values, config, area, OVER_LIMIT if reason else "", reason)
 
 
-def share_of_chip(spec: Spec, area: Area) -> float:
-    """The largest share of what the chip has of a resource."""
-    chip = spec.limits.chip
-    return max(getattr(area, name) / getattr(chip, name) for name in _RESOURCES)
-
-
 def _exceeded(spec: Spec, area: Area) -> Iterator[str]:
     chip, most = spec.limits.chip, spec.limits.most
-    for name in _RESOURCES:
+    for name in RESOURCES:
         needed, there = getattr(area, name), getattr(chip, name)
         if needed > there:
             yield f"{name} {needed:,g}, more than the {there:,g} of {chip.name}"
         elif needed > most.get(name, needed):
             yield f"{name} {needed:,g}, more than limits.{name} = {most[name]:,g}"
-    share = share_of_chip(spec, area)
+    share = chip.share(area)
     if most.get("area", 1) < share <= 1:
         yield f"area {share:.2f}, more than limits.area = {most['area']:g}"
 

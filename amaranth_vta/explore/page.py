@@ -11,7 +11,6 @@ from .evaluate import Cost
 from .exploration import Exploration
 from .folder import MACHINES
 from .front import sensitivities
-from .machines import share_of_chip
 from .plots import BEST, STYLE, Mark, number, roofline, scatter
 from .results import OK, Row, clock_mhz, objectives
 from .search import Values
@@ -126,7 +125,7 @@ def front_table(exploration: Exploration) -> tuple[list[str], list[list[str]]]:
             line.append(f"{run.macs / run.cycles / machine.config.macs_per_cycle:.1%}")
             line.append(_simulated(rows[0]))
         line += [f"{area.lut:,}", f"{area.ff:,}", f"{area.dsp:,}", f"{area.bram36:,g}"]
-        lines.append([*line, f"{share_of_chip(spec, area):.0%}"])
+        lines.append([*line, f"{spec.limits.chip.share(area):.0%}"])
     return heads, lines
 
 

@@ -13,7 +13,7 @@ from typing import IO
 from amaranth_vta.hw.config import Config
 
 from .evaluate import Cost, Simulated
-from .machines import Machine, exceeded, share_of_chip
+from .machines import Machine, exceeded
 from .spec import Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
@@ -76,7 +76,7 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
         "ff": area.ff,
         "dsp": area.dsp,
         "bram36": area.bram36,
-        "area": share_of_chip(spec, area),
+        "area": spec.limits.chip.share(area),
     }
 
 
@@ -125,7 +125,7 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
     }
     if machine.area is not None:
         found |= {name: getattr(machine.area, name) for name in ("lut", "ff", "dsp", "bram36")}
-        found["area"] = round(share_of_chip(spec, machine.area), 4)
+        found["area"] = round(spec.limits.chip.share(machine.area), 4)
     if run is not None:
         found |= {item.name: getattr(run, item.name) for item in fields(Run)}
         found["mhz"] = clock_mhz(spec)

@@ -1,24 +1,34 @@
-"""What a machine takes of an FPGA, by a model fitted to synthesis: `estimate_area`."""
+"""What a machine takes of an FPGA, without synthesis: `estimate_area`.
+
+LUTs and flip-flops are those of a model that ``benchmarks/area_model.py`` fits to synthesis;
+multipliers and block RAMs follow from the structure of the design, by the rules of Yosys.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.buffer import geometry
 
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
-COLUMNS = ("lut", "ff", "dsp", "bram36")
+FITTED = ("lut", "ff")
+# Products of extents of deeper memories take a multiplier: hw/dma/extent.py.
+DEEPEST_IN_LOGIC = 1024
 
 
 @dataclass(frozen=True)
 class Area:
-    """LUTs (those that are memories and carries included), flip-flops, multipliers, and block RAMs
-    in units of 36 kbit."""
+    """LUTs (those that are memories and carries included; of six inputs on xc7, of four on ecp5),
+    flip-flops, multipliers, and block RAMs in units of 36 kbit."""
 
     lut: int
     ff: int
@@ -26,44 +36,129 @@ class Area:
     bram36: float
 
 
+def estimate_area(config: Config, family: str) -> Area:
+    """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`."""
+    found = features(config)
+    fitted = {
+        column: round(sum(weight * found[name] for name, weight in weights.items()))
+        for column, weights in (
+            (column, fitted_model()[family][column]["weights"]) for column in FITTED
+        )
+    }
+    return Area(**fitted, dsp=multipliers(config, family), bram36=block_rams(config, family))
+
+
+@cache
+def fitted_model() -> dict[str, Any]:
+    """By family and column: the weights of the features, and what is known of the errors."""
+    model: dict[str, Any] = json.loads(MODEL.read_text(encoding="utf-8"))
+    return model
+
+
 def features(config: Config) -> dict[str, float]:
-    """What LUTs, flip-flops and the rest grow with."""
+    """What LUTs and flip-flops grow with; the first is 1."""
     lanes = config.batch * config.block_out
     return {
         "machine": 1.0,
-        "macs": config.macs_per_cycle,
-        "lanes": lanes,
-        "lanes requantize": lanes * config.requantize,
-        "lanes overlap": lanes * config.overlap,
-        "extensions": len(config.extensions),
-        "bus bits": 8.0 * config.bus_bytes,
-        "input bits": config.inp.element_bits,
-        "index bits": sum(getattr(config, n).index_width for n in ("uop", "inp", "wgt", "acc")),
-        "kbit": sum(
-            getattr(config, n).element_bits * getattr(config, n).depth / 1024
-            for n in ("uop", "inp", "wgt", "acc")
+        "lanes": lanes * config.acc_width / 32,
+        "lanes, requantize": lanes * config.requantize,
+        "lanes, lookup": lanes * config.lookup,
+        "products": config.macs_per_cycle * config.inp_width * config.wgt_width / 64,
+        "overlap": config.overlap,
+        "other extensions": config.overwrite + config.pad_value,
+        "bus": 8.0 * config.bus_bytes,
+        "tiles": float(config.inp.element_bits + config.wgt.element_bits),
+        "indices": sum(
+            memory.index_width for memory in (config.uop, config.inp, config.wgt, config.acc)
         ),
     }
 
 
-def estimate_area(config: Config, family: str) -> Area:
-    """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`."""
-    model, found = _model()[family], features(config)
-    numbers = {
-        column: max(
-            0.0, sum(weight * found[name] for name, weight in model[column]["weights"].items())
-        )
-        for column in COLUMNS
-    }
-    return Area(
-        round(numbers["lut"]),
-        round(numbers["ff"]),
-        round(numbers["dsp"]),
-        round(2 * numbers["bram36"]) / 2,
-    )
+# Multipliers.
 
 
-@cache
-def _model() -> dict[str, Any]:
-    model: dict[str, Any] = json.loads(MODEL.read_text(encoding="utf-8"))
-    return model
+def multipliers(config: Config, family: str) -> int:
+    """Those of GEMM, two products in each on xc7; of the ALU's lanes; and of what checks how much
+    an instruction touches, where memories are deep."""
+    lanes, products = config.batch * config.block_out, config.macs_per_cycle
+    deepest = max(memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc))
+    checker = int(deepest > DEEPEST_IN_LOGIC)
+    if family == "xc7":
+        return products // 2 + 3 * lanes + checker
+    return products + (6 if config.requantize else 3) * lanes + checker
+
+
+# Block RAMs.
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """``count`` memories of so many ``rows``, of ``lanes`` that are written apart, of so many
+    bits."""
+
+    rows: int
+    lane_bits: int
+    lanes: int
+    count: int
+
+    @property
+    def bits(self) -> int:
+        """Of a row, lanes filled up to groups of nine bits, which have a write enable each."""
+        if self.lanes == 1:
+            return self.lane_bits
+        return 9 * ceil(self.lane_bits / 9) * self.lanes
+
+
+def _memories(config: Config) -> Iterator[_Memory]:
+    """The copies and banks of all scratchpads, as `hw.fabric.buffer.Scratchpad` makes them."""
+    for kind in (isa.Memory.UOP, isa.Memory.INP, isa.Memory.WGT):
+        shape = geometry(config, kind)
+        lane_bits = shape.element_bits // shape.lanes
+        yield _Memory(shape.depth // shape.elements, lane_bits, shape.lanes, shape.elements)
+    shape, banks = geometry(config, isa.Memory.ACC), 2 if config.overlap else 1
+    rows, lane_bits = shape.depth // banks, shape.element_bits // shape.lanes
+    # Two ports read accumulators.
+    count = 2 * banks * shape.elements
+    yield _Memory(rows // shape.elements, lane_bits, shape.lanes, count)
+    # What store reads: the low bits.
+    read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
+    lane_bits = config.out.element_bits // shape.lanes
+    yield _Memory(rows // read, lane_bits, shape.lanes, banks * read)
+
+
+def block_rams(config: Config, family: str) -> float:
+    """In units of 36 kbit."""
+    needed = {"xc7": _halves_of_xc7, "ecp5": _blocks_of_ecp5}[family]
+    return sum(memory.count * needed(memory) for memory in _memories(config)) / 2
+
+
+# Widths of a block RAM of 18 kbit by how many rows it has, from the least.
+_WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
+
+
+def _halves_of_xc7(memory: _Memory) -> int:
+    """Of 18 kbit; costs as in Yosys' xilinx/brams_xc4v.txt and lutrams_xc5v.txt."""
+    halves = _blocks(memory, 1)
+    wholes = _blocks(memory, 2)
+    by_cost = {129 * halves: halves, 257 * wholes: 2 * wholes}
+    width, rows = (6, 32) if memory.rows <= 32 else (3, 64)
+    in_luts = 8 * ceil(memory.bits / width) * ceil(memory.rows / rows)
+    return 0 if in_luts < min(by_cost) else by_cost[min(by_cost)]
+
+
+def _blocks_of_ecp5(memory: _Memory) -> int:
+    """Of 18 kbit; costs as in Yosys' lattice/brams_16kd.txt and lutrams_trellis.txt."""
+    blocks = _blocks(memory, 1)
+    in_luts = 4 * ceil(memory.bits / 4) * ceil(memory.rows / 16)
+    return 0 if in_luts < 128 * blocks else blocks
+
+
+def _blocks(memory: _Memory, size: int) -> int:
+    """Block RAMs of ``size`` times 18 kbit."""
+    width = next((bits for rows, bits in _WIDTHS if memory.rows <= rows), 1)
+    deep = ceil(memory.rows / (_WIDTHS[-1][0] * size)) if memory.rows > _WIDTHS[-1][0] else 1
+    if size == 2:
+        width = 72 if memory.rows <= 512 else next(
+            (bits for rows, bits in _WIDTHS if memory.rows <= 2 * rows and rows >= 512), 1
+        )  # fmt: skip
+    return deep * ceil(memory.bits / width)

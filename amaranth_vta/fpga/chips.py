@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .area import Area
+
+RESOURCES = ("lut", "ff", "dsp", "bram36")
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -18,6 +22,10 @@ class Chip:
     dsp: int
     bram36: float
     clock_mhz: float
+
+    def share(self, area: Area) -> float:
+        """The largest share of what there is of a resource that ``area`` takes."""
+        return max(getattr(area, name) / getattr(self, name) for name in RESOURCES)
 
 
 # From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. The clocks are
