@@ -53,25 +53,26 @@ def compare(
     time, and is not looked for if the program ``is_ordered``.
     """
     reference = refer(image, is_ordered)
-    differences: list[Difference] = []
+    different: list[Difference] = []
     cycles = 0
     for name in devices:
         device = open_device(name, image.config, image.dram.size, dram=dram, origin=image.origin)
         try:
-            found, taken = _differences(device, image, reference)
+            found, taken = differences(device, image, reference)
         except (ProtocolError, StuckError) as error:
             found, taken = [str(error)], 0
         finally:
             close_device(device)
-        differences += [Difference(name, what) for what in found]
+        different += [Difference(name, what) for what in found]
         cycles += taken
-    return Comparison(reference, differences, cycles)
+    return Comparison(reference, different, cycles)
 
 
-def _differences(
-    device: Device, image: ProgramImage, reference: Reference
+def differences(
+    device: Device, image: ProgramImage, reference: Reference, seconds: float = _SECONDS
 ) -> tuple[list[str], int]:
-    result, after = _run(device, image, reference.memory.size)
+    """What a fresh device does otherwise than ``reference`` says, and its cycles."""
+    result, after = _run(device, image, reference.memory.size, seconds)
     cycles = result.cycles or 0
     if not reference.ordered:
         ended = result.fault is None or result.fault.cause != "timeout"
@@ -80,7 +81,7 @@ def _differences(
     found = []
     if result.fault != outcome.fault:
         found.append(f"the fault is {result.fault}, not {outcome.fault}")
-    if outcome.fault is None:
+    if outcome.fault is None and result.fault is None:
         # At a fault the machine may have taken tokens for instructions behind the faulty one.
         if result.tokens_left != outcome.tokens_left:
             found.append(f"tokens left are {result.tokens_left}, not {outcome.tokens_left}")
@@ -89,20 +90,23 @@ def _differences(
                 found.append(f"{name} is {result.counters[name]}, not {outcome.counters[name]}")
     found += _other_bytes(after, reference.memory, reference.defined, image.origin, "")
     if reference.probe is not None and reference.probed is not None and not found:
-        shown, after = _run(device, reference.probe, reference.memory.size)
+        shown, after = _run(device, reference.probe, reference.memory.size, seconds)
         cycles += shown.cycles or 0
         if shown.fault is not None:
             found.append(f"the next program ends at {shown.fault}")
-        every = np.ones(after.size, bool)
+        compared = reference.defined.copy()
+        compared[: reference.probe.dram.size] = True
         found += _other_bytes(
-            after, reference.probed, every, image.origin, " after the next program"
+            after, reference.probed, compared, image.origin, " after the next program"
         )
     return found, cycles
 
 
-def _run(device: Device, image: ProgramImage, size: int) -> tuple[RunResult, npt.NDArray[np.uint8]]:
+def _run(
+    device: Device, image: ProgramImage, size: int, seconds: float
+) -> tuple[RunResult, npt.NDArray[np.uint8]]:
     device.write(image.origin, image.dram)
-    result = device.run(image.insn_addr, image.insn_count, time_limit=_SECONDS)
+    result = device.run(image.insn_addr, image.insn_count, time_limit=seconds)
     return result, device.read(image.origin, size)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -287,8 +287,9 @@ class Executor:
             case isa.Store() if instruction.elements <= self.config.acc.depth:
                 memory, elements = "DRAM", self._touched(instruction, self.config.out)
                 elements = elements[(elements >= 0) & (elements < self.memory.size)]
-            case isa.Gemm() | isa.Alu() if instruction.uop_end <= self.config.uop.depth:
-                dst, _, _ = self._uops(index, instruction)
+            case isa.Gemm() | isa.Alu() if instruction.uop_begin < self.config.uop.depth:
+                end = min(instruction.uop_end, self.config.uop.depth)
+                dst, _, _ = self._uops(index, replace(instruction, uop_end=end))
                 for offset in self._offsets(instruction, dst.size):
                     elements = np.union1d(elements, offset("dst", dst))
                 elements = elements[elements < self.config.acc.depth]
