@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp
+from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.te.dtypes import fold, wrap
 from amaranth_vta.sw.compiler.te.expr import (
     Access,
@@ -25,11 +25,12 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
-    Requantize,
     Select,
     Var,
 )
+from amaranth_vta.sw.compiler.te.parametrized import Lookup, Requantize
 from amaranth_vta.sw.compiler.te.requantization import requantized
+from amaranth_vta.sw.compiler.te.tables import looked_up
 
 from .ir import (
     Allocate,
@@ -155,6 +156,8 @@ class _Interpreter:
             case Requantize():
                 parts = (value.value, *value.parameters)
                 return int(requantized(*(np.array(self.value(part), np.int32) for part in parts)))
+            case Lookup():
+                return int(looked_up(np.array(self.value(value.value)), self.table(value)))
             case AllOf():
                 return int(all(self.value(part) for part in value.conditions))
             case AnyOf():
@@ -173,6 +176,16 @@ class _Interpreter:
                 raise InterpretError(f"index {at} of {buffer.name}{list(buffer.shape)}")
             index += at * stride
         return scalars, index
+
+    def table(self, value: Lookup) -> npt.NDArray[Any]:
+        """The scalars of the tiles that hold the table of ``value``."""
+        size = tile_scalars(self.config, "acc")
+        found: list[int] = []
+        for part in value.parameters:
+            assert isinstance(part, Access)
+            scalars, at = self.element(part.source, part.indices)
+            found += scalars[at - at % size :][:size]
+        return np.array(found, value.dtype)
 
     # Tiles.
 
@@ -229,12 +242,16 @@ class _Interpreter:
         old = [0] * self.tile(uop.dst.buffer)
         if not uop.overwrite:
             old = self.read(uop.dst, added.get("dst", 0))
-        if uop.alu is AluOp.REQUANTIZE:
+        if uop.alu in (AluOp.REQUANTIZE, AluOp.LOOKUP):
             assert uop.src is not None
-            first = added.get("src", 0)
-            parameters = [self.read(uop.src, first + at) for at in range(REQUANTIZE_PARAMETERS)]
-            arrays = (np.array(values, np.int32) for values in (old, *parameters))
-            target[there] = requantized(*arrays).tolist()
+            tiles = [
+                self.read(uop.src, added.get("src", 0) + at)
+                for at in range(self.config.alu_sources(uop.alu))
+            ]
+            values, second = np.array(old, dtype), np.array(tiles, dtype)
+            looks_up = uop.alu is AluOp.LOOKUP
+            made = looked_up(values, second.ravel()) if looks_up else requantized(values, *second)
+            target[there] = made.tolist()
             return
         if uop.alu is not None:
             right = [uop.immediate or 0] * len(old)

@@ -17,12 +17,12 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
-    Requantize,
     Var,
     add,
     const,
 )
 from amaranth_vta.sw.compiler.te.functions import all_of, if_then_else, maximum, minimum
+from amaranth_vta.sw.compiler.te.parametrized import Lookup, Requantize
 
 from .ir import NestBuffer
 
@@ -187,6 +187,8 @@ class ExpressionParser:
                 return AnyOf(parts)
             case "requantize" if count == 1 + REQUANTIZE_PARAMETERS:
                 return Requantize(*map(self.expr, node.args))
+            case "lookup" if count > 1:
+                return Lookup(*map(self.expr, node.args))
             case "if_then_else" if count == 3:
                 left, right = self.pair(node.args[1], node.args[2], dtype)
                 return if_then_else(self.expr(node.args[0]), left, right)

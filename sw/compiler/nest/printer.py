@@ -12,10 +12,10 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
-    Requantize,
     Select,
     Var,
 )
+from amaranth_vta.sw.compiler.te.parametrized import Parametrized
 
 from .ir import (
     Allocate,
@@ -202,9 +202,9 @@ class _Printer:
                 return f"all({', '.join(map(self.expr, value.conditions))})"
             case Cast():
                 return f"{value.dtype}({self.expr(value.value)})"
-            case Requantize():
+            case Parametrized():
                 operands = (value.value, *value.parameters)
-                return f"requantize({', '.join(map(self.expr, operands))})"
+                return f"{value.name}({', '.join(map(self.expr, operands))})"
             case Select():
                 parts = (value.condition, value.true, value.false)
                 return f"if_then_else({', '.join(map(self.expr, parts))})"
@@ -212,7 +212,7 @@ class _Printer:
 
     def inner(self, value: Expr) -> str:
         text = self.expr(value)
-        calls = Cast | Select | Requantize | AllOf | AnyOf
+        calls = Cast | Select | Parametrized | AllOf | AnyOf
         simple = isinstance(value, Const | Var | Access | calls) or (
             isinstance(value, Binary) and value.op in ("min", "max")
         )

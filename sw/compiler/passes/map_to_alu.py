@@ -129,14 +129,21 @@ class _Arithmetic:
                 f"{self.stage}: requantize needs a machine with the extension REQUANTIZE; "
                 "on others scales are powers of two, by shifts"
             )
+        if step.operation is AluOp.LOOKUP and not self.config.lookup:
+            raise LoweringError(f"{self.stage}: lookup needs a machine with the extension LOOKUP")
+        if 1 + len(step.following) != self.config.alu_sources(step.operation):
+            raise LoweringError(
+                f"{self.stage}: a table of lookup is {self.config.table_elements} tiles on this "
+                f"machine, not {1 + len(step.following)}"
+            )
         operand = self.operand(step.operand)
         for number, access in enumerate(step.following, 1):
             other = self.operand(access)
             place = operand.index.plus(Affine({}, number))
             if other.buffer is not operand.buffer or not other.index.same(place):
                 raise LoweringError(
-                    f"{self.stage}: the parameters of requantize are tiles of one tensor, one "
-                    f"after the other; {access} does not follow {step.operand}"
+                    f"{self.stage}: the parameters of {step.operation.name.lower()} are tiles of "
+                    f"one tensor, one after the other; {access} does not follow {step.operand}"
                 )
         return Uop(self.dst, label, operand, alu=step.operation)
 

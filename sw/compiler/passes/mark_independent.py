@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS, AluOp, Memory
+from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.compiler.emit.host_code import HostCode
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, Stmt, WaitForAlu, rebuild, seq
@@ -54,7 +54,7 @@ class _Recorder:
     """Stands in for the runtime and records the instructions of compute and what they touch."""
 
     def __init__(self, config: Config) -> None:
-        self.depth = config.acc.depth
+        self.config = config
         # The number of the kernel, the accumulators that it writes, and those that it only reads;
         # None for an instruction that waits until nothing is in flight.
         self.instructions: list[tuple[int, slice, slice] | None] = []
@@ -71,8 +71,8 @@ class _Recorder:
         low, high = kernel.span("dst")
         uop = kernel.uop
         first, last = kernel.span("src") if uop.alu is not None and uop.src else (0, -1)
-        if uop.alu is AluOp.REQUANTIZE:
-            last += REQUANTIZE_PARAMETERS - 1
+        if uop.alu is not None:
+            last += self.config.alu_sources(uop.alu) - 1
 
         def issue(_: Any, dst: int, src: int, __: int) -> None:
             written, read = slice(dst + low, dst + high + 1), slice(src + first, src + last + 1)
@@ -106,7 +106,8 @@ class _Claims:
     def _first_false(self, claims: list[bool]) -> int | None:
         # Per unit and accumulator: whether an instruction in flight may write, or read, it.
         # Bytes, since most slices are short and searched in no time.
-        all_free, all_touched = bytes(self.recorder.depth), b"\1" * self.recorder.depth
+        depth = self.recorder.config.acc.depth
+        all_free, all_touched = bytes(depth), b"\1" * depth
         written, read = ([bytearray(all_touched) for _ in UopMode] for _ in range(2))
 
         def ended(unit: UopMode) -> None:

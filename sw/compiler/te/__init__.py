@@ -6,7 +6,7 @@ from .dtypes import ExpressionError
 from .evaluation import evaluate
 from .expr import IterVar, const
 from .functions import all_of as all
-from .functions import if_then_else, requantize
+from .functions import if_then_else, lookup, requantize
 from .functions import maximum as max
 from .functions import minimum as min
 from .functions import sum_over as sum
@@ -17,6 +17,7 @@ from .requantization import (
     requantizes_as_float32,
 )
 from .schedule import Schedule, ScheduleError, create_schedule, thread_axis
+from .tables import looked_up, table_tiles
 from .tensor import Tensor, compute, pad, placeholder, reduce_axis
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "create_schedule",
     "evaluate",
     "if_then_else",
+    "looked_up",
+    "lookup",
     "max",
     "min",
     "pad",
@@ -42,5 +45,6 @@ __all__ = [
     "requantized",
     "requantizes_as_float32",
     "sum",
+    "table_tiles",
     "thread_axis",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from .expr import (
     Expr,
     IterVar,
     Reduce,
-    Requantize,
     Select,
     Var,
 )
+from .parametrized import Lookup, Requantize
 from .requantization import requantized
+from .tables import looked_up
 from .tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -149,6 +150,10 @@ class _Evaluator:
             case Requantize():
                 parts = (value.value, *value.parameters)
                 return requantized(*(self._value(part, indices, where) for part in parts))
+            case Lookup():
+                found = self._value(value.value, indices, where)
+                tiles = [self._tile(part, indices, where) for part in value.parameters]
+                return looked_up(found, np.concatenate(np.broadcast_arrays(*tiles), axis=-1))
             case AllOf():
                 result = np.array(True)
                 for part in value.conditions:
@@ -164,10 +169,29 @@ class _Evaluator:
                 return wrap_array(_apply(value.op, left, right), value.dtype)
         raise ExpressionError(f"{value} has no value by itself")
 
+    def _tile(self, value: Expr, indices: Mapping[Var, Array], where: Array | None) -> Array:
+        """All scalars of the tile that ``value`` is one of, in a last dimension."""
+        if not isinstance(value, Access):
+            raise ExpressionError(f"{value} is no tile of a table")
+        tiles = self.tensor(value.source)
+        tiles = tiles.reshape(*tiles.shape[:-2], -1)
+        return tiles[tuple(self._places(value, value.indices[:-2], indices, where))]
+
     def _access(self, value: Access, indices: Mapping[Var, Array], where: Array | None) -> Array:
+        places = self._places(value, value.indices, indices, where)
+        return self.tensor(value.source)[tuple(places)]
+
+    def _places(
+        self,
+        value: Access,
+        of: Sequence[Expr],
+        indices: Mapping[Var, Array],
+        where: Array | None,
+    ) -> list[Array]:
+        """The values of the first indices of ``value``, which are ``of``."""
         source = self.tensor(value.source)
         places = []
-        for position, index in enumerate(value.indices):
+        for position, index in enumerate(of):
             place = self._value(index, indices, where)
             extent = source.shape[position]
             outside = (place < 0) | (place >= extent)
@@ -178,7 +202,7 @@ class _Evaluator:
                     )
                 place = np.clip(place, 0, extent - 1)
             places.append(place)
-        return source[tuple(places)]
+        return places
 
 
 _COMPARE: dict[str, Any] = {

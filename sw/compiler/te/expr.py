@@ -315,20 +315,6 @@ class Reduce(Expr):
         return f"{self.kind}({self.value}, axis=[{axes}])"
 
 
-class Requantize(Expr):
-    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped, as
-    `amaranth_vta.sw.compiler.te.requantization.requantized` computes it."""
-
-    __slots__ = ("parameters", "value")
-
-    def __init__(self, value: Expr, *parameters: Expr) -> None:
-        self.value, self.parameters = value, parameters
-        self.dtype = value.dtype
-
-    def __str__(self) -> str:
-        return f"requantize({', '.join(map(str, (self.value, *self.parameters)))})"
-
-
 def _inner(value: Expr) -> str:
     simple = not isinstance(value, Binary | Compare) or value.op in ("min", "max")
     if isinstance(value, Affine):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 
 from .dtypes import ExpressionError
-from .expr import AllOf, Expr, IterVar, Reduce, Requantize, Scalar, Select, agree, binary, const
+from .expr import Access, AllOf, Expr, IterVar, Reduce, Scalar, Select, agree, binary, const
+from .parametrized import Lookup, Requantize
 
 
 def if_then_else(condition: Expr, true: Scalar, false: Scalar) -> Expr:
@@ -97,3 +98,21 @@ def requantize(value: Expr, *parameters: Expr) -> Expr:
         if part.dtype != "int32":
             raise ExpressionError(f"{text}: {part} is {part.dtype}, not int32")
     return Requantize(value, *parameters)
+
+
+def lookup(value: Expr, *table: Expr) -> Expr:
+    """The entry of ``table`` for the low byte of ``value``, an int8 in the dtype of ``value``.
+
+    ``table`` are the tiles of a tensor that `amaranth_vta.sw.compiler.te.tables.table_tiles` gives
+    the contents of, in their order, each at the place of the value within its tile; `looked_up`
+    there computes the result. Raises `ExpressionError` for other operands.
+    """
+    text = str(Lookup(value, *table))
+    for part in table:
+        if not isinstance(part, Access) or len(part.indices) < 2:
+            raise ExpressionError(f"{text}: {part} is not in a tile of a tensor")
+        if part.dtype != value.dtype:
+            raise ExpressionError(f"{text}: {part} is {part.dtype}, not {value.dtype}")
+    if not table:
+        raise ExpressionError(f"{text}: a table is one tile or more")
+    return Lookup(value, *table)

@@ -6,20 +6,8 @@ from collections.abc import Mapping
 from math import prod
 
 from .dtypes import Interval, dtype_interval
-from .expr import (
-    Access,
-    Affine,
-    AllOf,
-    Binary,
-    Cast,
-    Compare,
-    Const,
-    Expr,
-    Reduce,
-    Requantize,
-    Select,
-    Var,
-)
+from .expr import Access, Affine, AllOf, Binary, Cast, Compare, Const, Expr, Reduce, Select, Var
+from .parametrized import Parametrized
 from .traverse import rebuild
 
 
@@ -41,7 +29,7 @@ def value_interval(value: Expr, ranges: Mapping[Var, Interval] | None = None) ->
         case Cast():
             low, high = value_interval(value.value, ranges)
             return (low, high) if whole[0] <= low and high <= whole[1] else whole
-        case Requantize():
+        case Parametrized():
             return -128, 127
         case Select():
             first, second = value_interval(value.true, ranges), value_interval(value.false, ranges)

@@ -14,13 +14,13 @@ from .expr import (
     Compare,
     Expr,
     Reduce,
-    Requantize,
     Select,
     Var,
     add,
     multiply,
     subtract,
 )
+from .parametrized import Parametrized
 
 
 def children(value: Expr) -> tuple[Expr, ...]:
@@ -33,7 +33,7 @@ def children(value: Expr) -> tuple[Expr, ...]:
             return (value.value,)
         case Select():
             return value.condition, value.true, value.false
-        case Requantize():
+        case Parametrized():
             return value.value, *value.parameters
         case Access():
             return value.indices
@@ -68,8 +68,8 @@ def rebuild(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
             return Reduce(value.kind, new[0], value.axes)
         case Select():
             return Select(*new)
-        case Requantize():
-            return Requantize(*new)
+        case Parametrized():
+            return type(value)(*new)
         case Access():
             return Access(value.source, new)
     return value

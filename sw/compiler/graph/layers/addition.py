@@ -11,6 +11,7 @@ from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
+from .functions import of_one_source
 from .parts.fused_addition import fused_addition
 from .parts.layer import Layer, NotHere
 from .parts.scales import dequantized, quantized
@@ -30,6 +31,8 @@ def addition(node: Node, tensors: Tensors) -> Layer:
     y = quantized(out)
     wanted = added(a, b, y, low, high)
     nodes = (node, *clamps, quantize)
+    if whole := of_one_source(nodes, tensors):
+        return whole
     return addition_layer(nodes, (first, second), (a, b, y), wanted, tensors)
 
 

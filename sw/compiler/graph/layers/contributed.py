@@ -11,7 +11,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
 
 from .addition import addition_layer
-from .functions import function_layer
+from .functions import function_layer, of_one_source
 from .gating import multiplication_layer
 from .matrix_product import matrix_product
 from .parts.layer import Layer, NotHere
@@ -36,6 +36,8 @@ def element_wise(node: Node, tensors: Tensors) -> Layer:
     names = (node.inputs[0], node.inputs[3])
     if function := _of_one(node, tensors):
         return function_layer(function, tensors)
+    if whole := of_one_source((node,), tensors):
+        return whole
     tensors.require_bytes(*names, node.outputs[0])
     a, b, y = (_quantized(node, tensors, scale) for scale in (1, 4, 6))
     wanted = all_results(tensors.network, [node], names, node.outputs[0])

@@ -1,11 +1,12 @@
 """Functions of each element of one tensor on the machine: sums, products and the like with
-constants, and whatever else is a straight line between two bounds."""
+constants, and whatever else is a straight line between two bounds; any, if it has tables."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
 
+from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
@@ -14,6 +15,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     grouping,
 )
+from amaranth_vta.sw.compiler.operators.lookup import Lookup, lookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
@@ -23,7 +25,7 @@ from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, NotHere
 from .parts.lines import channel_lines, line
-from .parts.one_tensor import OneTensor, named, results
+from .parts.one_tensor import OneTensor, before, named, results
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_bias
 
@@ -65,13 +67,32 @@ def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
         return image, results(tensors.network, function, image)
 
 
+def of_one_source(nodes: tuple[Node, ...], tensors: Tensors) -> Layer | None:
+    """The layer of ``nodes``, of which the first has two operands and the last makes integers, if
+    both are made of one tensor; None if not, or if that is not for the machine."""
+    whole = before(tensors.network, nodes[-1]) if tensors.config.lookup else None
+    if whole is None:
+        return None
+    try:
+        layer = function_layer(whole, tensors)
+    except NotHere:
+        return None
+    return replace(layer, name=nodes[0].name, operator=nodes[0].operator, nodes=nodes)
+
+
 def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
-    constants = line(table, function.zero_point(tensors.network), tensors.config)
     image = tensors.images[tensors.root(function.source)]
     vectors = prod(tensors.output_layout.shape(image)[:4])
-    workload = WeightedSum(vectors, constants)
-    made = tensors.function(weighted_sum, workload, function.nodes[-1])
-    given = tensors.pointwise_constants(workload)
+    last, config = function.nodes[-1], tensors.config
+    if config.lookup:
+        tiles = te.table_tiles(table, config)
+        made = tensors.function(lookup, Lookup(vectors, len(tiles)), last)
+        given = {"table": pack(tiles, tensors.env.acc_dtype)}
+    else:
+        constants = line(table, function.zero_point(tensors.network), config)
+        workload = WeightedSum(vectors, constants)
+        made = tensors.function(weighted_sum, workload, last)
+        given = tensors.pointwise_constants(workload)
     sources = [tensors.source(function.source, image)]
     limits = int(table.min()), int(table.max())
     return tensors.layer(_absorbed(function), sources, image, made, given, limits)

@@ -10,6 +10,7 @@ from amaranth_vta.sw.compiler.operators.parts.exact import product_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact, Quantized
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct, scaled_product
 
+from .functions import of_one_source
 from .parts.layer import Layer, NotHere
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors
@@ -24,11 +25,13 @@ def multiplication(node: Node, tensors: Tensors) -> Layer:
     after = quantized_after(network, node.outputs[0])
     if after is None:
         raise NotHere("its result is not quantized to 8 bits at one scale")
-    if first == second:
-        raise NotHere("it multiplies a tensor with itself")
-    tensors.same_images(first, second, after[1].outputs[0])
     clamps, quantize, out = after
     nodes = (node, *clamps, quantize)
+    if whole := of_one_source(nodes, tensors):
+        return whole
+    if first == second:
+        raise NotHere("it multiplies a tensor with itself")
+    tensors.same_images(first, second, quantize.outputs[0])
     makers = [network.maker(name) for name in node.inputs]
     run = [*(maker for maker in makers if maker is not None), *nodes]
     wanted = all_results(network, run, (first, second), quantize.outputs[0])

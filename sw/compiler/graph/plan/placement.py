@@ -108,7 +108,7 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
                     items[name] = replace(item, reason=str(reason))
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
-    return Placement(_needed(network, list(items.values())), tensors.views, tensors.images)
+    return Placement(_needed(list(items.values()), tensors), tensors.views, tensors.images)
 
 
 def _layer(node: Node, tensors: Tensors) -> Layer:
@@ -137,17 +137,18 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
     raise NotHere(f"the machine has no {node.operator}")
 
 
-def _needed(network: Network, items: list[Layer | HostNode]) -> list[Layer | HostNode]:
-    """``items`` without operators of the host whose results are read only by what layers do."""
-    read = set(network.outputs)
+def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
+    """``items`` without those whose results are read only by what layers do otherwise."""
+    read = set(map(tensors.root, tensors.network.outputs))
     needed: list[Layer | HostNode] = []
     for item in reversed(items):
+        made = [item.result.tensor] if isinstance(item, Layer) else item.node.outputs
+        if read.isdisjoint(map(tensors.root, made)):
+            continue
         if isinstance(item, Layer):
             read.update(source.tensor for source in item.sources)
-        elif read.isdisjoint(item.node.outputs):
-            continue
         else:
-            read.update(item.node.reads)
+            read.update(map(tensors.root, item.node.reads))
         needed.append(item)
     return needed[::-1]
 

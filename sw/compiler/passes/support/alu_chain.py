@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.sw.compiler.nest.ir import LoweringError
 from amaranth_vta.sw.compiler.te.dtypes import wrap
-from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Const, Expr, Requantize
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Binary, Const, Expr
+from amaranth_vta.sw.compiler.te.parametrized import Parametrized
 
 Plain = Access | int
 OPERATIONS = {
@@ -22,6 +23,8 @@ OPERATIONS = {
     "min": AluOp.MIN,
     "max": AluOp.MAX,
 }
+# By the name of the expression.
+PARAMETRIZED = {"requantize": AluOp.REQUANTIZE, "lookup": AluOp.LOOKUP}
 _COMMUTES = frozenset({"+", "*", "min", "max"})
 
 
@@ -31,7 +34,8 @@ class Step:
 
     operation: AluOp
     operand: Plain
-    # The other parameters of a requantization, which must follow the operand in the scratchpad.
+    # The other parameters of a requantization, or tiles of a table, which must follow the operand
+    # in the scratchpad.
     following: tuple[Access, ...] = ()
 
 
@@ -81,9 +85,9 @@ class _Chain:
         if begin is not None:
             return begin, []
         match value:
-            case Requantize():
+            case Parametrized():
                 first, steps = self.of(value.value)
-                return first, [*steps, self.requantization(value)]
+                return first, [*steps, self.parametrized(value)]
             case Binary(op="-"):
                 return self.difference(value)
             case Binary(op="<<"):
@@ -141,12 +145,12 @@ class _Chain:
         first, steps = self.of(value.right)
         return first, [*steps, _NEGATE, Step(AluOp.ADD, left)]
 
-    def requantization(self, value: Requantize) -> Step:
+    def parametrized(self, value: Parametrized) -> Step:
         parameters = [plain(part) for part in value.parameters]
         accesses = [part for part in parameters if isinstance(part, Access)]
         if len(accesses) != len(parameters):
             raise LoweringError(f"{self.stage}: the parameters of {value} are not all accumulators")
-        return Step(AluOp.REQUANTIZE, accesses[0], tuple(accesses[1:]))
+        return Step(PARAMETRIZED[value.name], accesses[0], tuple(accesses[1:]))
 
     def needs_accumulators(self, value: Binary) -> LoweringError:
         sides = "both sides" if plain(value.left) is None else "the right side"

@@ -17,7 +17,6 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
-from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 
 from .layer import NotHere
@@ -36,6 +35,25 @@ _QUANTIZATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 CLAMPS = frozenset({"Clip", "Relu"})
 # Of com.microsoft.
 _CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
+# Those on integers, and which of their inputs are tensors.
+QUANTIZED = {
+    "QLinearAdd": (0, 3),
+    "QLinearMul": (0, 3),
+    "QLinearLeakyRelu": (0,),
+    "QLinearSigmoid": (0,),
+}
+# Operators whose results are rounded once, or not at all, wherever in a vector an element lies.
+_ROUNDED_ONCE = frozenset(
+    {
+        *("Abs", "Add", "Ceil", "Clip", "Div", "Floor", "Identity", "LeakyRelu", "Max", "Min"),
+        *("Mul", "Neg", "PRelu", "Relu", "Round", "Sign", "Sqrt", "Sub", "ThresholdedRelu"),
+        *_QUANTIZATIONS,
+    }
+)
+# Elements of a tensor, so that each value lies at each place of a vector of up to 16, in those that
+# are left over after vectors of 8, and after all vectors.
+_VECTOR = 16
+_LEFT_OVER = (15, 3)
 _MOST_NODES = 64
 
 
@@ -64,37 +82,82 @@ class OneTensor:
         return [node for node in self.nodes if node.operator not in _QUANTIZATIONS]
 
 
-def before(network: Network, quantize: Node) -> OneTensor | None:
-    """The operators from a DequantizeLinear to ``quantize``; None if they are of no tensor or of
-    several, or if others than element-wise ones are among them."""
-    sources: set[str] = set()
-    found: dict[int, Node] = {id(quantize): quantize}
-    names = [quantize.inputs[0]]
-    while names:
-        name = names.pop()
-        node = network.maker(name)
-        if name in network.constants:
-            continue
-        if node is None or len(found) > _MOST_NODES:
+def before(network: Network, last: Node) -> OneTensor | None:
+    """The operators from one tensor of 8-bit integers to ``last``, which makes such a tensor: a
+    QuantizeLinear, or an operator of com.microsoft on integers. None if they are of no tensor or of
+    several, or if others than element-wise ones are among them.
+
+    A tensor that is itself made of that one tensor, as in x · Sigmoid(x), is among them, too.
+    """
+    inner: set[str] = set()
+    while True:
+        found = _between(network, last, inner)
+        if found is None or not found[0]:
             return None
+        sources, nodes = found
+        if len(sources) == 1:
+            ordered = sorted(nodes, key=network.nodes.place)
+            return OneTensor(sources.pop(), last.outputs[0], tuple(ordered))
+        # The source that is made last cannot be what the others are made of.
+        makers = {name: network.maker(name) for name in sources}
+        known = {name: node for name, node in makers.items() if node is not None}
+        if not known:
+            return None
+        latest = max(known, key=lambda name: network.nodes.place(known[name]))
+        if not _makes_bytes(network, known[latest]):
+            return None
+        inner.add(latest)
+
+
+def _between(network: Network, last: Node, inner: set[str]) -> tuple[set[str], list[Node]] | None:
+    """The tensors of integers of which ``last`` makes its result, without constants, and the nodes
+    between; tensors of integers that are ``inner`` lie between. None if that is not known."""
+    sources: set[str] = set()
+    found: dict[int, Node] = {}
+    nodes = [last]
+    while nodes:
+        node = nodes.pop()
         if id(node) in found:
             continue
         found[id(node)] = node
-        parameters = parameters_of(network, node, "DequantizeLinear")
-        if parameters is not None:
-            if node.inputs[0] in network.constants:
-                continue
-            if not parameters.per_tensor or parameters.zero.dtype not in INT8:
-                return None
-            sources.add(node.inputs[0])
-        elif is_elementwise(node):
-            names += node.reads
-        else:
+        read = _read(network, node)
+        if read is None or len(found) > _MOST_NODES:
             return None
-    if len(sources) != 1:
-        return None
-    nodes = sorted(found.values(), key=network.nodes.place)
-    return OneTensor(sources.pop(), quantize.outputs[0], tuple(nodes))
+        integers = node.operator == "DequantizeLinear" or node.operator in QUANTIZED
+        for name in read:
+            if name in network.constants:
+                continue
+            maker = network.maker(name)
+            if integers and name not in inner:
+                sources.add(name)
+            elif maker is None:
+                return None
+            else:
+                nodes.append(maker)
+    return sources, list(found.values())
+
+
+def _read(network: Network, node: Node) -> Sequence[str] | None:
+    """What an element-wise operator computes with; None for other nodes."""
+    if node.operator in QUANTIZED:
+        return [node.inputs[at] for at in QUANTIZED[node.operator]]
+    if node.operator == "DequantizeLinear":
+        parameters = parameters_of(network, node, node.operator)
+        if node.inputs[0] not in network.constants and (
+            parameters is None or not parameters.per_tensor or parameters.zero.dtype not in INT8
+        ):
+            return None
+        return node.inputs[:1]
+    if node.operator == "QuantizeLinear":
+        return node.inputs[:1]
+    return node.reads if is_elementwise(node) else None
+
+
+def _makes_bytes(network: Network, node: Node) -> bool:
+    if node.operator in QUANTIZED:
+        return True
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    return parameters is not None and parameters.per_tensor and parameters.zero.dtype in INT8
 
 
 def is_elementwise(node: Node) -> bool:
@@ -122,25 +185,59 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
     along = [1] * len(shape)
     along[0 if axis else 1] = 256
     given = np.ascontiguousarray(np.broadcast_to(values.reshape(along), sizes))
-    made = _computed(network, function, given)
+    compute = _Compute(network, function)
+    made = compute(given)
     if made.shape != given.shape:
         raise NotHere("its constants differ within a channel")
     table = np.moveaxis(made, axis, -1).reshape(256, channels).astype(np.int64)
     table -= offset(made.dtype)
-    same = bool((table == table[:, :1]).all())
-    return table[:, :1] if same else table
+    if not (table == table[:, :1]).all():
+        return table
+    if any(node.operator not in _ROUNDED_ONCE for node in function.nodes):
+        _require_everywhere(compute, given, made, axis)
+    return table[:, :1]
 
 
-def _computed(network: Network, function: OneTensor, given: Array) -> Array:
-    types = dict(network.types)
-    types[function.source] = TensorType(given.dtype, given.shape)
-    types[function.result] = replace(types[function.result], shape=None)
-    part = replace(network, types=types).part(function.nodes, [function.source], [function.result])
+def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int) -> None:
+    """Raises `NotHere` if an element becomes something else where ONNX Runtime has it at another
+    place of a vector, or at the end of a tensor. ``given`` and ``made`` have equal channels."""
+    values, wanted = (np.take(array, [0], axis) for array in (given, made))
     try:
-        session = exact_session(part.SerializeToString())
-        return run_session(session, [function.result], {function.source: given})[function.result]
-    except ModelError:  # of constants that are not for these channels
-        raise NotHere("its constants are not those of its channels") from None
+        if compute(values).shape != values.shape:
+            return
+    except NotHere:  # constants per channel are equal, and only added or multiplied
+        return
+    along = 0 if axis else 1
+    turned = (np.arange(256) + np.arange(_VECTOR)[:, None]).ravel() % 256
+    parts = [turned]
+    for count in _LEFT_OVER:
+        parts += [np.arange(begin, begin + count) % 256 for begin in range(0, 256, count)]
+    for part in parts:
+        if not np.array_equal(compute(values.take(part, along)), wanted.take(part, along)):
+            raise NotHere("ONNX Runtime computes it differently at the end of a tensor")
+
+
+class _Compute:
+    """What ONNX Runtime makes of a tensor, as a function of arrays of any size."""
+
+    def __init__(self, network: Network, function: OneTensor) -> None:
+        types = dict(network.types)
+        for name in (function.source, function.result):
+            types[name] = replace(types[name], shape=None)
+        known = replace(network, types=types)
+        part = known.part(function.nodes, [function.source], [function.result])
+        self._function = function
+        try:
+            self._session = exact_session(part.SerializeToString())
+        except ModelError:
+            raise NotHere("ONNX Runtime refuses it by itself") from None
+
+    def __call__(self, given: Array) -> Array:
+        source, result = self._function.source, self._function.result
+        try:
+            return run_session(self._session, [result], {source: given})[result]
+        except ModelError:  # of constants that are not for these channels
+            raise NotHere("its constants are not those of its channels") from None
 
 
 def named(nodes: Sequence[Node]) -> str:

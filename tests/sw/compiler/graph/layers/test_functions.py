@@ -126,7 +126,7 @@ def test_batch_normalization_by_itself(qdq: Make) -> None:
     assert placed(graph) == {"Relu": "machine"}
 
 
-def test_other_functions_are_the_hosts(qdq: Make) -> None:
+def test_without_tables_other_functions_are_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
     branch = graph.value
     graph.node("Sigmoid").node("Mul", branch).qdq(0.021, 2)
@@ -134,7 +134,47 @@ def test_other_functions_are_the_hosts(qdq: Make) -> None:
         "Sigmoid, Mul of one tensor: it is no straight line between two bounds, and the machine "
         "has no tables"
     )
-    assert placed(graph) == {"Sigmoid": reason, "Mul": reason}
+    assert placed(graph, "tiny") == {"Sigmoid": reason, "Mul": reason}
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1).node("Sigmoid")
+    factors = graph.constant(graph.rng.uniform(0.5, 2, (5, 1, 1)), np.float32)
+    reason = reason.replace("no straight line between two bounds, and the machine has", "")
+    assert "no tables" in placed(graph.node("Mul", factors).qdq(0.021, 2))["Mul"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "operator",
+    [
+        *("Sigmoid", "Tanh", "Erf", "Exp", "Elu", "HardSwish", "LeakyRelu", "Softplus", "Abs"),
+        *("Celu", "Selu", "Softsign", "Sin", "Reciprocal", "HardSigmoid"),
+    ],
+)
+def test_functions_are_looked_up(qdq: Make, operator: str, dtype: Any) -> None:
+    middle = 0 if dtype is np.int8 else 128
+    graph = qdq((2, 5, 4, 3), dtype).qdq(0.031, middle + 1).node(operator)
+    assert placed(graph.qdq(0.0173, middle - 20)) == {operator: "machine"}
+
+
+def test_a_product_with_a_function_of_the_other_factor_is_looked_up(qdq: Make) -> None:
+    """SiLU, as quantizers write it: the sigmoid is quantized, too."""
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
+    branch = graph.value
+    graph.node("Sigmoid").qdq(1 / 256, -128).node("Mul", branch)
+    assert placed(graph.qdq(0.021, -100)) == {"Mul": "machine"}
+    # And its other spellings.
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
+    branch = graph.value
+    graph.node("Div", graph.constant(np.sqrt(2), np.float32)).node("Erf")
+    graph.node("Add", graph.constant(1, np.float32)).node("Mul", branch)
+    graph.node("Mul", graph.constant(0.5, np.float32)).qdq(0.021, -100)
+    assert placed(graph) == {"Mul": "machine"}
+
+
+def test_a_sum_with_a_function_of_the_other_term_is_looked_up(qdq: Make) -> None:
+    graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
+    branch = graph.value
+    graph.node("Tanh").qdq(1 / 128, 0).node("Add", branch).node("Relu")
+    assert placed(graph.qdq(0.021, -100)) == {"Add": "machine"}
 
 
 @BOTH

@@ -1,0 +1,61 @@
+"""Any function of the elements of an int8 tensor, by a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import tuned
+
+from .parts.pointwise import Pointwise, PointwiseKnobs
+
+
+@dataclass(frozen=True)
+class Lookup(Pointwise):
+    """Each element of ``vectors`` tiles becomes its entry in a table of ``table_elements`` tiles,
+    those of the machine."""
+
+    vectors: int
+    table_elements: int
+
+    @property
+    def parameter_count(self) -> int:
+        return self.table_elements
+
+    def operations(self, config: Config) -> int:
+        return 1
+
+    def buffers(self, config: Config) -> int:
+        return 1
+
+    def operand_dtypes(self, env: Environment) -> Sequence[str]:
+        return [env.out_dtype]
+
+    def stages(
+        self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
+    ) -> list[Tensor]:
+        (x,) = operands
+        tiles = range(self.table_elements)
+        return [
+            te.compute(
+                x.shape,
+                lambda v, b, k: te.lookup(x(v, b, k), *(parameters(n, b, k) for n in tiles)),
+                "entries",
+            )
+        ]
+
+
+def lookup(
+    workload: Lookup,
+    env: Environment,
+    knobs: PointwiseKnobs | None = None,
+    name: str = "lookup",
+) -> Function:
+    """A function of the operand, the tiles of the table as `te.table_tiles` gives them, and output,
+    as `Pointwise` says. Knobs and errors are those of `tuned`."""
+    return tuned(workload, env, knobs, name)

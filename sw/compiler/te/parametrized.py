@@ -1,0 +1,38 @@
+"""Operations on more operands than two: requantization, and lookups in tables."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .expr import Expr
+
+
+class Parametrized(Expr):
+    """An operation whose second operand are several accumulators, one after the other."""
+
+    __slots__ = ("parameters", "value")
+    name: ClassVar[str]
+
+    def __init__(self, value: Expr, *parameters: Expr) -> None:
+        self.value, self.parameters = value, parameters
+        self.dtype = value.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, (self.value, *self.parameters)))})"
+
+
+class Requantize(Parametrized):
+    """``value`` plus a bias, scaled, rounded, plus a zero point and clipped, as
+    `amaranth_vta.sw.compiler.te.requantization.requantized` computes it."""
+
+    __slots__ = ()
+    name = "requantize"
+
+
+class Lookup(Parametrized):
+    """The entry of a table for the low byte of ``value``, as
+    `amaranth_vta.sw.compiler.te.tables.looked_up` gives it. The parameters are the tiles that hold
+    the table, each at the place of the value within its tile."""
+
+    __slots__ = ()
+    name = "lookup"
