@@ -59,7 +59,7 @@ def memory_after(
     return device.read(0, device.memory_bytes)
 
 
-@pytest.mark.parametrize("config", ["batch2", "tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended", "pynq-extended"])
 @pytest.mark.parametrize("order", ["program", "last:load", "last:store", "random:3"])
 def test_memory_is_that_of_a_launch_per_layer(config: str, order: str) -> None:
     network = compiled(config)
@@ -118,7 +118,7 @@ def tokens_between_layers(network: NetworkProgram, launch: Launch) -> Iterator[t
                 yield push, PUSH[giver, taker], pop, POP[giver, taker]
 
 
-@pytest.mark.parametrize("config", ["batch2", "tiny-extended"])
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
 def test_a_token_less_between_layers_is_a_race(config: str) -> None:
     network = compiled(config)
     (launch,) = network.launches

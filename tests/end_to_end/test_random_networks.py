@@ -227,7 +227,9 @@ def assert_exact(seed: int, config: Config | str, device: Device | str) -> npt.N
     expected = network.integers(x) * network.output_scale
     with Session(onnx_model(network), config, device) as session:
         on_machine = [layer for layer in session.layers if layer.placed_on == "machine"]
-        assert len(on_machine) == len(network.layers)
+        # A pooling may be part of the layer before it.
+        operators = [part for layer in on_machine for part in layer.operator.split("+")]
+        assert len(operators) == len(network.layers)
         result = session.run({"x": float_images(x)})["y"]
         assert result.shape == expected.shape
         assert (result == expected).all()

@@ -24,7 +24,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_session_says_what_it_is(saved: Path) -> None:
-    what = "on functional: 5 layers on the machine of 1×4×4 MACs per cycle, 2 operators on the host"
+    what = "on functional: 4 layers on the machine of 1×4×4 MACs per cycle, 2 operators on the host"
     assert repr(vta.Session(DIGITS, "tiny")) == f"<Session of {DIGITS} {what}>"
     assert repr(vta.Session.load(saved)) == f"<Session of {saved} {what}>"
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
+from amaranth_vta.sw.compiler.operators.conv2d import conv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
 from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
+from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.scalars import pack
@@ -46,6 +51,9 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         pads=moved.pads,
         pad_value=pad_value,
     )
+    fused = _behind_convolution(node, workload, out, tensors)
+    if fused is not None:
+        return fused
     return tensors.layer(
         (node,),
         [tensors.source(source, image)],
@@ -54,6 +62,35 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         tensors.identity_constant() if reads_what_it_stores(tensors.env) else {},
         (low, high),
     )
+
+
+def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tensors) -> Layer | None:
+    """The layer of a pooling, ``alone`` by itself, and of the convolution that makes what it reads;
+    None if there is none, if windows overlap, or if both take fewer cycles as two layers."""
+    name = node.inputs[0]
+    known = tensors.convolutions.get(name)
+    overlap = any(size > step for size, step in zip(alone.kernel, alone.strides, strict=True))
+    if known is None or overlap or any(alone.pads) or tensors.network.only_reader(name) is not node:
+        return None
+    anchor, workload = known
+    output = (alone.output_height, alone.output_width)
+    fused = replace(workload, pooling=Pooling(output, alone.kernel, alone.strides))
+    try:
+        cycles = [choose(item, tensors.config).cycles for item in (workload, alone, fused)]
+    except NoScheduleFits:
+        return None
+    if cycles[0] + cycles[1] <= cycles[2]:
+        return None
+    layer = tensors.layer(
+        (*anchor.nodes, node),
+        anchor.sources,
+        out,
+        tensors.function(conv2d, fused, anchor.nodes[0]),
+        anchor.constants,
+        tensors.range(name),
+        anchor.macs,
+    )
+    return replace(layer, operator=f"{anchor.operator}+{node.operator}")
 
 
 def is_average(product: Product, window: Window) -> bool:

@@ -84,8 +84,12 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     steps = parts(c.inputs, knobs.inputs) * parts(c.kernel[0], knobs.kernel_rows)
     vectors = c.batch * c.outputs * c.output_height * c.output_width / tiles
     added = c.addition is not None
-    gemm = vectors * (c.products + knobs.resets(c, config) + added) / steps
-    alu = vectors * c.operations
+    pixels, pooled = vectors, 0
+    if c.pooling is not None:
+        pixels = knobs.outputs * c.image_rows(knobs.rows) * c.image_columns(knobs.columns)
+        pooled = c.pooling.operations
+    gemm = pixels * (c.products + knobs.resets(c, config) + added) / steps
+    alu = pixels * c.operations + vectors * pooled
     store = bus_cycles(config, 1, vectors * config.out.element_bytes)
     image = bus_cycles(
         config,

@@ -64,11 +64,13 @@ class _Tiles:
     def estimate(self, limit: float) -> Estimate:
         c = self.c
         resets = self.knobs.resets(c, self.config)
-        vectors = sum(tile.vectors for tile in self.tiles)
-        gemm = vectors * (c.products + resets + (c.addition is not None))
-        last = self.tiles[-1].vectors
-        alu = (last if self.config.overlap else vectors) * c.operations
-        stored = bus_cycles(self.config, 1, last * self.config.out.element_bytes, reads=False)
+        pixels = sum(map(self._pixels, self.tiles))
+        gemm = pixels * (c.products + resets + (c.addition is not None))
+        last = self.tiles[-1]
+        alu = (self._pixels(last) if self.config.overlap else pixels) * c.operations
+        stored = bus_cycles(
+            self.config, 1, last.vectors * self.config.out.element_bytes, reads=False
+        )
         least = gemm + alu + float(stored)
         return self.pipeline.estimate(self._schedule(), limit, least)
 
@@ -88,7 +90,7 @@ class _Tiles:
         added: Task | None = None
         before: _Tile | None = None
         for tile in self.tiles:
-            vectors = tile.vectors
+            vectors = self._pixels(tile)
             free = stores[-banks] if len(stores) >= banks else None
             waits: list[Task | None] = [free, alu if tile.nest in behind_alu else None]
             if c.addition is not None:
@@ -110,8 +112,16 @@ class _Tiles:
             if not knobs.in_turn:
                 self._load_constants(tile.outputs)
             alu = pipeline.alu(vectors, [gemm], c.operations)
+            if c.pooling is not None:
+                pipeline.reset(tile.vectors, [])
+                alu = pipeline.alu(tile.vectors, [alu], c.pooling.operations)
             stores.append(self._store(tile, alu))
             yield
+
+    def _pixels(self, tile: _Tile) -> int:
+        """The vectors that a tile accumulates: more than it stores, where it pools them."""
+        c = self.c
+        return tile.outputs * c.image_rows(tile.rows) * c.image_columns(tile.columns)
 
     def _in_order(self) -> list[_Tile]:
         c, knobs = self.c, self.knobs
@@ -145,7 +155,8 @@ class _Tiles:
         copies of the buffers needs its micro-ops.
         """
         c, knobs, config = self.c, self.knobs, self.config
-        loops = [knobs.outputs, knobs.rows, knobs.columns, knobs.inputs, knobs.kernel_rows]
+        rows, columns = c.image_rows(knobs.rows), c.image_columns(knobs.columns)
+        loops = [knobs.outputs, rows, columns, knobs.inputs, knobs.kernel_rows]
         loops = sorted([*loops, c.kernel[1], c.terms])
         copies = lcm(2 if knobs.in_turn else 1, knobs.copies_of_image(c))
         copies = min(copies * knobs.copies_of_weights(c), len(self.tiles) * len(self.steps))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
 from amaranth_vta.sw.compiler.tuner.tiles import parts
@@ -21,7 +22,8 @@ class Conv2dSizes(SlidingWindow):
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
     ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight
     is the sum of so many ``terms`` of wgt_dtype, for weights that need more bits. The ``addition``
-    of another tensor may follow."""
+    of another tensor may follow, or a ``pooling``: ``output_height`` and ``output_width`` are then
+    those of its maxima."""
 
     batch: int
     inputs: int
@@ -36,6 +38,20 @@ class Conv2dSizes(SlidingWindow):
     pad_value: int = 0
     terms: int = 1
     addition: Addition | None = None
+    pooling: Pooling | None = None
+
+    @property
+    def output_height(self) -> int:
+        return self._output[0] if self.pooling is None else self.pooling.output[0]
+
+    @property
+    def output_width(self) -> int:
+        return self._output[1] if self.pooling is None else self.pooling.output[1]
+
+    @property
+    def image(self) -> tuple[int, int]:
+        """Rows and columns of results before pooling."""
+        return self._output if self.pooling is None else self.pooling.image
 
     @property
     def operations(self) -> int:
@@ -69,10 +85,23 @@ class Conv2dSizes(SlidingWindow):
     @property
     def row_step(self) -> int:
         """Every so many-th row of the input is loaded: no output reads the others."""
-        return self.strides[0] if self.kernel[0] == 1 and not any(self.pads) else 1
+        whole = self.kernel[0] > 1 or any(self.pads) or self.pooling is not None
+        return 1 if whole else self.strides[0]
+
+    def image_rows(self, rows: int) -> int:
+        """Rows of results before pooling that so many rows of the output take."""
+        return rows if self.pooling is None else self.pooling.rows(rows)
+
+    def image_columns(self, columns: int) -> int:
+        return columns if self.pooling is None else self.pooling.columns(columns)
 
     def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
-        return rows if self.row_step > 1 else super().input_rows(rows, kernel_rows)
+        if self.row_step > 1:
+            return rows
+        return super().input_rows(self.image_rows(rows), kernel_rows)
+
+    def input_columns(self, columns: int, kernel_columns: int | None = None) -> int:
+        return super().input_columns(self.image_columns(columns), kernel_columns)
 
 
 @dataclass(frozen=True)
@@ -139,7 +168,8 @@ class Conv2dKnobs:
     def fits(self, c: Conv2dSizes, config: Config) -> bool:
         weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
         vectors = self.outputs * self.rows * self.columns
-        results = c.accumulators * vectors
+        pixels = self.outputs * c.image_rows(self.rows) * c.image_columns(self.columns)
+        results = c.accumulators * pixels + vectors * (c.pooling is not None)
         added = c.addition is not None
         channels = self.outputs + self.in_turn * (c.outputs - self.outputs)
         banks = 1 + self.in_turn

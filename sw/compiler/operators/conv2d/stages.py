@@ -62,7 +62,7 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
     term = term_axis(c.terms)
     axes = (ci, dy, dx, *term, ki)
     conv = te.compute(
-        (c.batch, c.outputs, c.output_height, c.output_width, env.BATCH, env.BLOCK_OUT),
+        (c.batch, c.outputs, *c.image, env.BATCH, env.BLOCK_OUT),
         lambda n, o, h, w, b, k: te.sum(
             x_buf[
                 n,
@@ -78,7 +78,13 @@ def expression(c: Conv2dSizes, env: Environment) -> Product:
         "conv",
     )
     end = epilogue(
-        conv, (c.outputs,), lambda n, o, h, w: (o,), c.requantize, env, addition=c.addition
+        conv,
+        (c.outputs,),
+        lambda n, o, h, w: (o,),
+        c.requantize,
+        env,
+        addition=c.addition,
+        pooling=c.pooling,
     )
     return Product(x, w, x_buf, w_buf, axes, conv, end)
 

@@ -15,6 +15,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
+from .pooling import Pooling
 from .residual import Addition, Residual
 
 Array = npt.NDArray[Any]
@@ -135,6 +136,7 @@ def epilogue(
     env: Environment,
     output: Callable[[Tensor], Tensor] | None = None,
     addition: Addition | None = None,
+    pooling: Pooling | None = None,
 ) -> Epilogue:
     """The epilogue of ``total``.
 
@@ -142,7 +144,8 @@ def epilogue(
     them for an index of ``total`` without its last two, which are those within a tile. The bias is
     (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
     `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
-    ``y`` of the last stage where its shape is not that of ``total``. An ``addition`` comes last.
+    ``y`` of the last stage where its shape is not that of ``total``. An ``addition`` or a
+    ``pooling`` comes last.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -157,9 +160,11 @@ def epilogue(
     residual = None if addition is None else Residual(addition, stages[-1], env)
     if residual is not None:
         stages = [*stages, *residual.stages]
+    if pooling is not None:
+        stages = [*stages, *pooling.stages(stages[-1], env)]
     last = stages[-1]
     if output is None:
-        y = te.compute(total.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
+        y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
     return Epilogue(constants, buffer, stages, y, residual)

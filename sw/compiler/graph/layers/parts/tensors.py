@@ -39,9 +39,8 @@ class Tensors:
     ``views`` are names of what another tensor holds: the name of that one. ``images`` are the
     shapes (N, C, H, W) in which the machine holds tensors, ``results`` those that it makes.
     ``absorbed`` are nodes that run as part of another node's layer. ``convolutions`` are the layers
-    that an addition to their result can be fused with, by that result, and what they were built
-    of. Numbers are always as the
-    machine holds them: a uint8 less 128.
+    that what follows can be fused with, by their result, and what they were built of. Numbers are
+    always as the machine holds them: a uint8 less 128.
     """
 
     def __init__(self, network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> None:

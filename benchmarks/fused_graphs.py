@@ -1,0 +1,47 @@
+"""Whether random graphs of fused layers equal ONNX Runtime in every element, in one launch each.
+
+    python benchmarks/fused_graphs.py [--graphs 300] [--config NAME] [--device NAME]
+
+Convolutions with residual additions and poolings behind them. Prints how many graphs have each kind
+of layer, and the seeds of those that differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from amaranth_vta.session import Session
+from tests.support.fused_graphs import fused_graph
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--graphs", type=int, default=300)
+    parser.add_argument("--config", default="tiny-extended")
+    parser.add_argument("--device", default="functional")
+    arguments = parser.parse_args()
+    kinds: Counter[str] = Counter()
+    different: list[int] = []
+    for seed in range(arguments.graphs):
+        network = fused_graph(seed)
+        with Session(network.model(), arguments.config, arguments.device) as session:
+            report = session.check({"x": network.images(1)})
+            layers = [layer for layer in session.layers if layer.placed_on == "machine"]
+        kinds.update({layer.operator for layer in layers})
+        if report.mismatches or not report.elements:
+            different.append(seed)
+    for kind, count in kinds.most_common():
+        print(f"{count:6,}  {kind}")
+    print(f"{arguments.graphs - len(different):,} of {arguments.graphs:,} graphs are equal")
+    if different:
+        print("different: seeds", *different)
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

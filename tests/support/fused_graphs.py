@@ -1,0 +1,31 @@
+"""Random graphs of what runs in one layer: convolutions with what follows them, in one launch."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from .random_networks import Layer, QuantizedNetwork
+
+
+def fused_graph(seed: int) -> QuantizedNetwork:
+    """Convolutions with residual additions and poolings behind them, or both or neither."""
+    choose = random.Random(seed)
+    shape = (choose.randint(1, 9), choose.randint(6, 9), choose.randint(6, 9))
+    network = QuantizedNetwork(
+        seed, choose.choice(["qdq", "qoperator"]), choose.choice([np.int8, np.uint8]), shape
+    )
+    for _ in range(choose.randint(1, 2)):
+        stride = 2 if min(network.shape[2:]) > 7 and choose.random() < 0.3 else 1
+        network.layer(Layer(choose.randint(3, 12), choose.choice([1, 3]), stride))
+        if choose.random() < 0.5:
+            branch, deviation = network.dequantized(), network.deviation
+            network.layer(Layer(network.shape[1], choose.choice([1, 3]), relu=False))
+            network.add(branch, deviation, relu=choose.random() < 0.5)
+        if min(network.shape[2:]) > 3 and choose.random() < 0.6:
+            size = choose.randint(2, 3)
+            network.pooling(size, choose.randint(size - 1, size + 1), (0, 0, 0, 0))
+    if choose.random() < 0.5:
+        network.matrix_product(choose.randint(5, 12), relu=False)
+    return network

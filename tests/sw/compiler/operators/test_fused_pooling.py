@@ -1,0 +1,116 @@
+"""Convolutions with a max pooling behind them: what two operators would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
+from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
+from amaranth_vta.sw.compiler.tuner.workload import tuned
+from amaranth_vta.sw.runtime.runtime import Runtime
+
+
+def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
+    """Windows with gaps between them, and results behind the last window, among them."""
+    rng = np.random.default_rng(seed)
+    kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    alone = Conv2d(
+        batch=int(rng.integers(1, 3)),
+        inputs=int(rng.integers(1, 4)),
+        outputs=int(rng.integers(1, 4)),
+        height=int(rng.integers(6, 10)),
+        width=int(rng.integers(6, 10)),
+        kernel=kernel,
+        requantize=RoundingShift(4, -128, 127),
+        strides=(1, int(rng.integers(1, 3))),
+        pads=tuple(int(rng.integers(0, size)) for size in (*kernel, *kernel)),  # type: ignore[arg-type]
+    )
+    window = (int(rng.integers(1, 4)), int(rng.integers(2, 3)))
+    strides = (window[0] + int(rng.integers(0, 2)), window[1] + int(rng.integers(0, 2)))
+    sizes = (alone.output_height, alone.output_width)
+    output = tuple(
+        (size - taps) // step + 1 for size, taps, step in zip(sizes, window, strides, strict=True)
+    )
+    pooling = Pooling(output, window, strides)  # type: ignore[arg-type]
+    return replace(alone, pooling=pooling), Environment(PRESETS[config])
+
+
+def operands(args: Any, some: Callable[..., Any], seed: int) -> list[Any]:
+    """Values of all arguments but the output."""
+    rng = np.random.default_rng(seed)
+    x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
+    return [x, w, rng.integers(-90, 90, args[2].shape).astype(np.int32)]
+
+
+def wanted(workload: Conv2d, env: Environment, inputs: list[Any]) -> Any:
+    """The convolution alone, as an expression, and then the maxima of its windows."""
+    args = replace(workload, pooling=None).scheduled(env, Conv2dKnobs(1, 1, 1, 1, 1))[1]
+    image = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
+    assert len(np.unique(image)) > 3
+    assert workload.pooling is not None
+    (rows, columns), strides = workload.pooling.output, workload.pooling.strides
+    taps = np.ndindex(workload.pooling.kernel)
+    return np.max(
+        [image[:, :, dy :: strides[0], dx :: strides[1]][:, :, :rows, :columns] for dy, dx in taps],
+        axis=0,
+    )
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ones_give_what_two_operators_give(
+    seed: int, config: str, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env = random_case(seed, config)
+    function = tuned(workload, env, None, "fused")
+    inputs = operands(function.args, some, seed)
+    want = wanted(workload, env, inputs)
+    np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_no_pass_changes_them_nor_does_the_rtl(
+    config: str, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env = random_case(3, config)
+    in_turn = bool(env.config.overlap)
+    whole = (workload.inputs, workload.kernel[0])
+    knobs = Conv2dKnobs(1, 2, 1, *whole, ahead=True, in_turn=in_turn)
+    schedule = workload.scheduled(env, knobs)
+    inputs = operands(schedule[1], some, 3)
+    want = wanted(workload, env, inputs).astype(np.int8)
+    interpreted(schedule, inputs, want, env)
+    function = tuned(workload, env, knobs, "fused")
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_they_take_fewer_cycles_than_two_operators() -> None:
+    """The comparisons overlap with the products of the next tile."""
+    env = Environment(PRESETS["pynq-extended"])
+    pooling = Pooling((8, 8), (2, 2), (2, 2))
+    alone = Conv2d(1, 2, 4, 16, 16, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
+    parts: list[Any] = [alone, MaxPool2d(1, 4, 16, 16, pooling.kernel, pooling.strides)]
+    two = sum(cycles(tuned(part, env, None, "part")) for part in parts)
+    one = cycles(tuned(replace(alone, pooling=pooling), env, None, "fused"))
+    assert one < 0.9 * two
+
+
+def cycles(function: Function) -> int:
+    runtime = Runtime(
+        open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
+    )
+    sizes = [function.nbytes(index) for index in range(len(function.args))]
+    function.run_on(runtime, *[runtime.allocate(size) for size in sizes])
+    return runtime.synchronize().cycles or 0
