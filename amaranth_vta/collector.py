@@ -20,4 +20,8 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                # All that was made is old now: the collector need not go through it at once.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

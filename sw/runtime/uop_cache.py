@@ -92,6 +92,12 @@ class UopCache:
         sequence.last_use = self._clock
         if sequence.begin is not None:
             return sequence.begin, False
+        filled = sum(item.count for item in self._resident)
+        if filled + sequence.count <= self._depth and filled == self._end():
+            # Behind all others, which have no gaps.
+            sequence.begin = filled
+            self._resident.append(sequence)
+            return filled, True
         begin = self._best_place(sequence.count)
         end = begin + sequence.count
         kept = []
@@ -129,6 +135,10 @@ class UopCache:
             item.begin = None
         self._resident = []
 
+    def _end(self) -> int:
+        """Behind the last sequence in the micro-op buffer."""
+        return _begin(self._resident[-1]) + self._resident[-1].count if self._resident else 0
+
     def _best_place(self, count: int) -> int:
         """The start of the ``count`` elements whose last use is longest ago, lowest first."""
         spans = [
@@ -140,7 +150,7 @@ class UopCache:
                 break
             use = 0
             for begin, _, last_use in spans[first:]:
-                if begin >= start + count:
+                if begin >= start + count or use >= best_use:
                     break
                 use = max(use, last_use)
             if use < best_use:

@@ -43,12 +43,7 @@ _SHARED = (
     ("wgt", Module.LOAD, Module.COMPUTE),
     ("acc", Module.COMPUTE, Module.STORE),
 )
-# By module and scratchpad, the other module that uses it.
-_OTHER = {
-    (module, scope): other
-    for scope, writer, reader in _SHARED
-    for module, other in ((writer, reader), (reader, writer))
-}
+_Latest = npt.NDArray[np.int64]
 _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
 
@@ -79,12 +74,14 @@ class _Follower:
         self.statement = 0
         # By queue, the instruction that pushes and the one that pops, in order.
         self.tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
-        # The latest instruction of the module that wrote, or read, each element.
-        self.latest: dict[tuple[Module, str, bool], npt.NDArray[np.int64]] = {}
+        # By scratchpad and whether it is written: the latest instruction that did so to each
+        # element, the module that does the opposite, and its latest instruction.
+        self.users: dict[tuple[str, bool], tuple[_Latest, Module, _Latest]] = {}
         for scope, writer, reader in _SHARED:
-            for module, writes in ((writer, True), (reader, False)):
-                depth = scratchpad(config, scope).depth
-                self.latest[module, scope, writes] = np.full(depth, -1, np.int64)
+            depth = scratchpad(config, scope).depth
+            wrote, read = (np.full(depth, -1, np.int64) for _ in range(2))
+            self.users[scope, True] = wrote, reader, read
+            self.users[scope, False] = read, writer, wrote
 
     def at(self, statement: int) -> None:
         self.statement = statement
@@ -133,12 +130,12 @@ class _Follower:
         self.counts[self.statement] = count + 1
         needed: dict[Module, int] = {}
         for scope, writes, begin, end in touched:
-            other = _OTHER[module, scope]
+            own, other, of_other = self.users[scope, writes]
             # The reduction itself: most slices are short, and ndarray.max takes as long again.
-            latest = int(_latest_of(self.latest[other, scope, not writes][begin:end], initial=-1))
+            latest = int(_latest_of(of_other[begin:end], initial=-1))
             if latest > needed.get(other, -1):
                 needed[other] = latest
-            self.latest[module, scope, writes][begin:end] = number
+            own[begin:end] = number
         for producer, instruction in needed.items():
             known = self.tokens[producer, module]
             if instruction > (known[-1][0] if known else -1):

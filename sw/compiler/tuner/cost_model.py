@@ -212,7 +212,7 @@ class _Module:
 
     def ready(self) -> float:
         """When its task can begin or go on; infinite if there is none or that is not known yet."""
-        if self.task is None or (self.awaits is not None and self.awaits.end is None):
+        if self.task is None:
             return inf
         at = self.free
         for other in self.task.after:
@@ -274,7 +274,8 @@ class _Walk:
             self.proceed(module)
             ready[number] = inf
             for other, waiting in enumerate(self.modules):
-                if ready[other] == inf:
+                awaited = waiting.awaits
+                if ready[other] == inf and (awaited is None or awaited.end is not None):
                     ready[other] = waiting.ready()
         assert all(module.task is None for module in self.modules)
         cycles = end + _FINISH_CYCLES
@@ -334,10 +335,9 @@ class _Walk:
     def compute(self, module: _Module, task: Task, ready: float) -> bool:
         """A task of GEMM or the ALU. Returns whether what follows must exceed the limit."""
         unit = task.unit
-        if self.overlap:
-            begin = max(ready, self.free[unit])
-        else:
-            begin = max(ready, self.free["gemm"], self.free["alu"])
+        begin = self.free[unit] if self.overlap else max(self.free["gemm"], self.free["alu"])
+        if begin < ready:
+            begin = ready
         if not (task.queued and self.overlap):
             module.free = begin
         if unit == "gemm" and task.multiplies and self.fill is None:

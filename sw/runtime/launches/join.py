@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from .touched import Interval, MicroOps, Touched
 
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
+# By module, the queues that it gives tokens to and takes them from, with the flags of that.
+_GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] for one in _MODULES]
+_TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
 _NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
 
 
@@ -33,16 +37,14 @@ class CannotJoin(ValueError):
     """A stream that has to be a launch of its own, and why."""
 
 
-@dataclass(frozen=True)
-class _Token:
+class _Token(NamedTuple):
     """Given by the instruction ``giver``, whose module knew these others to be done."""
 
     giver: int
     known: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class _Use:
+class _Use(NamedTuple):
     """An instruction of an earlier layer, and what it touches."""
 
     number: int
@@ -136,8 +138,8 @@ class Joiner:
         number = len(stream.words)
         stream.append_before_pops(module, bits, buffer)
         self._known[module][module] = number
-        for queue in TOKEN_QUEUES:
-            if queue[0] is module and bits & PUSH[queue]:
+        for queue, flag in _GIVES[module]:
+            if bits & flag:
                 self._queues[queue].append(_Token(number, self._snapshot(module)))
         return number
 
@@ -147,11 +149,11 @@ class Joiner:
 
     def _take(self, module: Module, bits: int) -> int:
         """``bits`` without the pops that are dropped; the others are done."""
-        for queue in TOKEN_QUEUES:
-            if queue[1] is module and bits & POP[queue]:
+        for queue, flag in _TAKES[module]:
+            if bits & flag:
                 if self._dropped[queue]:
                     self._dropped[queue] -= 1
-                    bits &= ~POP[queue]
+                    bits &= ~flag
                 else:
                     self._learn(module, self._queues[queue].popleft().known)
         return bits

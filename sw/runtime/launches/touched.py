@@ -15,6 +15,7 @@ from amaranth_vta.sw.runtime.instruction_words import Words, field_of, instructi
 
 # From the first element or byte to the one behind the last.
 Interval = tuple[int, int]
+_FIRST_PADDING = min(isa.Padding)
 _MULTIPLYING = (isa.Opcode.GEMM, isa.Opcode.MULTIPLY)
 
 
@@ -39,8 +40,8 @@ class MicroOps:
     """
 
     def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
-        self._config = config
         self._memory = memory
+        self._element_bytes = {place: config.memory(place).element_bytes for place in Memory}
         instructions = isa.instruction_set(config)
         self._layouts = instructions.layouts
         self._uop = instructions.uop_layout
@@ -60,11 +61,11 @@ class MicroOps:
         }
         for number, opcode in enumerate(opcodes):
             if opcode in loops:
-                yield self._computing(opcode, *(column[number] for column in loops[opcode]))
+                yield self._computing(opcode, *loops[opcode][number])
             else:
-                yield self._moving(opcode, *(column[number] for column in transfers))
+                yield self._moving(opcode, *transfers[number])
 
-    def _transfers(self, words: Words) -> list[list[int]]:
+    def _transfers(self, words: Words) -> list[tuple[int, ...]]:
         """Of LOADs and STOREs: memory, elements of the scratchpad, and elements of DRAM."""
         layout = self._layouts[isa.Opcode.LOAD]
         names = ("x_size", "y_size", "x_stride", "x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
@@ -72,16 +73,16 @@ class MicroOps:
         count = (above + y + below) * (left + x + right) * (x > 0)
         reach = ((y - 1) * stride + x) * (x > 0) * (y > 0)
         bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
-        return [column.tolist() for column in (*bases, count, reach)]
+        return _rows([*bases, count, reach])
 
     def _moving(
         self, opcode: int, memory: int, sram: int, dram: int, count: int, reach: int
     ) -> Touched:
-        if opcode == isa.Opcode.FINISH or memory >= min(isa.Padding):
+        if opcode == isa.Opcode.FINISH or memory >= _FIRST_PADDING:
             load = opcode == isa.Opcode.LOAD and memory == isa.Padding.LOAD
             return Touched(opcode, Module.LOAD if load else Module.COMPUTE, {}, {}, None)
         place = Memory(memory)
-        size = self._config.memory(place).element_bytes
+        size = self._element_bytes[place]
         bytes_moved = (dram * size, (dram + reach) * size) if reach else None
         here = (sram, sram + count)
         if opcode == isa.Opcode.STORE:
@@ -95,7 +96,7 @@ class MicroOps:
             self._known.clear()
         return Touched(opcode, Module.COMPUTE, {}, {}, None)
 
-    def _loops(self, words: Words, layout: isa.Layout) -> list[list[int]]:
+    def _loops(self, words: Words, layout: isa.Layout) -> list[tuple[int, ...]]:
         """Of GEMM and ALU: micro-ops, whether they only reset, and how far the loops reach."""
         columns = [field_of(words, layout[name]) for name in ("uop_begin", "uop_end", "reset")]
         turns = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
@@ -106,7 +107,7 @@ class MicroOps:
                 if f"{operand}_factor_{loop}" in layout:
                     reach += (extent - 1) * field_of(words, layout[f"{operand}_factor_{loop}"])
             columns.append(reach)
-        return [column.tolist() for column in columns]
+        return _rows(columns)
 
     def _computing(
         self, opcode: int, begin: int, end: int, reset: int, turns: int, *reaches: int
@@ -133,3 +134,8 @@ class MicroOps:
             known = tuple((int(field.min()), int(field.max())) for field in fields)
             self._known[begin, end] = known
         return known
+
+
+def _rows(columns: Sequence[npt.NDArray[np.int64]]) -> list[tuple[int, ...]]:
+    """By instruction, the numbers in ``columns``."""
+    return list(zip(*(column.tolist() for column in columns), strict=True))
