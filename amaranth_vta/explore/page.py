@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
+from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.report.html import html_page, html_table
 
 from .evaluate import Cost
@@ -84,7 +85,7 @@ def _overview(exploration: Exploration) -> Iterator[str]:
         ranks = {rows[0].machine.values: rank for rank, rows in enumerate(exploration.best)}
         others = [_mark(spec, v, numbers) for v, numbers in found.items() if v not in ranks]
         front = [_mark(spec, values, found[values], rank) for values, rank in ranks.items()]
-        labels = tuple(f"{name}: {METRICS[name]}" for name in spec.objectives[:2])
+        labels = tuple(METRICS[name] for name in spec.objectives[:2])
         yield scatter(others, (labels[0], labels[1]), front)
     yield "<p>No other machine is as good in all objectives and better in one.</p>"
     yield html_table(*front_table(exploration))
@@ -100,32 +101,37 @@ def _mark(spec: Spec, values: Values, numbers: Sequence[float], rank: int | None
 
 def front_table(exploration: Exploration) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table of the front."""
-    spec = exploration.spec
+    spec, best = exploration.spec, exploration.best
     varied = [key for key, values in spec.parameters.items() if len(values) > 1]
-    several = len(exploration.networks) * len(spec.memories) > 1
+    is_one = len(exploration.networks) * len(spec.memories) == 1
+    is_simulated = is_one and any(row.rtl for rows in best for row in rows)
+    others = [name for name in RESOURCES if name not in spec.objectives]
     heads = [
-        *("machine", *spec.objectives, *varied),
-        *([] if several else ["utilization", "cycles on RTL"]),
-        *("LUT", "FF", "DSP", "BRAM36", f"of {spec.limits.chip.name}"),
+        *("machine", *spec.objectives, *varied, *others, f"of {spec.limits.chip.name}"),
+        *(["utilization"] if is_one else []),
+        *(["on RTL"] if is_simulated else []),
     ]
     lines = []
-    for rank, rows in enumerate(exploration.best):
+    for rank, rows in enumerate(best):
         machine, numbers = rows[0].machine, objectives(spec, rows)
-        assert machine.area is not None
-        assert machine.config is not None
+        run, area, config = rows[0].run, machine.area, machine.config
         assert numbers is not None
+        assert run is not None
+        assert area is not None
+        assert config is not None
         values = dict(zip(spec.parameters, machine.values, strict=True))
-        area = machine.area
         line = [
             machine_name(rank),
             *(_number(value) for value in numbers),
             *(str(values[key]) for key in varied),
+            *(f"{getattr(area, name):,g}" for name in others),
+            f"{spec.limits.chip.share(area):.0%}",
         ]
-        if not several and (run := rows[0].run) is not None:
-            line.append(f"{run.macs / run.cycles / machine.config.macs_per_cycle:.1%}")
+        if is_one:
+            line.append(f"{run.macs / run.cycles / config.macs_per_cycle:.1%}")
+        if is_simulated:
             line.append(_simulated(rows[0]))
-        line += [f"{area.lut:,}", f"{area.ff:,}", f"{area.dsp:,}", f"{area.bram36:,g}"]
-        lines.append([*line, f"{spec.limits.chip.share(area):.0%}"])
+        lines.append(line)
     return heads, lines
 
 
@@ -169,22 +175,22 @@ def _sensitivity(exploration: Exploration) -> Iterator[str]:
     yield "<h2>What each parameter does</h2>"
     yield (
         "<p>Share: how much of the variance of the objective (of its logarithm) the parameter "
-        "alone explains. For each of its values: the best machine with it, and in parentheses the "
-        "median.</p>"
+        "alone explains. For each of its values: how many machines have it, the best of them, and "
+        "the median.</p>"
     )
     rows = [
         (
-            item.parameter,
-            item.objective,
-            f"{item.share:.0%}",
-            "; ".join(
-                f"{effect.value}: {number(effect.best)} ({number(effect.median)})"
-                for effect in item.effects
-            ),
+            *((item.parameter, item.objective, f"{item.share:.0%}") if not place else ("", "", "")),
+            effect.value,
+            effect.machines,
+            number(effect.best),
+            number(effect.median),
         )
         for item in sorted(found, key=lambda item: (item.objective, -item.share))
+        for place, effect in enumerate(item.effects)
     ]
-    yield html_table(("parameter", "objective", "share", "by value"), rows, words=2)
+    heads = ("parameter", "objective", "share", "value", "machines", "best", "median")
+    yield html_table(heads, rows, words=2)
 
 
 def _roofline(spec: Spec, label: str, row: Row, cost: Cost) -> Iterator[str]:

@@ -46,14 +46,15 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """A few round numbers."""
+        if self.high < 8 * self.low:
+            step = 10.0 ** floor(log10((self.high - self.low) / 2))
+            step *= max(n for n in (1, 2, 5) if n == 1 or (self.high - self.low) / (n * step) >= 3)
+            return [step * n for n in range(ceil(self.low / step), floor(self.high / step) + 1)]
         decades = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
-        for factors in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
-            found = [f * 10.0**d for d in decades for f in factors]
-            found = [value for value in found if self.low <= value <= self.high]
-            if len(found) >= 3:
-                return found[:: ceil(len(found) / 6)]
-        step = (self.high - self.low) / 3
-        return [self.low + step / 2, self.low + step * 3 / 2, self.low + step * 5 / 2]
+        factors = (1, 2, 5) if self.high < 300 * self.low else (1,)
+        found = [f * 10.0**d for d in decades for f in factors]
+        found = [value for value in found if self.low <= value <= self.high]
+        return found[:: ceil(len(found) / 6)]
 
 
 def scatter(marks: Sequence[Mark], labels: tuple[str, str], front: Sequence[Mark] = ()) -> str:

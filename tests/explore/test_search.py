@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amaranth_vta.explore.front import front, sensitivities
+from amaranth_vta.explore.plots import Axis
 from amaranth_vta.explore.search import Values, search_of
 from amaranth_vta.explore.spec import Spec, load_spec
 
@@ -93,3 +94,14 @@ def test_sensitivity_is_the_share_of_the_variance() -> None:
     assert (first.parameter, round(first.share, 9)) == ("A", 1.0)
     assert (second.parameter, round(second.share, 9)) == ("B", 0.0)
     assert [(effect.best, effect.machines) for effect in first.effects] == [(10.0, 3), (100.0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(11e3, 23e3), (6e3, 35e3), (0.01, 1), (0.2, 0.8), (100, 101), (1, 1e6)]
+)
+def test_an_axis_has_a_few_ticks(low: float, high: float) -> None:
+    axis = Axis.over((low, high), 0, 100)
+    ticks = axis.ticks()
+    assert 2 <= len(ticks) <= 8
+    assert all(0 <= axis(tick) <= 100 for tick in ticks)
+    assert ticks == sorted(ticks)
