@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.operators.parts.exact import BYTE, line_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
@@ -50,29 +51,40 @@ def channel_lines(
     ``table``, int64 (256, channels), likewise. Raises `NotHere`."""
     if not config.requantize:
         raise NotHere("it differs from channel to channel, and the machine has no REQUANTIZE")
+    weights, parameters = _channel_lines(table.astype(np.int8).tobytes(), zero_point)
+    if len(weights) < table.shape[1]:
+        channel = f" in channel {len(weights)}" if len(weights) else ""
+        raise NotHere(_NO_LINE + channel)
+    return weights, parameters
+
+
+@lru_cache(1 << 8)
+def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int8], Array]:
+    """As far as there are any."""
+    table = np.frombuffer(data, np.int8).astype(np.int64).reshape(len(BYTE), -1)
+    strips = _Strips.of(table)
     ways = []
-    for channel, column in enumerate(table.T.astype(np.int8)):
-        way = _channel_line(column.tobytes(), zero_point)
+    for column, sign, slopes in zip(table.T, strips.signs, strips.slopes().T, strict=True):
+        way = _channel_line(column, sign, slopes, zero_point)
         if way is None:
-            raise NotHere(_NO_LINE if channel == 0 else f"{_NO_LINE} in channel {channel}")
+            break
         ways.append(way)
-    weights, parameters = zip(*ways, strict=True)
-    return np.array(weights, np.int8), np.array(parameters, np.int32)
+    weights, parameters = ([way[at] for way in ways] for at in (0, 1))
+    return np.array(weights, np.int8), np.array(parameters, np.int32).reshape(
+        -1, REQUANTIZE_PARAMETERS
+    )
 
 
-@lru_cache(1 << 14)
-def _channel_line(data: bytes, zero_point: int) -> tuple[int, tuple[int, ...]] | None:
-    table = np.frombuffer(data, np.int8).astype(np.int64)
+def _channel_line(
+    table: Array, sign: int, slopes: Array, zero_point: int
+) -> tuple[int, Array] | None:
     low, high = int(table.min()), int(table.max())
     if low == high:
-        parameters = te.requantization_parameters([0], 1.0, low, low, high)[0]
-        return 0, tuple(parameters.tolist())
-    strips = _Strips.of(table)
-    slopes = strips.slopes()
-    if slopes is None:
+        return 0, te.requantization_parameters([0], 1.0, low, low, high)[0]
+    if np.isnan(slopes[0]):
         return None
     tried = np.linspace(_whole(slopes[0]), _whole(slopes[1]), _SLOPES)
-    signed = _WEIGHTS * strips.sign
+    signed = _WEIGHTS * sign
     for slope in tried[_FROM_THE_MIDDLE]:
         scales = np.float32(slope) / _WEIGHTS.astype(np.float32)
         least, most = _allowed(table - zero_point, signed, scales)
@@ -86,7 +98,7 @@ def _channel_line(data: bytes, zero_point: int) -> tuple[int, tuple[int, ...]] |
             parameters = te.requantization_parameters([bias], *way)[0]
             got = te.requantized((signed[index] * BYTE).astype(np.int32), *parameters)
             if np.array_equal(got, table):
-                return int(signed[index]), tuple(parameters.tolist())
+                return int(signed[index]), parameters
     return None
 
 
@@ -105,63 +117,69 @@ def slope_and_offset(table: Array) -> tuple[float, float] | None:
     there is none. A constant is a line, too."""
     if table.min() == table.max():
         return 0.0, float(table[0])
-    strips = _Strips.of(table)
-    slopes = strips.slopes()
-    if slopes is None:
+    strips = _Strips.of(table[:, None])
+    (least,), (most,) = strips.slopes()
+    if np.isnan(least):
         return None
-    slope = _whole(sum(slopes) / 2)
-    begin, end = strips.offsets(slope)
+    slope = _whole((least + most) / 2)
+    (begin,), (end,) = strips.offsets(np.array([slope]))
     offset = _whole((begin + end) / 2)
     # Mirrored, x stands for -1 - x.
-    return (slope, offset) if strips.sign > 0 else (-slope, offset - slope)
+    return (slope, offset) if strips.signs[0] > 0 else (-slope, offset - slope)
 
 
 @dataclass(frozen=True)
 class _Strips:
-    """In the plane of slopes and offsets: the strips that the values of x allow, in which the line
-    is ``below`` and ``above`` what is rounded to their results. A falling line is mirrored."""
+    """In the plane of slopes and offsets of each channel: the strips that the values of x allow,
+    in which the line is ``below`` and ``above``, both (256, channels), what is rounded to their
+    results. A falling line is mirrored: ``signs`` (channels,) are 1 or -1."""
 
     below: Array
     above: Array
-    sign: int
+    signs: Array
 
     @classmethod
     def of(cls, table: Array) -> _Strips:
-        rises = table[-1] >= table[0]
-        rising = table if rises else table[::-1]
-        below = np.where(rising == rising.min(), -np.inf, rising - 0.5)
-        above = np.where(rising == rising.max(), np.inf, rising + 0.5)
-        return cls(below, above, 1 if rises else -1)
+        signs = np.where(table[-1] >= table[0], 1, -1)
+        rising = np.where(signs > 0, table, table[::-1])
+        below = np.where(rising == rising.min(axis=0), -np.inf, rising - 0.5)
+        above = np.where(rising == rising.max(axis=0), np.inf, rising + 0.5)
+        return cls(below, above, signs)
 
-    def offsets(self, slope: float) -> tuple[float, float]:
-        """The least and the greatest offset; there is none if the first is the larger one."""
-        return float((self.below - slope * BYTE).max()), float((self.above - slope * BYTE).min())
+    def offsets(self, slopes: Array) -> tuple[Array, Array]:
+        """The least and the greatest offset of each channel; there is none if the first is the
+        larger one."""
+        moved = BYTE[:, None] * slopes
+        return (self.below - moved).max(axis=0), (self.above - moved).min(axis=0)
 
-    def slopes(self) -> tuple[float, float] | None:
-        """The least and the greatest slope for which there are offsets."""
-        least, most = 0.0, _STEEPEST
+    def slopes(self) -> Array:
+        """float64 (2, channels): the least and the greatest slope for which there are offsets; not
+        a number where there is none."""
+        least, most = np.zeros(len(self.signs)), np.full(len(self.signs), _STEEPEST)
         for _ in range(_BISECTIONS):
             slope = (least + most) / 2
-            begin, end = self.below - slope * BYTE, self.above - slope * BYTE
-            worst, best = int(np.argmax(begin)), int(np.argmin(end))
-            if begin[worst] <= end[best] + _TOUCH:
-                return self._end(slope, 0.0), self._end(slope, 2 * slope + 1)
+            moved = BYTE[:, None] * slope
+            begin, end = self.below - moved, self.above - moved
+            possible = begin.max(axis=0) <= end.min(axis=0) + _TOUCH
             # The bound that is violated lies to the right: the line has to be steeper.
-            if worst > best:
-                least = slope
-            else:
-                most = slope
-        return None
+            steeper = begin.argmax(axis=0) > end.argmin(axis=0)
+            least = np.where(~possible & steeper, slope, least)
+            most = np.where(~possible & ~steeper, slope, most)
+            if possible.all():
+                break
+        if not possible.any():
+            return np.full((2, len(possible)), np.nan)
+        ends = [self._ends(slope, outside) for outside in (np.zeros_like(slope), 2 * slope + 1)]
+        return np.where(possible, ends, np.nan)
 
-    def _end(self, inside: float, outside: float) -> float:
-        """The last possible slope on the way from a possible one to ``outside``."""
+    def _ends(self, inside: Array, outside: Array) -> Array:
+        """The last possible slopes on the way from possible ones to those ``outside``."""
         for _ in range(_BISECTIONS):
             middle = (inside + outside) / 2
             begin, end = self.offsets(middle)
-            if begin <= end + _TOUCH:
-                inside = middle
-            else:
-                outside = middle
+            possible = begin <= end + _TOUCH
+            inside = np.where(possible, middle, inside)
+            outside = np.where(possible, outside, middle)
         return inside
 
 
