@@ -33,7 +33,10 @@ _SEQUENCES = {
     **{"conv": 5, "depthwise": 2, "activation": 3, "max_pool": 1, "average_pool": 1},
     **{"residual": 2, "scale": 1, "batch_norm": 1, "concat": 1, "gate": 1},
 }
-_ROWS = {"linear": 5, "matmul_add": 4, "activation": 3, "residual": 1, "scale": 2, "gate": 1}
+_ROWS = {
+    **{"linear": 5, "matmul_add": 4, "activation": 3, "residual": 1, "scale": 2, "gate": 1},
+    **{"attention": 2, "norm": 1},
+}
 _ENDS = {"images": ("classifier", "none", "whole"), "sequences": ("none", "classifier")}
 _ACTIVATIONS = (
     *("Relu", "Relu", "Clip", "LeakyRelu", "HardSigmoid", "HardSwish", "Sigmoid", "Tanh", "Elu"),
@@ -406,6 +409,35 @@ class _Network:
         if self.rng.random() < 0.7:
             self.then("Add", self.constant(self.rng.normal(0, 0.5, outputs)))
         self.shape = (*self.shape[:-1], outputs)
+
+    def attention(self) -> None:
+        """Of the rows of each matrix, with one head or two where their number is even."""
+        *stack, rows, size = (1, *self.shape) if len(self.shape) == 2 else self.shape
+        heads = 2 if size % 2 == 0 and self.rng.random() < 0.5 else 1
+        apart = self.constant([*stack, rows, heads, size // heads], np.int64)
+        axes = list(range(len(stack)))
+        last = len(axes)
+        by_heads, by_columns = [last + 1, last, last + 2], [last + 1, last + 2, last]
+        before, parts = self.value, []
+        for order in (by_heads, by_columns, by_heads):
+            self.value = before
+            self.then("MatMul", self.weights(size, size))
+            self.then("Reshape", apart)
+            self.then("Transpose", perm=[*axes, *order])
+            parts.append(self.value)
+        query, key, value = parts
+        self.value = query
+        self.then("MatMul", key)
+        self.then("Mul", self.constant((size // heads) ** -0.5))
+        self.then("Softmax", axis=-1)
+        self.then("MatMul", value)
+        self.then("Transpose", perm=[*axes, *by_heads])
+        self.then("Reshape", self.constant(self.shape, np.int64))
+
+    def norm(self) -> None:
+        if self.case.opset >= 17:
+            scale, bias = (self.constant(self.rng.uniform(0.3, 2, self.shape[-1])) for _ in "sb")
+            self.then("LayerNormalization", scale, bias, axis=-1)
 
     def classifier(self) -> None:
         self.then("Flatten")
