@@ -56,6 +56,7 @@ bench: setup  ## Measure how fast the compiled machine, the models and the compi
 	$(BIN)/python benchmarks/functional_speed.py
 	$(BIN)/python benchmarks/estimate_accuracy.py
 	$(BIN)/python benchmarks/compile_speed.py
+	$(BIN)/python benchmarks/fused_graphs.py
 
 fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a quarter of an hour
 	$(BIN)/python benchmarks/fuzz_files.py --jobs $(JOBS)

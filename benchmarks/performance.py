@@ -1,11 +1,12 @@
 """Measures what docs/performance.md says, and writes it there: ``make performance``.
 
-    python benchmarks/performance.py [--seconds 10] [--area]
+    python benchmarks/performance.py [--seconds 10] [--area] [--lost]
 
 ResNet-18, its convolutions and the steady-state rates on the RTL of `pynq-extended` with the
 memory ``ddr``, how fast the machine simulates, and its area from ``bitstreams/resources.md``
-(``make resources``). Replaces what stands between the markers of the page; with ``--area`` only
-the area, which measures nothing. Ends with 1 if a result is wrong.
+(``make resources``); where whole networks lose cycles, by the estimate. Replaces what stands
+between the markers of the page; with ``--area`` only the area, which measures nothing, with
+``--lost`` only the lost cycles. Ends with 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lost_cycles import table as lost_cycles
 from simulation_speed import simulated_cycles_per_second
 
 from amaranth_vta.bench.layers import measure_layers
@@ -29,6 +31,7 @@ REPOSITORY = Path(__file__).parent.parent
 DOCS = REPOSITORY / "docs"
 RESOURCES = REPOSITORY / "bitstreams" / "resources.md"
 MEASURED, AREA = "<!-- made by `make performance` -->\n", "<!-- made from resources.md -->\n"
+LOST = "<!-- lost cycles, made by `make performance` -->\n"
 SPEED = "<!-- simulation speed, made by `make performance` -->\n"
 END = "<!-- end -->\n"
 CONFIG, DRAM = "pynq-extended", "ddr"
@@ -38,9 +41,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each speed measured (10)")
     parser.add_argument("--area", action="store_true", help="renew the area alone")
+    parser.add_argument("--lost", action="store_true", help="renew the lost cycles alone")
     arguments = parser.parse_args()
-    replace(AREA, area())
-    if arguments.area:
+    if not arguments.lost:
+        replace(AREA, area())
+    if not arguments.area:
+        replace(LOST, lost_cycles())
+    if arguments.area or arguments.lost:
         return 0
     config = PRESETS[CONFIG]
     layers = list(measure_layers(config, "rtl", DRAM))
