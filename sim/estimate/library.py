@@ -72,28 +72,35 @@ class Engine:
         self._parameters = parameters(config, dram)
         self._fields = instruction_fields(config)
         self._uops = np.zeros(config.uop.depth, np.uint32)
+        self._counted = np.zeros(len(_COUNTED), np.int64)
+        # Asking an array for its address takes as long as replaying ten instructions.
+        self._addresses = self._uops.ctypes.data, self._counted.ctypes.data
+        self._memory: npt.NDArray[Any] | None = None  # what ran last, and its address
+        self._memory_address = 0
 
     def replay(self, memory: npt.NDArray[np.uint8], insn_addr: int, insn_count: int) -> Replay:
         """Replays the ``insn_count`` instructions from byte ``insn_addr`` of ``memory``."""
         if insn_addr + insn_count * isa.INSTRUCTION_BYTES > memory.nbytes:
             return Replay(None, np.empty(0, RECORD), {})
-        records = np.empty(insn_count, RECORD)
-        counted = np.empty(len(_COUNTED), np.int64)
+        if memory is not self._memory:
+            self._memory, self._memory_address = memory, memory.ctypes.data
+        records = (ctypes.c_char * (insn_count * RECORD.itemsize))()
+        uops, counted = self._addresses
         cycles = self._replay(
             self._parameters,
             self._fields,
-            memory.ctypes.data,
+            self._memory_address,
             memory.nbytes,
             insn_addr,
             insn_count,
-            self._uops.ctypes.data,
-            records.ctypes.data,
-            counted.ctypes.data,
+            uops,
+            records,
+            counted,
         )
         return Replay(
             cycles if cycles >= 0 else None,
-            records,
-            dict(zip(_COUNTED, counted.tolist(), strict=True)),
+            np.frombuffer(memoryview(records), RECORD),
+            dict(zip(_COUNTED, self._counted.tolist(), strict=True)),
         )
 
 
