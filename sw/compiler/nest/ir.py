@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from operator import is_
 from typing import Union
 
 from amaranth_vta.hw.isa import AluOp, Memory, Module
@@ -258,8 +259,7 @@ def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     match stmt:
         case Seq():
             parts = [change(part) for part in stmt.body]
-            unchanged = all(new is old for new, old in zip(parts, stmt.body, strict=True))
-            return stmt if unchanged else seq(*parts)
+            return stmt if all(map(is_, parts, stmt.body)) else seq(*parts)
         case For() | Allocate() | Region():
             body = change(stmt.body)
             return stmt if body is stmt.body else replace(stmt, body=body)
@@ -268,9 +268,11 @@ def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """``stmt`` and all statements within it, in program order."""
-    yield stmt
-    for child in children(stmt):
-        yield from walk(child)
+    within = [stmt]
+    while within:
+        part = within.pop()
+        yield part
+        within += reversed(children(part))
 
 
 def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:

@@ -189,11 +189,19 @@ class Affine(Expr):
         )
 
     def replace(self, values: Mapping[Var, Affine]) -> Affine:
-        result = Affine({}, self.const)
+        if values.keys().isdisjoint(self.terms):
+            return self
+        terms: dict[Var, int] = {}
+        const = self.const
         for var, factor in self.terms.items():
             value = values.get(var)
-            result = result.plus(Affine({var: 1}) if value is None else value, factor)
-        return result
+            if value is None:
+                terms[var] = terms.get(var, 0) + factor
+                continue
+            const += factor * value.const
+            for other, times in value.terms.items():
+                terms[other] = terms.get(other, 0) + factor * times
+        return Affine(terms, const)
 
     def same(self, other: Affine) -> bool:
         return self.const == other.const and self.terms == other.terms

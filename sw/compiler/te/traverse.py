@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 
 from .expr import (
     Access,
@@ -12,6 +13,7 @@ from .expr import (
     Binary,
     Cast,
     Compare,
+    Const,
     Expr,
     Reduce,
     Select,
@@ -25,6 +27,8 @@ from .parametrized import Parametrized
 
 def children(value: Expr) -> tuple[Expr, ...]:
     match value:
+        case Affine() | Var() | Const():  # what most are, before the others are tried
+            return ()
         case Binary() | Compare():
             return value.left, value.right
         case AllOf() | AnyOf():
@@ -44,7 +48,7 @@ def rebuild(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """``value`` with ``change`` applied to its children; itself if nothing changed."""
     old = children(value)
     new = tuple(map(change, old))
-    if all(a is b for a, b in zip(old, new, strict=True)):
+    if all(map(is_, old, new)):
         return value
     match value:
         case Binary():
@@ -77,10 +81,12 @@ def rebuild(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 def accesses(value: Expr) -> Iterator[Access]:
     """Every `Access` within ``value``, those in indices included."""
-    if isinstance(value, Access):
-        yield value
-    for child in children(value):
-        yield from accesses(child)
+    within = [value]
+    while within:
+        part = within.pop()
+        if isinstance(part, Access):
+            yield part
+        within += reversed(children(part))
 
 
 def substitute(value: Expr, values: Mapping[Var, Affine]) -> Expr:
