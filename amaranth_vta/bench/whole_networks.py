@@ -9,17 +9,20 @@ from amaranth_vta.networks import generate
 from amaranth_vta.session import Session
 from amaranth_vta.session.layers import LayerReport
 from amaranth_vta.sim.trace.perfetto import Timeline
+from amaranth_vta.sw.runtime.counters import Spent
 
 from .measurement import Measurement
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A run of a network: ``layers`` are all of it, ``measurements`` are of those on the machine.
-    Elements that differ from ONNX Runtime's are mismatches of the last of these."""
+    """A run of a network: ``layers`` are all of it, ``measurements`` are of those on the machine,
+    and ``spent`` is where the cycles of each launch went, empty without a clock. Elements that
+    differ from ONNX Runtime's are mismatches of the last of the measurements."""
 
     layers: list[LayerReport]
     measurements: list[Measurement]
+    spent: list[Spent]
 
 
 def measure_network(
@@ -69,4 +72,4 @@ def measure_network(
             )
             for number, layer in enumerate(layers, 1)
         ]
-        return MeasuredNetwork(session.layers, measurements)
+        return MeasuredNetwork(session.layers, measurements, session.spent)

@@ -114,19 +114,26 @@ def bench(
     started = time.perf_counter()
     found: list[Measurement] = []
     layers: list[LayerReport] = []
+    launches: list[Spent] = []
     with Outputs() as outputs:
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
         width = outputs.text_width
         outputs.say(_line(width, "", *_COLUMNS))
         by_hand = schedules == "by-hand"
-        for item in _measure(name, config, device, timeline, by_hand, launch, layers):
+        for item in _measure(name, config, device, timeline, by_hand, launch, layers, launches):
             found.append(item)
             outputs.say(_row(width, item))
         save_trace(outputs, device.trace, timeline)
         seconds = time.perf_counter() - started
         outputs.save_json("--json", summary(found, config, device, seconds, layers))
-    return _conclude(outputs, found, device, layers)
+    if name not in NETWORKS:
+        launches = [
+            Spent(f"{item.operator} {item.name}", item.counters)
+            for item in found
+            if item.cycles is not None
+        ]
+    return _conclude(outputs, found, device, layers, launches)
 
 
 def _save(name: str, path: str) -> int:
@@ -147,9 +154,10 @@ def _measure(
     by_hand: bool,
     launch: str | None,
     layers: list[LayerReport],
+    launches: list[Spent],
 ) -> Iterator[Measurement]:
-    """What is measured of ``name``; all ``layers`` of a network, those of the host included, are
-    added to the list."""
+    """What is measured of ``name``; all ``layers`` of a network, those of the host included, and
+    its ``launches`` are added to the lists."""
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
@@ -162,20 +170,20 @@ def _measure(
 
         network = measure_network(name, config, *common, launch or "network")
         layers += network.layers
+        launches += network.spent
         return iter(network.measurements)
     return measure_rates(name, config, *common)
 
 
 def _conclude(
-    outputs: Outputs, found: list[Measurement], device: DeviceChoice, layers: list[LayerReport]
+    outputs: Outputs,
+    found: list[Measurement],
+    device: DeviceChoice,
+    layers: list[LayerReport],
+    spent: list[Spent],
 ) -> int:
-    """Says where the cycles went, what of a network's ``layers`` the host does, and whether the
-    results are right; gives the exit code."""
-    spent = [
-        Spent(f"{item.operator} {item.name}", item.counters)
-        for item in found
-        if item.counters.get("cycles")
-    ]
+    """Says where the cycles went that are ``spent``, what of a network's ``layers`` the host does,
+    and whether the results are right; gives the exit code."""
     if spent:
         estimated = any(item.estimated for item in found)
         table = cycles_table(spent, "per measurement", outputs.text_width, estimated)
