@@ -10,12 +10,15 @@ from .session import Session
 
 
 def random_inputs(session: Session) -> dict[str, Array]:
-    """The images of one run, the same at each call: any integer, or floats from 0 to 1."""
+    """The images of one run, the same at each call: floats from 0 to 1, any integer of 8 bits, and
+    wider integers, which are indices or masks, of 0 and 1."""
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
     for name, info in session.inputs.items():
         shape = tuple(session.images_per_run if size is None else size for size in info.shape)
-        if np.issubdtype(info.dtype, np.integer):
+        if np.issubdtype(info.dtype, np.integer) and info.dtype.itemsize > 1:
+            inputs[name] = random.integers(0, 2, shape, info.dtype)
+        elif np.issubdtype(info.dtype, np.integer):
             limits = np.iinfo(info.dtype)
             inputs[name] = random.integers(limits.min, limits.max, shape, info.dtype, True)
         else:

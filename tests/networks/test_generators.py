@@ -15,6 +15,7 @@ from amaranth_vta.networks.generated_network import GeneratedNetwork
 from amaranth_vta.networks.generators import Form
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.session import Session
+from amaranth_vta.session.random_inputs import random_inputs
 from tests.support.golden import Golden
 
 # Size of the input and share of the channels.
@@ -94,6 +95,16 @@ def test_some_channels_are_nearly_dead() -> None:
     ]
     nearly_dead = [(scale < 1e-4 * np.median(scale)).sum() for scale in scales]
     assert sum(nearly_dead) > 3
+
+
+def test_a_network_with_indices_runs_on_random_inputs() -> None:
+    with Session(generate("bert-tiny", *SMALL["bert-tiny"]).model, "pynq-extended") as session:
+        inputs = random_inputs(session)
+        assert {name: set(np.unique(value)) for name, value in inputs.items()} == {
+            "input_ids": {0, 1},
+            "token_type_ids": {0, 1},
+        }
+        assert session.check(inputs).ok
 
 
 def test_a_network_is_always_the_same() -> None:
