@@ -10,6 +10,7 @@ which is what QLinearConv makes of weights 1 at a scale of 1 if the scale of its
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -42,7 +43,8 @@ def fuse_average(network: Network, node: Node) -> bool:
     if len(network.types[result].shape or ()) == 2:
         pooled = network.unused_name(f"{result}_image")
         flat = network.add_constant(f"{node.name}_shape", np.array(shape[:2], np.int64))
-        network.types[pooled] = replace(network.types[result], shape=(*shape[:2], 1, 1))
+        pixel = (*shape[:2], *[1] * (len(shape) - 2))
+        network.types[pooled] = replace(network.types[result], shape=pixel)
         conv = made[0]
         made = [
             Node("QLinearConv", node.name, conv.inputs, (pooled,), conv.attributes),
@@ -57,16 +59,17 @@ def fuse_average(network: Network, node: Node) -> bool:
 
 def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, list[int]] | None:
     """Attributes of the convolution; None if windows differ in their number of pixels."""
-    if len(shape) != 4:
-        return None
-    if node.operator == "GlobalAveragePool":
-        return {"kernel_shape": list(shape[2:])}
-    if node.operator == "ReduceMean":
+    rank = len(shape)
+    if node.operator == "ReduceMean" and rank in (3, 4):
         axes = node.attributes.get("axes")
         if node.input(1) in network.constants:
             axes = network.constants[node.input(1)].tolist()
-        both = axes is not None and sorted(axis % 4 for axis in axes) == [2, 3]
-        return {"kernel_shape": list(shape[2:])} if both else None
+        whole = axes is not None and sorted(axis % rank for axis in axes) == list(range(2, rank))
+        return {"kernel_shape": list(shape[2:])} if whole else None
+    if rank != 4:
+        return None
+    if node.operator == "GlobalAveragePool":
+        return {"kernel_shape": list(shape[2:])}
     out = network.types[node.outputs[0]].shape
     if out is None:
         return None
@@ -95,7 +98,7 @@ def _convolution(
     out: Parameters,
 ) -> list[Node]:
     kernel = attributes["kernel_shape"]
-    count = np.float32(kernel[0] * kernel[1])
+    count = np.float32(prod(kernel))
     ones = np.ones((channels, 1, *kernel), data.zero.dtype)
     constants = {
         "x_scale": data.scale.reshape(()),

@@ -138,6 +138,15 @@ def test_averages_are_exact(qdq: Make, operator: str, attributes: Any, dtype: An
     assert_exact(graph, config="tiny-extended")
 
 
+@pytest.mark.parametrize("attributes", [{"axes": [2]}, {"axes": [-1], "keepdims": 0}])
+def test_averages_of_sequences_are_exact(qdq: Make, attributes: Any) -> None:
+    graph = qdq((1, 3, 20)).qdq(0.031)
+    graph.node("Conv", graph.weights(6, 3, 5)).qdq(0.07, 21)
+    graph.node("ReduceMean", **attributes).qdq(0.043, 17)
+    assert_exact(graph, config="tiny-extended")
+    assert "ReduceMean" not in placed(graph.model())
+
+
 def test_averages_of_windows_of_different_sizes_are_the_hosts(qdq: Make) -> None:
     graph = convolution(qdq).node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     reason = "its windows at the border are of fewer pixels than the others"
