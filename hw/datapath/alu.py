@@ -17,7 +17,7 @@ from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
 from .operation import simple_operation
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
-from .table import LOOKUP_PORTS, Table, TableReader, written_elements
+from .table import LOOKUP_PORTS, Table, TableReader, TableWords, written_elements
 
 
 class AluLane(wiring.Component):
@@ -288,12 +288,16 @@ class AluUnit(wiring.Component):
         """
         item, config = self.i.payload, self._config
         m.submodules.table_reader = reader = TableReader(config)
+        words = TableWords(config)
+        m.submodules.table_words = self._groups.member("lanes", words)
         wanted, looks_up = Signal(), Signal()
         m.d.comb += [
             wanted.eq(item.enable & (item.context.operation == AluOp.LOOKUP)),
             reader.wanted.eq(works & wanted & ~busy),
             reader.src.eq(item.indices.src),
-            reader.element.eq(self.src_read.data[0]),
+            words.element.eq(self.src_read.data[0]),
+            words.take.eq(reader.take),
+            words.taken_place.eq(reader.place),
             Value.cast(reader.written).eq(Cat(self.written, taken & works, item.indices.dst)),
             looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
         ]
@@ -307,14 +311,14 @@ class AluUnit(wiring.Component):
             table = self._groups.member("lanes", Table())
             m.submodules[f"table_{number}"] = table
             m.d.comb += [
-                table.write.eq(reader.write),
-                table.place.eq(reader.place),
-                table.word.eq(reader.word),
+                table.write.eq(words.write),
+                table.place.eq(words.place),
+                table.word.eq(words.word),
                 table.read.eq(looks_up),
                 table.index.eq(lane.index),
                 lane.entry.eq(table.entry),
             ]
-        return reader.write
+        return reader.take | words.write
 
 
 def alu_operands(config: Config) -> dict[str, int]:

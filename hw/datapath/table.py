@@ -62,6 +62,46 @@ class Table(wiring.Component):
         return m
 
 
+class TableWords(wiring.Component):
+    """A word of a table, of the accumulator element that holds it, on its way to the copies.
+
+    Apart from `TableReader`, with the clock of the lanes: a simulator need not look at the element,
+    or the copies, otherwise.
+
+    Timing: the word is written in the cycle after ``take``.
+
+    Ports
+    -----
+    take, taken_place, element : the word that goes to this place of the table is in this element
+    write, place, word : of the copies
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._count = config.table_elements
+        super().__init__(
+            {
+                "take": In(1),
+                "taken_place": In(range(TABLE_WORDS)),
+                "element": In(config.acc.element_bits),
+                "write": Out(1),
+                "place": Out(range(TABLE_WORDS)),
+                "word": Out(_WORD_WIDTH),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        within = (TABLE_WORDS // self._count - 1).bit_length()
+        m.d.sync += self.write.eq(self.take)
+        with m.If(self.take):
+            m.d.sync += self.place.eq(self.taken_place)
+            with m.Switch(self.taken_place[:within]):
+                for number in range(1 << within):
+                    with m.Case(number):
+                        m.d.sync += self.word.eq(self.element.word_select(number, _WORD_WIDTH))
+        return m
+
+
 def written_elements(config: Config) -> data.ArrayLayout:
     """What GEMM and the loader write to the accumulators in a cycle: one element, and those of a
     beat."""
@@ -81,8 +121,8 @@ class TableReader(wiring.Component):
     -----
     wanted, src : a table is to be copied, from this element on; nothing in flight writes to it
     known : the copies are of that table
-    read, index, element : an accumulator element, which is there in the next cycle and stays
-    write, place, word : of the copies
+    read, index : an accumulator element, which is there in the next cycle and stays
+    take, place : a word of that, and where it goes; it is written in the next cycle
     written : elements of accumulators that are written, or will be; the last is the ALU's own,
         after which the table is not known in the next cycle
     """
@@ -98,10 +138,8 @@ class TableReader(wiring.Component):
                 "known": Out(1),
                 "read": Out(1),
                 "index": Out(index),
-                "element": In(config.acc.element_bits),
-                "write": Out(1),
+                "take": Out(1),
                 "place": Out(range(TABLE_WORDS)),
-                "word": Out(_WORD_WIDTH),
                 "written": In(data.ArrayLayout(others.elem_shape, others.length + 1)),
             }
         )
@@ -113,7 +151,6 @@ class TableReader(wiring.Component):
         within = (TABLE_WORDS // count - 1).bit_length()
         is_valid, table = Signal(), Signal.like(self.src)
         step, copies = Signal(range(TABLE_WORDS + 1)), Signal()
-        arriving, arrived = Signal(), Signal(range(TABLE_WORDS))
         m.d.comb += [
             self.known.eq(is_valid & (table == self.src)),
             copies.eq(self.wanted & ~self.known & (step != TABLE_WORDS)),
@@ -124,14 +161,7 @@ class TableReader(wiring.Component):
             m.d.sync += step.eq(step + 1)
             with m.If(step == TABLE_WORDS):
                 m.d.sync += [step.eq(0), is_valid.eq(1), table.eq(self.src)]
-        m.d.sync += [arriving.eq(copies), self.write.eq(arriving)]
-        with m.If(copies):
-            m.d.sync += arrived.eq(step)
-        with m.If(arriving):
-            m.d.sync += [
-                self.place.eq(arrived),
-                self.word.eq(self.element.word_select(arrived[:within], _WORD_WIDTH)),
-            ]
+        m.d.sync += [self.take.eq(copies), self.place.eq(step)]
 
         def is_of_table(element: Any) -> Value:
             distance = (element.index - table)[: len(table)]
