@@ -3,6 +3,7 @@ ONNX Runtime's, with any zero points, stacks of matrices and rows, on the machin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from onnx import helper, numpy_helper
 from amaranth_vta.export.network import ExportError, export
 from amaranth_vta.session import Session
 from amaranth_vta.session.layers import LayerReport
+from amaranth_vta.sw.runtime.array_file import FileLimitError
+from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights
 from amaranth_vta.sw.runtime.network.network_file import load_network
+from amaranth_vta.sw.runtime.network.network_program import Step, ToMachine
+from amaranth_vta.sw.runtime.network.soundness import require_sound
 from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
@@ -175,3 +180,31 @@ def test_what_the_host_packs_as_weights_is_not_exported() -> None:
     with Session(drawn(1), "tiny-extended") as session:
         with pytest.raises(ExportError, match="b is a second factor that the network makes"):
             export(session.program)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "problem"),
+    [
+        (FactorWeights, {"terms": 0}, "has a size or count of 0"),
+        (FactorWeights, {"zero_point": 128}, "has a zero point of 128"),
+        (FactorWeights, {"block": 1 << 40}, "as weights"),
+        (FactorBias, {"batch": -1}, "has a size or count of -1"),
+        (FactorBias, {"rest": (1 << 31,)}, "has a constant of 2147483648"),
+        (FactorBias, {"added": 0.5}, "has a constant of 0.5"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(
+    kind: type[FactorWeights | FactorBias], changes: dict[str, Any], problem: str
+) -> None:
+    with Session(drawn(1), "tiny-extended") as session:
+        program = session.program
+
+    def changed(step: Step) -> Step:
+        packing = step.operand.packing if isinstance(step, ToMachine) else None
+        if not isinstance(step, ToMachine) or not isinstance(packing, kind):
+            return step
+        return replace(step, operand=replace(step.operand, packing=replace(packing, **changes)))
+
+    require_sound(program)
+    with pytest.raises((ValueError, FileLimitError), match=problem):
+        require_sound(replace(program, steps=tuple(map(changed, program.steps))))
