@@ -226,7 +226,7 @@ def candidates(
         for in_turn in (True, False) if config.overlap else (False,):
             constants = workload.groups * c.outputs if in_turn else groups * outputs
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            room = bank - c.requantize.constants * constants
+            room = bank - c.requantize.constants * constants - c.requantize.table
             for columns in even_tiles(c.output_width):
                 loaded = groups * inputs * c.input_rows(rows, kernel) * c.input_columns(columns)
                 results = groups * outputs * rows * columns

@@ -231,7 +231,8 @@ def candidates(
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            room = bank - c.requantize.constants * (c.outputs if in_turn else outputs)
+            constants = c.requantize.constants * (c.outputs if in_turn else outputs)
+            room = bank - constants - c.requantize.table
             for columns in even_tiles(u.steps):
                 loaded = inputs * (rows + taps - 1) * (columns + u.taps - 1)
                 results = outputs * rows * v.stride * columns * u.stride

@@ -61,10 +61,9 @@ def _convolution(
         )
     packed = packing.image(image) if packing else image
     workload = _workload(product, tensors, moved, packed, out)
-    function = tensors.function(conv2d, workload, product.nodes[0])
     weights = packing.weights(product.sums.weights) if packing else product.sums.weights
     source = replace(source, packing=packing)
-    layer = product.layer(tensors, source, out, function, pack_weights(weights, config))
+    layer = product.layer(tensors, source, out, conv2d, workload, pack_weights(weights, config))
     tensors.convolutions[layer.result.tensor] = layer, workload
     return layer
 
@@ -79,9 +78,9 @@ def _grouped(
         _workload(product, tensors, moved, image, out), inputs=way.inputs, outputs=way.outputs
     )
     workload = GroupedConv2d(way.groups, group)
-    function = tensors.function(grouped_conv2d, workload, node)
     weights = grouped_weights(as_terms(product.sums.weights, product.sums.terms), groups, config)
-    return product.layer(tensors, source, out, function, pack(weights, tensors.env.wgt_dtype))
+    packed = pack(weights, tensors.env.wgt_dtype)
+    return product.layer(tensors, source, out, grouped_conv2d, workload, packed)
 
 
 def _workload(

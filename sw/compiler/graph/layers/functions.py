@@ -23,6 +23,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .parts.fused_function import fused_function
 from .parts.layer import Layer, NotHere
 from .parts.lines import channel_lines, line
 from .parts.one_tensor import OneTensor, before, named, results
@@ -49,8 +50,9 @@ def _layer(function: OneTensor, tensors: Tensors) -> Layer:
         layer = _of_tensor(function, table[:, 0], tensors)
     else:
         layer = _of_channels(function, table, tensors)
-    last = function.operators[-1]
-    return replace(layer, name=last.name, operator=last.operator)
+    if layer.nodes != function.absorbed:
+        return layer  # also of the product that makes the tensor
+    return replace(layer, name=function.name.name, operator=function.name.operator)
 
 
 def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
@@ -74,28 +76,29 @@ def of_one_source(nodes: tuple[Node, ...], tensors: Tensors) -> Layer | None:
     if whole is None:
         return None
     try:
-        layer = function_layer(whole, tensors)
+        return function_layer(replace(whole, ends=nodes), tensors)
     except NotHere:
         return None
-    return replace(layer, name=nodes[0].name, operator=nodes[0].operator, nodes=nodes)
 
 
 def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     image = tensors.images[tensors.root(function.source)]
     vectors = prod(tensors.output_layout.shape(image)[:4])
     last, config = function.nodes[-1], tensors.config
+    limits = int(table.min()), int(table.max())
     if config.lookup:
-        tiles = te.table_tiles(table, config)
-        made = tensors.function(lookup, Lookup(vectors, len(tiles)), last)
-        given = {"table": pack(tiles, tensors.env.acc_dtype)}
+        alone = Lookup(vectors, config.table_elements)
+        packed = pack(te.table_tiles(table, config), tensors.env.acc_dtype)
+        if fused := fused_function(function, alone, packed, limits, tensors):
+            return fused
+        made, given = tensors.function(lookup, alone, last), {"table": packed}
     else:
         constants = line(table, function.zero_point(tensors.network), config)
         workload = WeightedSum(vectors, constants)
         made = tensors.function(weighted_sum, workload, last)
         given = tensors.pointwise_constants(workload)
     sources = [tensors.source(function.source, image)]
-    limits = int(table.min()), int(table.max())
-    return tensors.layer(_absorbed(function), sources, image, made, given, limits)
+    return tensors.layer(function.absorbed, sources, image, made, given, limits)
 
 
 def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
@@ -114,9 +117,4 @@ def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     }
     source = TiledTensor(tensors.root(function.source), image, tensors.input_layout)
     limits = int(table.min()), int(table.max())
-    return tensors.layer(_absorbed(function), [source], image, made, given, limits)
-
-
-def _absorbed(function: OneTensor) -> tuple[Node, ...]:
-    """What runs in the layer: others may read what is in float before."""
-    return function.nodes[-1:]
+    return tensors.layer(function.absorbed, [source], image, made, given, limits)

@@ -41,7 +41,6 @@ def product_layer(product: Product, tensors: Tensors, image: Image, out: Image) 
         requantize=product.requantize,
         terms=product.sums.terms,
     )
-    function = tensors.function(dense, workload, node)
     weights = product.sums.weights.reshape(out[1], *held[1:])
     source = TiledTensor(tensors.root(node.inputs[0]), held, tensors.input_layout)
-    return product.layer(tensors, source, out, function, pack_weights(weights, config))
+    return product.layer(tensors, source, out, dense, workload, pack_weights(weights, config))

@@ -70,7 +70,8 @@ class Conv2dSizes(SlidingWindow):
     @property
     def parameters(self) -> int:
         """Accumulators for constants that all results share."""
-        return 0 if self.addition is None else self.addition.constants.parameter_count
+        added = 0 if self.addition is None else self.addition.constants.parameter_count
+        return self.requantize.table + added
 
     @property
     def weights_per_row(self) -> int:

@@ -32,6 +32,8 @@ class RoundingShift:
     low: int
     high: int
 
+    # Accumulators for a table, and what it is looked up with: none.
+    table = 0
     constants_name = "bias"
     # Accumulators that each tile of outputs takes for its constants.
     constants = 1
@@ -92,12 +94,19 @@ class RoundingShift:
 @dataclass(frozen=True)
 class PerChannelScale:
     """A scale of any value per channel, with zero point and bounds, by REQUANTIZE; for machines
-    that have it. Its constants are `te.requantization_parameters`, bias included."""
+    that have it. Its constants are `te.requantization_parameters`, bias included. With a ``table``
+    of so many accumulators, `Config.table_elements`, a function of the result follows by LOOKUP."""
+
+    table: int = 0
 
     constants_name = "parameters"
     constants = REQUANTIZE_PARAMETERS
-    operations = 1
     accumulators = 1
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per accumulator."""
+        return 2 if self.table else 1
 
     def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
         """The one stage from ``total`` to its requantized value."""
@@ -119,13 +128,14 @@ Requantization = RoundingShift | PerChannelScale
 class Epilogue:
     """``constants`` is the argument with bias or parameters, ``buffer`` its accumulators, and
     ``stages`` lead from the total to ``y``, the output, out_dtype; the last of them are those of
-    ``residual``, if there is one."""
+    ``residual``, if there is one. ``table`` is the argument with a table, and its accumulators."""
 
     constants: Tensor
     buffer: Tensor
     stages: list[Tensor]
     y: Tensor
     residual: Residual | None
+    table: tuple[Tensor, Tensor] | None
 
 
 def epilogue(
@@ -144,8 +154,8 @@ def epilogue(
     them for an index of ``total`` without its last two, which are those within a tile. The bias is
     (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
     `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
-    ``y`` of the last stage where its shape is not that of ``total``. An ``addition`` or a
-    ``pooling`` comes last.
+    ``y`` of the last stage where its shape is not that of ``total``. A table, as `te.table_tiles`
+    gives it, is an argument if ``requantize`` has one. An ``addition`` or a ``pooling`` comes last.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -156,7 +166,10 @@ def epilogue(
     def constant(number: int, *i: Expr) -> Expr:
         return buffer(*position(*i[:-2]), *([number] if numbers else []), *i[-2:])
 
-    stages = requantize.stages(total, constant, env)
+    stages, table = requantize.stages(total, constant, env), None
+    if requantize.table:
+        table = _table(requantize.table, env)
+        stages.append(_looked_up(stages[-1], table[1]))
     residual = None if addition is None else Residual(addition, stages[-1], env)
     if residual is not None:
         stages = [*stages, *residual.stages]
@@ -167,4 +180,16 @@ def epilogue(
         y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
-    return Epilogue(constants, buffer, stages, y, residual)
+    return Epilogue(constants, buffer, stages, y, residual, table)
+
+
+def _table(elements: int, env: Environment) -> tuple[Tensor, Tensor]:
+    table = te.placeholder((elements, env.BATCH, env.BLOCK_OUT), "table", env.acc_dtype)
+    return table, te.compute(table.shape, lambda *i: table(*i), "table_buf")
+
+
+def _looked_up(value: Tensor, table: Tensor) -> Tensor:
+    def entry(*i: Expr) -> Expr:
+        return te.lookup(value(*i), *(table(n, *i[-2:]) for n in range(table.shape[0])))
+
+    return te.compute(value.shape, entry, "entries")

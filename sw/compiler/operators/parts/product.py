@@ -29,10 +29,11 @@ class Product:
     @property
     def args(self) -> list[Tensor]:
         end = self.epilogue
+        table = [end.table[0]] if end.table else []
         if end.residual is None:
-            return [self.x, self.w, end.constants, end.y]
+            return [self.x, self.w, end.constants, *table, end.y]
         added = end.residual
-        return [self.x, added.x, self.w, end.constants, *added.args, end.y]
+        return [self.x, added.x, self.w, end.constants, *table, *added.args, end.y]
 
     def place_results(
         self, s: te.Schedule, at: IterVar, env: Environment, in_turn: bool = False
@@ -51,7 +52,12 @@ class Product:
             self.epilogue.residual.place(s, self.epilogue.y, at, env, in_turn)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
-        """Bias or parameters: loaded at the axis ``at`` of the output, else at the beginning."""
+        """Bias or parameters: loaded at the axis ``at`` of the output, else at the beginning, as a
+        table is in any case."""
+        if self.epilogue.table is not None:
+            table = s[self.epilogue.table[1]]
+            table.set_scope(env.acc_scope)
+            table.pragma(table.op.axis[0], env.dma_copy)
         buffer = self.epilogue.buffer
         s[buffer].set_scope(env.acc_scope)
         if at is not None:

@@ -60,11 +60,13 @@ _MOST_NODES = 64
 @dataclass(frozen=True)
 class OneTensor:
     """``nodes``, in their order, make ``result``, 8-bit integers, of ``source``, 8-bit integers,
-    and of constants."""
+    and of constants. The last of them, ``ends``, run in the layer alone; others may read what the
+    others make."""
 
     source: str
     result: str
     nodes: tuple[Node, ...]
+    ends: tuple[Node, ...] = ()
 
     def zero_point(self, network: Network) -> int:
         """That of the result, as the machine holds it."""
@@ -75,6 +77,16 @@ class OneTensor:
         if zero is None or zero.dtype not in INT8:
             return 0
         return int(zero.item()) - offset(zero.dtype)
+
+    @property
+    def absorbed(self) -> tuple[Node, ...]:
+        """What runs in the layer and nowhere else."""
+        return self.ends or self.nodes[-1:]
+
+    @property
+    def name(self) -> Node:
+        """The node that names the layer."""
+        return self.ends[0] if self.ends else self.operators[-1]
 
     @property
     def operators(self) -> list[Node]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
 from amaranth_vta.sw.runtime.network.packing import Window
@@ -16,7 +16,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 from .layer import Layer
 from .sums import Sums, requantization, sums
-from .tensors import Tensors
+from .tensors import MakeFunction, Tensors
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,16 @@ class Product:
         tensors: Tensors,
         source: TiledTensor,
         out: Image,
-        function: Function,
+        make: MakeFunction,
+        workload: Hashable,
         weights: Bytes,
     ) -> Layer:
-        """That of ``function``, whose arguments are input, ``weights``, parameters and output."""
+        """That of what ``make`` builds of ``workload``, whose arguments are input, ``weights``,
+        parameters and output."""
+        function = tensors.function(make, workload, self.nodes[0])
         constants = {"weights": weights, "requantization": self._requantization[1]}
         limits = self.sums.low, self.sums.high
         macs = prod(out) * prod(self.sums.weights.shape[1:])
-        return tensors.layer(self.nodes, [source], out, function, constants, limits, macs)
+        layer = tensors.layer(self.nodes, [source], out, function, constants, limits, macs)
+        tensors.products[layer.result.tensor] = layer, make, workload
+        return layer

@@ -39,8 +39,9 @@ class Tensors:
     ``views`` are names of what another tensor holds: the name of that one. ``images`` are the
     shapes (N, C, H, W) in which the machine holds tensors, ``results`` those that it makes.
     ``absorbed`` are nodes that run as part of another node's layer. ``convolutions`` are the layers
-    that what follows can be fused with, by their result, and what they were built of. Numbers are
-    always as the machine holds them: a uint8 less 128.
+    that what follows can be fused with, by their result, and what they were built of; ``products``
+    those that a function can be fused with, and also what built them. Numbers are always as the
+    machine holds them: a uint8 less 128.
     """
 
     def __init__(self, network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
@@ -54,6 +55,7 @@ class Tensors:
         self.results: set[str] = set()
         self.absorbed: set[str] = set()
         self.convolutions: dict[str, tuple[Layer, Conv2d]] = {}
+        self.products: dict[str, tuple[Layer, MakeFunction, Any]] = {}
         self._ranges: dict[str, Range] = {}
         self._functions: dict[tuple[MakeFunction, Hashable], Function] = {}
 

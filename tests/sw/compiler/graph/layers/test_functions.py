@@ -170,6 +170,48 @@ def test_a_product_with_a_function_of_the_other_factor_is_looked_up(qdq: Make) -
     assert placed(graph) == {"Mul": "machine"}
 
 
+def silu(graph: Any, zero_point: int) -> Any:
+    branch = graph.value
+    return graph.node("Sigmoid").qdq(1 / 256, -128).node("Mul", branch).qdq(0.021, zero_point)
+
+
+def test_a_function_runs_in_the_layer_of_the_product_before_it(qdq: Make) -> None:
+    graph = qdq((1, 5, 6, 5)).qdq(0.031, 1)
+    silu(graph.node("Conv", graph.weights(6, 5, 3, 3, scale=0.01)).qdq(0.0317, -7), -110)
+    graph.node("Conv", graph.weights(6, 1, 3, 3, scale=0.02), group=6).qdq(0.0217, -9)
+    graph.node("Tanh").qdq(1 / 128, 0)
+    assert placed(graph) == {"QLinearConv+Mul": "machine", "QLinearConv+Tanh": "machine"}
+    graph = qdq((1, 4, 20)).qdq(0.031, 1)
+    graph.node("MatMul", graph.weights(20, 7, scale=0.01)).qdq(0.0317, -7)
+    graph.node("Elu").qdq(0.02, -100)
+    assert placed(graph) == {"QLinearMatMul+Elu": "machine"}
+
+
+def test_an_addition_and_a_function_run_in_one_layer_with_their_convolution(qdq: Make) -> None:
+    """A residual block with SiLU."""
+    graph = qdq((1, 16, 16, 16)).qdq(0.031, 1)
+    graph.node("Conv", graph.weights(16, 16, 1, 1, scale=0.01)).qdq(0.0317, -7)
+    silu(graph, -110)
+    branch = graph.value
+    graph.node("Conv", graph.weights(16, 16, 3, 3, scale=0.01), pads=[1] * 4).qdq(0.0317, -7)
+    silu(graph, -105).node("Add", branch).qdq(0.0373, -60)
+    layers = placed(graph, "pynq-extended")
+    assert set(layers.values()) == {"machine"}
+    assert "QLinearConv+Mul" in layers
+
+
+def test_what_others_read_too_is_not_fused(qdq: Make) -> None:
+    graph = qdq((1, 5, 6, 5)).qdq(0.031, 1)
+    graph.node("Conv", graph.weights(6, 5, 3, 3, scale=0.01)).qdq(0.0317, -7)
+    branch = graph.value
+    graph.node("Sigmoid").qdq(1 / 256, -128)
+    other = graph.value
+    graph.value = branch
+    graph.node("MaxPool", kernel_shape=[1, 1]).node("Mul", other)
+    layers = placed(graph.qdq(0.021, -110))
+    assert layers["QLinearConv"] == layers["Sigmoid"] == "machine"
+
+
 def test_a_sum_with_a_function_of_the_other_term_is_looked_up(qdq: Make) -> None:
     graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
     branch = graph.value

@@ -1,0 +1,74 @@
+"""Functions behind the product that makes their tensor, in one layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.lookup import Lookup
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
+
+from .layer import Layer
+from .one_tensor import OneTensor
+from .tensors import Tensors
+
+
+def fused_function(
+    function: OneTensor, alone: Lookup, table: Bytes, limits: tuple[int, int], tensors: Tensors
+) -> Layer | None:
+    """The layer of a function by a ``table`` and of the product that makes its tensor; None if that
+    is not made by one or is read otherwise too, or if both take fewer cycles as two layers.
+
+    ``alone`` is the function by itself, and ``limits`` are the least and the greatest result.
+    """
+    anchor = tensors.products.get(function.source)
+    if anchor is None or not _is_read_by(tensors.network, function):
+        return None
+    layer, make, workload = anchor
+    fused = _with_table(workload, alone.table_elements)
+    if fused is None:
+        return None
+    try:
+        first, second, both = (
+            choose(item, tensors.config).cycles for item in (workload, alone, fused)
+        )
+        # The estimate of the function by itself does not count its table.
+        if first + second + bus_cycles(tensors.config, 1, len(table)) <= both:
+            return None
+        made = tensors.function(make, fused, layer.nodes[0])
+    except NoScheduleFits:
+        return None
+    given, image = layer.constants | {"table": table}, layer.result.image
+    nodes = (*layer.nodes, *function.absorbed)
+    whole = tensors.layer(nodes, layer.sources, image, made, given, limits, layer.macs)
+    whole = replace(whole, operator=f"{layer.operator}+{function.name.operator}")
+    if isinstance(fused, Conv2d):
+        tensors.convolutions[whole.result.tensor] = whole, fused
+    return whole
+
+
+def _with_table(workload: Any, elements: int) -> Any:
+    """The product with a function by a table of so many elements; None if it cannot have one."""
+    if isinstance(workload, GroupedConv2d):
+        group = _with_table(workload.group, elements)
+        return group and replace(workload, group=group)
+    if not isinstance(workload.requantize, PerChannelScale):
+        return None
+    return replace(workload, requantize=PerChannelScale(elements))
+
+
+def _is_read_by(network: Network, function: OneTensor) -> bool:
+    """Whether nothing but ``function`` reads its tensor, or what is made of it on the way."""
+    own = {id(node) for node in function.nodes}
+    names = [function.source, *(name for node in function.nodes[:-1] for name in node.outputs)]
+    return all(
+        name not in network.outputs
+        and all(id(reader) in own for reader in network.nodes.readers(name))
+        for name in names
+    )
