@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz nightly performance area area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants nightly performance area area-model resources bitstreams clean
 
 help:  ## Say what can be made
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -61,8 +61,11 @@ bench: setup  ## Measure how fast the compiled machine, the models and the compi
 fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a quarter of an hour
 	$(BIN)/python benchmarks/fuzz_files.py --jobs $(JOBS)
 
-nightly: setup  ## Try ten million instructions of random programs on all simulators; hours
-	$(BIN)/vta fuzz --programs 40000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
+mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and say what catches each; an hour
+	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json
+
+nightly: setup fuzz mutants  ## And try ten million instructions of random programs on all simulators; hours
+	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py

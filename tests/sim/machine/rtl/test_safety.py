@@ -126,6 +126,16 @@ def test_a_launch_while_busy_is_refused_and_harms_nothing() -> None:
     assert bench.status == {"done"}
 
 
+def test_a_launch_together_with_a_reset_is_refused() -> None:
+    bench = Bench(MemoryTiming())
+    bench.put_image(GOOD)
+    bench.command("launch", "reset")
+    assert bench.status == {"refused"}
+    bench.settle(2000)
+    assert bench.status == {"refused"}
+    assert runs_correctly(bench)
+
+
 def test_the_interrupt_line_is_masked() -> None:
     bench = Bench(MemoryTiming())
     enable = {part.name: 1 << part.offset for part in REGISTERS["INTERRUPT_ENABLE"].bits}

@@ -1,0 +1,326 @@
+"""Bugs in the hardware, all in one simulator, and which layer of checks catches each.
+
+The layers, in this order: conformance vectors; legal random programs; faulty ones; the safety
+tests (resets, watchdog, interrupts, registers); cycles and counters, which golden files hold; and
+last the tests of the module, in Amaranth's simulator.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from queue import Empty
+from resource import RLIMIT_CPU, setrlimit
+from typing import Any
+
+from amaranth.hdl import Instance, Mux, Signal, Value, ValueCastable
+
+from .planting import Bug, Plants, Verdict, install
+from .software import module_tests
+
+# Bugs in each module of the hardware, at the most, besides the named ones.
+_PER_FILE = 6
+_VARIABLE = "VTA_BUG"
+_PROGRAMS = 40
+# Kinds of faults of many forms.
+_OFTEN = ("illegal_instruction", "transfer_out_of_range", "bus_error")
+_SECONDS = 20.0
+# Micro-ops in one of them at the most: each is run for each bug.
+_MOST_UOPS = 4000
+# Of processor time, after which a process that judges one bug is ended: the simulation hangs.
+_PATIENCE = 120
+
+NAMED = (
+    # Issue goes on after a refused instruction, and after a unit's failure.
+    ("fabric/issue.py", "refused.eq(cause != 0)", "refused.eq(0)"),
+    ("fabric/issue.py", "refused.eq(1)", "refused.eq(0)"),
+    # GEMM enters a bank in which the ALU still writes; forwarding ignores the bank.
+    ("compute.py", "alu.busy_banks.bit_select(gemm_bank, 1)", "0"),
+    ("compute.py", "gemm.busy_banks.bit_select(alu_bank, 1)", "0"),
+    (
+        "datapath/accumulators.py",
+        "write.index == port.index",
+        "write.index[:-2] == port.index[:-2]",
+    ),
+    ("datapath/gemm.py", "busy_banks(stages[1:-1])", "busy_banks(stages[1:-2])"),
+    ("datapath/alu.py", "busy_banks(stages)", "busy_banks(stages[:-1])"),
+    # Rows longer than a scratchpad are not seen.
+    ("dma/extent.py", "(rows_wide > deepest) | (columns_wide > deepest)", "0"),
+    # A read error counts on the last beat of a burst alone, or is no error; so with SLVERR.
+    ("dma/loader.py", "beat.payload.error", "(beat.payload.error & beat.payload.last)"),
+    ("top.py", "bus.rresp[1]", "(bus.rresp == 3)"),
+    ("top.py", "bus.bresp[1]", "(bus.bresp == 3)"),
+    # Addresses are cut.
+    *(
+        ("dma/transfer.py", "base + (command.dram_base << kind.log_bytes)", text.format(bits))
+        for bits in (23, 28, 32, 33)
+        for text in ("(base + (command.dram_base << kind.log_bytes))[:{}]",)
+    ),
+    ("fetch.py", "self.insn_addr >> 4", "(self.insn_addr >> 4)[:28]"),
+    # A deadlock is reported too early; a launch together with reset counts.
+    ("core.py", "quiet_cycles == self._QUIET_CYCLES", "quiet_cycles == 1"),
+    ("top.py", "asked & ~reset", "asked"),
+    # Counters are read before they are complete.
+    ("bus/csr.py", "self.counters_ready | ~of_counter", "1"),
+    # Hazards are lost at one distance.
+    *(
+        ("datapath/alu.py", found, f"({found}) & (stage is not stages[{place}])")
+        for found in ("stage.dst == item.indices.dst", "stage.dst == item.indices.src")
+        for place in (0, -2)
+    ),
+    # Rules of extensions.
+    ("fabric/structures.py", "bits & uncovered != 0", "0"),
+)
+# Shared with software, which would be as wrong as the hardware.
+_SHARED = tuple(f"amaranth_vta.hw.{name}" for name in ("isa", "config", "registers", "timing"))
+
+
+def _is_hardware(module: str) -> bool:
+    return module.startswith("amaranth_vta.hw.") and module not in _SHARED
+
+
+class Design:
+    """The machine of ``config`` with bugs, of which `SELECT` chooses one."""
+
+    def __init__(self, config_name: str, per_file: int = _PER_FILE) -> None:
+        self._select = Signal(16, name="bug")
+        self._live: set[int] = set()
+        self._chosen: dict[int, int] = {}
+        self.plants = Plants(self._apply, NAMED)
+        install(_is_hardware, self.plants)
+        from amaranth_vta.hw.config import PRESETS
+
+        self.config = PRESETS[config_name]
+        self._elaborate()
+        self._chosen = {bug: at for at, bug in enumerate(self._choose(per_file), 1)}
+        self.bugs = [self.plants.bugs[number] for number in self._chosen]
+        self.verilog = self._elaborate()
+
+    def library(self) -> Path:
+        from amaranth_vta.sim.machine.rtl.build import library
+
+        return library(self.verilog)
+
+    def _apply(self, number: int, original: Any, planted: Callable[[], Any]) -> Any:
+        is_constant = isinstance(original, int) and ".eq(" in self.plants.bugs[number].planted
+        if not is_constant and not isinstance(original, Value | ValueCastable):
+            return original
+        self._live.add(number)
+        if number not in self._chosen:
+            return original
+        value = Value.cast(original)
+        width, shape = len(value), value.shape()
+        chosen = Mux(self._select == self._chosen[number], planted(), value)
+        result: Any = (chosen if len(chosen) >= width else Value.cast(chosen))[:width]
+        if shape.signed:
+            result = result.as_signed()
+        if isinstance(original, ValueCastable):
+            result = original.shape()(result)
+        return result
+
+    def _choose(self, per_file: int) -> Iterator[int]:
+        """The named bugs, and so many of each module as they come."""
+        chance = random.Random(1)
+        files: dict[str, list[int]] = {}
+        named = {(original, planted) for _, original, planted in NAMED}
+        for number in sorted(self._live):
+            bug = self.plants.bugs[number]
+            if (bug.original, bug.planted) in named:
+                yield number
+            else:
+                files.setdefault(bug.file, []).append(number)
+        for numbers in files.values():
+            yield from sorted(chance.sample(numbers, min(per_file, len(numbers))))
+
+    def _elaborate(self) -> str:
+        from amaranth_vta.hw.top import Top
+        from amaranth_vta.sim.machine.elaborate import component_verilog
+
+        select = self._select
+
+        class Planted(Top):
+            def elaborate(self, platform: Any) -> Any:
+                m = super().elaborate(platform)
+                m.submodules.bug = Instance("chosen_bug", o_number=select)
+                return m
+
+        return component_verilog(Planted(self.config), "vta") + _CHOOSER
+
+
+_CHOOSER = f"""
+module chosen_bug(output [15:0] number);
+  reg [15:0] chosen;
+  initial chosen = $c("atoi(std::getenv(\\"{_VARIABLE}\\"))");
+  assign number = chosen;
+endmodule
+"""
+
+
+class Layers:
+    """The checks, on a simulator whose bug the environment chooses."""
+
+    def __init__(self, design: Design) -> None:
+        from amaranth_vta.sim.fuzz.reference import refer
+        from amaranth_vta.sim.programs.image import ProgramImage
+        from tests.support.golden import VECTORS
+
+        self._config, self._library = design.config, design.library()
+        vectors = [
+            replace(ProgramImage.load(path), config=self._config)
+            for path in sorted(VECTORS.glob("tiny-*.npz"))
+        ]
+        self._programs: dict[str, list[Any]] = {
+            "vectors": [(image, refer(image, True), "ideal") for image in vectors],
+            "legal programs": [
+                (image, refer(image, True), dram) for image, dram in self._legal_programs()
+            ],
+            "faulty programs": [
+                (image, refer(image), dram) for image, dram in self._faulty_programs()
+            ],
+        }
+        self._timed: list[Any] | None = None
+        self._timed = self._time()
+
+    def _legal_programs(self) -> Iterator[tuple[Any, str]]:
+        from amaranth_vta.sim.programs.random import legal_program, most_origin
+
+        most = most_origin(self._config, 1 << 24)
+        for seed in range(_PROGRAMS):
+            origin = (0, most, 1 << 12 + seed)[seed % 3]
+            image = legal_program(self._config, seed, 40, origin=min(origin, most))
+            if self._uops(image) < _MOST_UOPS:
+                yield image, ("ideal", "ddr", f"random:{seed}")[seed // 3 % 3]
+
+    def _faulty_programs(self) -> Iterator[tuple[Any, str]]:
+        from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
+        from amaranth_vta.sim.programs.random import most_origin
+
+        chance = random.Random(1)
+        most = most_origin(self._config, 1 << 24)
+        for kind in FAULT_KINDS:
+            for seed in range(_PROGRAMS if kind in _OFTEN else _PROGRAMS // 8):
+                kinds = [kind, *chance.sample(FAULT_KINDS, chance.choice((0, 0, 1)))]
+                image = faulty_program(self._config, kinds, seed, (0, most)[seed % 2])
+                yield image, ("ideal", "ddr", f"random:{seed}")[seed % 3]
+
+    def _uops(self, image: Any) -> int:
+        from amaranth_vta.hw import isa
+
+        decode = isa.instruction_set(self._config).decode
+        return sum(getattr(decode(bits), "uops", 0) for bits in image.instruction_bits())
+
+    def catches(self) -> tuple[str | None, str]:
+        """The first layer that finds something, and what; None if none does."""
+        from amaranth_vta.sim.fuzz.comparison import differences
+
+        for layer, programs in self._programs.items():
+            for at, (image, reference, dram) in enumerate(programs):
+                try:
+                    device = self._device(image, dram)
+                    found, _ = differences(device, image, reference, _SECONDS)
+                except Exception as error:
+                    found = [f"{type(error).__name__}: {error}"]
+                if found:
+                    return layer, f"program {at}: {found[0]}"
+        for name, test in self._safety_tests():
+            try:
+                test()
+            except BaseException as error:
+                return "safety tests", f"{name}: {type(error).__name__}"
+        timed = self._time()
+        assert self._timed is not None
+        for one, other in zip(self._timed, timed, strict=True):
+            if one["cycles"] != other["cycles"]:
+                return "cycles", f"{other['cycles']}, not {one['cycles']}"
+            for name, value in one.items():
+                if other[name] != value:
+                    return "counters", f"{name} is {other[name]}, not {value}"
+        return None, ""
+
+    def _time(self) -> list[dict[str, int]]:
+        results = []
+        for image, _, _ in self._programs["legal programs"][:8]:
+            for dram in ("ideal", "ddr"):
+                device = self._device(image, dram)
+                device.write(image.origin, image.dram)
+                results.append(device.run(image.insn_addr, image.insn_count).counters)
+        return results
+
+    def _device(self, image: Any, dram: str) -> Any:
+        from amaranth_vta.sim.machine.dram import memory_timing
+        from amaranth_vta.sim.machine.host import SimulatedDevice
+        from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
+
+        device = SimulatedDevice(self._config, image.dram.size, origin=image.origin)
+        device.attach(
+            CompiledMachine(self._library, device.memory, memory_timing(dram), origin=image.origin)
+        )
+        return device
+
+    def _safety_tests(self) -> list[tuple[str, Callable[[], None]]]:
+        from tests.sim.machine.rtl import test_safety as safety
+
+        vars(safety)["machine_library"] = lambda *_: self._library
+        vars(safety)["TINY"] = self._config
+        tests: list[tuple[str, Callable[[], None]]] = []
+        for name, test in vars(safety).items():
+            if not name.startswith("test_") or "software_refuses" in name:
+                continue
+            marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+            sets = marks[0].args[1] if marks else [()]
+            if "reset_in_the_middle" in name:
+                sets = ["random:1"]  # of several that take long
+            for values in sets:
+                given = values if isinstance(values, tuple) else (values,)
+                tests.append((name, lambda test=test, given=given: test(*given)))  # type: ignore[misc]
+        return tests
+
+
+def judge(design: Design, jobs: int) -> Iterator[Verdict]:
+    """What catches each bug, each tried in a process of its own."""
+    os.environ[_VARIABLE] = "0"
+    layers = Layers(design)
+    context = get_context("fork")
+    waiting = list(enumerate(design.bugs, 1))
+    running: dict[int, tuple[Any, Any, Bug]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            number, bug = waiting.pop(0)
+            queue = context.Queue()
+            process = context.Process(target=_try, args=(layers, number, queue))
+            process.start()
+            running[number] = (process, queue, bug)
+        number, (process, queue, bug) = next(iter(running.items()))
+        layer, what = _answer(process, queue)
+        process.kill()
+        process.join()
+        del running[number]
+        if layer is None:
+            yield module_tests(bug, NAMED)
+        else:
+            yield Verdict(bug, layer, re.sub(r"\s+", " ", what)[:160])
+
+
+def _answer(process: Any, queue: Any) -> tuple[str | None, str]:
+    while True:
+        alive = process.is_alive()
+        try:
+            layer, what = queue.get(timeout=1)
+            return layer, what
+        except Empty:
+            if not alive:
+                return "hangs", f"no end in {_PATIENCE} seconds of processor time"
+
+
+def _try(layers: Layers, number: int, queue: Any) -> None:
+    setrlimit(RLIMIT_CPU, (_PATIENCE, _PATIENCE))
+    os.environ[_VARIABLE] = str(number)
+    try:
+        queue.put(layers.catches())
+    except BaseException as error:
+        queue.put(("crash", repr(error)))

@@ -1,0 +1,223 @@
+"""Plants bugs in modules as they are imported: each is one expression that became another.
+
+`install` must run before the modules are imported. In hardware a bug is a multiplexer that the
+signal `SELECT` switches, so that one design holds all of them and none is chosen at 0; in software
+it is the expression itself, one bug a process.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from typing import Any
+
+_PLANT = "__plant__"
+_FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """In ``file``, the expression ``original`` is ``planted``; ``number`` counts those of a file
+    that look alike."""
+
+    file: str
+    line: int
+    original: str
+    planted: str
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        again = f" ({self.number + 1})" if self.number else ""
+        return f"{self.file}: {self.original} → {self.planted}{again}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``layer`` is the first of the checks that catches the bug, None if none does."""
+
+    bug: Bug
+    layer: str | None
+    what: str
+
+
+@dataclass
+class Plants:
+    """The bugs that were found in the modules imported so far, and what chooses among them.
+
+    ``apply(number, original, planted)`` gives what an expression is worth; ``planted`` makes the
+    other one. ``named`` are bugs to look for besides: file, original, planted.
+    """
+
+    apply: Callable[[int, Any, Callable[[], Any]], Any]
+    named: Sequence[tuple[str, str, str]] = ()
+    # Also whole values and conditions, that become 0, and constants.
+    stuck: bool = True
+    bugs: list[Bug] = field(default_factory=list)
+    _alike: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def add(self, file: str, node: ast.expr, planted: str) -> int:
+        original = ast.unparse(node)
+        again = self._alike[file, original, planted]
+        self._alike[file, original, planted] += 1
+        self.bugs.append(Bug(file, node.lineno, original, planted, again))
+        return len(self.bugs) - 1
+
+
+def install(is_planted: Callable[[str], bool], plants: Plants) -> None:
+    """Has the modules get bugs for whose names ``is_planted``."""
+    for name in sys.modules:
+        if is_planted(name):
+            raise RuntimeError(f"{name} has been imported before bugs could be planted in it")
+    sys.meta_path.insert(0, _Finder(is_planted, plants))
+
+
+def bugs_in(
+    source: str,
+    file: str,
+    named: Sequence[tuple[str, str, str]] = (),
+    stuck: bool = False,
+) -> list[Bug]:
+    """What can be planted in a module, in the order in which `install` numbers it."""
+    plants = Plants(lambda number, original, planted: original, named, stuck)
+    _Planter(file, plants).visit(ast.parse(source))
+    return plants.bugs
+
+
+class _Finder:
+    def __init__(self, is_planted: Callable[[str], bool], plants: Plants) -> None:
+        self._is_planted, self._plants = is_planted, plants
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if not self._is_planted(name):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(name, spec.loader.path, self._plants)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, plants: Plants) -> None:
+        super().__init__(name, path)
+        self._plants = plants
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("no bytecode is kept of modules with bugs")
+
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> Any:  # type: ignore[override]
+        file = "/".join(self.name.split(".")[1:]) + ".py"
+        tree = _Planter(file, self._plants).visit(ast.parse(data))
+        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+    def exec_module(self, module: Any) -> None:
+        vars(module)[_PLANT] = self._plants.apply
+        super().exec_module(module)
+
+
+class _Planter(ast.NodeTransformer):
+    def __init__(self, file: str, plants: Plants) -> None:
+        self._file, self._plants = file, plants
+        self._in_function = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        before, self._in_function = self._in_function, True
+        node.body = [self.visit(item) for item in node.body]
+        self._in_function = before
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return node
+
+    def visit_match_case(self, node: ast.match_case) -> ast.AST:
+        node.body = [self.visit(item) for item in node.body]
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if not (self._in_function and isinstance(node, ast.expr)):
+            return super().generic_visit(node)
+        if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+            return super().generic_visit(node)
+        others = list(self._others(node))
+        result: Any = super().generic_visit(copy.deepcopy(node)) if others else None
+        if result is None:
+            result = super().generic_visit(node)
+        for original, planted, text in others:
+            number = self._plants.add(self._file, original, text)
+            result = ast.copy_location(_choice(number, result, planted), original)
+        return result
+
+    def _others(self, node: ast.expr) -> Iterator[tuple[ast.expr, ast.expr, str]]:
+        """What the expression can become."""
+        seen = set()
+        for planted in _operators(node):
+            seen.add(ast.unparse(planted))
+            yield node, copy.deepcopy(planted), ast.unparse(planted)
+        text = ast.unparse(node)
+        for file, original, other in self._plants.named:
+            if self._file.endswith(file) and text == original and other not in seen:
+                yield node, ast.parse(other, mode="eval").body, other
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        written = copy.deepcopy(node)
+        result = self.generic_visit(node)
+        call = written.func
+        is_value = isinstance(call, ast.Attribute) and call.attr in ("eq", "If", "Elif")
+        if not (self._plants.stuck and is_value and len(written.args) == 1):
+            return result
+        assert isinstance(call, ast.Attribute)
+        argument = written.args[0]
+        planted = "0"
+        if isinstance(argument, ast.Constant):
+            if argument.value not in (0, 1):
+                return result
+            planted = str(1 - argument.value)
+        number = self._plants.add(self._file, written, f"{ast.unparse(call)}({planted})")
+        target = result
+        while isinstance(target, ast.Call) and ast.unparse(target.func) == _PLANT:
+            target = target.args[1]
+        assert isinstance(target, ast.Call)
+        target.args[0] = _choice(number, target.args[0], ast.Constant(int(planted)))
+        return result
+
+
+def _choice(number: int, original: Any, planted: ast.expr) -> ast.expr:
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    arguments = [ast.Constant(number), original, ast.Lambda(nothing, planted)]
+    return ast.Call(ast.Name(_PLANT, ast.Load()), arguments, [])
+
+
+def _operators(node: ast.expr) -> Iterator[ast.expr]:
+    match node:
+        case ast.BinOp(left, ast.BitAnd() | ast.BitOr(), right):
+            yield left
+            yield right
+        case ast.BinOp(left, ast.Add() | ast.Sub(), _):
+            yield left
+        case ast.BoolOp(operator, values):
+            yield ast.BoolOp(operator, values[1:]) if len(values) > 2 else values[1]
+            yield ast.BoolOp(operator, values[:-1]) if len(values) > 2 else values[0]
+        case ast.UnaryOp(ast.Invert() | ast.Not(), operand):
+            yield operand
+        case ast.Compare(left, [operator], [right]) if type(operator) in _FLIPPED:
+            yield ast.Compare(left, [_FLIPPED[type(operator)]()], [right])
+        case ast.Call(ast.Name("Mux"), [condition, one, other]):
+            yield ast.Call(ast.Name("Mux", ast.Load()), [condition, other, one], [])

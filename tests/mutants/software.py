@@ -1,0 +1,99 @@
+"""Bugs in the functional model, the compiler's passes and the runtime, each in a process of its
+own in which the tests of its folder run."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from .planting import Bug, Plants, Verdict, bugs_in, install
+
+_ROOT = Path(__file__).parents[2]
+# A folder of modules, and the tests that are there for it.
+_TESTS = {
+    "sim/model": ("tests/sim/model/test_execution.py", "tests/sim/model/native/test_model.py"),
+    "sw/compiler/passes": ("tests/sw/compiler/passes", "tests/sw/compiler/test_programs.py"),
+    "sw/runtime": ("tests/sw/runtime",),
+}
+
+
+def judge(per_file: int, jobs: int) -> Iterator[Verdict]:
+    """What catches each of so many bugs of each module."""
+    context = get_context("spawn")
+    chosen = list(_choose(per_file))
+    with context.Pool(jobs, maxtasksperchild=1) as pool:
+        yield from pool.imap(_try, chosen, chunksize=1)
+
+
+def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
+    """What the tests of a module of the hardware, in Amaranth's simulator, find of its bug."""
+    source = (_ROOT / bug.file).read_text(encoding="utf-8")
+    bugs = bugs_in(source, bug.file, named, stuck=True)
+    number = next(at for at, other in enumerate(bugs) if replace(other, line=bug.line) == bug)
+    path = Path(bug.file)
+    tests = [f"tests/{path.parent}"] if len(path.parts) > 2 else ["tests/hw/test_core.py"]
+    own = f"tests/hw/test_{path.name}"
+    if len(path.parts) == 2 and (_ROOT / own).exists():
+        tests.insert(0, own)
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_try, ((bug.file, tuple(tests), number, bug), named, True))
+
+
+def _choose(per_file: int) -> Iterator[tuple[str, tuple[str, ...], int, Bug]]:
+    chance = random.Random(1)
+    for folder, tests in _TESTS.items():
+        for path in sorted((_ROOT / folder).glob("*.py")):
+            file = str(path.relative_to(_ROOT))
+            bugs = list(enumerate(bugs_in(path.read_text(encoding="utf-8"), file)))
+            for number, bug in sorted(
+                chance.sample(bugs, min(per_file, len(bugs))), key=lambda item: item[0]
+            ):
+                yield file, tests, number, bug
+
+
+def _try(
+    work: tuple[str, tuple[str, ...], int, Bug],
+    named: Sequence[tuple[str, str, str]] = (),
+    stuck: bool = False,
+) -> Verdict:
+    file, tests, chosen, bug = work
+    reached = False
+
+    def apply(number: int, original: Any, planted: Callable[[], Any]) -> Any:
+        nonlocal reached
+        if number != chosen:
+            return original
+        reached = True
+        return planted()
+
+    module = "amaranth_vta." + file.removesuffix(".py").replace("/", ".")
+    install(lambda name: name == module, Plants(apply, named, stuck))
+    import pytest
+
+    report = _FirstFailure()
+    with Path(os.devnull).open("w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        quietly = ("-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
+        code = pytest.main([*quietly, *tests], [report])
+    if code:
+        return Verdict(bug, "tests of the module", report.test or f"pytest ends with {code}")
+    return Verdict(bug, None, "" if reached else "never reached")
+
+
+class _FirstFailure:
+    """A plugin of pytest that remembers which test failed."""
+
+    test = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.test:
+            self.test = report.nodeid.rpartition("/")[2]
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and not self.test:
+            self.test = f"{report.nodeid} cannot be imported"
