@@ -41,6 +41,7 @@ Sample = dict[str, Any]
 def machines() -> dict[str, Config]:
     """What is synthesized, the most telling first, by a name."""
     small, all_of = PRESETS["tiny"], dict.fromkeys(_EXTENSIONS, 1)
+    all_of["lookup"] = 0  # which the presets have
     larger = {"log_uop_buff_size": 11, "log_inp_buff_size": 12}
     medium = replace(
         small,
@@ -53,19 +54,21 @@ def machines() -> dict[str, Config]:
     return {
         "tiny": small,
         "tiny-extended": PRESETS["tiny-extended"],
+        "4×4 extended": replace(small, **all_of),
         "8×8": medium,
         "8×8 extended": replace(medium, **all_of),
         "8×8 extended, 128-bit bus": replace(medium, **all_of, log_bus_width=7),
         "pynq-extended": PRESETS["pynq-extended"],
+        "16×16 extended": replace(PRESETS["pynq"], **all_of),
         "4×8 extended": replace(medium, **all_of, log_block_in=2),
         "8×4 extended": replace(medium, **all_of, log_block_out=2),
         "ecp5-25f": PRESETS["ecp5-25f"],
         "batch2": PRESETS["batch2"],
         "pynq": PRESETS["pynq"],
         **{f"4×4 {name}": replace(small, **{name: 1}) for name in _EXTENSIONS},
-        "4×4 extended, 128-bit bus": replace(PRESETS["tiny-extended"], log_bus_width=7),
+        "4×4 extended, 128-bit bus": replace(small, **all_of, log_bus_width=7),
         "4×4 extended, larger buffers": replace(
-            PRESETS["tiny-extended"], log_wgt_buff_size=14, log_acc_buff_size=14, **larger
+            small, **all_of, log_wgt_buff_size=14, log_acc_buff_size=14, **larger
         ),
         "16×8 extended": replace(
             medium, **all_of, log_block_in=4, log_inp_buff_size=14, log_wgt_buff_size=16

@@ -1,0 +1,105 @@
+"""How an exploration scales with its workers: real ones, and 64 that only wait.
+
+    python benchmarks/exploration_scaling.py [--workers 1 2 4] [--seconds 1.0]
+
+The first table has points of the handwritten digits, each computed anew, on as many processes; what
+is worth looking at is the ratio to the first row, and on how many cores. In the second one, 64
+workers of a real scheduler are threads that sleep instead of computing, so that it shows what the
+scheduler and the search cost: with batches as large as the number of workers, all of them wait for
+the slowest point of each, and with small ones for work. Needs the extra ``explore``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import distributed
+
+from amaranth_vta.explore.evaluate import Task, evaluate
+from amaranth_vta.explore.workers import Workers
+from amaranth_vta.hw.config import PRESETS, Config
+
+DIGITS = Path(__file__).parent.parent / "examples/digits/digits.onnx"
+SIMULATED, POINTS = 64, 512
+# Points of one network differ: a small machine takes more instructions.
+SPREAD = (0.5, 1.5)
+
+
+def machines() -> list[Config]:
+    """Distinct ones that take about the same time to compile for."""
+    base = PRESETS["tiny-extended"].to_dict()
+    changes = [
+        {"LOG_BUS_WIDTH": bus, "LOG_WGT_BUFF_SIZE": weights, "OVERLAP": overlap, "LOOKUP": 0}
+        for bus in (6, 7, 8)
+        for weights in (11, 12, 13, 14)
+        for overlap in (0, 1)
+    ]
+    return [Config.from_dict({**base, **change}) for change in changes]
+
+
+def computed(workers: int) -> float:
+    """Points per second of so many processes, those of one start not counted."""
+    model, tasks = DIGITS.read_bytes(), machines()
+    with tempfile.TemporaryDirectory() as cache:
+        (Path(cache) / "estimate").symlink_to(_cache() / "estimate")
+        os.environ["VTA_CACHE"] = cache
+        try:
+            with Workers(workers, None) as pool:
+                pool.share({"digits": model})
+                # Each worker imports the compiler first.
+                list(pool.run(evaluate, [(_task(tasks[0], n), "digits") for n in range(workers)]))
+                started = time.monotonic()
+                list(pool.run(evaluate, [(_task(task, -1), "digits") for task in tasks[1:]]))
+                return (len(tasks) - 1) / (time.monotonic() - started)
+        finally:
+            del os.environ["VTA_CACHE"]
+
+
+def _task(config: Config, number: int) -> Task:
+    return Task(f"digits {number}", config.to_json(), "ddr")
+
+
+def _cache() -> Path:
+    from amaranth_vta.sim.cache import cache_folder
+    from amaranth_vta.sim.estimate.library import library
+
+    library()
+    return cache_folder()
+
+
+def simulated(batch: int, seconds: float) -> float:
+    """Of 64 workers, the share that is busy on average."""
+    dice = random.Random(0)
+    delays = [seconds * dice.uniform(*SPREAD) for _ in range(POINTS)]
+    cluster = distributed.LocalCluster(
+        n_workers=SIMULATED, threads_per_worker=1, processes=False, dashboard_address=None
+    )
+    with cluster, distributed.Client(cluster) as client:
+        client.gather(client.map(time.sleep, [0.01] * SIMULATED, pure=False))
+        started = time.monotonic()
+        for first in range(0, POINTS, batch):
+            client.gather(client.map(time.sleep, delays[first : first + batch], pure=False))
+        return sum(delays) / (time.monotonic() - started) / SIMULATED
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a simulated point (1)")
+    arguments = parser.parse_args()
+    print(f"{'workers':>8}{'points/s':>10}{'ratio':>8}   on {os.cpu_count()} cores")
+    rates = [computed(workers) for workers in arguments.workers]
+    for workers, rate in zip(arguments.workers, rates, strict=True):
+        print(f"{workers:>8}{rate:>10.2f}{rate / rates[0]:>8.2f}")
+    print(f"\n{'batch':>8}{'busy':>8}   of {SIMULATED} workers that sleep")
+    for batch in (24, 64, 128, 512):
+        print(f"{batch:>8}{simulated(batch, arguments.seconds):>8.0%}")
+
+
+if __name__ == "__main__":
+    main()
