@@ -28,6 +28,7 @@ from .design.tune import tune
 from .doctor import doctor
 from .header import header
 from .lower import lower
+from .models.examples import examples
 from .models.quantize import quantize
 from .models.show import show
 from .problems import describe
@@ -76,6 +77,7 @@ for command in (
     export,
     serve,
     doctor,
+    examples,
 ):
     vta.add_command(command)
 
