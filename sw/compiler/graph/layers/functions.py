@@ -36,7 +36,7 @@ def function_layer(function: OneTensor, tensors: Tensors) -> Layer:
     try:
         return _layer(function, tensors)
     except NotHere as reason:
-        if function.operators == [function.nodes[-1]]:
+        if function.operators in ([], [function.nodes[-1]]):
             raise
         text = f"{named(function.operators)} of one tensor: {reason}"
         raise NotHere(text, function.operators) from None

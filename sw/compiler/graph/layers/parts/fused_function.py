@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from amaranth_vta.hw.isa import TABLE_BYTES
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
@@ -44,13 +47,23 @@ def fused_function(
         made = tensors.function(make, fused, layer.nodes[0])
     except NoScheduleFits:
         return None
+    if "table" in layer.constants:
+        table = _composed(layer.constants["table"], table)
     given, image = layer.constants | {"table": table}, layer.result.image
     nodes = (*layer.nodes, *function.absorbed)
     whole = tensors.layer(nodes, layer.sources, image, made, given, limits, layer.macs)
     whole = replace(whole, operator=f"{layer.operator}+{function.name.operator}")
+    tensors.products[whole.result.tensor] = whole, make, fused
     if isinstance(fused, Conv2d):
         tensors.convolutions[whole.result.tensor] = whole, fused
     return whole
+
+
+def _composed(first: Bytes, second: Bytes) -> Bytes:
+    """The table that gives what ``second`` has for the entries of ``first``."""
+    entries = np.array(second)
+    entries[:TABLE_BYTES] = second[first[:TABLE_BYTES]]
+    return entries
 
 
 def _with_table(workload: Any, elements: int) -> Any:

@@ -86,7 +86,7 @@ class OneTensor:
     @property
     def name(self) -> Node:
         """The node that names the layer."""
-        return self.ends[0] if self.ends else self.operators[-1]
+        return self.ends[0] if self.ends else (self.operators or self.nodes)[-1]
 
     @property
     def operators(self) -> list[Node]:

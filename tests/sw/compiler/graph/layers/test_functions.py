@@ -200,6 +200,15 @@ def test_an_addition_and_a_function_run_in_one_layer_with_their_convolution(qdq:
     assert "QLinearConv+Mul" in layers
 
 
+def test_a_change_of_scale_behind_a_function_takes_no_layer_of_its_own(qdq: Make) -> None:
+    for dtype in (np.int8, np.uint8):
+        middle = 0 if dtype is np.int8 else 128
+        graph = qdq((1, 5, 6, 5), dtype).qdq(0.031, middle + 1)
+        graph.node("Conv", graph.weights(6, 5, 3, 3, scale=0.01)).qdq(0.0317, middle - 7)
+        graph.node("Tanh").qdq(1 / 128, middle).qdq(1 / 100, middle + 3)
+        assert placed(graph) == {"QLinearConv+Tanh+QuantizeLinear": "machine"}
+
+
 def test_what_others_read_too_is_not_fused(qdq: Make) -> None:
     graph = qdq((1, 5, 6, 5)).qdq(0.031, 1)
     graph.node("Conv", graph.weights(6, 5, 3, 3, scale=0.01)).qdq(0.0317, -7)
