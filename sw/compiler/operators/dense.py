@@ -55,17 +55,23 @@ class Dense:
 @dataclass(frozen=True)
 class DenseKnobs:
     """The ``rows`` and ``outputs`` that accumulate at a time, and the ``inputs`` that are loaded at
-    a time. With ``ahead`` the next ones are loaded while the machine computes."""
+    a time. With ``ahead`` the next ones are loaded while the machine computes, and with ``in_turn``
+    the next tile accumulates while one is requantized and stored."""
 
     rows: int
     outputs: int
     inputs: int
     ahead: bool = False
+    in_turn: bool = False
 
     @property
     def copies(self) -> int:
         """Tiles of each operand that are held at a time."""
         return 2 if self.ahead else 1
+
+    def is_whole(self, d: Dense) -> bool:
+        """Whether all inputs are loaded at a time; weights then are loaded once for all rows."""
+        return self.inputs == d.inputs
 
 
 def dense(
@@ -95,7 +101,9 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     for tensor in (matmul, *product.epilogue.stages):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], no)
-    product.place_constants(s, no, env)
+        if knobs.in_turn:
+            s[tensor].double_buffer()
+    product.place_constants(s, None if knobs.in_turn else no, env)
     for tensor in product.epilogue.stages:
         # The rows of a tile of outputs in turn, since they share parameters.
         *g, n, o, b, k = s[tensor].op.axis
@@ -107,7 +115,9 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     step, ko = s[matmul].split(ko, knobs.inputs)
     s[matmul].reorder(*g, step, ko, *term, n, o, b, k, ki)
     s[matmul].tensorize(b, env.gemm)
-    product.place_operands(s, no, no, step, (knobs.copies, knobs.copies), env)
+    # What is whole stays while it passes over the rows.
+    whole = None if knobs.is_whole(d) else step
+    product.place_operands(s, no, oo, whole, (knobs.copies, knobs.copies), env)
     return s, product.args
 
 
@@ -153,10 +163,12 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
             continue
         if copies * outputs * inputs * d.terms > config.wgt.depth:
             continue
-        if outputs * (d.requantize.accumulators * rows + d.requantize.constants) > config.acc.depth:
-            continue
-        knobs = DenseKnobs(rows, outputs, inputs, ahead)
-        yield rough_cycles(d, config, knobs), knobs
+        for in_turn in (True, False) if config.overlap else (False,):
+            constants = d.requantize.constants * (d.groups * d.outputs if in_turn else outputs)
+            bank = config.acc.depth // 2 if in_turn else config.acc.depth
+            if outputs * d.requantize.accumulators * rows + constants <= bank:
+                knobs = DenseKnobs(rows, outputs, inputs, ahead, in_turn)
+                yield rough_cycles(d, config, knobs), knobs
 
 
 def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
@@ -165,10 +177,12 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
     gemm, alu = vectors * d.inputs * d.terms / steps, vectors * d.requantize.operations
-    load = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
-    load += bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
+    x = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
+    w = bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
+    load = x + (w / parts(d.rows, knobs.rows) if knobs.is_whole(d) else w)
     step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / knobs.copies)
-    return d.groups * (load + tiles * (steps * step + alu + ROUND_TRIP_CYCLES))
+    tile = steps * step + (0 if knobs.in_turn else alu) + ROUND_TRIP_CYCLES
+    return d.groups * tiles * tile + x + w
 
 
 def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
@@ -179,22 +193,31 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     steps = cut(d.inputs, knobs.inputs)
     resets = len(steps) > 1 or not config.overwrite
     vectors = d.groups * d.rows * d.outputs
+    constant = d.requantize.constants * config.acc.element_bytes
     least = vectors * (d.inputs * d.terms + resets)
     if not config.overlap:
         least += vectors * d.requantize.operations
-    stored: Task | None = None
-    tiles = product(cut(d.outputs, knobs.outputs), cut(d.rows, knobs.rows))
-    for outputs, rows in list(tiles) * d.groups:
+    if knobs.in_turn:
+        pipeline.load_for_compute(d.groups * d.outputs * constant)
+    banks = 2 if knobs.in_turn else 1
+    stores: list[Task] = []
+    blocks = list(enumerate(cut(d.outputs, knobs.outputs) * d.groups))
+    held: int | None = None
+    for (block, outputs), rows in product(blocks, cut(d.rows, knobs.rows)):
+        free = stores[-banks] if len(stores) >= banks else None
         if resets:
-            pipeline.reset(rows * outputs, [stored])
+            pipeline.reset(rows * outputs, [free])
         gemm: Task | None = None
         for inputs in steps:
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
-            w.load(outputs, inputs * d.terms * config.wgt.element_bytes, (rows, outputs))
-            gemm = pipeline.gemm(rows * outputs * inputs * d.terms, [x.loaded, w.loaded, stored])
+            if held != block or not knobs.is_whole(d):
+                w.load(outputs, inputs * d.terms * config.wgt.element_bytes, (rows, outputs))
+                held = block
+            gemm = pipeline.gemm(rows * outputs * inputs * d.terms, [x.loaded, w.loaded, free])
             x.use(gemm)
             w.use(gemm)
-        pipeline.load_for_compute(outputs * d.requantize.constants * config.acc.element_bytes)
+        if not knobs.in_turn:
+            pipeline.load_for_compute(outputs * constant)
         alu = pipeline.alu(rows * outputs, [gemm], d.requantize.operations)
-        stored = pipeline.store(rows, outputs * config.out.element_bytes, [alu])
+        stores.append(pipeline.store(rows, outputs * config.out.element_bytes, [alu]))
     return pipeline.estimate(limit=limit, least=least)

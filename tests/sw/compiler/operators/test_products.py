@@ -25,7 +25,7 @@ def test_no_pass_changes_what_a_product_does(
     env = Environment(PRESETS[config])
     requantize = PerChannelScale() if env.config.requantize else RoundingShift(3, -100, 90)
     workload: Any = Dense(3, 2, 3, requantize)
-    knobs: Any = DenseKnobs(2, 2, 1, ahead=True)
+    knobs: Any = DenseKnobs(2, 2, 1, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "strides":
         workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
         knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
