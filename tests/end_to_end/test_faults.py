@@ -341,6 +341,13 @@ def test_fetch_beyond_the_memory_is_a_bus_error_of_the_first_instruction_beyond(
     assert outcome(1 << 47, 1) == "fetch 0 bus_error"
 
 
+def test_a_full_token_counter_stalls_only_who_gives_to_it(machines: Machines) -> None:
+    full = [with_flags(idle_load, push_next=1)] * isa.TOKEN_LIMIT
+    assert machines.fault_of(*full, load, finish) is None
+    one_more = with_flags(load, push_next=1)
+    assert machines.fault_of(*full, one_more, finish) == "load 1023 token_overflow"
+
+
 def test_bad_streams_are_found_by_fetch(machines: Machines) -> None:
     assert machines.fault_of(load, finish, load, finish) == "fetch 1 bad_stream"
     assert machines.fault_of(finish, finish) == "fetch 0 bad_stream"
