@@ -101,17 +101,17 @@ def measure() -> list[Interval]:
     return [
         Interval("hand-over to issue", issued[LOAD] - handed[LOAD], 0, "hand_over_to_issue"),
         Interval("done to issue with the token", issued[GEMM] - done[LOAD], 1, "done_to_retire"),
-        Interval("done to issue in another unit", issued[ALU] - done[GEMM], 1, "done_to_retire"),
+        Interval("issue to issue", issued[ALU] - issued[GEMM], 0, "issue_to_issue"),
         Interval(
             "GEMM, issue to done",
             done[GEMM] - issued[GEMM],
-            timing.GEMM_LATENCY,
+            timing.GEMM_LATENCY + timing.is_small(CONFIG),
             "issue_to_item",
         ),
         Interval(
-            "ALU, issue to done",
-            done[ALU] - issued[ALU],
-            timing.ALU_LATENCY + around,
+            "ALU, from the end of GEMM to done",
+            done[ALU] - done[GEMM],
+            known.done_to_retire + timing.ALU_LATENCY + around,
             "issue_to_item",
         ),
         Interval(

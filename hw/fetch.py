@@ -210,7 +210,6 @@ class Fetch(wiring.Component):
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
         is_last, misplaced, good, taken = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            is_last.eq(index == last_index),
             misplaced.eq(is_last != (fields.opcode == isa.Opcode.FINISH)),
             good.eq(active & buffer.o.valid & ~buffer.o.payload.error & ~misplaced),
         ]
@@ -220,7 +219,11 @@ class Fetch(wiring.Component):
             buffer.o.ready.eq(freed),
         ]
         with m.If(taken):
-            m.d.sync += [index.eq(index + 1), part.eq(part + 1)]
+            m.d.sync += [
+                index.eq(index + 1),
+                is_last.eq(index + 1 == last_index),
+                part.eq(part + 1),
+            ]
             with m.If(is_last):
                 m.d.sync += active.eq(0)
         with m.If(active & buffer.o.valid & ~good):
@@ -242,6 +245,7 @@ class Fetch(wiring.Component):
                 part.eq(self.insn_addr >> 4),
                 index.eq(0),
                 last_index.eq(self.insn_count - 1),
+                is_last.eq(self.insn_count == 1),
                 self.fault.valid.eq(bad_start),
                 self.fault.index.eq(0),
                 self.fault.cause.eq(isa.Cause.BAD_STREAM),

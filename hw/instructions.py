@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Module, Shape, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Shape, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -12,6 +12,7 @@ from . import isa
 from .config import Config
 from .dma.extent import CheckedEntry, ExtentChecker
 from .fabric.structures import QueueEntry
+from .timing import is_small
 
 _NAMES = tuple(
     module.name.lower() for module in (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
@@ -24,11 +25,12 @@ class InstructionQueues(wiring.Component):
 
     A module is given no more while `isa.QUEUE_DEPTH` of its instructions have not retired.
 
-    Timing: an instruction can be taken four cycles after it is handed over, if its queue is empty::
+    Timing: an instruction can be taken six cycles after it is handed over, if its queue is empty,
+    and the next one three cycles after that, or later where others come first::
 
-        compute        i
-        compute_out                    i
-        taken                          1
+        compute        i   j
+        compute_out                            i           j
+        taken                                  1           1
 
     Ports
     -----
@@ -36,7 +38,7 @@ class InstructionQueues(wiring.Component):
         payload at all three, and to it
     NAME_retire : the module has retired one
     NAME_empty : all of its instructions have retired
-    settled : none is on its way to a queue
+    settled : none is on its way to a module that has not got one
     """
 
     def __init__(self, config: Config) -> None:
@@ -61,29 +63,53 @@ class InstructionQueues(wiring.Component):
         m = Module()
         m.submodules.checker = checker = ExtentChecker(self._config)
         passing = self._admit(m, checker)
+        # One memory for all: a block RAM has 512 words, of which a queue would use 64.
+        log_depth = (isa.QUEUE_DEPTH - 1).bit_length()
+        m.submodules.memory = memory = Memory(
+            shape=_BITS,
+            depth=isa.QUEUE_DEPTH << (len(_NAMES) - 1).bit_length(),
+            init=[],
+            attrs={"ram_style": "block" if is_small(self._config) else "distributed"},
+        )
+        write, read = memory.write_port(), memory.read_port()
+        arrives = Signal(len(_NAMES))
+        m.d.comb += [
+            write.en.eq(checker.o.valid),
+            write.data.eq(Value.cast(checker.o.payload)),
+        ]
+        m.d.sync += arrives.eq(0)
+        settled = [checker.empty]
+        taken = Signal()
         for number, name in enumerate(_NAMES):
             out = getattr(self, f"{name}_out")
-            # Read within the cycle: an instruction can be taken in the cycle after it came.
-            memory = Memory(shape=_BITS, depth=isa.QUEUE_DEPTH, init=[])
-            m.submodules[f"{name}_memory"] = memory
-            write, read = memory.write_port(), memory.read_port(domain="comb")
             level = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_level")
-            level_next = Signal.like(level, name=f"{name}_level_next")
-            takes = Signal(name=f"{name}_takes")
+            head = Signal(log_depth, name=f"{name}_head")
+            tail = Signal(log_depth, name=f"{name}_tail")
+            puts, wants, gets = (
+                Signal(name=f"{name}_{verb}") for verb in ("puts", "wants", "gets")
+            )
+            payload = Signal(_BITS, name=f"{name}_payload", reset_less=True)
             m.d.comb += [
-                write.en.eq(checker.o.valid & (passing == number)),
-                write.data.eq(Value.cast(checker.o.payload)),
-                Value.cast(out.payload).eq(read.data),
-                takes.eq(out.valid & out.ready),
-                level_next.eq(level + write.en - takes),
+                puts.eq(checker.o.valid & (passing == number)),
+                # By registers alone: whether an instruction can be issued shows late in a cycle.
+                wants.eq((level != 0) & ~out.valid & ~arrives[number]),
+                gets.eq(wants & ~taken),
+                Value.cast(out.payload).eq(payload),
             ]
-            m.d.sync += [level.eq(level_next), out.valid.eq(level_next != 0)]
-            for port, moves in ((write, write.en), (read, takes)):
-                place = Signal.like(port.addr, name=f"{name}_{'tail' if port is write else 'head'}")
-                m.d.comb += port.addr.eq(place)
-                with m.If(moves):
-                    m.d.sync += place.eq(place + 1)
-        m.d.comb += self.settled.eq(checker.empty)
+            with m.If(puts):
+                m.d.comb += write.addr.eq(Cat(tail, Const(number, 2)))
+                m.d.sync += tail.eq(tail + 1)
+            with m.If(gets):
+                m.d.comb += [read.en.eq(1), read.addr.eq(Cat(head, Const(number, 2)))]
+                m.d.sync += [head.eq(head + 1), arrives[number].eq(1)]
+            m.d.sync += level.eq(level + puts - gets)
+            with m.If(arrives[number]):
+                m.d.sync += [payload.eq(read.data), out.valid.eq(1)]
+            with m.Elif(out.ready):
+                m.d.sync += out.valid.eq(0)
+            settled += [(level == 0) | out.valid, ~arrives[number]]
+            taken = taken | wants
+        m.d.comb += self.settled.eq(Cat(settled).all())
         return m
 
     def _admit(self, m: Module, checker: ExtentChecker) -> Signal:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .config import Config
+
 # The most bursts in flight, of reads and of writes each.
 BURSTS_IN_FLIGHT = 8
 # No read is started while so many beats of earlier ones are still to come.
@@ -30,13 +32,22 @@ MOST_LANE_BEATS = 4
 # Cycles from tiles to their dot products, and from operands of the ALU to its result, also where
 # its lanes can requantize.
 DOT_PRODUCT_LATENCY = 3
-ALU_LATENCY = 1
+ALU_LATENCY = 2
 REQUANTIZING_ALU_LATENCY = 5
 # Words in which a table of LOOKUP is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
 # Of GEMM from a micro-op's being taken to its being done: tiles are read before, and accumulators
 # written after.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
+# Machines of so many multiply-accumulates per cycle, at the most, are for small FPGAs.
+SMALL_MACS = 64
+
+
+def is_small(config: Config) -> bool:
+    """Whether the machine is made for a small FPGA: block RAM is slow there, and multipliers have
+    18 bits, so that tiles have a register between the two, for one more cycle of GEMM; but block
+    RAM is not all taken by scratchpads, so that instructions wait in it."""
+    return config.macs_per_cycle <= SMALL_MACS
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,9 @@ class Latencies:
     # From the launch to the first request of fetch.
     launch_to_fetch: int = 6
     # From an instruction's hand-over by fetch to its being issued.
-    hand_over_to_issue: int = 4
+    hand_over_to_issue: int = 6
+    # From the issue of an instruction to that of the next one of its module, which a queue has.
+    issue_to_issue: int = 3
     # From a unit's being done with an instruction to its retirement; a cycle later, what waits for
     # its tokens can be issued.
     done_to_retire: int = 1

@@ -29,7 +29,7 @@ class AluLane(wiring.Component):
     """
 
     LATENCY = ALU_LATENCY
-    TO_INDEX = 0
+    TO_INDEX = 1
 
     def __init__(self, width: int, looks_up: bool = False) -> None:
         self._width = width
@@ -46,20 +46,26 @@ class AluLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        simple = simple_operation(m, self.operation, self.a, self.b)
+        # Operands come from block RAM, whose data come late in a cycle.
+        operation = Signal(AluOp, reset_less=True)
+        a = Signal(signed(self._width), reset_less=True)
+        b = Signal(signed(self._width), reset_less=True)
+        m.d.sync += [operation.eq(self.operation), a.eq(self.a), b.eq(self.b)]
+        simple = simple_operation(m, operation, a, b)
         # The product has a separate register, which a multiplier of an FPGA contains.
-        simple_result, product = Signal(self._width), Signal(self._width)
-        is_product = Signal()
+        simple_result = Signal(self._width, reset_less=True)
+        product = Signal(self._width, reset_less=True)
+        is_product = Signal(reset_less=True)
         m.d.sync += [
             simple_result.eq(simple),
-            product.eq(self.a.as_unsigned() * self.b.as_unsigned()),
-            is_product.eq(self.operation == AluOp.MUL),
+            product.eq(a.as_unsigned() * b.as_unsigned()),
+            is_product.eq(operation == AluOp.MUL),
         ]
         m.d.comb += self.result.eq(Mux(is_product, product, simple_result))
         if self._looks_up:
             is_entry = Signal()
-            m.d.sync += is_entry.eq(self.operation == AluOp.LOOKUP)
-            m.d.comb += self.index.eq(self.a[:8])
+            m.d.sync += is_entry.eq(operation == AluOp.LOOKUP)
+            m.d.comb += self.index.eq(a[:8])
             with m.If(is_entry):
                 m.d.comb += self.result.eq(self.entry)
         return m
@@ -77,7 +83,7 @@ class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
     Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t and writes
-    `latency` + 1 cycles later, where `latency` is the lanes': 1, with REQUANTIZE 5. The read
+    `latency` + 1 cycles later, where `latency` is the lanes': 2, with REQUANTIZE 5. The read
     ports forward what is being written. A micro-op with a hazard, that reads what an earlier one
     has yet to write, stalls until that is written. A REQUANTIZE with parameters other than those of
     the micro-op before it in its instruction stalls until everything before it is written and its

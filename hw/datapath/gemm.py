@@ -21,7 +21,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.fabric.buffer import ReadPortSignature, WritePortSignature, geometry
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
-from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY
+from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY, is_small
 
 from .sequencer import IndexedUop
 
@@ -55,9 +55,9 @@ def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
 class DotProducts(wiring.Component):
     """``less_one[b][j] = -1 + sum over k of inp[b][k] * wgt[j][k]``, one pair of tiles per cycle.
 
-    Timing: tiles presented in one cycle give their sums `LATENCY` cycles later: products are
-    registered, then the sums of two of them, then the sums themselves. In the cycle after
-    ``clear`` all sums are as if they were 0.
+    Timing: tiles presented in one cycle give their sums `latency` cycles later: products are
+    registered, then the sums of two of them, then the sums themselves; in a machine for a small
+    FPGA the tiles first. In the cycle after ``clear`` all sums are as if they were 0.
 
     One multiplication makes the products of one input x with the weights v and w of two outputs,
     where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
@@ -75,10 +75,9 @@ class DotProducts(wiring.Component):
     products: a power of two, which is one bit, and the one that the sum is less by.
     """
 
-    LATENCY = DOT_PRODUCT_LATENCY
-
     def __init__(self, config: Config) -> None:
         self._config = config
+        self.latency = DOT_PRODUCT_LATENCY + is_small(config)
         width = config.inp_width + config.wgt_width + config.log_block_in - 1
         super().__init__(
             {
@@ -99,10 +98,15 @@ class DotProducts(wiring.Component):
         half = config.inp_width + config.wgt_width
         offset = (1 << half - 1) - 1
         pairs = range(0, config.block_in, 2)
+        inp, wgt = self.inp, self.wgt
+        if is_small(config):
+            inp = Signal.like(self.inp, name="inp_tile", reset_less=True)
+            wgt = Signal.like(self.wgt, name="wgt_tile", reset_less=True)
+            m.d.sync += [inp.eq(self.inp), wgt.eq(self.wgt)]
         for b in range(config.batch):
             shared = []
             for k in pairs:
-                inputs = self.inp[b][k] + self.inp[b][k + 1]
+                inputs = inp[b][k] + inp[b][k + 1]
                 rest = Signal(2 * half, name=f"shared_b{b}_i{k}", reset_less=True)
                 m.d.sync += rest.eq((offset << half) + offset - (inputs << config.wgt_width - 1))
                 shared.append(rest)
@@ -110,7 +114,7 @@ class DotProducts(wiring.Component):
                 lower, upper = [], []
                 for k, rest in zip(pairs, shared, strict=True):
                     name = f"b{b}_o{j}_i{k}"
-                    products = [self._product(m, b, j, k + place) for place in range(2)]
+                    products = [self._product(m, inp, wgt, (b, j, k + place)) for place in range(2)]
                     both = Signal(2 * half, name=f"both_{name}", reset_less=True)
                     # Each DSP slice adds its product to a sum; sums are as wide as their terms,
                     # since no more counts: one of more than 32 bits takes a simulator twice the
@@ -128,15 +132,17 @@ class DotProducts(wiring.Component):
                         m.d.sync += self.less_one[b][j + place].eq(Cat(total[:-1], ~total[-1]))
         return m
 
-    def _product(self, m: Module, b: int, j: int, k: int) -> Signal:
-        """The product of input k of row b and the weights of outputs j and j + 1."""
+    def _product(self, m: Module, inp: Any, wgt: Any, place: tuple[int, int, int]) -> Signal:
+        """The product of input k of row b and the weights of outputs j and j + 1, where ``place``
+        is b, j and k."""
         config = self._config
         half = config.inp_width + config.wgt_width
-        lower, upper = self.wgt[j][k], self.wgt[j + 1][k]
+        b, j, k = place
+        lower, upper = wgt[j][k], wgt[j + 1][k]
         weights = Signal(signed(half + config.wgt_width), name=f"weights_b{b}_o{j}_i{k}")
         product = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}", reset_less=True)
         m.d.comb += weights.eq(Cat(lower[:-1], ~lower[-1], Const(0, config.inp_width), upper))
-        m.d.sync += product.eq(weights * self.inp[b][k])
+        m.d.sync += product.eq(weights * inp[b][k])
         return product
 
 
@@ -178,9 +184,9 @@ class GemmUnit(wiring.Component):
     overwrites, or ``acc[dst] = 0`` on reset.
 
     Timing: one micro-op per cycle, whatever accumulators they name. An item taken in cycle t reads
-    its tiles in t, reads its accumulator in t + 3 and writes it in t + 4; the accumulators' read
-    port gives what is being written, so the next micro-op sees that value though it reads in the
-    same cycle.
+    its tiles in t, reads its accumulator `DotProducts.latency` cycles later and writes it in the
+    cycle after; the accumulators' read port gives what is being written, so the next micro-op sees
+    that value though it reads in the same cycle.
 
     Ports
     -----
@@ -247,11 +253,11 @@ class GemmUnit(wiring.Component):
         ]
         # One cycle for the scratchpads, then the dot products'.
         stages = [entering]
-        for number in range(1 + DotProducts.LATENCY + 1):
+        for number in range(1 + dot_products.latency + 1):
             following = Signal(stage, name=f"stage_{number}")
             m.d.sync += following.eq(stages[-1])
             stages.append(following)
-        reading, writing = stages[DotProducts.LATENCY], stages[DotProducts.LATENCY + 1]
+        reading, writing = stages[dot_products.latency], stages[dot_products.latency + 1]
 
         m.d.comb += [
             dot_products.clear.eq(reading.reset),
@@ -264,7 +270,7 @@ class GemmUnit(wiring.Component):
             self.error.eq(stages[-1].error),
         ]
         m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
-        multiplying = stages[1 : 1 + DotProducts.LATENCY]
+        multiplying = stages[1 : 1 + dot_products.latency]
         self._groups.activate(m, "products", Cat(stage.write for stage in multiplying).any())
         tile = tile_layout(self._config.acc)
         kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))

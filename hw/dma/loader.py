@@ -24,7 +24,7 @@ class Loader(wiring.Component):
     Bursts are requested as fast as the memory takes them, also for the transfers that follow.
     Beats of elements wider than the bus are gathered, up to four of them, before they are written.
     Padding is written in the cycles that data leave free. The first write of a transfer follows
-    the last one of the transfer before it.
+    the last one of the transfer before it, or a cycle later if that was of padding.
 
     Timing, for one element of two beats; a scratchpad read in the cycle of ``done`` gives it::
 
@@ -188,7 +188,8 @@ class Loader(wiring.Component):
     def _take_turns(
         self, m: Module, turns: Queue, beats: BeatWalker, padding: PaddingWalker, moves: Value
     ) -> tuple[Signal, Signal]:
-        """Starts the walkers on the next transfer when both have ended the one before it.
+        """Starts the walkers on the next transfer when both have ended the one before it: that of
+        padding a cycle earlier, since its end shows late in a cycle.
 
         Gives whether a transfer is in progress, and whether it ends in this cycle; none does
         unless ``moves``, when the register of writes can be filled.
@@ -196,12 +197,7 @@ class Loader(wiring.Component):
         working, ends = Signal(), Signal()
         following = turns.o.payload
         m.d.comb += [
-            ends.eq(
-                working
-                & moves
-                & (~beats.valid | (beats.step & beats.last))
-                & (~padding.active | padding.over)
-            ),
+            ends.eq(working & moves & (~beats.valid | (beats.step & beats.last)) & ~padding.active),
             turns.o.ready.eq(~working | ends),
             beats.command.payload.eq(following.beats),
             beats.command.valid.eq(turns.o.valid & turns.o.ready & following.has_data),

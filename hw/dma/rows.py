@@ -148,8 +148,9 @@ class Rows:
 class BurstWalker(wiring.Component):
     """Cuts rows into bursts. Addresses are found by adding alone.
 
-    Timing: one burst per cycle, also from one row to the next and from one command to the next; the
-    first one of a command two cycles after it is taken::
+    Timing: one burst per cycle, also from one row to the next and, if the last row of a command is
+    of two bursts or more, to the next command; the first burst of a command two cycles after it is
+    taken::
 
         command  a       b
         request          a0  a1  b0
@@ -198,7 +199,9 @@ class BurstWalker(wiring.Component):
             last_chunk.eq(chunks_after == 0),
             cut.eq(cutting & self.request.ready),
             take_row.eq(row_valid & (~cutting | (cut & last_chunk)) & ~self.stop),
-            self.command.ready.eq((~row_valid | (take_row & (row.rows == 1))) & ~self.stop),
+            # By registers alone: whether memory takes a burst shows late in a cycle, and where
+            # instructions are issued is much to do behind it.
+            self.command.ready.eq(~row_valid & ~self.stop),
             self.request.valid.eq(cutting),
             self.request.payload.address.eq((chunk << log_chunk) | (first << log_bus)),
             self.last.eq(last_chunk & last_row),
@@ -228,10 +231,13 @@ class BurstWalker(wiring.Component):
                 row.rows.eq(row.rows - 1),
                 row_valid.eq(row.rows != 1),
             ]
+        # Whether or not there is a command, which shows late in a cycle.
+        with m.If(~row_valid):
+            m.d.sync += row.eq(self.command.payload)
         with m.If(self.stop):
             m.d.sync += row_valid.eq(0)
         with m.Elif(self.command.valid & self.command.ready):
-            m.d.sync += [row.eq(self.command.payload), row_valid.eq(1)]
+            m.d.sync += row_valid.eq(1)
         return m
 
 
@@ -376,18 +382,17 @@ class _Part(enum.Enum, shape=2):
 class PaddingWalker(wiring.Component):
     """Finds the elements of a transfer that are padding, a beat of narrow ones or one a cycle.
 
-    Timing: a command that is taken shows its first padding in the next cycle, and can be taken in
-    the cycle of ``over``. At a side of the rows that has no padding a cycle passes without any.
+    Timing: a command that is taken shows its first padding in the next cycle. At a side of the rows
+    that has no padding a cycle passes without any.
 
     Ports
     -----
-    command : of `Rows.padding`; taken when nothing is held, or in the cycle of ``over``
-    active : there is more to come
+    command : of `Rows.padding`; taken when nothing is held
+    active : there is more to come; low from the cycle after the last ``step`` on
     write : the other outputs describe padding to be written
     step : it is written now; only while ``write``
     kind, index, mask : as of `BeatWalker`, ``index`` being that of the first element to write
     value : of each of its scalars
-    over : active, and after this cycle no longer
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -402,7 +407,6 @@ class PaddingWalker(wiring.Component):
                 "index": Out(rows.index),
                 "mask": Out(rows.elements),
                 "value": Out(rows.scalar),
-                "over": Out(1),
             }
         )
 
@@ -428,7 +432,7 @@ class PaddingWalker(wiring.Component):
             self.index.eq(command.index),
             self.value.eq(command.value),
             self.write.eq(self.active & (run != 0)),
-            self.command.ready.eq(~self.active | self.over),
+            self.command.ready.eq(~self.active),
         ]
         m.d.comb += [self.mask[j].eq(taken > j) for j in range(rows.elements)]
 
@@ -463,7 +467,7 @@ class PaddingWalker(wiring.Component):
                     with m.Elif((part == _Part.ABOVE) & below):
                         enter(_Part.BELOW)
                     with m.Else():
-                        m.d.comb += self.over.eq(1)
+                        m.d.sync += self.active.eq(0)
                 with m.Case(_Part.LEFT):
                     enter(_Part.RIGHT)
                     m.d.sync += command.index.eq(
@@ -476,14 +480,15 @@ class PaddingWalker(wiring.Component):
                     with m.Elif(below):
                         enter(_Part.BELOW)
                     with m.Else():
-                        m.d.comb += self.over.eq(1)
-        with m.If(self.over):
-            m.d.sync += self.active.eq(0)
+                        m.d.sync += self.active.eq(0)
         with m.If(self.command.valid & self.command.ready):
+            m.d.sync += self.active.eq(1)
+        # Whether or not there is a command, which shows late in a cycle.
+        with m.If(~self.active):
             new = self.command.payload
             new_row_size = Signal(rows.count)
             m.d.comb += new_row_size.eq(new.x_pad_0 + new.x_size + new.x_pad_1)
-            m.d.sync += [command.eq(new), row_size.eq(new_row_size), self.active.eq(1)]
+            m.d.sync += [command.eq(new), row_size.eq(new_row_size)]
             with m.If(new.y_pad_0 != 0):
                 m.d.sync += [
                     part.eq(_Part.ABOVE),

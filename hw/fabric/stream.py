@@ -13,7 +13,8 @@ from amaranth_vta.hw import isa
 class Queue(wiring.Component):
     """A first-in first-out queue of payloads that keep their shape.
 
-    The output is registered: ``o.payload`` comes straight from flip-flops.
+    The output is registered: ``o.payload`` comes straight from flip-flops, and is anything while
+    ``o.valid`` is low.
 
     Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
     nor full, one goes in and one comes out in every cycle::
@@ -61,8 +62,8 @@ class Queue(wiring.Component):
         m.d.sync += [level.eq(level_next), holds.eq(level_next != 0)]
         with m.If(moves):
             m.d.sync += self.o.valid.eq(holds | self.i.valid)
-            with m.If(holds | self.i.valid):
-                m.d.sync += out.eq(Mux(holds, read.data, Value.cast(self.i.payload)))
+            # Whether or not there is an item: ``i.valid`` shows late in a cycle.
+            m.d.sync += out.eq(Mux(holds, read.data, Value.cast(self.i.payload)))
             with m.If(holds):
                 m.d.sync += head.eq(_next(head, stored))
         with m.If(write.en):

@@ -40,7 +40,7 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         *(timing.FETCH_BURST_BYTES, timing.BURST_BEATS, timing.BURST_BYTES),
         isa.REQUANTIZE_PARAMETERS,
         timing.TABLE_WORDS,
-        timing.GEMM_LATENCY,
+        timing.GEMM_LATENCY + timing.is_small(config),
         timing.REQUANTIZING_ALU_LATENCY if config.requantize else timing.ALU_LATENCY,
     ]
     latencies = [getattr(timing.LATENCIES, item.name) for item in fields(timing.Latencies)]

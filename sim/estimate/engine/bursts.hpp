@@ -19,7 +19,7 @@ class BurstWalker {
 
     // Whether it can take a command, and from when on.
     bool has_room() const { return !rows.count; }
-    Time room_from() const { return row_taken; }
+    Time room_from() const { return row_taken + 1; }
 
     // Takes the rows of a transfer at `now`.
     void command(Time now, const Rows& of_transfer) {

@@ -66,11 +66,14 @@ class Loader {
         const Kind& kind = parameters.kinds[transfer.memory];
         // Words are used in the cycle after they were on the bus.
         Time end = transfer.words ? turn.last_word + kind.cycles_per_word : begun;
-        if (transfer.padding) {
+        const Padding& padding = transfer.padding;
+        if (padding.cycles) {
             const std::int64_t writes = transfer.words * kind.cycles_per_word / kind.words_per_write;
             const Time left = transfer.words ? end - begun + 1 - writes : 0;
             if (!transfer.words) end = begun - 1;
-            end += std::max<Time>(0, transfer.padding - left);
+            // What ends with padding ends in the cycle after it.
+            const Time to_come = padding.cycles - left - padding.idle(left);
+            if (to_come > 0) end += to_come + 1;
         }
         ended = end;
         done.push({turn.instruction, end + parameters.word_to_done - 1});

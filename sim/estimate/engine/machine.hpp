@@ -146,7 +146,8 @@ class Machine {
         const std::uint32_t index = state.handed[state.issued];
         const Instruction& next = stream.instructions[index];
         const std::size_t limit = std::size_t(parameters.in_flight);
-        Time now = std::max(records[index].handed + parameters.hand_over_to_issue, state.issued_at + 1);
+        Time now = std::max(records[index].handed + parameters.hand_over_to_issue,
+                            state.issued_at + parameters.issue_to_issue);
         if (state.issued >= limit) {
             if (state.retired.size() <= state.issued - limit) return false;
             now = std::max(now, state.retired[state.issued - limit] + 1);

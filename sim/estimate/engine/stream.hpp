@@ -23,13 +23,28 @@ struct Rows {
     std::int64_t stride = 0, last_byte = 0, count = 0;
 };
 
+// The padding of a transfer: writes above its rows, then for each of them those at its sides, where
+// a side without any takes a cycle too, then writes below.
+struct Padding {
+    Time cycles = 0;  // if nothing else is written
+    Time above = 0, rows = 0, per_row = 0, idle_per_row = 0;
+    bool begins_idle = false;
+
+    // Of the cycles without a write, how many pass while data are written that leave `free` cycles.
+    Time idle(Time free) const {
+        if (free < above || !rows) return 0;
+        const Time passed = per_row ? std::min(rows, (free - above) / per_row) : rows;
+        return passed * idle_per_row + (passed < rows && begins_idle);
+    }
+};
+
 struct Transfer {
     Rows rows;
     Memory memory = UOP;
     std::int64_t elements = 0;  // that cross the bus
     std::int64_t begin = 0, end = 0;  // accumulators that are loaded
     std::int64_t words = 0;
-    Time padding = 0;  // cycles in which padding is written, if nothing else is
+    Padding padding;
 };
 
 struct Instruction {
@@ -122,7 +137,7 @@ class Stream {
             transfer.begin = get(f.sram_base);
             transfer.end = transfer.begin + (above + y + below) * (left + x + right);
         }
-        if (!stores) transfer.padding = padding_cycles(kind, left + x + right, y, left, right, above, below);
+        if (!stores) transfer.padding = padding_of(kind, left + x + right, y, left, right, above, below);
         if (id == UOP) load_uops(get(f.sram_base), left, right, above, below, x, y, stride);
     }
 
@@ -137,19 +152,22 @@ class Stream {
         return words;
     }
 
-    // A run of padding takes a cycle per write; a side without any takes one too.
-    static Time padding_cycles(const Kind& kind, std::int64_t width, std::int64_t y, std::int64_t left,
-                               std::int64_t right, std::int64_t above, std::int64_t below) {
-        const auto run = [&](std::int64_t n) {
-            const std::int64_t writes = (n + kind.padding_per_write - 1) / kind.padding_per_write;
-            return writes ? writes : 1;
+    static Padding padding_of(const Kind& kind, std::int64_t width, std::int64_t y, std::int64_t left,
+                              std::int64_t right, std::int64_t above, std::int64_t below) {
+        const auto writes = [&](std::int64_t n) {
+            return (n + kind.padding_per_write - 1) / kind.padding_per_write;
         };
-        Time cycles = (above + below) * run(width);
-        const bool beside = y && (left | right);
+        Padding padding;
+        padding.above = above * writes(width);
         // The walk goes along the rows if there is padding beside them, or below them.
-        if (beside || (y && below)) cycles += y * (run(left) + run(right));
-        else if (!(above | below)) cycles = 0;
-        return cycles;
+        if (y && (left | right | below)) {
+            padding.rows = y;
+            padding.per_row = writes(left) + writes(right);
+            padding.idle_per_row = !left + !right;
+            padding.begins_idle = !left;
+        }
+        padding.cycles = padding.above + below * writes(width) + padding.rows * (padding.per_row + padding.idle_per_row);
+        return padding;
     }
 
     void load_uops(std::int64_t sram, std::int64_t left, std::int64_t right, std::int64_t above,

@@ -34,11 +34,11 @@ def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
     got = []
 
     async def check(ctx: Any) -> None:
-        for cycle in range(20 + DotProducts.LATENCY):
+        for cycle in range(20 + dut.latency):
             if cycle < 20:
                 ctx.set(dut.inp, inputs[cycle].tolist())
                 ctx.set(dut.wgt, weights[cycle].tolist())
-            if cycle >= DotProducts.LATENCY:
+            if cycle >= dut.latency:
                 got.append([list(row) for row in ctx.get(dut.less_one)])
             await ctx.tick()
 
