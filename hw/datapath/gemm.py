@@ -98,11 +98,7 @@ class DotProducts(wiring.Component):
         half = config.inp_width + config.wgt_width
         offset = (1 << half - 1) - 1
         pairs = range(0, config.block_in, 2)
-        inp, wgt = self.inp, self.wgt
-        if is_small(config):
-            inp = Signal.like(self.inp, name="inp_tile", reset_less=True)
-            wgt = Signal.like(self.wgt, name="wgt_tile", reset_less=True)
-            m.d.sync += [inp.eq(self.inp), wgt.eq(self.wgt)]
+        inp, wgt = self._tiles(m)
         for b in range(config.batch):
             shared = []
             for k in pairs:
@@ -132,6 +128,15 @@ class DotProducts(wiring.Component):
                         m.d.sync += self.less_one[b][j + place].eq(Cat(total[:-1], ~total[-1]))
         return m
 
+    def _tiles(self, m: Module) -> tuple[Any, Any]:
+        """What is multiplied: the tiles, or registers that take them."""
+        if not is_small(self._config):
+            return self.inp, self.wgt
+        inp = Signal.like(self.inp, name="inp_tile", reset_less=True)
+        wgt = Signal.like(self.wgt, name="wgt_tile", reset_less=True)
+        m.d.sync += [inp.eq(self.inp), wgt.eq(self.wgt)]
+        return inp, wgt
+
     def _product(self, m: Module, inp: Any, wgt: Any, place: tuple[int, int, int]) -> Signal:
         """The product of input k of row b and the weights of outputs j and j + 1, where ``place``
         is b, j and k."""
@@ -148,13 +153,17 @@ class DotProducts(wiring.Component):
 
 class LoopedDotProducts(DotProducts):
     """The same registers, by the module in `LOOPS`: for simulation, in a third of the
-    instructions of a processor."""
+    instructions of a processor.
+
+    Timing: that of `DotProducts`.
+    """
 
     LOOPS = Path(__file__).with_name("dot_products.sv")
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
+        inp, wgt = self._tiles(m)
         m.submodules.loops = Instance(
             "dot_products",
             p_BATCH=config.batch,
@@ -165,8 +174,8 @@ class LoopedDotProducts(DotProducts):
             p_SUM_WIDTH=len(Value.cast(self.less_one[0][0])),
             i_clk=ClockSignal(),
             i_clear=self.clear,
-            i_inp=Value.cast(self.inp),
-            i_wgt=Value.cast(self.wgt),
+            i_inp=Value.cast(inp),
+            i_wgt=Value.cast(wgt),
             o_less_one=Value.cast(self.less_one),
         )
         return m

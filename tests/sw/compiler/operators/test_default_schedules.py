@@ -35,11 +35,13 @@ class Run(Protocol):
 
 
 def with_depths(config: Config, depths: dict[str, int]) -> Config:
-    """With buffers of so many elements, in powers of two."""
+    """With buffers of so many elements, in powers of two; without LOOKUP if they hold no table."""
     sizes = {
         f"log_{name}_buff_size": depth + getattr(config, name).element_bytes.bit_length() - 1
         for name, depth in depths.items()
     }
+    if 1 << depths.get("acc", config.acc.index_width) < config.table_elements:
+        sizes["lookup"] = 0
     return replace(config, **sizes)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.session import Session
 
 Make = Callable[..., Any]
+TABLES = PRESETS["tiny-extended"]
+NO_TABLES = replace(TABLES, lookup=0)
 BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
@@ -19,7 +23,7 @@ def convolved(qdq: Make, dtype: Any) -> Any:
     return qdq((1, 3, 8, 8), dtype).qdq(0.031, low + 120).conv(3, 6).qdq(0.3, low + 130)
 
 
-def assert_placed(graph: Any, operators: list[str], config: str = "tiny-extended") -> Any:
+def assert_placed(graph: Any, operators: list[str], config: Config | str = TABLES) -> Any:
     """All but the conversions of floats is on the machine, and no element differs."""
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images(2)})
@@ -34,13 +38,15 @@ def assert_placed(graph: Any, operators: list[str], config: str = "tiny-extended
 @BOTH
 def test_a_change_of_scale(qdq: Make, dtype: Any) -> None:
     graph = convolved(qdq, dtype).qdq(0.41, 77)
-    assert_placed(graph, ["QLinearConv", "QuantizeLinear"])
+    assert_placed(graph, ["QLinearConv", "QuantizeLinear"], NO_TABLES)
+    assert_placed(graph, ["QLinearConv+QuantizeLinear"])
 
 
 @BOTH
 def test_a_change_of_scale_with_bounds(qdq: Make, dtype: Any) -> None:
     graph = convolved(qdq, dtype).node("Relu").qdq(0.41, 77)
-    assert_placed(graph, ["QLinearConv", "QuantizeLinear"])
+    assert_placed(graph, ["QLinearConv", "QuantizeLinear"], NO_TABLES)
+    assert_placed(graph, ["QLinearConv+Relu"])
 
 
 @BOTH
@@ -65,7 +71,8 @@ def test_a_concatenation_of_scales(qdq: Make, dtype: Any, channels: tuple[int, .
         parts.append(graph.qdq(0.9 if number < 2 else 1.1, zero).value)
     graph.value = parts[0]
     graph.node("Concat", *parts[1:], axis=1).qdq(0.9, zero)
-    assert_placed(graph, ["QLinearConv"] * 4 + ["QuantizeLinear", "Concat"])
+    assert_placed(graph, ["QLinearConv"] * 4 + ["QuantizeLinear", "Concat"], NO_TABLES)
+    assert_placed(graph, ["QLinearConv"] * 3 + ["QLinearConv+QuantizeLinear", "Concat"])
 
 
 def test_a_concatenation_of_other_axes_is_the_hosts(qdq: Make) -> None:
