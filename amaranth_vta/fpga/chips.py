@@ -29,7 +29,8 @@ class Chip:
 
 
 # From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. The clocks are
-# those of docs/performance.md and bitstreams/, placed and routed on ecp5, estimated on xc7.
+# round figures to compare machines by: what boards reach with an ecp5, placed and routed
+# (docs/fpga.md); for xc7 an assumption, since nothing was placed there.
 CHIPS = {
     chip.name: chip
     for chip in (

@@ -1,7 +1,7 @@
 """The boards that bitstreams are built for, and the design on them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amaranth.build import Attrs, Clock, Pins, Resource, Subsignal
@@ -146,6 +146,20 @@ _UP5K = {"luts": 5_280, "ffs": 5_280, "dsps": 8, "brams": 30}
 _ECP5_85F = {"luts": 83_640, "ffs": 83_640, "dsps": 156, "brams": 208}
 _ECP5_25F = {"luts": 24_288, "ffs": 24_288, "dsps": 28, "brams": 56}
 
+_PYNQ_Z1 = Board(
+    name="pynq-z1",
+    title="PYNQ-Z1",
+    chip="XC7Z020-1CLG400C",
+    platform=_pynq,
+    oscillator_hz=125_000_000,
+    clock_hz=50_000_000,
+    memory_bytes=256 * _KIB,
+    loader="",
+    config="tiny",
+    capacity={},
+    vendor="Vivado",
+)
+
 BOARDS: dict[str, Board] = {
     board.name: board
     for board in (
@@ -182,7 +196,7 @@ BOARDS: dict[str, Board] = {
             clock_hz=25_000_000,
             memory_bytes=64 * _KIB,
             loader="colorlight-i5",
-            config="tiny",
+            config="ecp5-25f",
             capacity=_ECP5_25F,
         ),
         Board(
@@ -197,32 +211,8 @@ BOARDS: dict[str, Board] = {
             config="tiny",
             capacity=_UP5K,
         ),
-        Board(
-            name="pynq-z1",
-            title="PYNQ-Z1",
-            chip="XC7Z020-1CLG400C",
-            platform=_pynq,
-            oscillator_hz=125_000_000,
-            clock_hz=50_000_000,
-            memory_bytes=256 * _KIB,
-            loader="",
-            config="tiny",
-            capacity={},
-            vendor="Vivado",
-        ),
-        Board(
-            name="pynq-z2",
-            title="PYNQ-Z2",
-            chip="XC7Z020-1CLG400C",
-            platform=_pynq,
-            oscillator_hz=125_000_000,
-            clock_hz=50_000_000,
-            memory_bytes=256 * _KIB,
-            loader="",
-            config="tiny",
-            capacity={},
-            vendor="Vivado",
-        ),
+        _PYNQ_Z1,
+        replace(_PYNQ_Z1, name="pynq-z2", title="PYNQ-Z2"),
         Board(
             name="de10-nano",
             title="DE10-Nano",
