@@ -24,6 +24,8 @@ from .usage import FitError, Placed, Usage, check_fit, placed, synthesized
 _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
+# The log names lines of the sources; where these are on this computer is of no interest.
+_ROOT = f"{Path(__file__).parents[2]}/".encode()
 
 Progress = Callable[[str], None]
 
@@ -77,6 +79,7 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     }
     tools = sorted({version_of(call.tool) for call in calls})
     manifest = _manifest(board, config, summary, tools)
+    log = log.replace(_ROOT, b"")
     files = {f"{board.name}.bit": data, "manifest.json": manifest, "timing.log": log}
     return Bitstream(files, summary)
 
