@@ -92,23 +92,27 @@ void requantize_reordered(const Alu &alu, const MicroOps &uops, const Part &part
         }
 }
 
-template <int N>
-void requantize_in_order(const Alu &alu, const MicroOps &uops, const Part &part)
+// `execute` with the elements src and dst of each micro-op, in the order of the machine.
+template <typename Execute>
+void in_order(const MicroOps &uops, const Part &part, const Execute &execute)
 {
     for (uint32_t o = 0; o < part.outer.count; o++)
         for (uint32_t i = 0; i < part.inner.count; i++)
-            for (uint32_t at = 0; at < uops.count; at++) {
-                const uint32_t src =
-                    uops.src[at] + part.src + o * part.outer.src + i * part.inner.src;
-                const uint32_t dst =
-                    uops.dst[at] + part.dst + o * part.outer.dst + i * part.inner.dst;
-                for (size_t word = 0; word < alu.words; word += N) {
-                    int32_t *scalars = alu.accumulators + dst * alu.words + word;
-                    const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word,
-                                                     alu.words);
-                    store<N>(scalars, requantizer(load<N>(scalars)));
-                }
-            }
+            for (uint32_t at = 0; at < uops.count; at++)
+                execute(uops.src[at] + part.src + o * part.outer.src + i * part.inner.src,
+                        uops.dst[at] + part.dst + o * part.outer.dst + i * part.inner.dst);
+}
+
+template <int N>
+void requantize_in_order(const Alu &alu, const MicroOps &uops, const Part &part)
+{
+    in_order(uops, part, [&](uint32_t src, uint32_t dst) {
+        for (size_t word = 0; word < alu.words; word += N) {
+            int32_t *scalars = alu.accumulators + dst * alu.words + word;
+            const Requantizer<N> requantizer(alu.accumulators + src * alu.words + word, alu.words);
+            store<N>(scalars, requantizer(load<N>(scalars)));
+        }
+    });
 }
 
 template <int N>
@@ -152,21 +156,15 @@ inline void look_up(const Alu &alu, const MicroOps &uops, const Part &part)
 {
     uint32_t known = ~0u;
     std::optional<Table> table;
-    for (uint32_t o = 0; o < part.outer.count; o++)
-        for (uint32_t i = 0; i < part.inner.count; i++)
-            for (uint32_t at = 0; at < uops.count; at++) {
-                const uint32_t src =
-                    uops.src[at] + part.src + o * part.outer.src + i * part.inner.src;
-                const uint32_t dst =
-                    uops.dst[at] + part.dst + o * part.outer.dst + i * part.inner.dst;
-                if (src != known)
-                    table.emplace(alu, src);
-                // One that is written over is read again.
-                known = dst >= src && dst < src + alu.table_elements ? ~0u : src;
-                int32_t *scalars = alu.accumulators + dst * alu.words;
-                for (size_t word = 0; word < alu.words; word++)
-                    scalars[word] = (*table)(scalars[word]);
-            }
+    in_order(uops, part, [&](uint32_t src, uint32_t dst) {
+        if (src != known)
+            table.emplace(alu, src);
+        // One that is written over is read again.
+        known = dst >= src && dst < src + alu.table_elements ? ~0u : src;
+        int32_t *scalars = alu.accumulators + dst * alu.words;
+        for (size_t word = 0; word < alu.words; word++)
+            scalars[word] = (*table)(scalars[word]);
+    });
 }
 
 // Without `immediate`, the second operand is read.
