@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import AluOp, Memory, Module
+from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.runtime import Runtime
 
@@ -36,6 +38,16 @@ LIMITS = [None, 2, 3, 7]
 def runtime_of(config: Config, stream_limit: int | None = None, order: str = "program") -> Runtime:
     device = FunctionalDevice(config, 1 << 22, order)
     return Runtime(device) if stream_limit is None else Runtime(device, stream_limit)
+
+
+def estimated_cycles(function: Function) -> int:
+    """Of one run, on `ddr`."""
+    runtime = Runtime(
+        open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
+    )
+    sizes = [function.nbytes(index) for index in range(len(function.args))]
+    function.run_on(runtime, *[runtime.allocate(size) for size in sizes])
+    return runtime.synchronize().cycles or 0
 
 
 def array_buffer(runtime: Runtime, array: npt.NDArray[Any], name: str = "data") -> Buffer:

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
@@ -22,7 +20,7 @@ from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import tuned
-from amaranth_vta.sw.runtime.runtime import Runtime
+from tests.support.runtimes import estimated_cycles
 
 # The other operand, that of the convolution, and the sum: without and with ties.
 SCALES = [
@@ -121,15 +119,6 @@ def test_they_take_fewer_cycles_than_two_operators() -> None:
     pixels = workload.output_height * workload.output_width
     vectors = workload.batch * workload.outputs * pixels
     parts: list[Any] = [alone, WeightedSum(vectors, workload.addition.constants)]
-    two = sum(cycles(tuned(part, env, None, "part")) for part in parts)
+    two = sum(estimated_cycles(tuned(part, env, None, "part")) for part in parts)
     products = vectors * (workload.products + 1)
-    assert cycles(tuned(workload, env, None, "fused")) < 1.1 * products < 0.95 * two
-
-
-def cycles(function: Function) -> int:
-    runtime = Runtime(
-        open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
-    )
-    sizes = [function.nbytes(index) for index in range(len(function.args))]
-    function.run_on(runtime, *[runtime.allocate(size) for size in sizes])
-    return runtime.synchronize().cycles or 0
+    assert estimated_cycles(tuned(workload, env, None, "fused")) < 1.1 * products < 0.95 * two

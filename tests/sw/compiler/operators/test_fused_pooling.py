@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sw.compiler import te
-from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
-from amaranth_vta.sw.runtime.runtime import Runtime
+from tests.support.runtimes import estimated_cycles
 
 
 def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
@@ -102,15 +100,6 @@ def test_they_take_fewer_cycles_than_two_operators() -> None:
     pooling = Pooling((8, 8), (2, 2), (2, 2))
     alone = Conv2d(1, 2, 4, 16, 16, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
     parts: list[Any] = [alone, MaxPool2d(1, 4, 16, 16, pooling.kernel, pooling.strides)]
-    two = sum(cycles(tuned(part, env, None, "part")) for part in parts)
-    one = cycles(tuned(replace(alone, pooling=pooling), env, None, "fused"))
+    two = sum(estimated_cycles(tuned(part, env, None, "part")) for part in parts)
+    one = estimated_cycles(tuned(replace(alone, pooling=pooling), env, None, "fused"))
     assert one < 0.9 * two
-
-
-def cycles(function: Function) -> int:
-    runtime = Runtime(
-        open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
-    )
-    sizes = [function.nbytes(index) for index in range(len(function.args))]
-    function.run_on(runtime, *[runtime.allocate(size) for size in sizes])
-    return runtime.synchronize().cycles or 0
