@@ -52,5 +52,6 @@ def verilog(config: Config, output: str | None, split: str | None, prot: int, ca
 
         text = elaborate.verilog(config, attributes=BusAttributes(prot, cache))
         outputs.save("-o", lambda file: file.write(text.encode()))
-        files = elaborate.split_verilog(text)
-        outputs.save_folder("--split", {name: part.encode() for name, part in files.items()})
+        if split is not None:
+            files = elaborate.split_verilog(text)
+            outputs.save_folder("--split", {name: part.encode() for name, part in files.items()})

@@ -13,7 +13,7 @@ from typing import Any, Self
 from amaranth_vta.hw.config import Config
 
 from .evaluate import sources
-from .results import Known, Row, append_row, begin_table, known_runs, write_table
+from .results import Known, Row, append_row, known_runs, table_text
 from .spec import Spec, SpecError
 
 TABLE, PAGE, MACHINES = "results.csv", "report.html", "machines"
@@ -51,7 +51,7 @@ class Folder:
             table.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
         else:
             self.write(_STATE, state)
-            begin_table(spec, table)
+            self.write(TABLE, table_text(spec, []))
         self._file = table.open("a", encoding="utf-8", newline="")
 
     def _require_own(self, state: str, resumes: bool) -> None:
@@ -74,7 +74,7 @@ class Folder:
     def finish(self, rows: list[Row]) -> None:
         """Writes the whole table, in order."""
         self._file.close()
-        write_table(self._spec, self.path / TABLE, rows)
+        self.write(TABLE, table_text(self._spec, rows))
 
     def write_machines(self, configs: Mapping[str, Config]) -> None:
         """The machines of the front, by file name, instead of those that were there."""

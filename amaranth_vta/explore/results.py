@@ -137,10 +137,6 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
     return found
 
 
-def begin_table(spec: Spec, path: Path) -> None:
-    path.write_text(_text(columns(spec), []), encoding="utf-8")
-
-
 def append_row(spec: Spec, file: IO[str], row: Row) -> None:
     """Writes a line through to the disk: it is there whatever happens next."""
     writer = csv.DictWriter(file, columns(spec), lineterminator="\n")
@@ -148,12 +144,10 @@ def append_row(spec: Spec, file: IO[str], row: Row) -> None:
     file.flush()
 
 
-def write_table(spec: Spec, path: Path, rows: Iterable[Row]) -> None:
-    """The whole file anew, in the order of the points."""
-    part = path.with_name(f".{path.name}.part")
+def table_text(spec: Spec, rows: Iterable[Row]) -> str:
+    """The whole file, in the order of the points."""
     ordered = sorted(rows, key=lambda row: row.point)
-    part.write_text(_text(columns(spec), [cells(spec, row) for row in ordered]), encoding="utf-8")
-    part.replace(path)
+    return _text(columns(spec), [cells(spec, row) for row in ordered])
 
 
 def _text(heads: list[str], lines: Iterable[dict[str, object]]) -> str:
