@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import amaranth_vta as vta
 from amaranth_vta import te
 from amaranth_vta.sw.compiler.build import build
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, NotHere, identifier
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, Unsupported, identifier
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
@@ -23,11 +23,12 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 @vta.register_operator("Abs")
 def magnitude(node: Node, tensors: Tensors) -> Layer:
-    """The layer of one Abs. What is raised as `NotHere` is the reason why it runs on the host."""
+    """The layer of one Abs. What is raised as `Unsupported` is the reason why it runs on the
+    host."""
     source, result = node.inputs[0], node.outputs[0]
     tensors.require_bytes(source, result)
     if tensors.network.types[source].dtype != np.int8:
-        raise NotHere("the machine holds uint8 less by 128, which has another magnitude")
+        raise Unsupported("the machine holds uint8 less by 128, which has another magnitude")
     # Activations are held as (N/BATCH, C/BLOCK_OUT, H, W, BATCH, BLOCK_OUT) after any layer.
     image, layout = tensors.held(source, tensors.image(source)), tensors.output_layout
     env, shape = tensors.env, layout.shape(image)

@@ -25,7 +25,7 @@ KEPT_SECONDS = 30 * 24 * 3600
 _OTHERS_WRITE = 0o022
 
 
-class BuildError(RuntimeError):
+class ToolchainError(RuntimeError):
     """Something cannot be built, or kept, on this machine; the message says why."""
 
 
@@ -40,8 +40,8 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     """The file ``name`` in the folder ``kind`` of the cache, made if it is not there.
 
     ``make`` writes the file at the path that it is given; what it raises is passed on, and nothing
-    is kept then. Raises `BuildError` if the file is not there and cannot be kept, or if the folder
-    belongs to another user.
+    is kept then. Raises `ToolchainError` if the file is not there and cannot be kept, or if the
+    folder belongs to another user.
     """
     folder = cache_folder() / kind
     path = folder / name
@@ -97,7 +97,7 @@ def _make_private(folder: Path) -> None:
     except OSError as error:
         raise _unwritable(folder, error) from None
     if not _is_own(status):
-        raise BuildError(
+        raise ToolchainError(
             f"the cache folder {folder} belongs to another user and is not used; "
             "VTA_CACHE names another"
         )
@@ -135,8 +135,8 @@ def _digest(name: str, file: Path) -> str:
     return hashlib.sha256(name.encode() + b"\0" + file.read_bytes()).hexdigest()
 
 
-def _unwritable(folder: Path, error: OSError) -> BuildError:
-    return BuildError(
+def _unwritable(folder: Path, error: OSError) -> ToolchainError:
+    return ToolchainError(
         f"the cache folder {folder} cannot be written: {error.strerror}; VTA_CACHE names another"
     )
 

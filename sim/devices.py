@@ -137,13 +137,13 @@ def _open_remote(
     config: Config, memory_bytes: int, dram: str, progress: Callable[[str], None] | None
 ) -> Device:
     from amaranth_vta.sw.remote.client import RemoteDevice
-    from amaranth_vta.sw.remote.keys import Access
+    from amaranth_vta.sw.remote.keys import Credentials
 
     memory_timing(dram)
     path = os.environ.get(REMOTE)
     if not path:
         raise DeviceError(f"{REMOTE} in the environment names no file of `vta serve`")
-    return RemoteDevice(config, memory_bytes, Access.load(path), dram, progress)
+    return RemoteDevice(config, memory_bytes, Credentials.load(path), dram, progress)
 
 
 def _open_estimate(

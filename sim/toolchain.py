@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from amaranth_vta.sim.cache import BuildError, cache_folder
+from amaranth_vta.sim.cache import ToolchainError, cache_folder
 
 Command = Sequence[str | Path]
 
@@ -18,16 +18,16 @@ Command = Sequence[str | Path]
 def compiler() -> tuple[str, ...]:
     """The C++ compiler, $CXX or g++: its path, and options that $CXX has behind its name.
 
-    Raises `BuildError` if there is none.
+    Raises `ToolchainError` if there is none.
     """
     given = os.environ.get("CXX", "").strip() or "g++"
     try:
         name, *options = shlex.split(given)
     except ValueError as error:
-        raise BuildError(f"CXX = {given} is no command: {error}") from None
+        raise ToolchainError(f"CXX = {given} is no command: {error}") from None
     path = shutil.which(name)
     if path is None:
-        raise BuildError(
+        raise ToolchainError(
             f"there is no C++ compiler {name}: install it (Debian: apt install g++) or set CXX; "
             "the functional and pysim devices need none"
         )
@@ -46,8 +46,8 @@ def target_of(command: tuple[str, ...]) -> str:
 
 
 def run_tool(command: Command, problem: str, environment: Mapping[str, str] | None = None) -> None:
-    """Runs ``command``; if it fails, raises `BuildError` with ``problem`` and the first error, and
-    leaves all that the tool said in a log in the cache folder."""
+    """Runs ``command``; if it fails, raises `ToolchainError` with ``problem`` and the first error,
+    and leaves all that the tool said in a log in the cache folder."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -59,4 +59,4 @@ def run_tool(command: Command, problem: str, environment: Mapping[str, str] | No
         log = cache_folder() / "build.log"
         log.write_text(f"{' '.join(map(str, command))}\n\n{done.stdout}{done.stderr}")
         first = next((line for line in done.stderr.splitlines() if "rror" in line), "")
-        raise BuildError(f"{problem}; the log is {log}: {first.strip()[:200]}")
+        raise ToolchainError(f"{problem}; the log is {log}: {first.strip()[:200]}")

@@ -56,12 +56,12 @@ def _python() -> str:
 
 
 def _cpp_compiler() -> str:
-    from amaranth_vta.sim.cache import BuildError
+    from amaranth_vta.sim.cache import ToolchainError
     from amaranth_vta.sim.toolchain import compiler
 
     try:
         return f"C++ compiler {' '.join(compiler())}"
-    except BuildError as error:
+    except ToolchainError as error:
         raise Missing(str(error)) from None
 
 

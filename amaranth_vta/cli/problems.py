@@ -25,7 +25,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sim.devices.DeviceError",
         "amaranth_vta.sim.machine.dram.DramError",
         "amaranth_vta.sim.programs.image.ImageError",
-        "amaranth_vta.sim.cache.BuildError",
+        "amaranth_vta.sim.cache.ToolchainError",
         "amaranth_vta.sw.boards.device.BoardError",
         "amaranth_vta.sw.boards.link.LinkError",
         "amaranth_vta.sw.remote.client.RemoteError",

@@ -22,7 +22,7 @@ from amaranth_vta.session.compilation import open_network
 from amaranth_vta.session.layers import layer_reports
 from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.session.session import Session
-from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import compile_network
@@ -97,7 +97,7 @@ class Simulated:
 def evaluate(task: Task, model: bytes) -> Cost:
     """The cost of ``task``, from the cache folder if it was known there.
 
-    Raises `ModelError`, `BuildError` where there is no C++ compiler, and `LoweringError`.
+    Raises `ModelError`, `ToolchainError` where there is no C++ compiler, and `LoweringError`.
     """
     return Cost.from_json(_kept(f"{task.key}.json", lambda: asdict(_estimate(task, model))))
 
@@ -119,7 +119,7 @@ def _kept(name: str, find: Callable[[], dict[str, Any]]) -> str:
 
     try:
         return kept("explore", name, make).read_text()
-    except BuildError:
+    except ToolchainError:
         if not text:
             raise
         return text  # which cannot be kept

@@ -14,7 +14,7 @@ from typing import Any
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards.boards import Board, BoardDesign
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .tools import Call, calls_of, path_of, run, version_of
@@ -42,8 +42,8 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     """The bitstream of ``board`` with the machine of ``config``.
 
     ``progress`` is told each step as it begins. Raises `FitError` if the chip has no room or the
-    clock is too fast, `MissingExtra` without the tools, and `BuildError` if one of them fails. For
-    a board whose vendor's tools are needed it is a project for these instead.
+    clock is too fast, `MissingExtra` without the tools, and `ToolchainError` if one of them fails.
+    For a board whose vendor's tools are needed it is a project for these instead.
     """
     started = time.monotonic()
     with explain_missing_extras():
@@ -134,7 +134,7 @@ def _run_all(
         progress(call.tool.step)
         try:
             run(call, folder)
-        except BuildError:
+        except ToolchainError:
             _check_clock(board, folder)
             raise
         if usage is None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from amaranth_vta.extras import MissingExtra
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import ToolchainError
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def version_of(tool: Tool) -> str:
 
 
 def run(call: Call, folder: Path) -> None:
-    """Makes ``call`` in ``folder``; raises `BuildError` with what the tool said was wrong."""
+    """Makes ``call`` in ``folder``; raises `ToolchainError` with what the tool said was wrong."""
     command: Sequence[str] = [path_of(call.tool), *call.arguments]
     # In its own folder and by names without folders: the tools have a file system of their own.
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -88,4 +88,4 @@ def run(call: Call, folder: Path) -> None:
         said = (done.stdout + done.stderr).splitlines()
         errors = [line for line in said if "ERROR" in line] or said[-1:]
         text = errors[0].strip() if errors else f"exit code {done.returncode}"
-        raise BuildError(f"{call.tool.command} cannot {call.tool.step}: {text[:300]}")
+        raise ToolchainError(f"{call.tool.command} cannot {call.tool.step}: {text[:300]}")

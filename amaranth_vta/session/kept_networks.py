@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import BuildError, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, hash_of, kept
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork
 from amaranth_vta.sw.compiler.tuner.records import Records
 from amaranth_vta.sw.runtime.archive import ProgramError
@@ -49,7 +49,7 @@ def kept_program(
     try:
         path = kept("networks", f"{_key(model, config, images, records)}.vta", make)
         return compiled or load_network(path, config)
-    except (BuildError, ProgramError):
+    except (ToolchainError, ProgramError):
         return compiled or compile_it()
 
 

@@ -30,7 +30,7 @@ class SimulatedBoard:
     ----------
     port : path of its serial port, for pyserial
 
-    Raises `BuildError` when the simulator cannot be built.
+    Raises `ToolchainError` when the simulator cannot be built.
     """
 
     def __init__(self, config: Config, progress: Progress | None = None) -> None:

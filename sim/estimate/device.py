@@ -27,8 +27,8 @@ class EstimateDevice:
     after a fault there are no cycles. With ``timing_only`` the model runs nothing: memory stays as
     it is, and of faults only that is found which keeps the stream from its end.
 
-    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` gets each run. Raises `BuildError` where there is
-    no C++ compiler.
+    ``dram`` is ``ideal`` or ``ddr``. ``timeline`` gets each run. Raises `ToolchainError` where
+    there is no C++ compiler.
     """
 
     name = "estimate"

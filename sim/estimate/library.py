@@ -62,7 +62,7 @@ class Replay:
 class Engine:
     """Replays streams for one machine and one memory; micro-ops stay loaded between runs.
 
-    Raises `BuildError` where there is no C++ compiler.
+    Raises `ToolchainError` where there is no C++ compiler.
     """
 
     def __init__(

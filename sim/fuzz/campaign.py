@@ -72,7 +72,7 @@ def fuzz(
     """Tries cases 0 to ``programs`` - 1 of ``seed`` on ``devices``, in ``jobs`` processes.
 
     What is found does not depend on ``jobs``. ``progress`` is called with what is known so far.
-    Raises `BuildError` if a simulator cannot be built.
+    Raises `ToolchainError` if a simulator cannot be built.
     """
     started = time.monotonic()
     for config in configs.values():

@@ -13,7 +13,7 @@ from typing import Literal
 from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import get_runner
 
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import runtime_object, verilator_root
 from amaranth_vta.sim.toolchain import compiler
 
@@ -36,8 +36,8 @@ def simulate(
     ``os.environ``; in Verilator it sees the ports of ``top`` alone, with ``internals`` all signals,
     which it always sees in Icarus. With ``waves`` the signals are in ``folder/dump.vcd``, those of
     Icarus in ``folder/{top}.fst``. What the tools print goes to the terminal, or to the file
-    ``log``. Raises `AssertionError` if a test fails or none is found, `BuildError` if there is no
-    C++ compiler, or no Icarus.
+    ``log``. Raises `AssertionError` if a test fails or none is found, `ToolchainError` if there is
+    no C++ compiler, or no Icarus.
     """
     bench, folder = Path(bench).resolve(), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _runtime(waves: bool) -> list[Path]:
 
 def _icarus() -> tuple[dict[str, str], list[str]]:
     if shutil.which("iverilog") is None:
-        raise BuildError("Icarus Verilog is not installed (Debian: apt install iverilog)")
+        raise ToolchainError("Icarus Verilog is not installed (Debian: apt install iverilog)")
     return {}, []
 
 

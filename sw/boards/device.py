@@ -1,4 +1,4 @@
-"""A machine on a board at the other end of a serial line, as a device."""
+"""A device: the machine on a board that is connected by a serial line."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .link import Line, Link, LinkError
 
 # Memory sizes are rounded up to this, as on other devices.
 _UNIT = 64
-# A run of zeros as long as this is not sent but filled in by the board.
+# Runs of zeros of at least this many words are not sent: the board fills them in.
 _ZEROS = 64
-# How often the board is asked whether it is done, and how long it may take to stop.
+# Time between polls of the status, and the time that a stop may take.
 _POLL_SECONDS = 0.001
 _STOP_SECONDS = 2.0
 
 
 class BoardError(ValueError):
-    """A board that is not there, or that a program does not fit."""
+    """A board that is missing, or whose memory is too small for a program."""
 
 
 def open_line(port: str) -> Line:
@@ -58,7 +58,7 @@ class BoardDevice(RegisterDriver):
         self._link = Link(line)
         board = self._link.identify()
         if board[BoardRegister.IDENTITY] != protocol.IDENTITY:
-            raise LinkError(f"what answers at {line.port} is not a board with this machine")
+            raise LinkError(f"the device at {line.port} is not a board with this machine")
         if board[BoardRegister.VERSION] != protocol.VERSION:
             raise MismatchError(
                 f"the board speaks version {board[BoardRegister.VERSION]} of the link and not "
@@ -68,7 +68,7 @@ class BoardDevice(RegisterDriver):
             self._check_machine()
             raise MismatchError(
                 "the board was built for a configuration with other parameters than this version "
-                "of amaranth-vta knows: build its bitstream with it"
+                "of amaranth-vta knows: build its bitstream with this version"
             )
         if self.memory_bytes > board[BoardRegister.MEMORY_BYTES]:
             raise BoardError(
@@ -77,7 +77,7 @@ class BoardDevice(RegisterDriver):
             )
         self.clock_hz = board[BoardRegister.CLOCK_HZ]
         if self._status("busy"):
-            self._stop()  # what a host that is gone has left
+            self._stop()  # a run that an earlier host left behind
         self._link.fill(0, self.memory_bytes // WORD_BYTES)
         limit = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
         self._link.write_words(limit, [self.memory_bytes])
@@ -115,11 +115,11 @@ class BoardDevice(RegisterDriver):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; it does not tell when those
-        that are ``watched`` are done.
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; the result does not tell when
+        the ``watched`` ones have retired.
 
-        A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
-        that it had reached. Raises `LinkError` if the board does not answer any more.
+        A run that is stopped at ``time_limit``, in seconds, ends with the fault ``timeout`` of the
+        instruction that it had reached. Raises `LinkError` if the board stops answering.
         """
         started = time.monotonic()
         self._launch(insn_addr, insn_count)
@@ -146,7 +146,7 @@ class BoardDevice(RegisterDriver):
 
     @property
     def resent(self) -> int:
-        """How often something was lost on the line, and sent again."""
+        """How often requests were sent again because bytes were lost on the line."""
         return self._link.resent
 
     def close(self) -> None:
@@ -168,12 +168,12 @@ class BoardDevice(RegisterDriver):
 
 
 def _words_around(address: int, size: int) -> tuple[int, int]:
-    """The first word that holds a byte of the range, and the first one behind it."""
+    """The first word that holds a byte of the range, and the first word behind the range."""
     return address // WORD_BYTES, -(-(address + size) // WORD_BYTES)
 
 
 def _runs(words: npt.NDArray[np.uint32]) -> list[tuple[int, npt.NDArray[np.uint32]]]:
-    """``words`` in parts, each with its position, of which long runs of zeros are by themselves."""
+    """``words`` in parts, each with its position; a long run of zeros is a part by itself."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], words == 0, [0])).astype(np.int8)))
     parts, at = [], 0
     for start, end in zip(edges[::2], edges[1::2], strict=True):

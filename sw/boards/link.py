@@ -1,4 +1,4 @@
-"""The host's end of the link to a board: requests out, replies in, lost ones again.
+"""The host's end of the link to a board: sends requests, takes replies, repeats what was lost.
 
 The frames are those of `amaranth_vta.hw.boards.protocol`. The line is anything with pyserial's
 methods, in practice a `serial.Serial`.
@@ -16,26 +16,26 @@ from zlib import crc32
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import MOST_WORDS, WORD_BYTES, Command, Status
 
-# A board that has not sent a byte for so long has lost something, or is not there.
+# After this silence of the board, a request or its reply counts as lost.
 _SILENT_SECONDS = 1.0
-# How long requests are sent again and again without any of them being answered.
+# How long requests are repeated without a reply before the board counts as missing.
 _PATIENCE_SECONDS = 6.0
-# How long is waited for a byte at a time, and how often for silence.
+# Timeout of one read of the line, and how many reads without a byte are silence, at most.
 _WAIT_SECONDS = 0.05
 _MOST_WAITS = 8
-# Replies under way, in bytes: what the kernel keeps of a serial line that nothing reads yet.
+# Bytes of replies in flight: as many as the kernel buffers for a serial line.
 _REPLY_BYTES = 4096
-# Requests under way: fewer than half of the sequence numbers.
+# Requests in flight: fewer than half of the sequence numbers.
 _MOST_REQUESTS = 64
 _FRAME_BYTES = 1 + protocol.CHECKSUM_BYTES
 
 
 class LinkError(RuntimeError):
-    """The board does not answer, or the line to it is gone; the message names the port."""
+    """The board does not answer, or its serial port has gone; the message names the port."""
 
 
 class Line(Protocol):
-    """What is used of a `serial.Serial`."""
+    """The methods of `serial.Serial` that the link uses."""
 
     port: str
     timeout: float | None
@@ -49,7 +49,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """``words`` of a READ are how many are asked for; of others, ``payload`` has them."""
+    """One request: a READ asks for ``words`` words, the others carry theirs in ``payload``."""
 
     command: Command
     address: int = 0
@@ -96,12 +96,12 @@ class Link:
         self._line = line
         self._sequence = 0
         self._received = bytearray()
-        # Times that requests had to be sent again.
+        # How often requests had to be sent again.
         self.resent = 0
         line.timeout = _WAIT_SECONDS
 
     def identify(self) -> list[int]:
-        """The board's first registers; afterwards both ends count from the same number."""
+        """The board's first registers. Afterwards both ends count requests from the same number."""
         request = Request(Command.IDENTIFY, words=protocol.IDENTIFY_WORDS)
         (payload,) = self._exchange([request])
         return _words(payload)
@@ -115,7 +115,7 @@ class Link:
         return b"".join(self._exchange(requests))
 
     def write(self, address: int, payload: bytes) -> None:
-        """Whole words to byte ``address``, a multiple of 4."""
+        """Writes ``payload``, whole words, from byte ``address`` on, a multiple of 4."""
         most = MOST_WORDS * WORD_BYTES
         self._exchange(
             [
@@ -125,7 +125,7 @@ class Link:
         )
 
     def fill(self, address: int, count: int, word: int = 0) -> None:
-        """``count`` times the same word, from byte ``address`` on."""
+        """Writes ``word`` ``count`` times, from byte ``address`` on."""
         if count:
             payload = word.to_bytes(4, "little") + count.to_bytes(4, "little")
             self._exchange([Request(Command.FILL, address, payload)])
@@ -140,7 +140,8 @@ class Link:
         self._line.close()
 
     def _exchange(self, requests: Sequence[Request]) -> list[bytes]:
-        """Sends requests as far ahead as both ends can take, and gives the replies' payloads."""
+        """Sends requests, as many in flight as both ends can buffer; the payloads of their
+        replies."""
         waiting = deque(requests)
         sent: deque[_Sent] = deque()
         payloads: list[bytes] = []
@@ -154,7 +155,7 @@ class Link:
             oldest = sent[0]
             reply = self._receive()
             if reply is not None and not any(reply.sequence == item.sequence for item in sent):
-                continue  # to a request that was sent twice
+                continue  # the second reply to a request that was repeated
             if reply is not None and _answers(reply, oldest):
                 if reply.status != Status.DONE:
                     raise LinkError(
@@ -183,8 +184,8 @@ class Link:
             raise self._gone(error) from None
 
     def _settle(self, tries: int) -> None:
-        """Forgets what is still on its way: waits for silence, longer each time, in which the board
-        forgets a request that has lost bytes."""
+        """Drops replies in flight: waits for silence, longer each time, during which the board
+        drops a request that has lost bytes."""
         self.resent += 1
         deadline = time.monotonic() + _SILENT_SECONDS
         quiet, longest = 0, min(1 << tries, _MOST_WAITS)
@@ -193,7 +194,7 @@ class Link:
         self._received.clear()
 
     def _receive(self) -> Reply | None:
-        """The next reply whose checksum is right; None if nothing comes any more."""
+        """The next reply whose checksum is right; None if the line stays silent."""
         deadline = time.monotonic() + _SILENT_SECONDS
         while True:
             for reply in self._replies():
@@ -204,7 +205,7 @@ class Link:
                 return None
 
     def _take(self) -> bool:
-        """Adds what has come, and says whether anything has; waits a little for it."""
+        """Adds the bytes that have arrived, waiting a little for them; whether there were any."""
         try:
             received = self._line.read(max(1, self._line.in_waiting))
         except OSError as error:
@@ -213,7 +214,7 @@ class Link:
         return bool(received)
 
     def _replies(self) -> Iterator[Reply]:
-        """Replies that have come whole; each one is taken away before it is given."""
+        """Complete replies; each is removed from the received bytes before it is yielded."""
         received = self._received
         while True:
             start = received.find(protocol.REPLY_START)
@@ -236,11 +237,11 @@ class Link:
             yield reply
 
     def _gone(self, error: OSError) -> LinkError:
-        return LinkError(f"the line to {self._line.port} is gone: {error}")
+        return LinkError(f"the serial port {self._line.port} has gone: {error}")
 
 
 def _fits(sent: deque[_Sent], request: Request) -> bool:
-    """Whether a further request fits into what the board and the kernel keep."""
+    """Whether the buffers of board and kernel have room for ``request`` and its reply."""
     if not sent:
         return True
     asked = sum(len(item.frame) for item in sent) + len(request.frame(0))

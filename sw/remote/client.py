@@ -12,7 +12,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
-from .keys import Access
+from .keys import Credentials
 from .messages import ALIVE_SECONDS, MOST_BYTES, SILENCE_SECONDS, VERSION, packed, unpacked
 
 # Memory sizes are rounded up to this, as on other devices.
@@ -25,7 +25,7 @@ class RemoteError(RuntimeError):
 
 
 class RemoteDevice:
-    """The `Device` at the server that ``access`` names, with the machine of ``config``.
+    """The `Device` at the server that ``credentials`` names, with the machine of ``config``.
 
     Waits for its turn if others use the server; ``progress`` is told what for. It is given back by
     `close`, or when this process ends. ``dram`` is for the server's simulator.
@@ -40,15 +40,15 @@ class RemoteDevice:
         self,
         config: Config,
         memory_bytes: int,
-        access: Access,
+        credentials: Credentials,
         dram: str = "ideal",
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.config = config
         self.memory_bytes = -(-memory_bytes // _UNIT) * _UNIT
-        self._address, self._requests, self._progress = access.address, 0, progress
+        self._address, self._requests, self._progress = credentials.address, 0, progress
         self._is_there = True
-        self._connect(access)
+        self._connect(credentials)
         try:
             self._ask(
                 "open",
@@ -61,7 +61,7 @@ class RemoteDevice:
             self._disconnect()
             raise
 
-    def _connect(self, access: Access) -> None:
+    def _connect(self, credentials: Credentials) -> None:
         import zmq
 
         self._zmq: Any = zmq
@@ -69,17 +69,17 @@ class RemoteDevice:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-        self._socket.curve_serverkey = access.server.encode()
-        self._socket.curve_publickey = access.public.encode()
-        self._socket.curve_secretkey = access.secret.encode()
+        self._socket.curve_serverkey = credentials.server.encode()
+        self._socket.curve_publickey = credentials.public.encode()
+        self._socket.curve_secretkey = credentials.secret.encode()
         failures = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         failures |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
         self._events = self._socket.get_monitor_socket(failures)
         try:
-            self._socket.connect(access.address)
+            self._socket.connect(credentials.address)
         except zmq.ZMQError as error:
             self._disconnect()
-            raise RemoteError(f"{access.address} is no address: {error}") from None
+            raise RemoteError(f"{credentials.address} is no address: {error}") from None
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""

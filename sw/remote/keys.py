@@ -39,7 +39,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Access:
+class Credentials:
     """What a client needs to reach the server at ``address``, as in tcp://desk:7654."""
 
     address: str
@@ -48,7 +48,7 @@ class Access:
     secret: str
 
     @classmethod
-    def load(cls, path: str | Path) -> Access:
+    def load(cls, path: str | Path) -> Credentials:
         """From a file in ``clients``; raises `KeyFileError`."""
         return _load(Path(path), cls)
 
@@ -71,14 +71,14 @@ class Keys:
         path = self._path / _CLIENTS / f"{name}.json"
         if not path.exists():
             pair = Pair.new()
-            access = Access(address, self.server.public, pair.public, pair.secret)
-            _save(path, asdict(access))
+            credentials = Credentials(address, self.server.public, pair.public, pair.secret)
+            _save(path, asdict(credentials))
         return path
 
     def admitted(self) -> set[str]:
         """The public keys of all clients, as they are now."""
         files = (self._path / _CLIENTS).glob("*.json")
-        return {_load(path, Access).public for path in files}
+        return {_load(path, Credentials).public for path in files}
 
 
 def _load(path: Path, made: Callable[..., Any]) -> Any:

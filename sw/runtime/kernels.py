@@ -51,7 +51,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Operation:
+class KernelOperation:
     """What all micro-ops of a kernel do.
 
     ``overwrite``: GEMM micro-ops set accumulators instead of adding to them. ``independent`` claims
@@ -73,7 +73,7 @@ class KernelBuilder:
 
     config: Config
     mode: UopMode
-    operation: Operation | None = None
+    operation: KernelOperation | None = None
     loops: list[Loop] = field(default_factory=list)
     open_loops: int = 0
     dst: list[int] = field(default_factory=list)
@@ -98,7 +98,7 @@ class KernelBuilder:
             raise CommandError("uop_loop_end without uop_loop_begin")
         self.open_loops -= 1
 
-    def push(self, operation: Operation, dst: Indices, src: Indices, wgt: Indices) -> None:
+    def push(self, operation: KernelOperation, dst: Indices, src: Indices, wgt: Indices) -> None:
         if operation != self.operation:
             self._begin(operation)
         if self.open_loops < len(self.loops):
@@ -115,7 +115,7 @@ class KernelBuilder:
     def _alu_opcodes(self) -> tuple[isa.AluOp, ...]:
         return isa.BASE_ALU_OPS + isa.extended_alu_ops(self.config.extensions)
 
-    def _begin(self, operation: Operation) -> None:
+    def _begin(self, operation: KernelOperation) -> None:
         if operation.mode != self.mode:
             kernel = f"push_{self.mode.name.lower()}"
             raise CommandError(f"uop_push of mode {operation.mode.name} in a kernel of {kernel}")
@@ -209,7 +209,7 @@ class KernelBuilder:
             for part, rest in self._split(uops + at * factors, inner):
                 yield part, [Loop(extent, outer.factors), *rest]
 
-    def _encode(self, operation: Operation, loops: list[Loop]) -> int:
+    def _encode(self, operation: KernelOperation, loops: list[Loop]) -> int:
         # Absent or unit loops are encoded as extent 1, factor 0.
         once = Loop(1, (0, 0, 0))
         real = [loop if loop.extent > 1 else once for loop in loops]

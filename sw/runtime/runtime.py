@@ -18,7 +18,7 @@ from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.disassembly import instruction_text, listing
 
 from .device import Device, Fault, RunResult, total
-from .kernels import CommandError, Indices, KernelBuilder, Operation, UopMode
+from .kernels import CommandError, Indices, KernelBuilder, KernelOperation, UopMode
 from .memory import Buffer, DeviceMemory
 from .stream import Stream
 from .transfers import Pads, TransferEncoder
@@ -203,9 +203,11 @@ class Runtime:
             raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")
         given = immediate if use_immediate else 0
         operation = (
-            Operation(UopMode.ALU, 0, alu_opcode, use_immediate, given, independent=independent)
+            KernelOperation(
+                UopMode.ALU, 0, alu_opcode, use_immediate, given, independent=independent
+            )
             if mode == UopMode.ALU
-            else Operation(UopMode.GEMM, reset, overwrite=overwrite, independent=independent)
+            else KernelOperation(UopMode.GEMM, reset, overwrite=overwrite, independent=independent)
         )
         self._kernel().push(operation, dst, src, wgt)
 

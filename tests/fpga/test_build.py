@@ -15,7 +15,7 @@ from amaranth.lib import io, wiring
 from amaranth_vta.cli import invoke
 from amaranth_vta.fpga import build as flow
 from amaranth_vta.fpga.tools import Call
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import ToolchainError
 
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 50, "DP16KD": 3, "IB": 2}
 UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 0, "DCCA": 1}
@@ -56,7 +56,7 @@ def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -
             case "ECPPACK":
                 (folder / "vta.bit").write_bytes(b"bits")
         if call.tool.name == fails:
-            raise BuildError(f"{call.tool.command} cannot {call.tool.step}: ERROR: why")
+            raise ToolchainError(f"{call.tool.command} cannot {call.tool.step}: ERROR: why")
 
     return run
 

@@ -25,7 +25,7 @@ from amaranth_vta.serving.server import Server
 from amaranth_vta.sim.devices import DeviceError, close_device, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.remote.client import RemoteDevice, RemoteError
-from amaranth_vta.sw.remote.keys import Access, KeyFileError, Keys
+from amaranth_vta.sw.remote.keys import Credentials, KeyFileError, Keys
 from amaranth_vta.sw.remote.messages import packed, unpacked
 
 ROOT = Path(__file__).parents[2]
@@ -46,11 +46,11 @@ class Served:
         self._thread = threading.Thread(target=self.server.serve, args=(self._ends.is_set,))
         self._thread.start()
 
-    def access(self, name: str = "client") -> Access:
-        return Access.load(self.keys.client(name, self.server.address))
+    def credentials(self, name: str = "client") -> Credentials:
+        return Credentials.load(self.keys.client(name, self.server.address))
 
     def open(self, name: str = "client", size: int = 4096) -> RemoteDevice:
-        return RemoteDevice(TINY, size, self.access(name))
+        return RemoteDevice(TINY, size, self.credentials(name))
 
     def close(self) -> None:
         self._ends.set()
@@ -77,7 +77,7 @@ def test_a_program_does_there_what_it_does_here(serve: Callable[..., Served]) ->
     results = []
     for device in (
         open_device("functional", image.config, image.dram.size),
-        RemoteDevice(image.config, image.dram.size, served.access()),
+        RemoteDevice(image.config, image.dram.size, served.credentials()),
     ):
         device.write(0, image.dram)
         result = device.run(image.insn_addr, image.insn_count)
@@ -133,8 +133,8 @@ def test_a_killed_client_leaves_the_machine(serve: Callable[..., Served], tmp_pa
         "import sys, time\n"
         "from amaranth_vta.hw.config import PRESETS\n"
         "from amaranth_vta.sw.remote.client import RemoteDevice\n"
-        "from amaranth_vta.sw.remote.keys import Access\n"
-        "RemoteDevice(PRESETS['tiny'], 64, Access.load(sys.argv[1]))\n"
+        "from amaranth_vta.sw.remote.keys import Credentials\n"
+        "RemoteDevice(PRESETS['tiny'], 64, Credentials.load(sys.argv[1]))\n"
         "print('open', flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -173,7 +173,7 @@ def test_a_killed_server_is_noticed(tmp_path: Path) -> None:
     line = process.stdout.readline()
     assert line == f"VTA_REMOTE={keys}/clients/client.json vta run MODEL.onnx --device remote\n"
     assert (keys / "clients/client.json").stat().st_mode & 0o077 == 0
-    device = RemoteDevice(TINY, 64, Access.load(keys / "clients/client.json"))
+    device = RemoteDevice(TINY, 64, Credentials.load(keys / "clients/client.json"))
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
@@ -184,22 +184,22 @@ def test_a_killed_server_is_noticed(tmp_path: Path) -> None:
 
 def test_only_known_keys_are_admitted(serve: Callable[..., Served], tmp_path: Path) -> None:
     served, other = serve(), Keys(tmp_path / "other")
-    stranger = Access.load(other.client("stranger", served.server.address))
+    stranger = Credentials.load(other.client("stranger", served.server.address))
     with pytest.raises(RemoteError, match="does not know this key, or is another"):
         RemoteDevice(TINY, 64, replace(stranger, server=served.keys.server.public))
     # A server that is not the one that wrote the file.
     with pytest.raises(RemoteError, match="does not know this key, or is another"):
-        RemoteDevice(TINY, 64, replace(served.access(), server=other.server.public))
+        RemoteDevice(TINY, 64, replace(served.credentials(), server=other.server.public))
     served.open().close()
 
 
 def test_a_removed_client_is_not_admitted_any_more(serve: Callable[..., Served]) -> None:
     served = serve()
-    access = served.access("gone")
-    RemoteDevice(TINY, 64, access).close()
+    credentials = served.credentials("gone")
+    RemoteDevice(TINY, 64, credentials).close()
     served.keys.client("gone", "").unlink()
     with pytest.raises(RemoteError, match="does not know this key"):
-        RemoteDevice(TINY, 64, access)
+        RemoteDevice(TINY, 64, credentials)
 
 
 def test_limits_hold(serve: Callable[..., Served]) -> None:
@@ -207,7 +207,7 @@ def test_limits_hold(serve: Callable[..., Served]) -> None:
     with pytest.raises(RemoteError, match="more than the 1,048,576 allowed"):
         served.open(size=(1 << 20) + 64)
     image = ProgramImage.load(VECTOR)
-    device = RemoteDevice(image.config, image.dram.size, served.access())
+    device = RemoteDevice(image.config, image.dram.size, served.credentials())
     device.write(0, image.dram)
     result = device.run(image.insn_addr, image.insn_count, time_limit=100)
     assert result.fault is not None
@@ -219,14 +219,14 @@ def test_limits_hold(serve: Callable[..., Served]) -> None:
 
 def test_nonsense_is_answered_and_harms_nobody(serve: Callable[..., Served]) -> None:
     served = serve()
-    access = served.access()
+    credentials = served.credentials()
     good = served.open("good")
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
-    socket.curve_serverkey = access.server.encode()
-    socket.curve_publickey = access.public.encode()
-    socket.curve_secretkey = access.secret.encode()
-    socket.connect(access.address)
+    socket.curve_serverkey = credentials.server.encode()
+    socket.curve_publickey = credentials.public.encode()
+    socket.curve_secretkey = credentials.secret.encode()
+    socket.connect(credentials.address)
     config = TINY.to_dict()
     opening = {"do": "open", "version": 1, "config": config, "memory_bytes": 64, "dram": "ideal"}
     nonsense: list[list[bytes | memoryview]] = [
@@ -287,11 +287,11 @@ def test_a_file_that_has_no_keys_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "client.json"
     path.write_text(text)
     with pytest.raises(KeyFileError, match="is no file of keys that `vta serve` wrote"):
-        Access.load(path)
-    keys = asdict(Access("tcp://a:1", "k" * 40, "k" * 40, "k" * 39))
+        Credentials.load(path)
+    keys = asdict(Credentials("tcp://a:1", "k" * 40, "k" * 40, "k" * 39))
     path.write_text(json.dumps(keys))
     with pytest.raises(KeyFileError):
-        Access.load(path)
+        Credentials.load(path)
 
 
 def test_without_a_file_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

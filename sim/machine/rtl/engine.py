@@ -22,7 +22,7 @@ class RtlDevice(SimulatedDevice):
     """A `Device` that counts cycles. ``dram`` names a memory model of `sim.machine.dram`.
 
     With ``waves`` all signals of all runs go to that file, as VCD; ``timeline`` gets each run.
-    ``grouped`` as in `machine_library`. Raises `BuildError` when the simulator cannot be built.
+    ``grouped`` as in `machine_library`. Raises `ToolchainError` when the simulator cannot be built.
     """
 
     name = "rtl"
@@ -54,7 +54,7 @@ class CxxrtlDevice(SimulatedDevice):
     """The same machine, cycles and memory by another simulator: CXXRTL of Yosys.
 
     It has no waves. Registers and memories hold anything before the reset; `cxxrtl_library` says
-    what. Raises `BuildError` when the simulator cannot be built.
+    what. Raises `ToolchainError` when the simulator cannot be built.
     """
 
     name = "cxxrtl"

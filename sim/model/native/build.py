@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from amaranth_vta.sim.cache import BuildError, build_folder, hash_of, kept
+from amaranth_vta.sim.cache import ToolchainError, build_folder, hash_of, kept
 from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 
 from .definitions import header
@@ -42,12 +42,12 @@ if _X86:
 
 
 def native_library(progress: Progress | None = None) -> Path:
-    """The shared library; raises `BuildError` if it cannot be built here.
+    """The shared library; raises `ToolchainError` if it cannot be built here.
 
     ``progress`` is told when it is being built.
     """
     if sys.byteorder != "little":
-        raise BuildError("the compiled functional model needs a little-endian processor")
+        raise ToolchainError("the compiled functional model needs a little-endian processor")
     definitions = header()
     sources = sorted(_FOLDER.iterdir())
     key = hash_of(

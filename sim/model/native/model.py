@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.model.machine import Outcome
 from amaranth_vta.sim.model.scratchpad import initial_bytes
 from amaranth_vta.sw.runtime.device import Fault
@@ -38,8 +38,8 @@ class NativeModel:
     every report.
 
     ``memory`` is a 1-D uint8 array, shared with the host, and ``origin`` the address of its first
-    byte. ``vectors`` is the fastest that the processor has if not given. Raises `BuildError` where
-    the library cannot be built.
+    byte. ``vectors`` is the fastest that the processor has if not given. Raises `ToolchainError`
+    where the library cannot be built.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class NativeModel:
         self._model: int | None = None
         library = library_or_reason()
         if isinstance(library, str):
-            raise BuildError(library)
+            raise ToolchainError(library)
         if vectors is None:
             vectors = available_vectors()[-1]
         self.config = config
@@ -100,10 +100,10 @@ class NativeModel:
 
 
 def available_vectors() -> list[Vectors]:
-    """What the processor has of `Vectors`; raises `BuildError` without a library to ask."""
+    """What the processor has of `Vectors`; raises `ToolchainError` without a library to ask."""
     library = library_or_reason()
     if isinstance(library, str):
-        raise BuildError(library)
+        raise ToolchainError(library)
     return [vectors for vectors in Vectors if library.vta_is_available(vectors)]
 
 
@@ -112,7 +112,7 @@ def library_or_reason(progress: Progress | None = None) -> ctypes.CDLL | str:
     if not _loaded:
         try:
             _loaded.append(_load(str(native_library(progress))))
-        except (BuildError, OSError) as error:
+        except (ToolchainError, OSError) as error:
             _loaded.append(str(error))
             logging.getLogger(__name__).warning(
                 "the functional model runs on NumPy, which is much slower: %s", error

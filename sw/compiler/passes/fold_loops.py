@@ -30,7 +30,7 @@ _MOST_ITERATIONS = (1 << ITERATION_WIDTH) - 1
 
 def fold_loops(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with its micro-ops gathered into GEMM and ALU instructions."""
-    folder = _Folder(config, loop_ranges(nest.body))
+    folder = _LoopFolder(config, loop_ranges(nest.body))
     return replace(nest, body=folder.visit(nest.body))
 
 
@@ -42,7 +42,7 @@ class _UopNest:
     uop: Uop
 
 
-class _Folder:
+class _LoopFolder:
     def __init__(self, config: Config, ranges: dict[Var, Interval]) -> None:
         self.config = config
         self.ranges = ranges

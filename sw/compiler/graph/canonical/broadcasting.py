@@ -13,7 +13,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import INT8, parameters_of
+from .quantization import BYTE_TYPES, parameters_of
 
 # Operand and the two inputs of its quantization, by domain and operator: where they begin.
 _OPERANDS = {
@@ -48,7 +48,7 @@ def _repeat(network: Network, node: Node, at: int, shape: tuple[int, ...]) -> bo
         if dequantize is None or parameters is None or not parameters.per_tensor:
             return False
         integer = dequantize.inputs[0]
-    if integer in network.constants or network.types[integer].dtype not in INT8:
+    if integer in network.constants or network.types[integer].dtype not in BYTE_TYPES:
         return False
     wide = network.unused_name(f"{integer}_of_image")
     network.types[wide] = replace(network.types[integer], shape=shape)

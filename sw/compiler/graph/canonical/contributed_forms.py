@@ -9,7 +9,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import INT8, Parameters
+from .quantization import BYTE_TYPES, Parameters
 
 _DOMAIN = "com.microsoft"
 
@@ -45,7 +45,7 @@ def split_concatenation(network: Network, node: Node) -> bool:
 def _parameters(network: Network, scale: str, zero: str = "") -> Parameters | None:
     """Those of a whole tensor, if they are constant."""
     values = [network.constants.get(name) for name in (scale, zero)]
-    if values[0] is None or values[1] is None or values[1].dtype not in INT8:
+    if values[0] is None or values[1] is None or values[1].dtype not in BYTE_TYPES:
         return None
     if values[0].size != 1 or values[1].size != 1 or values[0].dtype != np.float32:
         return None

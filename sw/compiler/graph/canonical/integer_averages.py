@@ -18,7 +18,14 @@ from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import INT8, Parameters, clipped, integer_limits, parameters_of, quantized_after
+from .quantization import (
+    BYTE_TYPES,
+    Parameters,
+    clipped,
+    integer_limits,
+    parameters_of,
+    quantized_after,
+)
 
 
 def fuse_average(network: Network, node: Node) -> bool:
@@ -32,7 +39,7 @@ def fuse_average(network: Network, node: Node) -> bool:
     if data is None or dequantize is None or after is None or not data.per_tensor:
         return False
     clamps, quantize, out = after
-    if data.zero.dtype not in INT8 or out.zero.dtype != data.zero.dtype:
+    if data.zero.dtype not in BYTE_TYPES or out.zero.dtype != data.zero.dtype:
         return False
     shape = network.types[node.inputs[0]].shape
     attributes = None if shape is None else _window(network, node, shape)

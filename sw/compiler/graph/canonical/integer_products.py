@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .quantization import (
-    INT8,
+    BYTE_TYPES,
     Parameters,
     clipped,
     integer_limits,
@@ -80,10 +80,10 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
         return None
     if not data.per_tensor or not out.per_tensor:
         return None
-    if data.zero.dtype not in INT8 or out.zero.dtype != data.zero.dtype:
+    if data.zero.dtype not in BYTE_TYPES or out.zero.dtype != data.zero.dtype:
         return None
     data_shape = network.types[anchor.data.inputs[0]].shape
-    if weight.zero.dtype not in INT8 or data_shape is None:
+    if weight.zero.dtype not in BYTE_TYPES or data_shape is None:
         return None
     values = network.constants.get(anchor.weight.inputs[0])
     of_matrix = anchor.node.operator == "MatMul" and values is not None and values.ndim == 2

@@ -13,7 +13,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import INT8, parameters_of
+from .quantization import BYTE_TYPES, parameters_of
 
 _MOVES = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -28,7 +28,7 @@ def sink_dequantize(network: Network, node: Node) -> bool:
     parameters = parameters_of(network, dequantize, "DequantizeLinear")
     if dequantize is None or parameters is None or not parameters.per_tensor:
         return False
-    if parameters.zero.dtype not in INT8:
+    if parameters.zero.dtype not in BYTE_TYPES:
         return False
     moved = network.unused_name(f"{node.outputs[0]}_integer")
     network.types[moved] = replace(network.types[node.outputs[0]], dtype=parameters.zero.dtype)
@@ -53,7 +53,7 @@ def hoist_quantize(network: Network, node: Node) -> bool:
     move = network.maker(node.inputs[0]) if parameters else None
     if parameters is None or move is None or not _is_move(move):
         return False
-    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+    if not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False
     if len(move.outputs) != 1 or network.only_reader(move.outputs[0]) is None:
         return False
@@ -74,7 +74,7 @@ def hoist_over_concatenation(network: Network, node: Node) -> bool:
     concat = network.maker(node.inputs[0]) if parameters else None
     if parameters is None or concat is None or concat.operator != "Concat" or concat.domain:
         return False
-    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+    if not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False
     if network.only_reader(concat.outputs[0]) is None:
         return False
@@ -99,7 +99,7 @@ def hoist_over_padding(network: Network, node: Node) -> bool:
     pad = network.maker(node.inputs[0]) if parameters else None
     if parameters is None or pad is None or pad.operator != "Pad" or pad.domain:
         return False
-    if not parameters.per_tensor or parameters.zero.dtype not in INT8:
+    if not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False
     if pad.attributes.get("mode", "constant") != "constant" or pad.input(3):
         return False

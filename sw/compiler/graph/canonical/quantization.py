@@ -9,7 +9,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-INT8 = (np.dtype(np.int8), np.dtype(np.uint8))
+BYTE_TYPES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Para
     while (reader := network.only_reader(name)) is not None:
         out = parameters_of(network, reader, "QuantizeLinear")
         if out is not None and reader.inputs[0] == name:
-            known = out.per_tensor and out.zero.dtype in INT8
+            known = out.per_tensor and out.zero.dtype in BYTE_TYPES
             return (clamps, reader, out) if known else None
         if not is_clamp(network, reader) or reader.inputs[0] != name:
             return None

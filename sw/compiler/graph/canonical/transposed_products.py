@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_products import Anchor, anchor_of, integer_bias, like_data
-from .quantization import INT8, Parameters, clipped, integer_limits, parameters_of
+from .quantization import BYTE_TYPES, Parameters, clipped, integer_limits, parameters_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     values = network.constants.get(anchor.weight.inputs[0])
     if data is None or weight is None or out is None or values is None or values.ndim != 4:
         return None
-    known = data.zero.dtype in INT8 and weight.zero.dtype in INT8
+    known = data.zero.dtype in BYTE_TYPES and weight.zero.dtype in BYTE_TYPES
     if not known or out.zero.dtype != data.zero.dtype or not (data.per_tensor and out.per_tensor):
         return None
     axes = _axes(network, anchor.node, values.shape[2:])

@@ -13,19 +13,19 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .functions import of_one_source
 from .parts.fused_addition import fused_addition
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:
     """An Add in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
-    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `NotHere`."""
+    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `Unsupported`."""
     network = tensors.network
     (first, a), (second, b) = (dequantized(network, name) for name in node.inputs)
     after = quantized_after(network, node.outputs[0])
     if after is None:
-        raise NotHere("its result is not quantized to 8 bits at one scale")
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
     clamps, quantize, out = after
     low, high = (limit - offset(out.zero.dtype) for limit in integer_limits(network, clamps, out))
     y = quantized(out)
@@ -45,14 +45,14 @@ def addition_layer(
 ) -> Layer:
     """The sum of two tensors, with results ``wanted``, as `added` has them.
 
-    ``scales`` are those of both and of the result. Raises `NotHere` if no constants do it.
+    ``scales`` are those of both and of the result. Raises `Unsupported` if no constants do it.
     """
     node = nodes[0]
     image, images = tensors.same_images(*sources, nodes[-1].outputs[0])
     try:
         constants = addition_constants(*scales, tensors.config, wanted)
     except NotExact as problem:
-        raise NotHere(str(problem)) from None
+        raise Unsupported(str(problem)) from None
     workload = WeightedSum(prod(tensors.output_layout.shape(image)[:4]), constants)
     limits = int(wanted.min()), int(wanted.max())
     fused = fused_addition(nodes, sources, image, workload, limits, tensors)

@@ -14,9 +14,9 @@ from .addition import addition_layer
 from .functions import function_layer, of_one_source
 from .gating import multiplication_layer
 from .matrix_product import matrix_product
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.one_tensor import OneTensor
-from .parts.products import Product
+from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
 from .parts.two_tensors import all_results
 from .parts.windows import window
@@ -27,7 +27,7 @@ DOMAIN = "com.microsoft"
 
 def element_wise(node: Node, tensors: Tensors) -> Layer:
     """A QLinearAdd or QLinearMul of two tensors of one shape, with a Clip that follows, or of a
-    tensor and a constant. Raises `NotHere`.
+    tensor and a constant. Raises `Unsupported`.
 
     ONNX Runtime computes all 65,536 results that the machine has to give: its formula differs from
     that of Add between quantizations.
@@ -46,7 +46,7 @@ def element_wise(node: Node, tensors: Tensors) -> Layer:
 
 
 def of_one_tensor(node: Node, tensors: Tensors) -> Layer:
-    """An operator with one tensor, such as QLinearLeakyRelu. Raises `NotHere`."""
+    """An operator with one tensor, such as QLinearLeakyRelu. Raises `Unsupported`."""
     return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
 
 
@@ -59,17 +59,17 @@ def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
 
 
 def gemm(node: Node, tensors: Tensors) -> Layer:
-    """A QGemm with constant weights, with a Clip that follows. Raises `NotHere`."""
+    """A QGemm with constant weights, with a Clip that follows. Raises `Unsupported`."""
     if node.attributes.get("transA", 0) or node.attributes.get("alpha", 1.0) != 1.0:
-        raise NotHere("its first factor is transposed, or its product multiplied")
+        raise Unsupported("its first factor is transposed, or its product multiplied")
     return matrix_product(node, tensors)
 
 
 def global_average_pool(node: Node, tensors: Tensors) -> Layer:
     """A QLinearGlobalAveragePool, with a Clip that follows: a convolution with weights of one,
-    as the canonical form has it. Raises `NotHere`."""
+    as the canonical form has it. Raises `Unsupported`."""
     if node.attributes.get("channels_last", 0):
-        raise NotHere("its channels are last")
+        raise Unsupported("its channels are last")
     tensors.require_bytes(node.inputs[0])
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
     network, name, kernel = tensors.network, node.name, image[2:]
@@ -87,12 +87,12 @@ def global_average_pool(node: Node, tensors: Tensors) -> Layer:
     inputs = (x, x_scale, x_zero, *made, y_zero)
     conv = Node("QLinearConv", name, inputs, node.outputs, attributes)
     moved = window(conv, image, out, kernel)
-    layer = average_pool(Product.of(conv, tensors), tensors, moved, image, out)
+    layer = average_pool(QuantizedProduct.of(conv, tensors), tensors, moved, image, out)
     return replace(layer, operator=node.operator)
 
 
 def _quantized(node: Node, tensors: Tensors, scale: int) -> Quantized:
     value = tensors.constant(node, scale)
     if value.size != 1:
-        raise NotHere("a scale differs within a tensor")
+        raise Unsupported("a scale differs within a tensor")
     return Quantized(float(value.item()), tensors.zero_point(node, scale + 1))

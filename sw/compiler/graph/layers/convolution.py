@@ -22,7 +22,7 @@ from amaranth_vta.sw.runtime.scalars import pack
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
 from .parts.layer import Layer
-from .parts.products import Product
+from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
 from .parts.windows import fitting_window
@@ -30,9 +30,9 @@ from .pooling import average_pool, is_average
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearConv, with a Clip that follows. Raises `NotHere`."""
+    """A QLinearConv, with a Clip that follows. Raises `Unsupported`."""
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
-    product, groups = Product.of(node, tensors), node.attributes.get("group", 1)
+    product, groups = QuantizedProduct.of(node, tensors), node.attributes.get("group", 1)
     weights = product.sums.weights
     if weights.shape[1] * groups != image[1]:
         raise ModelError(
@@ -52,7 +52,7 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
 
 
 def _convolution(
-    product: Product, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
+    product: QuantizedProduct, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
 ) -> Layer:
     config, image, packing = tensors.config, source.image, None
     if source.tensor not in tensors.results:
@@ -69,7 +69,7 @@ def _convolution(
 
 
 def _grouped(
-    product: Product, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
+    product: QuantizedProduct, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
 ) -> Layer:
     config, image, node = tensors.config, source.image, product.nodes[0]
     groups = node.attributes["group"]
@@ -84,7 +84,7 @@ def _grouped(
 
 
 def _workload(
-    product: Product, tensors: Tensors, moved: Window, image: Image, out: Image
+    product: QuantizedProduct, tensors: Tensors, moved: Window, image: Image, out: Image
 ) -> Conv2d:
     config = tensors.config
     return Conv2d(

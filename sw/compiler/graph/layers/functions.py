@@ -24,7 +24,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.fused_function import fused_function
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.lines import channel_lines, line
 from .parts.one_tensor import OneTensor, before, named, results
 from .parts.tensors import Tensors
@@ -32,14 +32,14 @@ from .parts.tiled_constants import pack_bias
 
 
 def function_layer(function: OneTensor, tensors: Tensors) -> Layer:
-    """The layer of a function of one tensor. Raises `NotHere`."""
+    """The layer of a function of one tensor. Raises `Unsupported`."""
     try:
         return _layer(function, tensors)
-    except NotHere as reason:
+    except Unsupported as reason:
         if function.operators in ([], [function.nodes[-1]]):
             raise
         text = f"{named(function.operators)} of one tensor: {reason}"
-        raise NotHere(text, function.operators) from None
+        raise Unsupported(text, function.operators) from None
 
 
 def _layer(function: OneTensor, tensors: Tensors) -> Layer:
@@ -64,7 +64,7 @@ def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
         return image, results(tensors.network, function, image)
     try:
         return image, results(tensors.network, function, image)
-    except NotHere:
+    except Unsupported:
         image = (*shape[:2], 1, shape[2])
         return image, results(tensors.network, function, image)
 
@@ -77,7 +77,7 @@ def of_one_source(nodes: tuple[Node, ...], tensors: Tensors) -> Layer | None:
         return None
     try:
         return function_layer(replace(whole, ends=nodes), tensors)
-    except NotHere:
+    except Unsupported:
         return None
 
 

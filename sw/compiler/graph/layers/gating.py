@@ -11,7 +11,7 @@ from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, NotExact
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct, scaled_product
 
 from .functions import of_one_source
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors
 from .parts.two_tensors import all_results
@@ -19,18 +19,18 @@ from .parts.two_tensors import all_results
 
 def multiplication(node: Node, tensors: Tensors) -> Layer:
     """A Mul in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
-    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `NotHere`."""
+    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `Unsupported`."""
     network = tensors.network
     (first, a), (second, b) = (dequantized(network, name) for name in node.inputs)
     after = quantized_after(network, node.outputs[0])
     if after is None:
-        raise NotHere("its result is not quantized to 8 bits at one scale")
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
     clamps, quantize, out = after
     nodes = (node, *clamps, quantize)
     if whole := of_one_source(nodes, tensors):
         return whole
     if first == second:
-        raise NotHere("it multiplies a tensor with itself")
+        raise Unsupported("it multiplies a tensor with itself")
     tensors.same_images(first, second, quantize.outputs[0])
     makers = [network.maker(name) for name in node.inputs]
     run = [*(maker for maker in makers if maker is not None), *nodes]
@@ -47,14 +47,14 @@ def multiplication_layer(
 ) -> Layer:
     """The product of two tensors with results ``wanted``, int64 (256, 256) by their values.
 
-    ``scales`` are those of both and of the result. Raises `NotHere` if no constants do it.
+    ``scales`` are those of both and of the result. Raises `Unsupported` if no constants do it.
     """
     image, images = tensors.same_images(*sources, nodes[-1].outputs[0])
     a, b, y = scales
     try:
         constants = product_constants(a, b, y, tensors.config, wanted)
     except NotExact as problem:
-        raise NotHere(str(problem)) from None
+        raise Unsupported(str(problem)) from None
     vectors = prod(tensors.output_layout.shape(image)[:4])
     workload = ScaledProduct(vectors, (a.zero_point, b.zero_point), constants)
     return tensors.layer(

@@ -9,30 +9,30 @@ from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
-from .parts.layer import Layer, NotHere
-from .parts.products import Product
+from .parts.layer import Layer, Unsupported
+from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
 from .product_of_two import product_of_two
 
 
 def matrix_product(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearMatMul or QGemm, with a Clip that follows. Raises `NotHere`."""
+    """A QLinearMatMul or QGemm, with a Clip that follows. Raises `Unsupported`."""
     factor = tensors.network.constants.get(node.inputs[3])
     if node.operator == "QLinearMatMul" and (factor is None or factor.ndim > 2):
         return product_of_two(node, tensors)
-    product = Product.of(node, tensors)
+    product = QuantizedProduct.of(node, tensors)
     return product_layer(
         product, tensors, tensors.rows(node.inputs[0]), tensors.rows(node.outputs[0])
     )
 
 
-def product_layer(product: Product, tensors: Tensors, image: Image, out: Image) -> Layer:
+def product_layer(product: QuantizedProduct, tensors: Tensors, image: Image, out: Image) -> Layer:
     """A product from images of one pixel to others; the input may be held as larger images."""
     node, config = product.nodes[0], tensors.config
     held = tensors.held(node.inputs[0], image)
     if (held[0], prod(held[1:])) != image[:2]:
-        raise NotHere(f"its input is held as an image of {list(held)}")
+        raise Unsupported(f"its input is held as an image of {list(held)}")
     workload = Dense(
         rows=tiles(held[0], config.batch),
         # Features in the order in which the image that they were is held.

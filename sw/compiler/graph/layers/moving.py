@@ -19,25 +19,25 @@ from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_sess
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.tensors import Tensors
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:
-    """A Concat of the channels of images. Raises `NotHere`."""
+    """A Concat of the channels of images. Raises `Unsupported`."""
     tensors.require_bytes(*node.inputs, node.outputs[0])
     images = [_image(tensors, name) for name in node.inputs]
     if node.attributes["axis"] not in (1, -3):
-        raise NotHere("it does not concatenate channels")
+        raise Unsupported("it does not concatenate channels")
     if len(set(node.inputs)) < len(node.inputs):
-        raise NotHere("it takes a tensor more than once")
+        raise Unsupported("it takes a tensor more than once")
     (n, _, h, w), config, env = images[0], tensors.config, tensors.env
     channels = tuple(image[1] for image in images)
     workload = Concatenate(tiles(n, config.batch), channels, h * w)
     try:
         function = tensors.function(concatenate, workload, node)
     except ValueError as problem:
-        raise NotHere(str(problem)) from None
+        raise Unsupported(str(problem)) from None
     constants = {}
     if not workload.fills_tiles(config):
         constants["places"] = pack(concatenation_weights(workload, config), env.wgt_dtype)
@@ -49,14 +49,14 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
 
 
 def padding(node: Node, tensors: Tensors) -> Layer:
-    """A Pad of images with a constant. Raises `NotHere`."""
+    """A Pad of images with a constant. Raises `Unsupported`."""
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     n, c, h, w = image = _image(tensors, node.inputs[0])
     if node.attributes.get("mode", "constant") != "constant" or node.input(3):
-        raise NotHere("it does not pad all axes with a constant")
+        raise Unsupported("it does not pad all axes with a constant")
     pads = tensors.constant(node, 1).tolist()
     if any(pads[axis] for axis in (0, 1, 4, 5)) or min(pads) < 0:
-        raise NotHere("it pads other axes than rows and columns, or cuts them")
+        raise Unsupported("it pads other axes than rows and columns, or cuts them")
     value = int(tensors.constant(node, 2).item()) if node.input(2) else 0
     value -= offset(tensors.network.types[node.inputs[0]].dtype)
     tensors.require_padding(value, f"what is held as {value}")
@@ -79,15 +79,15 @@ def padding(node: Node, tensors: Tensors) -> Layer:
 
 
 def upsampling(node: Node, tensors: Tensors) -> Layer:
-    """A Resize that repeats pixels. Raises `NotHere`."""
+    """A Resize that repeats pixels. Raises `Unsupported`."""
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     image, out = _image(tensors, node.inputs[0]), tensors.image(node.outputs[0])
     down, across = (after // before for after, before in zip(out[2:], image[2:], strict=True))
     n, c, h, w = image
     if node.attributes.get("mode", "nearest") != "nearest" or out != (n, c, h * down, w * across):
-        raise NotHere("it does not repeat pixels")
+        raise Unsupported("it does not repeat pixels")
     if not np.array_equal(_taken(node, tensors), _repeated(h, w, down, across)):
-        raise NotHere("it does not take each pixel equally often")
+        raise Unsupported("it does not take each pixel equally often")
     config = tensors.config
     workload = Upsample2d(tiles(n, config.batch), tiles(c, config.block_out), h, w, (down, across))
     function = tensors.function(upsample2d, workload, node)

@@ -19,22 +19,22 @@ from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .parts.layer import Layer, NotHere
-from .parts.products import Product
+from .parts.layer import Layer, Unsupported
+from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
 from .parts.windows import fitting_window
 
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:
-    """A MaxPool of 8-bit integers. Raises `NotHere`."""
+    """A MaxPool of 8-bit integers. Raises `Unsupported`."""
     source, result = node.inputs[0], node.outputs[0]
     tensors.require_bytes(source, result)
     image, out = tensors.image(source), tensors.image(result)
     if len([name for name in node.outputs if name]) != 1:
-        raise NotHere("the machine does not find the places of maxima")
+        raise Unsupported("the machine does not find the places of maxima")
     moved = fitting_window(node, image, out, ())
     if moved.dilations != (1, 1):
-        raise NotHere("its window has gaps")
+        raise Unsupported("its window has gaps")
     low, high = tensors.range(source)
     config = tensors.config
     # Padding must never be a maximum.
@@ -93,7 +93,7 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
     return replace(layer, operator=f"{anchor.operator}+{node.operator}")
 
 
-def is_average(product: Product, window: Window) -> bool:
+def is_average(product: QuantizedProduct, window: Window) -> bool:
     """Whether a convolution sums the pixels of each channel separately."""
     weights = product.sums.weights
     return (
@@ -107,9 +107,9 @@ def is_average(product: Product, window: Window) -> bool:
 
 
 def average_pool(
-    product: Product, tensors: Tensors, moved: Window, image: Image, out: Image
+    product: QuantizedProduct, tensors: Tensors, moved: Window, image: Image, out: Image
 ) -> Layer:
-    """A QLinearConv that `is_average`. Raises `NotHere`."""
+    """A QLinearConv that `is_average`. Raises `Unsupported`."""
     node, config, total = product.nodes[0], tensors.config, product.sums
     tensors.require_held(node.inputs[0], image)
     try:
@@ -123,7 +123,7 @@ def average_pool(
             total.high,
         )
     except NotExact as problem:
-        raise NotHere(str(problem)) from None
+        raise Unsupported(str(problem)) from None
     workload = AveragePool2d(
         batch=tiles(image[0], config.batch),
         channels=tiles(image[1], config.block_out),

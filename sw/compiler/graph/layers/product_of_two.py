@@ -17,26 +17,26 @@ from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, t
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.sums import Sums, constants_of, float32_scale
 from .parts.tensors import Tensors
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
     """A QLinearMatMul whose second factor is not constant, or a stack of matrices, with a Clip that
-    follows. Raises `NotHere`."""
+    follows. Raises `Unsupported`."""
     config, network = tensors.config, tensors.network
     first, second, result = node.inputs[0], node.inputs[3], node.outputs[0]
     tensors.require_bytes(first, second, result)
     if network.types[first].dtype != network.types[second].dtype:
-        raise NotHere("one of its factors is int8, the other uint8")
+        raise Unsupported("one of its factors is int8, the other uint8")
     image, matrices = _shapes(node, tensors)
     groups, summed, outputs, _ = matrices
     rows = image[0] // groups
     if rows % config.batch:
-        raise NotHere(f"its {rows:,} rows are no whole tiles of {config.batch}")
+        raise Unsupported(f"its {rows:,} rows are no whole tiles of {config.batch}")
     if tensors.held(first, image) != image:
-        raise NotHere(f"its input is held as an image of {list(tensors.held(first, image))}")
+        raise Unsupported(f"its input is held as an image of {list(tensors.held(first, image))}")
     limits, clip = tensors.clip_after(result)
     zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, 5)
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
@@ -68,9 +68,9 @@ def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
     shapes = [tensors.network.types[node.inputs[at]].shape for at in (0, 3)]
     a, b = shapes
     if a is None or b is None or len(a) < 2 or len(b) < 2:
-        raise NotHere("its factors are no matrices of fixed size")
+        raise Unsupported("its factors are no matrices of fixed size")
     if len(b) > 2 and a[:-2] != b[:-2]:
-        raise NotHere(f"its factors have different stacks of matrices: {list(a)} and {list(b)}")
+        raise Unsupported(f"its factors have different stacks of matrices: {list(a)} and {list(b)}")
     return (prod(a[:-1]), a[-1], 1, 1), (prod(b[:-2]), b[-2], b[-1], 1)
 
 
@@ -84,7 +84,7 @@ def _requantization(
     """How sums become results, and its constants for a bias of 0."""
     scale = float32_scale(tensors, node)
     if scale.size != 1:
-        raise NotHere("a scale differs within a tensor")
+        raise Unsupported("a scale differs within a tensor")
     first, second = (
         [bound - zero for bound in tensors.range(node.inputs[at])]
         for at, zero in zip((0, 3), zero_points, strict=True)

@@ -18,21 +18,21 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighte
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .functions import function_layer
-from .parts.layer import Layer, NotHere
+from .parts.layer import Layer, Unsupported
 from .parts.one_tensor import CLAMPS, before
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors
 
 
 def clip(node: Node, tensors: Tensors) -> Layer:
-    """A Clip of integers with constant bounds. Raises `NotHere`."""
+    """A Clip of integers with constant bounds. Raises `Unsupported`."""
     source = node.inputs[0]
     if tensors.root(source) not in tensors.results:
-        raise NotHere("it follows an operator on the host")
+        raise Unsupported("it follows an operator on the host")
     tensors.require_bytes(source, node.outputs[0])
     limits = tensors.clip_limits(node)
     if limits is None:
-        raise NotHere("its bounds are not two constants, in their order")
+        raise Unsupported("its bounds are not two constants, in their order")
     workload = Elementwise(_vectors(tensors, source), None, low=limits[0], high=limits[1])
     function = tensors.function(elementwise, workload, node)
     image = tensors.images[tensors.root(source)]
@@ -41,7 +41,7 @@ def clip(node: Node, tensors: Tensors) -> Layer:
 
 def quantization(node: Node, tensors: Tensors) -> Layer:
     """A QuantizeLinear of a function of one tensor. Where that is Relu, Clip or nothing, it is a
-    change of scale, of what the machine has. Raises `NotHere`."""
+    change of scale, of what the machine has. Raises `Unsupported`."""
     network, name = tensors.network, node.inputs[0]
     whole = before(network, node)
     if whole is not None and any(item.operator not in CLAMPS for item in whole.operators):
@@ -56,19 +56,19 @@ def quantization(node: Node, tensors: Tensors) -> Layer:
         name = maker.inputs[0]
         maker = network.maker(name)
     if out is None or not out.per_tensor or maker is None:
-        raise NotHere("float tensors are the host's")
+        raise Unsupported("float tensors are the host's")
     try:
         source, scale = dequantized(network, name)
-    except NotHere:
-        raise NotHere("float tensors are the host's") from None
+    except Unsupported:
+        raise Unsupported("float tensors are the host's") from None
     if tensors.root(source) not in tensors.results:
-        raise NotHere("float tensors are the host's")
+        raise Unsupported("float tensors are the host's")
     tensors.require_bytes(source, node.outputs[0])
     low, high = (limit - offset(out.zero.dtype) for limit in integer_limits(network, clamps, out))
     try:
         constants = byte_constants(scale, quantized(out), tensors.config, low, high)
     except NotExact as problem:
-        raise NotHere(str(problem)) from None
+        raise Unsupported(str(problem)) from None
     workload = WeightedSum(_vectors(tensors, source), constants)
     function = tensors.function(weighted_sum, workload, node)
     given = tensors.pointwise_constants(workload)

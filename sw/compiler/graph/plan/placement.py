@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product
 from amaranth_vta.sw.compiler.graph.layers.moving import concatenation, padding, upsampling
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, NotHere
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
-# Makes the layer of a node, or raises `NotHere` with the reason why the host runs it.
+# Makes the layer of a node, or raises `Unsupported` with the reason why the host runs it.
 MakeLayer = Callable[[Node, Tensors], Layer]
 
 # Makers of layers, by domain and operator of ONNX.
@@ -102,7 +102,7 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
             items[layer.name] = layer
         except NoScheduleFits as reason:
             items[node.name] = HostNode(node, str(reason))
-        except NotHere as reason:
+        except Unsupported as reason:
             for name in reason.nodes:
                 if isinstance(item := items.get(name), HostNode):
                     items[name] = replace(item, reason=str(reason))
@@ -116,25 +116,25 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case kind if kind in _LAYERS:
             return _LAYERS[kind](node, tensors)
         case "", "DequantizeLinear":
-            raise NotHere("float tensors are the host's")
+            raise Unsupported("float tensors are the host's")
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
-            raise NotHere(
+            raise Unsupported(
                 f"{node.operator} is in float: it is not between DequantizeLinear and "
                 "QuantizeLinear of one integer type, with a bias of their scale"
             )
         case "", "AveragePool" if any(node.attributes.get("pads", ())) and not (
             node.attributes.get("count_include_pad")
         ):
-            raise NotHere("its windows at the border are of fewer pixels than the others")
+            raise Unsupported("its windows at the border are of fewer pixels than the others")
         case "", "AveragePool" | "GlobalAveragePool" | "ReduceMean":
-            raise NotHere(
+            raise Unsupported(
                 "it is no average of rows and columns between DequantizeLinear and QuantizeLinear"
             )
         case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg" | "Sub":
-            raise NotHere("its result is not quantized to 8 bits at one scale")
+            raise Unsupported("its result is not quantized to 8 bits at one scale")
         case "", "Relu" if node.inputs[0] not in tensors.results:
-            raise NotHere("it follows an operator on the host")
-    raise NotHere(f"the machine has no {node.operator}")
+            raise Unsupported("it follows an operator on the host")
+    raise Unsupported(f"the machine has no {node.operator}")
 
 
 def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
@@ -168,9 +168,9 @@ def _view(node: Node, tensors: Tensors) -> None:
     """Another name of an image, where the layout does not change or no longer matters."""
     root = tensors.root(node.inputs[0])
     if root not in tensors.results:
-        raise NotHere("it follows an operator on the host")
+        raise Unsupported("it follows an operator on the host")
     held, shape = tensors.images[root], tensors.network.types[node.outputs[0]].shape
     if shape is None or not _same_layout(held, shape):
-        raise NotHere("it changes the layout")
+        raise Unsupported("it changes the layout")
     tensors.set_range(node.outputs[0], *tensors.range(node.inputs[0]))
     tensors.views[node.outputs[0]] = root

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amaranth_vta.sim.cache import BuildError, cache_folder
+from amaranth_vta.sim.cache import ToolchainError, cache_folder
 from amaranth_vta.sim.machine.rtl import build
 
 COPIER = Path(__file__).with_name("copier.v").read_text()
@@ -37,7 +37,7 @@ def test_a_build_is_kept_and_tells_its_progress(empty_cache: Path) -> None:
 
 
 def test_verilog_that_is_wrong_gives_one_sentence_and_a_log(empty_cache: Path) -> None:
-    with pytest.raises(BuildError) as error:
+    with pytest.raises(ToolchainError) as error:
         build.library(COPIER.replace("assign irq = done;", "assign irq = undone;"))
     assert "Verilator refuses the design" in str(error.value)
     assert "undone" in str(error.value)
@@ -47,7 +47,7 @@ def test_verilog_that_is_wrong_gives_one_sentence_and_a_log(empty_cache: Path) -
 
 def test_no_compiler_is_said(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match="there is no C\\+\\+ compiler no-such-compiler"):
+    with pytest.raises(ToolchainError, match="there is no C\\+\\+ compiler no-such-compiler"):
         build.library(COPIER)
 
 

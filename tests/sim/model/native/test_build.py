@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amaranth_vta.sim.cache import BuildError
+from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.native import model
 from amaranth_vta.sim.programs.image import ProgramImage
@@ -34,7 +34,7 @@ def assert_runs_on_numpy(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     assert line.startswith("the functional model runs on NumPy, which is much slower: ")
     assert reason in line
     assert "\n" not in line
-    with pytest.raises(BuildError, match=re.escape(reason)):
+    with pytest.raises(ToolchainError, match=re.escape(reason)):
         model.NativeModel(image.config, device.memory)
 
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import NotHere
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Unsupported
 from amaranth_vta.sw.compiler.graph.plan import placement
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "own_operator.py"
@@ -99,7 +99,7 @@ def test_an_operator_that_declines_runs_on_the_host_with_its_reason(
 ) -> None:
     @placement.register_operator("Abs")
     def decline(*_: Any) -> Any:
-        raise NotHere("not today")
+        raise Unsupported("not today")
 
     with Session(example["network"](), "tiny") as session:
         assert session.check({"x": images()}).ok
@@ -115,7 +115,7 @@ def test_a_registration_takes_the_place_of_what_was_there(
     @placement.register_operator("MaxPool")
     def pool(node: Any, tensors: Any) -> Any:
         seen.append(node.name)
-        raise NotHere("seen")
+        raise Unsupported("seen")
 
     model = qdq((1, 16, 4, 4)).qdq(2**-5).node("MaxPool", kernel_shape=[2, 2]).model()
     Session(model, "tiny").close()

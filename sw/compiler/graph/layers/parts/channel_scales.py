@@ -14,7 +14,7 @@ import numpy.typing as npt
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.te.requantization import float32_steps
 
-from .layer import NotHere
+from .layer import Unsupported
 
 Integers = npt.NDArray[np.int64]
 # The greatest whole scale of REQUANTIZE.
@@ -35,7 +35,7 @@ def channel_parameters(
 
     All arrays are (channels,); ``bounds`` are zero point, low and high. Sums that can exceed 32
     bits wrap here as they do in ONNX Runtime.
-    Raises `NotHere` if no parameters are found for a channel.
+    Raises `Unsupported` if no parameters are found for a channel.
     """
     first, last = _wrapped(least), _wrapped(most)
     # Some wrap and some do not, or so many can occur that all do.
@@ -52,7 +52,7 @@ def channel_parameters(
                 scale[channel], bounds, int(first[channel]), int(last[channel])
             )
         if found is None:
-            raise NotHere(
+            raise Unsupported(
                 f"REQUANTIZE by the scale {scale[channel]:.6g} of channel {channel} differs "
                 f"from float32 for sums from {limits[0]:,} to {limits[1]:,}"
             )

@@ -10,7 +10,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 
-class NotHere(Exception):
+class Unsupported(Exception):
     """Why the machine cannot run an operator, and other ``nodes`` that are one with it, by name."""
 
     def __init__(self, reason: str, nodes: Sequence[Node] = ()) -> None:

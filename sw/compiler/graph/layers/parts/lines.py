@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.operators.parts.exact import BYTE, line_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
 
-from .layer import NotHere
+from .layer import Unsupported
 
 _WEIGHTS = np.arange(1, 128)
 # How many of the possible slopes are tried, in which order, and how many weights for each.
@@ -34,27 +34,27 @@ _NO_LINE = "it is no straight line between two bounds, and the machine has no ta
 
 def line(table: Array, zero_point: int, config: Config) -> FixedPoint:
     """Constants that give ``table``, int64 (256,), around a ``zero_point`` to which what is rounded
-    was relative: the even one of two integers is even without it. Raises `NotHere`."""
+    was relative: the even one of two integers is even without it. Raises `Unsupported`."""
     found = slope_and_offset(table)
     if found is None:
-        raise NotHere(_NO_LINE)
+        raise Unsupported(_NO_LINE)
     try:
         return line_constants(*found, zero_point, table.astype(np.int8).tobytes(), config)
     except NotExact as problem:
-        raise NotHere(f"about {found[0]:.6g} · x + {found[1]:.6g}: {problem}") from None
+        raise Unsupported(f"about {found[0]:.6g} · x + {found[1]:.6g}: {problem}") from None
 
 
 def channel_lines(
     table: Array, zero_point: int, config: Config
 ) -> tuple[npt.NDArray[np.int8], Array]:
     """Weights int8 (channels,) and parameters of REQUANTIZE int32 (channels, 4) that give
-    ``table``, int64 (256, channels), likewise. Raises `NotHere`."""
+    ``table``, int64 (256, channels), likewise. Raises `Unsupported`."""
     if not config.requantize:
-        raise NotHere("it differs from channel to channel, and the machine has no REQUANTIZE")
+        raise Unsupported("it differs from channel to channel, and the machine has no REQUANTIZE")
     weights, parameters = _channel_lines(table.astype(np.int8).tobytes(), zero_point)
     if len(weights) < table.shape[1]:
         channel = f" in channel {len(weights)}" if len(weights) else ""
-        raise NotHere(_NO_LINE + channel)
+        raise Unsupported(_NO_LINE + channel)
     return weights, parameters
 
 

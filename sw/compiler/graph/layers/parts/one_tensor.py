@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from amaranth_vta.sw.compiler.graph.canonical.quantization import INT8, parameters_of
+from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
@@ -19,7 +19,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 
-from .layer import NotHere
+from .layer import Unsupported
 
 # Operators whose results depend on the elements at the same place alone.
 _ELEMENTWISE = frozenset(
@@ -74,7 +74,7 @@ class OneTensor:
         zero = network.constants.get(self.nodes[-1].inputs[-1])
         if parameters is not None:
             zero = parameters.zero
-        if zero is None or zero.dtype not in INT8:
+        if zero is None or zero.dtype not in BYTE_TYPES:
             return 0
         return int(zero.item()) - offset(zero.dtype)
 
@@ -156,7 +156,9 @@ def _read(network: Network, node: Node) -> Sequence[str] | None:
     if node.operator == "DequantizeLinear":
         parameters = parameters_of(network, node, node.operator)
         if node.inputs[0] not in network.constants and (
-            parameters is None or not parameters.per_tensor or parameters.zero.dtype not in INT8
+            parameters is None
+            or not parameters.per_tensor
+            or parameters.zero.dtype not in BYTE_TYPES
         ):
             return None
         return node.inputs[:1]
@@ -169,7 +171,7 @@ def _makes_bytes(network: Network, node: Node) -> bool:
     if node.operator in QUANTIZED:
         return True
     parameters = parameters_of(network, node, "QuantizeLinear")
-    return parameters is not None and parameters.per_tensor and parameters.zero.dtype in INT8
+    return parameters is not None and parameters.per_tensor and parameters.zero.dtype in BYTE_TYPES
 
 
 def is_elementwise(node: Node) -> bool:
@@ -180,7 +182,7 @@ def is_elementwise(node: Node) -> bool:
 def results(network: Network, function: OneTensor, image: Image) -> Array:
     """int64 (256, channels or 1): what becomes of each value, as the machine holds both.
 
-    ``image`` is the shape in which the machine holds the tensor. Raises `NotHere` if constants
+    ``image`` is the shape in which the machine holds the tensor. Raises `Unsupported` if constants
     differ within a channel.
     """
     shape = network.types[function.source].shape
@@ -188,7 +190,7 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
     axis = 1 if shape[:2] == image[:2] else len(shape) - 1
     channels = image[1]
     if len(shape) < 2 or shape[axis] != channels:
-        raise NotHere("its channels are not an axis of their own")
+        raise Unsupported("its channels are not an axis of their own")
     sizes = [1] * len(shape)
     sizes[axis] = channels
     sizes[0 if axis else 1] = 256
@@ -200,7 +202,7 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
     compute = _Compute(network, function)
     made = compute(given)
     if made.shape != given.shape:
-        raise NotHere("its constants differ within a channel")
+        raise Unsupported("its constants differ within a channel")
     table = np.moveaxis(made, axis, -1).reshape(256, channels).astype(np.int64)
     table -= offset(made.dtype)
     if not (table == table[:, :1]).all():
@@ -211,13 +213,14 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
 
 
 def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int) -> None:
-    """Raises `NotHere` if an element becomes something else where ONNX Runtime has it at another
-    place of a vector, or at the end of a tensor. ``given`` and ``made`` have equal channels."""
+    """Raises `Unsupported` if an element becomes something else where ONNX Runtime has it at
+    another place of a vector, or at the end of a tensor. ``given`` and ``made`` have equal
+    channels."""
     values, wanted = (np.take(array, [0], axis) for array in (given, made))
     try:
         if compute(values).shape != values.shape:
             return
-    except NotHere:  # constants per channel are equal, and only added or multiplied
+    except Unsupported:  # constants per channel are equal, and only added or multiplied
         return
     along = 0 if axis else 1
     turned = (np.arange(256) + np.arange(_VECTOR)[:, None]).ravel() % 256
@@ -226,7 +229,7 @@ def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int)
         parts += [np.arange(begin, begin + count) % 256 for begin in range(0, 256, count)]
     for part in parts:
         if not np.array_equal(compute(values.take(part, along)), wanted.take(part, along)):
-            raise NotHere("ONNX Runtime computes it differently at the end of a tensor")
+            raise Unsupported("ONNX Runtime computes it differently at the end of a tensor")
 
 
 class _Compute:
@@ -242,14 +245,14 @@ class _Compute:
         try:
             self._session = exact_session(part.SerializeToString())
         except ModelError:
-            raise NotHere("ONNX Runtime refuses it by itself") from None
+            raise Unsupported("ONNX Runtime refuses it by itself") from None
 
     def __call__(self, given: Array) -> Array:
         source, result = self._function.source, self._function.result
         try:
             return run_session(self._session, [result], {source: given})[result]
         except ModelError:  # of constants that are not for these channels
-            raise NotHere("its constants are not those of its channels") from None
+            raise Unsupported("its constants are not those of its channels") from None
 
 
 def named(nodes: Sequence[Node]) -> str:

@@ -20,7 +20,7 @@ from .tensors import MakeFunction, Tensors
 
 
 @dataclass(frozen=True)
-class Product:
+class QuantizedProduct:
     """A QLinearConv or QLinearMatMul, and a Clip that follows, as the machine computes them."""
 
     nodes: tuple[Node, ...]
@@ -30,8 +30,8 @@ class Product:
     config: Config
 
     @classmethod
-    def of(cls, node: Node, tensors: Tensors) -> Product:
-        """Raises `NotHere`."""
+    def of(cls, node: Node, tensors: Tensors) -> QuantizedProduct:
+        """Raises `Unsupported`."""
         tensors.require_bytes(node.inputs[0], node.outputs[0])
         limits, clip = tensors.clip_after(node.outputs[0])
         clipped = sums(tensors, node).clipped(limits)
@@ -39,7 +39,7 @@ class Product:
 
     @property
     def requantize(self) -> Requantization:
-        """Raises `NotHere`."""
+        """Raises `Unsupported`."""
         return self._requantization[0]
 
     @cached_property
@@ -47,7 +47,7 @@ class Product:
         return requantization(self.sums, self.config)
 
     def pad_value(self, window: Window, tensors: Tensors) -> int:
-        """What the machine pads with. Raises `NotHere` if it cannot."""
+        """What the machine pads with. Raises `Unsupported` if it cannot."""
         if not any(window.pads):
             return 0
         tensors.require_padding(self.zero_point, "its zero point")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from amaranth_vta.sw.compiler.graph.canonical.quantization import INT8, Parameters, parameters_of
+from amaranth_vta.sw.compiler.graph.canonical.quantization import (
+    BYTE_TYPES,
+    Parameters,
+    parameters_of,
+)
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Quantized
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
-from .layer import NotHere
+from .layer import Unsupported
 
 
 def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
-    """What a float tensor is dequantized from, and how. Raises `NotHere` if it is not."""
+    """What a float tensor is dequantized from, and how. Raises `Unsupported` if it is not."""
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
     if producer is None or parameters is None or not parameters.per_tensor:
-        raise NotHere(f"its operand {name} is in float")
-    if parameters.zero.dtype not in INT8:
-        raise NotHere(f"its operand {name} is of {parameters.zero.dtype}")
+        raise Unsupported(f"its operand {name} is in float")
+    if parameters.zero.dtype not in BYTE_TYPES:
+        raise Unsupported(f"its operand {name} is of {parameters.zero.dtype}")
     return producer.inputs[0], quantized(parameters)
 
 

@@ -28,7 +28,7 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import (
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
 from .channel_scales import channel_parameters
-from .layer import NotHere
+from .layer import Unsupported
 from .tensors import Range, Tensors
 from .tiled_constants import pack_bias, terms_of
 
@@ -68,14 +68,14 @@ class Sums:
 
 
 def sums(tensors: Tensors, node: Node) -> Sums:
-    """Of a QLinearConv, QLinearMatMul or QGemm. Raises `NotHere`."""
+    """Of a QLinearConv, QLinearMatMul or QGemm. Raises `Unsupported`."""
     bias_at, _, zero_at = _PLACES[node.operator]
     weights = tensors.constant(node, 3)
     zero = tensors.constant(node, 5).astype(np.int64)
     scale = float32_scale(tensors, node)
     if node.operator != "QLinearConv":
         if weights.ndim != 2:
-            raise NotHere("its second factor is not one matrix")
+            raise Unsupported("its second factor is not one matrix")
         if not node.attributes.get("transB", 0):
             weights = weights.T
     zero_free = weights.astype(np.int64) - _of_channels(zero, weights)
@@ -103,17 +103,17 @@ def sums(tensors: Tensors, node: Node) -> Sums:
 
 def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
     """That of the sums of a QLinearConv, QLinearMatMul or QGemm: one, or one per channel. Raises
-    `NotHere`."""
+    `Unsupported`."""
     y_scale_at = _PLACES[node.operator][1]
     x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, y_scale_at))
     if x_scale.size != 1 or y_scale.size != 1:
-        raise NotHere("a scale differs within a tensor")
+        raise Unsupported("a scale differs within a tensor")
     return ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32).reshape(-1)
 
 
 def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
     """How the machine of ``config`` makes results of sums, and the bytes of `constants_of`.
-    Raises `NotHere`."""
+    Raises `Unsupported`."""
     how, constants = constants_of(sums, config)
     return how, pack_bias(constants, config)
 
@@ -121,7 +121,7 @@ def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
 def constants_of(sums: Sums, config: Config) -> tuple[Requantization, Integers]:
     """How the machine of ``config`` makes results of sums, and what it reads for that: parameters
     of REQUANTIZE (channels, 4), the first of which is the bias, else the bias (channels,). Raises
-    `NotHere`."""
+    `Unsupported`."""
     if config.requantize:
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
@@ -131,7 +131,9 @@ def constants_of(sums: Sums, config: Config) -> tuple[Requantization, Integers]:
     shift = _shift(sums)
     how = RoundingShift(shift, sums.low, sums.high)
     if shift and sums.zero_point % 2:
-        raise NotHere(f"the zero point {sums.zero_point} is odd: halves would be rounded to odd")
+        raise Unsupported(
+            f"the zero point {sums.zero_point} is odd: halves would be rounded to odd"
+        )
     moved = (sums.zero_point << shift) + how.half
     _require_no_overflow(sums.least + moved - how.half - 1, sums.most + moved, config)
     return how, sums.bias + moved
@@ -146,17 +148,17 @@ def _shift(sums: Sums) -> int:
     """The n of a scale 2^-n."""
     scales = np.unique(sums.scale)
     if len(scales) > 1:
-        raise NotHere("its scale differs from channel to channel")
+        raise Unsupported("its scale differs from channel to channel")
     scale = float(scales[0])
     shift = -log2(scale) if scale > 0 else 0.5
     if shift != int(shift):
-        raise NotHere(f"its scale {scale:.6g} is not a power of two")
+        raise Unsupported(f"its scale {scale:.6g} is not a power of two")
     if not 0 <= shift <= _LARGEST_SHIFT:
-        raise NotHere(f"its scale 2^{-int(shift)} is not within 2^-{_LARGEST_SHIFT} and 1")
+        raise Unsupported(f"its scale 2^{-int(shift)} is not within 2^-{_LARGEST_SHIFT} and 1")
     return int(shift)
 
 
 def _require_no_overflow(least: Integers, most: Integers, config: Config) -> None:
     limit = 1 << config.acc_width - 1
     if most.max() >= limit or least.min() < -limit:
-        raise NotHere(f"its sums can exceed {config.acc_width}-bit accumulators")
+        raise Unsupported(f"its sums can exceed {config.acc_width}-bit accumulators")

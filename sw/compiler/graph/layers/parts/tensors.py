@@ -23,14 +23,14 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .layer import Layer, NotHere, identifier
+from .layer import Layer, Unsupported, identifier
 from .tiled_constants import input_layout, output_layout
 
 # An operator of the library: called with a workload, the environment and the function's name.
 MakeFunction = Callable[..., Function]
 # The least and the greatest of what scratchpads hold.
 Range = tuple[int, int]
-INT8: Range = (-128, 127)
+INT8_RANGE: Range = (-128, 127)
 
 
 class Tensors:
@@ -128,17 +128,17 @@ class Tensors:
         return self.views.get(name, name)
 
     def image(self, name: str) -> Image:
-        """The shape of images; raises `NotHere` if ``name`` is something else."""
+        """The shape of images; raises `Unsupported` if ``name`` is something else."""
         shape = self.network.types[name].shape
         if shape is None or len(shape) != 4:
-            raise NotHere(f"{name} is not an image (N, C, H, W) of fixed size")
+            raise Unsupported(f"{name} is not an image (N, C, H, W) of fixed size")
         return shape[0], shape[1], shape[2], shape[3]
 
     def rows(self, name: str) -> Image:
         """The shape of a matrix as images of one pixel; all leading dimensions count as rows."""
         shape = self.network.types[name].shape
         if shape is None or len(shape) < 2:
-            raise NotHere(f"{name} is not a matrix of fixed size")
+            raise Unsupported(f"{name} is not a matrix of fixed size")
         return prod(shape[:-1]), shape[-1], 1, 1
 
     def any_image(self, name: str) -> Image:
@@ -154,11 +154,12 @@ class Tensors:
 
     def same_images(self, first: str, second: str, result: str) -> tuple[Image, list[TiledTensor]]:
         """The shape in which the machine holds both operands of an element-wise operator and its
-        result, and the operands. Raises `NotHere` if it differs, or if they are not of 8 bits."""
+        result, and the operands. Raises `Unsupported` if it differs, or if they are not of 8
+        bits."""
         sources = (first, second)
         shapes = [self.network.types[name].shape for name in sources]
         if shapes[0] != shapes[1]:
-            raise NotHere(f"its operands have different shapes: {shapes[0]} and {shapes[1]}")
+            raise Unsupported(f"its operands have different shapes: {shapes[0]} and {shapes[1]}")
         self.require_bytes(*sources, result)
         # What the machine has already decides how the other is written.
         known = [name for name in sources if self.root(name) in self.images]
@@ -168,50 +169,50 @@ class Tensors:
         return image, [self.source(name, image) for name in sources]
 
     def require_held(self, name: str, image: Image) -> None:
-        """Raises `NotHere` unless the machine holds a tensor in the shape ``image``, or with the
-        pixels of a channel arranged otherwise."""
+        """Raises `Unsupported` unless the machine holds a tensor in the shape ``image``, or with
+        the pixels of a channel arranged otherwise."""
         held = self.held(name, image)
         if (*held[:2], prod(held[2:])) != (*image[:2], prod(image[2:])):
-            raise NotHere(f"its input is held as an image of {list(held)}")
+            raise Unsupported(f"its input is held as an image of {list(held)}")
 
     # Numbers.
 
     def require_bytes(self, *names: str) -> None:
-        """Raises `NotHere` unless tensors are of 8 bits and the machine's are too."""
+        """Raises `Unsupported` unless tensors are of 8 bits and the machine's are too."""
         for name in names:
             dtype = self.network.types[name].dtype
             if dtype not in (np.int8, np.uint8):
-                raise NotHere(f"its data is {dtype}, not int8 or uint8")
+                raise Unsupported(f"its data is {dtype}, not int8 or uint8")
         for what, width in (
             ("inputs", self.config.inp_width),
             ("weights", self.config.wgt_width),
             ("outputs", self.config.out_width),
         ):
             if width < 8:
-                raise NotHere(
+                raise Unsupported(
                     f"integers of 8 bits do not fit the {width}-bit {what} of this machine"
                 )
 
     def require_padding(self, value: int, what: str) -> None:
-        """Raises `NotHere` unless the machine can pad with ``value``, which is ``what``."""
+        """Raises `Unsupported` unless the machine can pad with ``value``, which is ``what``."""
         if value and not self.config.pad_value:
-            raise NotHere(f"it pads with {what}, and the machine with zeros")
+            raise Unsupported(f"it pads with {what}, and the machine with zeros")
 
     def constant(self, node: Node, index: int) -> Any:
         value = self.network.constants.get(node.inputs[index])
         if value is None:
-            raise NotHere(f"its input {node.inputs[index]} is not constant")
+            raise Unsupported(f"its input {node.inputs[index]} is not constant")
         return value
 
     def zero_point(self, node: Node, index: int) -> int:
         """The zero point of a whole tensor, which is an input of ``node``."""
         value = self.constant(node, index)
         if value.size != 1:
-            raise NotHere("a zero point differs within a tensor")
+            raise Unsupported("a zero point differs within a tensor")
         return int(value.item()) - offset(value.dtype)
 
     def range(self, name: str) -> Range:
-        return self._ranges.get(name, INT8)
+        return self._ranges.get(name, INT8_RANGE)
 
     def set_range(self, name: str, low: int, high: int) -> None:
         self._ranges[name] = (low, high)
@@ -241,6 +242,6 @@ class Tensors:
         """The bounds of a Clip that is the only reader of ``result``, and that node."""
         reader = self.network.only_reader(result)
         if reader is None or reader.operator != "Clip" or reader.domain:
-            return INT8, ()
+            return INT8_RANGE, ()
         limits = self.clip_limits(reader) if reader.inputs[0] == result else None
-        return (INT8, ()) if limits is None else (limits, (reader,))
+        return (INT8_RANGE, ()) if limits is None else (limits, (reader,))

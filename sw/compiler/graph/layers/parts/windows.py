@@ -6,7 +6,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
-from .layer import NotHere
+from .layer import Unsupported
 
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
@@ -34,8 +34,8 @@ def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Win
 
 
 def fitting_window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
-    """The same; raises `NotHere` if not all windows lie within the padded image."""
+    """The same; raises `Unsupported` if not all windows lie within the padded image."""
     moved = window(node, image, out, kernel)
     if moved.size(image[2:]) != out[2:]:
-        raise NotHere("its windows end outside of the padding")
+        raise Unsupported("its windows end outside of the padding")
     return moved

@@ -9,7 +9,7 @@ import pytest
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.graph.layers.parts.channel_scales import channel_parameters
-from amaranth_vta.sw.compiler.graph.layers.parts.layer import NotHere
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Unsupported
 from tests.support.seeds import each_seed
 
 BOUNDS = (7, -100, 90)
@@ -70,5 +70,5 @@ def test_sums_at_the_limit_of_32_bits_have_a_result_on_either_side(scale: float,
 def test_a_scale_that_cannot_be_had_is_refused() -> None:
     least, most, bias = np.array([-9]), np.array([9]), np.array([0])
     text = "REQUANTIZE by the scale 80 of channel 0 differs from float32 for sums from -9 to 9"
-    with pytest.raises(NotHere, match=text):
+    with pytest.raises(Unsupported, match=text):
         channel_parameters(bias, np.array([80], np.float32), BOUNDS, least, most)
