@@ -1,4 +1,4 @@
-"""The compute module: micro-ops, accumulators, GEMM and tensor ALU, in the order of the stream."""
+"""The compute module: loads of micro-ops and accumulators, GEMM and the tensor ALU."""
 
 from typing import Any
 
@@ -39,9 +39,9 @@ class Compute(wiring.Component):
     """Issues instructions in order to the loader (UOP, ACC), the GEMM unit and the ALU.
 
     Instructions for the same unit follow one another without a bubble. One for GEMM or the ALU
-    that is not independent waits in the queue before its unit until all earlier ones of the other
-    unit are done; a LOAD waits at the head until everything before it has retired, and everything
-    waits for a LOAD. FINISH waits for the other modules too.
+    waits in the queue of its unit until all earlier ones of the other unit are done, unless it is
+    marked independent; a LOAD is issued when everything before it has retired, and everything
+    waits for a LOAD to retire. FINISH waits for the other modules too.
 
     Timing: that of its parts: `InOrder` issues and retires, `CommandQueue` holds what has to wait,
     `Sequencer` unrolls loops into micro-ops, `GemmUnit` and `AluUnit` execute them.
@@ -52,7 +52,7 @@ class Compute(wiring.Component):
     others_retired : load and store have no instruction that has not retired
     finished : high for one cycle when FINISH retires
     multiplies, alu_works : GEMM takes a micro-op that multiplies, the ALU takes a micro-op
-    moved : as that of `Loader`
+    moved : as in `Loader`
     bases, read : DRAM base addresses, and the memory read port
     inp_read, wgt_read : read ports of the scratchpads that load fills
     out_read : what store reads: the low bits of the accumulators, `depth` elements of OUT
@@ -176,8 +176,8 @@ class Compute(wiring.Component):
         return is_finish
 
     def _start(self, m: Module, order: InOrder, is_finish: Signal) -> None:
-        """An instruction waits for those of all other units, but GEMM and the ALU for one another
-        in their queues."""
+        """An instruction waits for those of all other units to retire; those of GEMM and the ALU
+        wait for one another in their queues instead."""
         waits = Signal()
         units = list(Unit.__members__.values())
         computing = {Unit.GEMM, Unit.ALU}
@@ -223,8 +223,8 @@ class Compute(wiring.Component):
     def _wait_for_one_another(
         self, m: Module, order: InOrder, gemm: CommandQueue, alu: CommandQueue
     ) -> None:
-        """Lets commands wait for those of the other unit that were issued before; one that is
-        independent waits for none."""
+        """Makes commands wait for those of the other unit that were issued before them; one that
+        is independent waits for none."""
         queues = {isa.Opcode.GEMM: gemm, isa.Opcode.ALU: alu}
         issued = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in queues}
         done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in queues}
@@ -249,8 +249,8 @@ class Compute(wiring.Component):
         m.submodules.uops = uops
         connect(m, loader.uop, uops.write)
         # The ALU has priority, since it reads few micro-ops, each for many vectors; but not while
-        # it stalls. Who has the port depends on registers alone: no path leads from what stalls
-        # one unit to the other.
+        # it stalls. The grant depends on registers alone: no combinational path leads from a stall
+        # of one unit to the other.
         stalled, for_gemm = Signal(), Signal()
         m.d.sync += stalled.eq(alu.o.valid & ~alu.o.ready)
         m.d.comb += [
@@ -298,7 +298,7 @@ class Compute(wiring.Component):
 
 
 def _place(opcode: isa.Opcode) -> int:
-    """Of the unit that executes an instruction, among those of compute."""
+    """The index, among the units of compute, of the one that executes ``opcode``."""
     return Unit.__members__[opcode.name].value - 1
 
 

@@ -16,7 +16,7 @@ from . import isa
 
 
 class ConfigError(ValueError):
-    """A configuration that is not one, or that does not fit its instruction encoding."""
+    """An invalid configuration, or one that does not fit the instruction encoding."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def _extension(doc: str) -> Any:
     )
 
 
-# Of each tile but a micro-op, the fields that say how many rows and columns it has, and how wide
-# its scalars are.
+# The fields that give the rows and columns of each tile, and the width of its scalars; those of a
+# micro-op are fixed.
 _TILES = {
     "inp": ("batch", "block_in", "inp_width"),
     "wgt": ("block_out", "block_in", "wgt_width"),
@@ -256,7 +256,7 @@ class Config:
         """From the keys of ``vta_config.json``, with defaults for those that are missing.
 
         ``LOG_BLOCK`` stands for both blocks, and keys that say nothing about the machine are
-        passed over. Raises `ConfigError`, which names a key that is unknown.
+        ignored. Raises `ConfigError`, which names a key that is unknown.
         """
         known = {item.name.upper(): item.name for item in fields(cls)}
         arguments: dict[str, Any] = {}
@@ -290,7 +290,7 @@ class Config:
 
     @classmethod
     def load(cls, name_or_path: str) -> Config:
-        """A preset by its name, else the file at that path."""
+        """A preset by its name, else the file at that path; raises `ConfigError`."""
         if name_or_path in PRESETS:
             return PRESETS[name_or_path]
         path = Path(name_or_path)
@@ -314,8 +314,8 @@ class Config:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON for `json.loads`; raises `ValueError` where one of two equal keys would be
-    ignored."""
+    """An ``object_pairs_hook`` of `json.loads`: raises `ValueError` for a key that is there twice,
+    which would be ignored once."""
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
@@ -324,13 +324,13 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-# A file without an end is no configuration.
+# What is read of a file at the most: one such as /dev/zero has no end.
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class BusAttributes:
-    """What the machine says of each burst on its AXI4 master port, besides address and length.
+    """Attributes of each burst on the AXI4 master port.
 
     ``prot`` is AxPROT, by default unprivileged, non-secure, data; ``cache`` is AxCACHE, by default
     bufferable and modifiable, not allocated. Raises `ConfigError` if one does not fit.
@@ -345,7 +345,7 @@ class BusAttributes:
                 raise ConfigError(f"Ax{name.upper()} = {value} is not a number of {bits} bits")
 
 
-# Keys of published configuration files that say nothing that the others do not.
+# Keys of published configuration files that do not describe the machine, or follow from others.
 _KEYS_WITHOUT_MEANING = frozenset(
     {"TARGET", "HW_VER", "HW_FREQ", "HW_CLK_TARGET", "LOG_OUT_BUFF_SIZE"}
 )
@@ -363,7 +363,7 @@ PRESETS: dict[str, Config] = {
         log_wgt_buff_size=10,
         log_acc_buff_size=11,
     ),
-    # More inputs than outputs a tile, and two rows: nothing square can hide a mistake.
+    # More inputs than outputs per tile, and two rows: no square shape hides a swapped axis.
     "batch2": Config(
         log_batch=1,
         log_block_in=3,
@@ -382,11 +382,11 @@ PRESETS: dict[str, Config] = {
         log_wgt_buff_size=14,
         log_acc_buff_size=15,
     ),
-    # The published one, without extensions: 1 x 16 x 16 on a Zynq-7020.
+    # VTA's published configuration, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
     # The same with all extensions.
     "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1, pad_value=1, lookup=1),
-    # And small, for the tests of the extensions.
+    # A small one, for the tests of the extensions.
     "tiny-extended": Config(
         log_block_in=2,
         log_block_out=2,
@@ -416,5 +416,5 @@ PRESETS: dict[str, Config] = {
     ),
 }
 
-# What is meant where no configuration is named; decision record 17.
+# The preset that is used where no configuration is named; decision record 17.
 DEFAULT = "pynq-extended"

@@ -27,7 +27,7 @@ TIMEOUT_WIDTH = 32
 
 
 class FaultReport(data.Struct):
-    """Why a run stopped: `isa.Cause` (0: it did not), `isa.Module`, place in the stream."""
+    """Why a run failed: `isa.Cause` (0: it did not), `isa.Module`, index of the instruction."""
 
     cause: 3
     module: 2
@@ -46,15 +46,14 @@ class TokensLeft(data.StructLayout):
 class Core(wiring.Component):
     """Runs a program: from ``launch`` to ``done``, which ends every run.
 
-    The run is over when all modules are done, wait for one another, or have stopped at a fault,
-    and no access to memory is in flight: finished, at the fault of the lowest instruction, or in a
-    deadlock. A deadlock is detected by the state of the modules, not by a timer. Between runs
-    everything but the memories is held in reset.
+    A run ends when each module is done, waits for another, or has stopped at a fault, and no access
+    to memory is in flight: the program has finished, or failed at the faulty instruction with the
+    lowest index, or is in a deadlock. A deadlock is detected by the state of the modules, not by a
+    timer. Between runs everything but the memories is held in reset.
 
-    ``stop`` ends a run early: no more bursts are started, those in flight are completed, and then
-    the run is over. When the memory does not answer for ``timeout`` cycles although an access is in
-    flight, the run is over at a fault, and the core is ``draining`` until the memory has answered
-    after all.
+    ``stop`` ends a run early: no more bursts are started, and the run ends when those in flight are
+    complete. When the memory does not answer for ``timeout`` cycles although an access is in
+    flight, the run ends with a fault, and the core is ``draining`` until the memory has answered.
 
     Timing: fetch starts in the cycle after ``launch``, which is ignored while the core is busy or
     draining. ``fault`` and ``tokens`` are valid in the cycle of ``done``. ``clear`` ends a run at
@@ -67,10 +66,10 @@ class Core(wiring.Component):
     read, write : the memory
     busy : from the cycle after ``launch`` up to ``done``
     held : the modules are in reset
-    done : for one cycle, the run is over
-    fault : why, or cause 0. With ``stopped``: cause 0, and where ``stop`` met the program: the
+    done : high for one cycle when the run ends
+    fault : why it failed, or cause 0. With ``stopped``: cause 0, and where the program was: the
         lowest instruction that had not retired and did not wait for another module
-    tokens : those that have not been taken
+    tokens : those that no instruction has taken
     counter_index, counter_value : one of `registers.COUNTERS`, complete when ``counters_ready``,
         which is high while a program runs too
     activity : what the modules are doing
@@ -113,7 +112,7 @@ class Core(wiring.Component):
         m = Module()
         running = Signal()
         machine = Module()
-        # A signal apart: inverted at each use, it would cost an inverter per flip-flop.
+        # A separate signal: inverted at each use, it would cost an inverter per flip-flop.
         held = self.held
         m.d.comb += held.eq(~running)
         m.submodules.machine = ResetInserter(dict.fromkeys(self._groups.domains, held))(machine)
@@ -245,7 +244,7 @@ class Core(wiring.Component):
         """The fault of the lowest instruction; a deadlock only if there is none. When the run ends
         early, an instruction that a module is executing counts like a fault.
 
-        The state of the modules is looked at one cycle after it has been registered.
+        The state of the modules is registered, and compared one cycle later.
         """
         ends_early = stop | silent
         reports, blocked = [], []

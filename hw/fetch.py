@@ -23,22 +23,22 @@ from .timing import FETCH_BURST_BYTES
 
 
 class Fetch(wiring.Component):
-    """Reads instructions in bursts of up to 16, and as many again ahead, in stream order.
+    """Reads instructions in stream order, in bursts of up to 16, of which it buffers two.
 
-    A burst is asked for when there is room for all of it, so that its beats never wait. An
+    A burst is requested when there is room for all of it, so that its beats never wait. An
     instruction that cannot be handed over because its queue is full stalls all that follow.
-    What is wrong with the program, or with reading it, counts when that instruction is reached:
-    then fetch stops, hands over nothing more, and lets the beats in flight come.
+    An error in the program, or in reading it, takes effect when its instruction is reached: then
+    fetch stops, hands over nothing more, and takes the beats that are still in flight.
 
     Timing: the first request is made in the third cycle after ``start``. An instruction is
-    handed over in the cycle after its last beat came, at the earliest, and one in every cycle as
-    long as there are any.
+    handed over in the cycle after its last beat has arrived, at the earliest, and one in every
+    cycle as long as there are any.
 
     Ports
     -----
     start : for one cycle; ``insn_addr`` and ``insn_count`` are stable from then on
     insn_addr : byte address of the program
-    insn_count : its instructions
+    insn_count : number of its instructions
     read : the memory
     load, compute, store : the queues of the modules
     fault : ``bad_stream`` (also for an empty program, or an address that is not a multiple of
@@ -125,8 +125,8 @@ class Fetch(wiring.Component):
     def _plan(
         self, m: Module, word_bytes: int, words: int, bad_start: Value, ask: Signal
     ) -> tuple[Signal, Any]:
-        """The next burst, and whether it is planned: up to the end of each chunk of memory, or of
-        the program."""
+        """Whether the next burst is planned, and the burst: up to the end of its chunk of memory,
+        or of the program."""
         shift = (word_bytes // isa.INSTRUCTION_BYTES - 1).bit_length()
         per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
         log_burst = (per_burst - 1).bit_length()
@@ -198,7 +198,7 @@ class Fetch(wiring.Component):
     def _hand_over(
         self, m: Module, buffer: Queue, active: Signal, freed: Signal, bad_start: Value
     ) -> tuple[Signal, Signal]:
-        """Whether there is an instruction with nothing wrong, and whether its module takes it."""
+        """Whether there is an instruction without an error, and whether its module takes it."""
         per_word = len(buffer.o.payload.bits) // isa.INSTRUCTION_WIDTH
         index, last_index = self.index, Signal(INDEX_WIDTH)
         part = Signal(range(per_word))
@@ -253,7 +253,7 @@ class Fetch(wiring.Component):
         return good, taken
 
     def _route(self, m: Module, entry: Any, good: Signal, taken: Signal) -> None:
-        """Offers the instruction to its module; ``taken`` says that this takes it."""
+        """Offers the instruction to its module; ``taken`` says that the module takes it."""
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
         is_load = fields.opcode == isa.Opcode.LOAD
         with m.If(fields.opcode == isa.Opcode.STORE):

@@ -38,7 +38,7 @@ class InstructionQueues(wiring.Component):
         payload at all three, and to it
     NAME_retire : the module has retired one
     NAME_empty : all of its instructions have retired
-    settled : none is on its way to a module that has not got one
+    settled : none is in transit: each module is offered its next one, or has none
     """
 
     def __init__(self, config: Config) -> None:
@@ -91,7 +91,8 @@ class InstructionQueues(wiring.Component):
             payload = Signal(_BITS, name=f"{name}_payload", reset_less=True)
             m.d.comb += [
                 puts.eq(checker.o.valid & (passing == number)),
-                # By registers alone: whether an instruction can be issued shows late in a cycle.
+                # From registers alone: whether an instruction can be issued is known late in a
+                # cycle.
                 wants.eq((level != 0) & ~out.valid & ~arrives[number]),
                 gets.eq(wants & ~taken),
                 Value.cast(out.payload).eq(payload),
@@ -113,8 +114,8 @@ class InstructionQueues(wiring.Component):
         return m
 
     def _admit(self, m: Module, checker: ExtentChecker) -> Signal:
-        """Hands instructions to the checker while their modules have room; gives whose instruction
-        leaves it."""
+        """Hands instructions to the checker while their modules have room; gives the module whose
+        instruction leaves it."""
         stages = [Signal(range(len(_NAMES)), name=f"module_{stage}") for stage in range(4)]
         for before, after in pairwise(stages):
             m.d.sync += after.eq(before)

@@ -52,7 +52,7 @@ class Memory(IntEnum):
 
 
 class Padding(IntEnum):
-    """Extension PAD_VALUE: whose padding value a LOAD sets that names one of these as memory."""
+    """Extension PAD_VALUE: a LOAD that names one of these as memory sets that module's value."""
 
     LOAD = 6
     COMPUTE = 7
@@ -80,7 +80,7 @@ class AluOp(IntEnum):
     LOOKUP = 6
 
 
-# The operations that extensions add. Of each, consecutive accumulators are the second operand.
+# The operations that extensions add; the second operand of each is consecutive accumulators.
 _EXTENSION_ALU_OPS = {"requantize": AluOp.REQUANTIZE, "lookup": AluOp.LOOKUP}
 BASE_ALU_OPS = tuple(op for op in AluOp if op not in _EXTENSION_ALU_OPS.values())
 
@@ -90,11 +90,11 @@ def extended_alu_ops(extensions: frozenset[str]) -> tuple[AluOp, ...]:
     return tuple(op for name, op in _EXTENSION_ALU_OPS.items() if name in extensions)
 
 
-# Accumulator elements that hold the parameters of a requantization, one after the other: the
-# bias; bits 31..0 of the scale, an unsigned number of SCALE_WIDTH bits of which SCALE_FRACTION are
-# a fraction; its upper bits; zero point, low and high bound, int8 from bit 0 up, and at bit
-# WIDE_BIT whether accumulators of more than MULTIPLIED_WIDTH bits are divided by a power of two
-# first so that they have as many. Other bits are ignored.
+# Accumulator elements that hold the parameters of a requantization, in this order: the bias; bits
+# 31..0 of the scale, an unsigned number of SCALE_WIDTH bits of which SCALE_FRACTION are a fraction;
+# its upper bits; and, from bit 0 up, zero point, low and high bound as int8, with bit WIDE_BIT set
+# if accumulators are first divided by a power of two that leaves MULTIPLIED_WIDTH bits of their 32.
+# Other bits are ignored.
 REQUANTIZE_PARAMETERS = 4
 SCALE_WIDTH = 49
 SCALE_FRACTION = 43
@@ -113,7 +113,7 @@ class Module(IntEnum):
     FETCH = 3
 
 
-# Tokens that the first module, the giver, has given to the second and that are not taken yet.
+# (giver, taker): the tokens that the first has given to the second and that are not taken yet.
 TokenQueue = tuple[Module, Module]
 
 TOKEN_QUEUES: tuple[TokenQueue, ...] = (
@@ -125,7 +125,7 @@ TOKEN_QUEUES: tuple[TokenQueue, ...] = (
 
 
 def queue_name(queue: TokenQueue) -> str:
-    """As in ``load_to_compute``."""
+    """A name such as ``load_to_compute``."""
     giver, taker = queue
     return f"{giver.name}_to_{taker.name}".lower()
 
@@ -138,7 +138,7 @@ def neighbours(module: Module) -> Mapping[str, Module]:
 
 
 class Cause(IntEnum):
-    """Why a machine stopped; 0 in the fault register means that nothing happened."""
+    """Why a run failed; 0 in the fault register means that it did not."""
 
     ILLEGAL_INSTRUCTION = 1
     INDEX_OUT_OF_RANGE = 2
@@ -192,7 +192,7 @@ _MEMORY = (
     ("x_pad_1", PAD_WIDTH),
 )
 _PADS = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
-# Of a LOAD that sets a padding value, what must be zero besides the reserved bits.
+# The fields that must be zero, besides the reserved bits, in a LOAD that sets a padding value.
 UNUSED_BY_SET_PADDING = ("sram_base", "y_size", "x_size", "x_stride", *_PADS)
 _SIGNED = frozenset({"immediate"})
 _OPCODE_MASK = 7
@@ -211,8 +211,8 @@ def _place(items: Iterable[tuple[str, int]]) -> dict[str, Field]:
 def _with_flag(layout: dict[str, Field], name: str) -> dict[str, Field]:
     """``layout`` with one more bit: the highest unused one of word 1, else of word 0.
 
-    There is one in every configuration: whatever fits, the widths of GEMM's fields in the two
-    words are never both even, and those of ALU's neither.
+    There is one in every configuration that fits: the widths of GEMM's fields in the two words are
+    never both even, so they cannot fill both words; nor can ALU's.
     """
     used = sum((1 << item.width) - 1 << item.offset for item in layout.values())
     offset = next(
@@ -288,7 +288,7 @@ def encoding_problem(index_widths: Mapping[str, int]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """What all instructions have: the tokens taken before and given after."""
+    """What all instructions have: the tokens that are popped before and pushed after."""
 
     opcode: ClassVar[Opcode]
     pop_prev: int = 0
@@ -334,7 +334,7 @@ class SetPadding(_MemoryInstruction):
     """A LOAD that loads nothing: extension PAD_VALUE. ``memory`` is a `Padding`.
 
     In later LOADs of its module each scalar of padding is the low bits of ``dram_base``, as many
-    as the scratchpad's scalars have. Other fields than these two, and tokens, must be 0.
+    as the scratchpad's scalars have. All other fields except the token flags must be 0.
     """
 
     opcode = Opcode.LOAD
@@ -370,8 +370,8 @@ class _LoopInstruction(Instruction):
     dst_factor_in: int = 0
     src_factor_out: int = 0
     src_factor_in: int = 0
-    # Extension OVERLAP: the instruction touches no accumulator that one of the other unit, GEMM
-    # or ALU, that may still be at work touches; it need not wait for that.
+    # Extension OVERLAP: the instruction touches no accumulator of an instruction of the other unit,
+    # GEMM or ALU, that may still be in flight; it need not wait for that.
     independent: int = 0
 
     @property
@@ -443,7 +443,7 @@ class InstructionSet:
         self.uop_layout = _uop_layout(index_widths)
         # The bits that no field of an instruction covers, which are 0 in a legal one. Extensions
         # take their flags from these bits, so a machine without the extension must refuse them.
-        # FINISH has no fields beyond its head and never gets any: its rest is ignored.
+        # FINISH has no fields beyond its head and never gets any: its other bits are ignored.
         self.uncovered: dict[int, int] = {
             opcode: ~sum((1 << item.width) - 1 << item.offset for item in layout.values())
             & (1 << INSTRUCTION_WIDTH) - 1
@@ -471,10 +471,10 @@ class InstructionSet:
         return bits
 
     def decode(self, bits: int) -> Instruction:
-        """Any 128 bits decode; `problem` says whether the machine takes them."""
+        """Any 128 bits decode; `problem` says whether the machine accepts them."""
         number = bits & _OPCODE_MASK
         known = number in self.layouts
-        # What all instructions have lies where FINISH, which has nothing else, has it.
+        # The fields that all instructions have are those of FINISH, which has no others.
         layout = self.layouts[Opcode(number) if known else Opcode.FINISH]
         values = {name: item.extract(bits) for name, item in layout.items() if name != "opcode"}
         if not known:
@@ -504,12 +504,12 @@ class InstructionSet:
         return sum(item.insert(getattr(uop, name)) for name, item in self.uop_layout.items())
 
     def decode_uop(self, bits: int) -> Uop:
-        """Any 32 bits decode; those that no field covers say nothing."""
+        """Any 32 bits decode; those that no field covers are ignored."""
         return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
 
 
 class Parameters(Protocol):
-    """What the instruction set depends on in a `Config`, and the depths of its scratchpads."""
+    """What the instruction set depends on in a `Config`, besides the depths of its scratchpads."""
 
     @property
     def extensions(self) -> frozenset[str]: ...
@@ -530,7 +530,7 @@ _LOADED = (*LOADED_BY_LOAD, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
 
 def module_of(instruction: Instruction) -> Module:
-    """The module to which fetch hands an instruction; what is illegal goes to compute."""
+    """The module to which fetch hands an instruction; compute for an unknown opcode or memory."""
     match instruction:
         case Store():
             return Module.STORE
@@ -545,8 +545,8 @@ class Rule(NamedTuple):
     """A legal instruction has one of ``values`` in each of ``fields``.
 
     ``when`` names another field and some of its values: the rule is for instructions that have
-    one of those. ``reason`` says of an illegal instruction what is wrong, given the ``field`` and
-    its ``value``.
+    one of those. ``reason`` says what is wrong with an illegal instruction; ``{field}`` and
+    ``{value}`` in it stand for the offending field.
     """
 
     fields: tuple[str, ...]
@@ -619,7 +619,7 @@ def illegal_reason(
 ) -> str | None:
     """Why a module refuses the instruction before it takes any token; None if it does not.
 
-    Of the instruction alone: `InstructionSet.problem` also knows of bits outside its fields.
+    This checks fields only; `InstructionSet.problem` also checks the bits outside of them.
     """
     module = module_of(instruction)
     sides = neighbours(module)

@@ -29,7 +29,7 @@ class Load(wiring.Component):
     (all of `ModuleSignature`)
     bases, read : DRAM base addresses, and the memory read port
     inp, wgt : write ports of the scratchpads
-    moved : as that of `Loader`
+    moved : as in `Loader`
     """
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:

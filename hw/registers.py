@@ -1,8 +1,8 @@
 """The registers of the machine, as software sees them: one table for hardware and drivers.
 
 A register is 32 bits wide, or 64 and then two words with the low one first. Addresses are byte
-offsets on the AXI4-Lite port. This module is data alone; `amaranth_vta.hw.bus.csr` makes hardware
-of it.
+offsets on the AXI4-Lite port. This module is data only; `amaranth_vta.hw.bus.csr` makes the
+hardware from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Access(Enum):
     # Of the latest run; while it runs, a few cycles behind.
     COUNTER = "counter"
     READ_WRITE = "read and write"
-    # A write of ones starts something; it reads as zero.
+    # Each bit that is written as 1 starts something; reads as zero.
     COMMAND = "command"
 
 
@@ -48,7 +48,7 @@ class Register:
     doc: str
     width: int = 32
     bits: tuple[Bits, ...] = field(default=())
-    # What it holds after power-up.
+    # Its value after power-up.
     init: int = 0
 
     def part(self, name: str) -> Bits:
@@ -61,8 +61,8 @@ class Register:
 
 @dataclass(frozen=True)
 class Counter:
-    """Something counted in each run. What does not depend on ``time`` is the same on all devices
-    for a program that ends without a fault."""
+    """A quantity counted in each run. One that does not depend on ``time`` has the same value on
+    all devices for a program that ends without a fault."""
 
     name: str
     doc: str
@@ -74,7 +74,7 @@ _UNITS = {
     "store": "store",
     "gemm": "GEMM",
     "alu": "the ALU",
-    "compute_load": "what loads micro-ops and accumulators in compute",
+    "compute_load": "the loader of micro-ops and accumulators",
 }
 _WAITS = tuple(
     (module.name.lower(), neighbour.name.lower())
@@ -84,7 +84,7 @@ _WAITS = tuple(
 _KINDS = {
     "load": "LOADs of INP and WGT",
     "compute_load": "LOADs of UOP and ACC",
-    "gemm": "GEMMs, those that overwrite or reset included",
+    "gemm": "GEMM instructions, those that overwrite or reset included",
     "alu": "ALU instructions",
     "store": "STOREs",
 }
@@ -92,8 +92,8 @@ _MEMORIES = {
     "inp": "read from memory into INP",
     "wgt": "read from memory into WGT",
     "uop": "read from memory into UOP",
-    "acc": "read from memory into ACC, 32 or 16 bits a scalar",
-    "acc_8bit": "read from memory into ACC, as narrow as those of OUT",
+    "acc": "read from memory into ACC, 32 or 16 bits per scalar",
+    "acc_8bit": "read from memory into ACC, with scalars as narrow as those of OUT",
     "out": "written to memory",
 }
 
@@ -109,14 +109,14 @@ COUNTERS = (
     *(
         Counter(
             f"{who}_waits_for_{other}",
-            f"cycles in which {who} has nothing under way, and its next instruction lacks a token "
+            f"cycles in which {who} has no instruction in flight, and its next one lacks a token "
             f"from {other}",
         )
         for who, other in _WAITS
     ),
     Counter(
         "fetch_waits_for_memory",
-        "cycles in which the next instruction has not come from memory",
+        "cycles in which the next instruction has not arrived from memory",
     ),
     Counter(
         "fetch_waits_for_modules",
@@ -125,13 +125,13 @@ COUNTERS = (
     *(
         Counter(
             f"{who}_waits_for_memory",
-            f"cycles in which {who} has accesses under way, and no word of them moves",
+            f"cycles in which {who} has accesses to memory in flight, and no word of them moves",
         )
         for who in ("load", "compute", "store")
     ),
     *(Counter(f"{kind}_instructions", doc, time=False) for kind, doc in _KINDS.items()),
-    Counter("gemm_uops", "micro-ops of GEMM that multiply, each iteration of them", time=False),
-    Counter("alu_uops", "micro-ops of the ALU, each iteration of them", time=False),
+    Counter("gemm_uops", "micro-ops of GEMM that multiply, in all iterations", time=False),
+    Counter("alu_uops", "micro-ops of the ALU, in all iterations", time=False),
     *(
         Counter(f"{memory}_elements", f"elements {doc}", time=False)
         for memory, doc in _MEMORIES.items()
@@ -157,7 +157,7 @@ COUNTERS_END = COUNTERS_OFFSET + 2 * WORD_BYTES * len(COUNTERS)
 _BASES = ("UOP", "INP", "WGT", "ACC", "OUT")
 
 _TABLE = (
-    Register("IDENTITY", 0x000, Access.READ, "the letters VTA0, the first one lowest"),
+    Register("IDENTITY", 0x000, Access.READ, "the letters VTA0, the first in the lowest byte"),
     Register("VERSION", 0x004, Access.READ, "of this register map"),
     *(
         Register(
@@ -172,7 +172,7 @@ _TABLE = (
         "CONTROL",
         0x100,
         Access.COMMAND,
-        "starts what is written as 1",
+        "starts the actions whose bits are written as 1",
         bits=(
             Bits(
                 "launch",
@@ -185,8 +185,9 @@ _TABLE = (
                 "reset",
                 1,
                 1,
-                "stops the program: no access to memory is begun any more, and when those under "
-                "way are complete the run is done, stopped. If nothing runs: clears STATUS",
+                "stops the program: no more accesses to memory begin, and when those in flight are "
+                "complete, the run ends, stopped. If nothing runs: clears done, fault and stopped "
+                "of STATUS",
             ),
         ),
     ),
@@ -198,7 +199,7 @@ _TABLE = (
         bits=(
             Bits("busy", 0, 1, "a program is running"),
             Bits("done", 1, 1, "the latest program has ended; cleared by a launch"),
-            Bits("fault", 2, 1, "it ended at the fault that FAULT and FAULT_INSN describe"),
+            Bits("fault", 2, 1, "it ended with the fault that FAULT and FAULT_INSN describe"),
             Bits(
                 "stopped",
                 3,
@@ -209,9 +210,9 @@ _TABLE = (
                 "draining",
                 4,
                 1,
-                "it ended at a timeout, and memory still owes the answers to its accesses",
+                "it ended with a timeout, and memory has not yet answered all of its accesses",
             ),
-            Bits("refused", 5, 1, "a launch was refused since the latest one that was not"),
+            Bits("refused", 5, 1, "the latest launch was refused"),
         ),
     ),
     Register(
@@ -228,8 +229,8 @@ _TABLE = (
         "TIMEOUT",
         0x10C,
         Access.READ_WRITE,
-        "cycles in which memory answers nothing although something is under way, after which the "
-        "run ends at the fault `timeout`; 0 for never",
+        "cycles without a transfer on the bus while an access is in flight, after which the run "
+        "ends with the fault `timeout`; 0 for never",
         init=1 << 24,
     ),
     Register("INSN_ADDR", 0x110, Access.READ_WRITE, "byte address of the program", width=64),
@@ -248,7 +249,7 @@ _TABLE = (
         "FAULT",
         0x180,
         Access.READ,
-        "why the latest run stopped",
+        "why the latest run failed",
         bits=(
             Bits("cause", 0, 3, "0: it did not; otherwise as isa.Cause"),
             Bits("module", 8, 2, "as isa.Module"),
@@ -264,7 +265,7 @@ _TABLE = (
         )
         for number, queue in enumerate(isa.TOKEN_QUEUES)
     ),
-    Register("CYCLES", 0x1A0, Access.READ, "from the launch to the end of the run", width=64),
+    Register("CYCLES", 0x1A0, Access.READ, "cycles from launch to end of the run", width=64),
     *(
         Register(
             counter.name.upper(),

@@ -29,7 +29,7 @@ class Store(wiring.Component):
     base : DRAM address of element 0 of OUT
     scratchpad : read port of the low bits of the accumulators
     write : the memory write port
-    stop, drained, moved : as those of `Storer`
+    stop, drained, moved : as in `Storer`
     """
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:

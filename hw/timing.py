@@ -12,41 +12,41 @@ from dataclasses import dataclass
 
 from .config import Config
 
-# The most bursts in flight, of reads and of writes each.
+# The most bursts in flight, for reads and for writes each.
 BURSTS_IN_FLIGHT = 8
-# No read is started while so many beats of earlier ones are still to come.
+# No read is started while this many beats of earlier ones are still to come.
 BEATS_AHEAD = 128
-# Instructions that a module has issued and not retired, at the most.
+# The most instructions that a module has issued and not retired.
 INSTRUCTIONS_IN_FLIGHT = 16
 # Of those, the most that are in the queue before GEMM, and before the ALU.
 GEMM_COMMANDS = 2
 ALU_COMMANDS = 8
-# A burst has at most so many beats and stays within so many bytes; those of fetch end where the
-# address is a multiple of fewer, and twice as many are kept.
+# A burst has at most BURST_BEATS beats and does not cross a multiple of BURST_BYTES; those of fetch
+# do not cross a multiple of FETCH_BURST_BYTES, and fetch buffers twice as many bytes.
 BURST_BEATS = 256
 BURST_BYTES = 4096
 FETCH_BURST_BYTES = 256
-# Beats of an element that loads put together before they write it, at the most. A lane of 4 beats
+# The most beats of an element that loads gather before they write them. A lane of 4 beats
 # of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
 MOST_LANE_BEATS = 4
-# Cycles from tiles to their dot products, and from operands of the ALU to its result, also where
-# its lanes can requantize.
+# Cycles from tiles to their dot products, and from operands of the ALU to its result, in lanes that
+# cannot requantize and in those that can.
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 2
 REQUANTIZING_ALU_LATENCY = 5
 # Words in which a table of LOOKUP is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
-# Of GEMM from a micro-op's being taken to its being done: tiles are read before, and accumulators
-# written after.
+# Cycles of GEMM from a micro-op's being taken to its being done: tiles are read before the dot
+# products, and accumulators written after them.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
-# Machines of so many multiply-accumulates per cycle, at the most, are for small FPGAs.
+# Machines of at most this many multiply-accumulates per cycle are for small FPGAs.
 SMALL_MACS = 64
 
 
 def is_small(config: Config) -> bool:
-    """Whether the machine is made for a small FPGA: block RAM is slow there, and multipliers have
-    18 bits, so that tiles have a register between the two, for one more cycle of GEMM; but block
-    RAM is not all taken by scratchpads, so that instructions wait in it."""
+    """Whether the machine is made for a small FPGA. Block RAM is slow there, and multipliers have
+    18 bits, so tiles have a register between the two, at the cost of one more cycle of GEMM. But
+    scratchpads leave some block RAM, which holds the queues of instructions."""
     return config.macs_per_cycle <= SMALL_MACS
 
 
@@ -58,7 +58,7 @@ class Latencies:
     launch_to_fetch: int = 6
     # From an instruction's hand-over by fetch to its being issued.
     hand_over_to_issue: int = 6
-    # From the issue of an instruction to that of the next one of its module, which a queue has.
+    # From the issue of an instruction to that of the next one of its module, already in its queue.
     issue_to_issue: int = 3
     # From a unit's being done with an instruction to its retirement; a cycle later, what waits for
     # its tokens can be issued.

@@ -21,13 +21,13 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class Board:
-    """A board by its name on the command line.
+    """An FPGA board, which ``name`` selects on the command line.
 
-    ``oscillator_hz`` is that of its default clock, ``clock_hz`` that of the machine;
-    ``memory_bytes`` is memory on the chip, ``loader`` the board's name for openFPGALoader, and
-    ``config`` the preset that is made for it.
-    ``capacity`` has what the chip has of each kind of cell. Where ``vendor`` is given, a project
-    for that vendor's tool is all that can be made here.
+    ``oscillator_hz`` is the frequency of its default clock, ``clock_hz`` that of the machine;
+    ``memory_bytes`` is the size of the memory on the chip, ``loader`` the board's name for
+    openFPGALoader, and ``config`` the preset that is made for it.
+    ``capacity`` says how many cells of each kind the chip has. Where ``vendor`` is given, only a
+    project for that vendor's tool can be made here.
     """
 
     name: str
@@ -47,7 +47,7 @@ class BoardDesign(wiring.Component):
     """The machine of ``config`` on ``board``, with its pins, its clock of ``clock_hz`` and its
     memory.
 
-    Timing: that of `BoardSystem`, which stays in reset until the clock is steady.
+    Timing: that of `BoardSystem`, which stays in reset until the clock is stable.
     """
 
     def __init__(self, board: Board, config: Config, clock_hz: int) -> None:
@@ -64,13 +64,13 @@ class BoardDesign(wiring.Component):
         m.submodules.clock_pin = clock_pin = io.Buffer("i", clock_port)
         oscillator = Signal()
         m.d.comb += oscillator.eq(clock_pin.i)
-        unsteady = drive_sync(m, platform, oscillator, board.oscillator_hz, self._clock_hz)
+        unstable = drive_sync(m, platform, oscillator, board.oscillator_hz, self._clock_hz)
         m.submodules.system = system = BoardSystem(
             self._config, surroundings(board, self._clock_hz)
         )
         m.submodules.rx_pin = rx_pin = io.Buffer("i", uart.rx)
         m.submodules.tx_pin = tx_pin = io.Buffer("o", uart.tx)
-        m.d.comb += [system.rst.eq(unsteady), system.rx.eq(rx_pin.i), tx_pin.o.eq(system.tx)]
+        m.d.comb += [system.rst.eq(unstable), system.rx.eq(rx_pin.i), tx_pin.o.eq(system.tx)]
         return m
 
 
@@ -123,7 +123,8 @@ def _icebreaker() -> Any:
 def _pynq() -> Any:
     from amaranth_boards.arty_z7 import ArtyZ720Platform
 
-    # The same chip, oscillator and Pmod pins; a Pmod USBUART is in the upper row of Pmod A.
+    # It has the PYNQ's chip, oscillator and Pmod pins; a Pmod USBUART plugs into the upper row of
+    # Pmod A.
     platform = ArtyZ720Platform()
     platform.add_resources([_PMOD_UART])
     return platform

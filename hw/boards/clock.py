@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
-# Of the EHXPLLL (Lattice FPGA-DS-02012, "sysCLOCK PLL Timing"), in MHz.
+# Limits of the EHXPLLL (Lattice FPGA-DS-02012, "sysCLOCK PLL Timing"), frequencies in MHz.
 _ECP5_VCO = (400, 800)
 _ECP5_COMPARED = (10, 400)
 _ECP5_DIVIDERS = range(1, 129)
@@ -20,8 +20,8 @@ class ClockError(ValueError):
 
 @dataclass(frozen=True)
 class Dividers:
-    """Of a PLL: its input is divided by ``reference``, its output by ``feedback`` before the two
-    are compared, and its oscillator by ``output``."""
+    """Dividers of a PLL: its input is divided by ``reference``, its output by ``feedback`` before
+    the two are compared, and its oscillator by ``output``."""
 
     reference: int
     feedback: int
@@ -42,20 +42,20 @@ def ecp5_dividers(source_hz: int, target_hz: int) -> Dividers:
                 return Dividers(reference, feedback, output)
     raise ClockError(
         f"a clock of {target_hz / 1e6:g} MHz cannot be made from the board's {source_hz / 1e6:g} "
-        "MHz: choose a multiple of a fraction of it, as 2/5 or 3"
+        "MHz: choose a fraction or a multiple of it, such as 2/5 or 3 times"
     )
 
 
 class Ecp5Pll(wiring.Component):
-    """An EHXPLLL.
+    """An EHXPLLL; raises `ClockError` as `ecp5_dividers` does.
 
-    Timing: ``clock`` may not be used before ``locked``, which is of no clock.
+    Timing: ``clock`` may not be used before ``locked``, which is asynchronous.
 
     Ports
     -----
     source : the board's oscillator
-    clock : what is made of it
-    locked : it is steady
+    clock : the clock made from it
+    locked : the clock is stable
     """
 
     source: In(1)
@@ -82,7 +82,7 @@ class Ecp5Pll(wiring.Component):
             p_OUTDIVIDER_MUXA="DIVA",
             p_CLKOP_ENABLE="ENABLED",
             p_CLKOP_DIV=chosen.output,
-            # The phase in which the output's edges are those of the input.
+            # The phase that aligns the output's edges with those of the input.
             p_CLKOP_CPHASE=chosen.output - 1,
             p_CLKOP_FPHASE=0,
             p_FEEDBK_PATH="CLKOP",
@@ -106,15 +106,16 @@ class Ecp5Pll(wiring.Component):
 
 
 class XilinxPll(wiring.Component):
-    """A PLLE2_BASE of the 7 series: 8 times ``source_hz``, divided.
+    """A PLLE2_BASE of the 7 series: 8 times ``source_hz``, divided by a whole number. Raises
+    `ClockError` if no such number gives ``target_hz``.
 
-    Timing: ``clock`` may not be used before ``locked``, which is of no clock.
+    Timing: ``clock`` may not be used before ``locked``, which is asynchronous.
 
     Ports
     -----
     source : the board's oscillator, 100 to 200 MHz
-    clock : what is made of it
-    locked : it is steady
+    clock : the clock made from it
+    locked : the clock is stable
     """
 
     source: In(1)
@@ -158,14 +159,16 @@ _PLLS: dict[str, Any] = {"LatticePlatform": Ecp5Pll, "XilinxPlatform": XilinxPll
 
 def drive_sync(m: Module, platform: Any, pin: Signal, source_hz: int, target_hz: int) -> Any:
     """Makes the domain ``sync`` of ``m``, of ``target_hz``, from the oscillator at ``pin``; gives
-    whether it is not steady yet."""
+    whether it is not stable yet. Raises `ClockError` if the board cannot make that clock."""
     m.domains.sync = ClockDomain("sync", reset_less=True)
     if target_hz == source_hz:
         m.d.comb += ClockSignal("sync").eq(pin)
         return Const(0)
     kinds = [_PLLS[kind.__name__] for kind in type(platform).__mro__ if kind.__name__ in _PLLS]
     if not kinds:
-        raise ClockError(f"no other clock than {source_hz / 1e6:g} MHz is made on this board")
+        raise ClockError(
+            f"the only clock of this board is its oscillator's {source_hz / 1e6:g} MHz"
+        )
     m.submodules.pll = pll = kinds[0](source_hz, target_hz)
     m.d.comb += [pll.source.eq(pin), ClockSignal("sync").eq(pll.clock)]
     locked = Signal()

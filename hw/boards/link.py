@@ -16,7 +16,7 @@ _SEQUENCE_BITS = 8
 
 
 class Access(data.Struct):
-    """A word that the host reads or writes; a byte address, a multiple of 4."""
+    """A word that the host reads or writes; ``address`` is in bytes, a multiple of 4."""
 
     address: 32
     data: 32
@@ -24,9 +24,9 @@ class Access(data.Struct):
 
 
 class AccessSignature(wiring.Signature):
-    """What makes accesses, one at a time: after each one it waits for ``done``.
+    """An initiator of accesses, one at a time: after each one it waits for ``done``.
 
-    ``data`` and ``error`` mean something in the cycle in which ``done`` is high.
+    ``data`` and ``error`` are valid in the cycle in which ``done`` is high.
     """
 
     def __init__(self) -> None:
@@ -50,21 +50,20 @@ class _Header(data.Struct):
 class Link(wiring.Component):
     """Executes the requests of `amaranth_vta.hw.boards.protocol`, one after the other.
 
-    A request takes effect when its checksum has come and is right. One that stops before its end
-    is forgotten after ``gap`` cycles of silence, so that whatever the line does, the next request
-    is seen. Bytes that come while a request is executed or answered wait in a queue of
+    A request takes effect when its checksum has arrived and matches. One that stops before its end
+    is dropped after ``gap`` cycles of silence, so that the next request is recognized whatever the
+    line did before. Bytes that arrive while a request is executed or answered wait in a queue of
     `protocol.RECEIVE_BYTES`.
 
-    Timing: a byte per cycle is taken and given, as far as the line allows; a request is judged two
-    cycles after its last byte, and each word that it reads or writes takes two cycles and what the
-    access takes.
+    Timing: up to one byte per cycle in each direction; a request is judged two cycles after its
+    last byte, and each word that it reads or writes takes two cycles besides those of the access.
 
     Ports
     -----
     i : bytes from the line
     o : bytes to the line
-    access : what is asked for
-    dropped : counts requests that were dropped
+    access : the accesses of requests, to memory and registers
+    dropped : how many requests were dropped, modulo 2^16
     """
 
     def __init__(self, gap: int) -> None:
@@ -92,7 +91,7 @@ class Link(wiring.Component):
         self._header = Signal(_Header)
         self._status, self._execute = Signal(Status), Signal()
         self._reply_words = Signal(8)
-        # Bytes of the part of a frame that is passing, and words of its payload.
+        # Bytes of the current part of a frame, and words of its payload.
         self._bytes, self._words = Signal(range(8)), Signal(8)
         self._word = Signal(32)
         self._silence = Signal(range(self._gap + 1))
@@ -144,8 +143,8 @@ class Link(wiring.Component):
                     m.next = "judge"
 
     def _each_byte(self, m: Module) -> Any:
-        """In a state within a request: the condition that a byte of it has come and is taken. It is
-        dropped if none comes."""
+        """In a state within a request: the condition that a byte of it has arrived and is taken.
+        The request is dropped after too long a silence."""
         queue, crc, cut = self._queue, self._crc, self._silence == self._gap
         m.d.comb += [
             queue.r_en.eq(1),
@@ -162,7 +161,7 @@ class Link(wiring.Component):
         m.next = "hunt"
 
     def _judge(self, m: Module, expected: Signal) -> None:
-        """Decides whether the request that has come is executed, and what is answered."""
+        """Decides whether the received request is executed, and what is answered."""
         header, known = self._header, Signal()
         is_read = header.command == Command.READ
         is_write = header.command == Command.WRITE
@@ -214,7 +213,7 @@ class Link(wiring.Component):
             access.request.payload.data.eq(self._read.data),
         ]
         with m.State("prepare"):
-            # Where the second word says how many there are, it is the one written last.
+            # The second word of a FILL, its count, is the last one that was received.
             m.d.sync += left.eq(Mux(is_fill, self._word, header.words))
             m.next = "write"
         with m.State("write"):

@@ -13,7 +13,7 @@ from amaranth_vta.hw.fabric.stream import Queue
 from .link import AccessSignature
 from .protocol import WORD_BYTES
 
-# Read beats on their way or waiting to be taken, at the most.
+# The most read beats in flight or waiting to be taken.
 _BEATS_AHEAD = 4
 _PAGE_BYTES = 4096
 
@@ -21,8 +21,9 @@ _PAGE_BYTES = 4096
 class OnChipMemory(wiring.Component):
     """An AXI4 slave in block RAM: one read burst and one write burst at a time.
 
-    Beats from ``limit`` on are answered by a decode error. The host goes first: it needs one access
-    in hundreds of cycles.
+    Beats from ``limit`` on are answered with a decode error. The host has priority: it makes one
+    access in hundreds of cycles. Raises `ValueError` if ``size``, in bytes, is not a multiple of
+    4096.
 
     Timing: the first beat of a read comes 3 cycles after its address is taken, then one per cycle;
     a write takes a beat per cycle.
@@ -30,7 +31,7 @@ class OnChipMemory(wiring.Component):
     Ports
     -----
     axi : incrementing bursts of the full width
-    host : words of 32 bits; an error beyond the memory
+    host : accesses of 32 bits; an error beyond the memory
     limit : byte address, a multiple of 64
     """
 
@@ -55,7 +56,7 @@ class OnChipMemory(wiring.Component):
         )
         self._read = storage.read_port()
         self._write = storage.write_port(granularity=8)
-        # The host's accesses hold up those of the machine for a cycle.
+        # The host's accesses stall those of the machine for a cycle.
         self._host_reads, self._host_writes = Signal(), Signal()
         self._serve_reads(m)
         self._serve_writes(m)
@@ -63,11 +64,11 @@ class OnChipMemory(wiring.Component):
         return m
 
     def _beat(self, name: str) -> Signal:
-        """Number of a beat in the memory, with a bit more so that it may pass the end."""
+        """Index of a beat in the memory, one bit wider so that it may pass the end."""
         return Signal(range(2 * self._depth), name=name)
 
     def _start(self, address: Any) -> tuple[Any, Any]:
-        """Of a burst: its first beat, and whether it is beyond what a beat's number can say."""
+        """The index of the beat at ``address``, and whether it is too large for `_beat`."""
         number = address[(self._bytes - 1).bit_length() :]
         width = len(self._beat("any"))
         return number[:width], number[width:].any()
@@ -80,7 +81,7 @@ class OnChipMemory(wiring.Component):
         beats = data.StructLayout({"data": 8 * self._bytes, "resp": Response, "last": 1})
         m.submodules.beats = beat_queue = Queue(beats, _BEATS_AHEAD)
         beat, left, far = self._beat("read_beat"), Signal(9), Signal()
-        # Beats that are neither issued nor waiting.
+        # How many more beats may be issued before one is taken.
         room = Signal(range(_BEATS_AHEAD + 1), init=_BEATS_AHEAD)
         issued, came, taken = Signal(), Signal(), Signal()
         first, beyond = self._start(axi.araddr)

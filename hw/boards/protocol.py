@@ -6,18 +6,18 @@ A request::
 
     REQUEST_START  sequence  command  words  address (4 bytes)  words x 4 bytes  CRC (4 bytes)
 
-where only a WRITE and a FILL have words behind the address. Its reply::
+where only a WRITE and a FILL have words after the address. Its reply::
 
     REPLY_START  sequence  words  words x 4 bytes  status  CRC (4 bytes)
 
-The CRC is CRC-32 as in Ethernet and zlib, of all that is behind the start byte. The board drops
-what its checksum denies without a word. Requests are executed in the order of their sequence
+The CRC is CRC-32 as in Ethernet and zlib, of everything after the start byte. The board silently
+drops a request whose checksum is wrong. Requests are executed in the order of their sequence
 numbers, each one once: one that was executed before is answered again (a READ reads again), and
-one that is ahead of its turn is answered `Status.OUT_OF_ORDER`, so that the host goes back.
-IDENTIFY is executed whatever its number is, and those that follow count on from it.
+one that is ahead of its turn is answered `Status.OUT_OF_ORDER`, so that the host resends those
+before it. IDENTIFY is executed whatever its number is, and those that follow count on from it.
 
-Flow control: the board takes `RECEIVE_BYTES` of requests that it has not answered, whatever else
-it does; a host that never has more than that under way loses nothing. Lines are 8N1.
+Flow control: the board buffers `RECEIVE_BYTES` of unanswered requests, whatever else it does; a
+host that never has more than that in flight loses nothing. The line is 8N1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from amaranth_vta.hw.config import Config
 
 REQUEST_START = 0xA5
 REPLY_START = 0x5A
-# Behind the start byte: sequence, command, words and address; sequence and words.
+# After the start byte: sequence, command, words and address; sequence and words.
 REQUEST_HEADER_BYTES = 7
 REPLY_HEADER_BYTES = 2
 CHECKSUM_BYTES = 4
@@ -47,14 +47,14 @@ class Command(IntEnum):
     IDENTIFY = 0
     READ = 1
     WRITE = 2
-    # Of two words: writes the first one as often as the second says.
+    # Has two words: writes the first one as many times as the second says.
     FILL = 3
 
 
 class Status(IntEnum):
     DONE = 0
     OUT_OF_ORDER = 1
-    # An unknown command, too many words, or an address with nothing behind it.
+    # An unknown command, a wrong number of words, or an address with nothing behind it.
     REFUSED = 2
 
 
@@ -71,8 +71,8 @@ class BoardRegister(IntEnum):
     CONFIGURATION = 2  # `configuration_hash` of the machine
     MEMORY_BYTES = 3
     CLOCK_HZ = 4
-    DROPPED = 5  # requests dropped since power-up, for their checksum or because they were cut
-    # The machine's accesses from this byte on are bus errors; a multiple of 64.
+    DROPPED = 5  # requests dropped since power-up: wrong checksum, incomplete, or too long
+    # The machine's accesses from this byte address on are bus errors; a multiple of 64.
     MEMORY_LIMIT = 6
 
 

@@ -1,4 +1,4 @@
-"""Where the host's accesses end that are not to memory: registers of the machine and the board."""
+"""The targets of the host's accesses other than memory: registers of the machine and the board."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,15 @@ from . import protocol
 from .link import AccessSignature
 from .protocol import BoardRegister
 
-# Requests that have stopped are forgotten after this many bits of silence: 16 ms at 1 MBaud, which
-# is longer than a USB adapter holds bytes back.
+# Incomplete requests are dropped after this many bits of silence: 16 ms at 1 MBaud, which is longer
+# than a USB adapter holds bytes back.
 GAP_BITS = 16_384
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is around the machine: bytes of memory, the clock, and cycles for a bit on the line."""
+    """What is around the machine: bytes of memory, the clock in Hz, clock cycles per bit on the
+    serial line, and bits of silence after which an incomplete request is dropped."""
 
     memory_bytes: int
     clock_hz: int
@@ -34,8 +35,8 @@ class Surroundings:
 class RegisterAccess(wiring.Component):
     """The machine's registers, on its AXI4-Lite port.
 
-    Timing: valid of the bus comes in the cycle after a request is taken, and the answer of the
-    bus is given in the cycle in which it comes; one access at a time.
+    Timing: the bus's valid signals rise in the cycle after a request is taken, and its response is
+    passed on in the cycle in which it arrives; one access at a time.
 
     Ports
     -----
@@ -87,8 +88,8 @@ class BoardRegisters(wiring.Component):
     Ports
     -----
     host : words of 32 bits; an error at addresses without a register
-    dropped : what the register of that name shows
-    limit : what MEMORY_LIMIT holds, all of the memory after power-up
+    dropped : value of the register DROPPED
+    limit : value of MEMORY_LIMIT; after power-up, the size of the memory
     """
 
     def __init__(self, config: Config, around: Surroundings) -> None:
@@ -132,8 +133,8 @@ class BoardRegisters(wiring.Component):
 
 
 def route(m: Module, access: Any, targets: Mapping[int, Any]) -> None:
-    """Connects ``access`` to the target that the upper two bits of an address name; an error where
-    there is none."""
+    """Connects ``access`` to those of ``targets`` that the upper two bits of an address name; an
+    error where there is none."""
     request = access.request
     chosen = Signal(2)
     latest, wrong = Signal(2), Signal()

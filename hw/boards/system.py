@@ -20,15 +20,15 @@ _RESET_CYCLES = 15
 
 
 class BoardSystem(wiring.Component):
-    """The whole design of a board but for its clock and its pins.
+    """The whole design of a board except its clock and its pins.
 
-    Timing: the machine is in reset for 15 cycles after power-up, and after ``rst`` has gone; the
+    Timing: the machine is in reset for 15 cycles after power-up, and after ``rst`` falls; the
     link runs from the first cycle on.
 
     Ports
     -----
     rx, tx : the serial line
-    rst : holds the machine in reset, as while the clock is not steady yet
+    rst : holds the machine in reset, for instance until the clock is stable
     """
 
     rst: In(1)

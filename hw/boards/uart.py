@@ -1,6 +1,6 @@
 """A serial line, 8N1: a start bit (0), eight data bits with the lowest first, and a stop bit (1).
 
-``divisor`` is how many cycles a bit takes, 4 or more.
+``divisor`` is the clock cycles per bit, 4 or more.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ _DATA_BITS = 8
 
 
 class UartReceiver(wiring.Component):
-    """Takes bytes from a line, each bit in its middle.
+    """Receives bytes from a line; each bit is sampled in its middle.
 
-    A start bit that is gone by its middle was a disturbance; a byte without its stop bit is
+    A start bit that has ended by its middle is ignored as a glitch; a byte without its stop bit is
     dropped.
 
     Timing: a byte is offered for one cycle in the middle of its stop bit, whether it is taken or
@@ -24,7 +24,7 @@ class UartReceiver(wiring.Component):
 
     Ports
     -----
-    pin : the line, of any clock
+    pin : the line, asynchronous
     o : the bytes
     """
 

@@ -95,21 +95,21 @@ class Response(enum.Enum, shape=2):
 
 
 class BurstRequest(data.Struct):
-    """A burst: byte address of its first beat, aligned to the bus, and beats less one."""
+    """A burst: byte address of its first beat, aligned to the bus, and the beats after that."""
 
     address: ADDRESS_WIDTH
     length: 8
 
 
 class ReadBeat(data.StructLayout):
-    """One beat of a burst that was asked for; ``error`` says that its data mean nothing."""
+    """One beat of a read burst; ``error`` means that its data are invalid."""
 
     def __init__(self, data_width: int) -> None:
         super().__init__({"data": unsigned(data_width), "error": 1, "last": 1})
 
 
 class WriteBeat(data.StructLayout):
-    """One beat of a burst that is written; ``strobe`` has one bit per byte."""
+    """One beat of a write burst; ``strobe`` has one bit per byte."""
 
     def __init__(self, data_width: int) -> None:
         super().__init__(
@@ -118,15 +118,15 @@ class WriteBeat(data.StructLayout):
 
 
 class WriteResponse(data.Struct):
-    """The memory's answer to one burst written."""
+    """The memory's answer to one write burst."""
 
     error: 1
 
 
 class ReadSignature(wiring.Signature):
-    """What reads memory: bursts asked for, and their beats, all in the order of the requests.
+    """A reader of memory: requests for bursts, and their beats in the order of the requests.
 
-    Whoever asks must take the beats in time without waiting for anything that needs the bus.
+    The reader must take the beats without waiting for anything that needs the bus.
     """
 
     def __init__(self, data_width: int) -> None:
@@ -140,7 +140,7 @@ class ReadSignature(wiring.Signature):
 
 
 class WriteSignature(wiring.Signature):
-    """What writes memory: bursts announced, their beats, and one response a burst, in order.
+    """A writer of memory: bursts announced, their beats, and one response per burst, in order.
 
     A burst is announced before or with its first beat.
     """
@@ -157,7 +157,7 @@ class WriteSignature(wiring.Signature):
 
 
 class Reader(enum.Enum, shape=2):
-    """Who has asked for a burst."""
+    """The module that has requested a burst."""
 
     FETCH = 0
     LOAD = 1
@@ -167,14 +167,14 @@ class Reader(enum.Enum, shape=2):
 class ReadArbiter(wiring.Component):
     """Shares the memory's read side among fetch, load and compute.
 
-    Fetch goes first, but not twice in a row while another waits; load and compute take turns. No
-    burst is started while `BEATS_AHEAD` beats are still to come, so that whoever asks waits
-    for these and one burst at the most: enough to hide the latency of a memory, little enough
-    that instructions are never far.
+    Fetch has priority, but not twice in a row while another waits; load and compute take turns. No
+    burst is started while `BEATS_AHEAD` beats are still to come, so that a reader waits for these
+    and at most one burst: enough to hide the latency of a memory, few enough that instructions
+    arrive in time.
 
     Timing: a request shows at ``bus`` in the cycle after it is taken, a beat at its reader in
-    the cycle after it came. Both pass in every cycle. Nothing goes from an input of ``bus`` to
-    an output without a register.
+    the cycle after it arrives; one of each can pass in every cycle. Every path from an input of
+    ``bus`` to an output has a register.
 
     Ports
     -----

@@ -27,15 +27,15 @@ from .axi import AXI4LiteSignature
 class RegisterFile(wiring.Component):
     """Registers that software reads and writes.
 
-    For each register that can be written there is an output of its name in lower case, which
-    holds its value, or for a command is high for one cycle; for each that can only be read there
-    is an input. Configuration and identification are read from the configuration itself.
+    Each register that can be written has an output with its name in lower case, which holds its
+    value or, for a command, is high for one cycle; each that can only be read has an input.
+    Configuration and identification are constants.
 
     Timing: a write shows at the outputs in the cycle after address and data have both been
     taken; a read samples its inputs in the cycle in which the address is taken, one of a counter
-    in the first cycle from then on in which ``counters_ready``. Every address is answered: what is
-    no register reads as zero, and ignores writes. One read is answered before the next is taken.
-    Nothing goes from an input of ``bus`` to an output without a register.
+    in the first cycle from then on in which ``counters_ready`` is high. Every address is answered:
+    one without a register reads as zero and ignores writes. One read is answered before the next is
+    taken. Every path from an input of ``bus`` to an output has a register.
 
     Ports
     -----
@@ -88,8 +88,8 @@ class RegisterFile(wiring.Component):
         with m.If(write):
             m.d.sync += [address_held.eq(0), data_held.eq(0), bus.bvalid.eq(1)]
 
-        # Reads. One of a counter may have to wait, which an address that is only offered must not
-        # decide: it is taken, and held.
+        # Reads. That of a counter may have to wait. ``arready`` must not depend on an address that
+        # is only offered: the address is taken, and held.
         read, waiting = Signal(), Signal()
         read_data, of_counter = Signal(8 * WORD_BYTES), Signal()
         read_address, read_held = Signal(ADDRESS_WIDTH), Signal(ADDRESS_WIDTH)
@@ -136,7 +136,7 @@ class RegisterFile(wiring.Component):
             for number in range(register.width // (8 * WORD_BYTES)):
                 part = target.word_select(number, 8 * WORD_BYTES)
                 with m.If(write & (address[word] == register.offset // WORD_BYTES + number)):
-                    # Each byte has an enable: no LUT chooses between what is written and what was.
+                    # Each byte has an enable: no LUT selects between its new value and the old one.
                     for byte in range(WORD_BYTES):
                         with m.If(strobe[byte]):
                             m.d.sync += part.word_select(byte, 8).eq(data.word_select(byte, 8))

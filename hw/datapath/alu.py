@@ -1,4 +1,4 @@
-"""The tensor ALU: one vector operation a cycle on accumulators."""
+"""The tensor ALU: one vector operation per cycle on accumulators."""
 
 from itertools import pairwise
 from typing import Any
@@ -23,9 +23,9 @@ from .table import LOOKUP_PORTS, Table, TableReader, TableWords, written_element
 class AluLane(wiring.Component):
     """``result = operation(a, b)`` on one pair of scalars, wrapped to their width.
 
-    Timing: the result is there `LATENCY` cycles after the operands. With ``looks_up``, that of
-    LOOKUP is ``entry``, which is looked up by ``index``; that is there `TO_INDEX` cycles after the
-    operands, and the entry is taken a cycle later.
+    Timing: the result is valid `LATENCY` cycles after the operands. With ``looks_up``, the result
+    of LOOKUP is ``entry``: ``index`` is valid `TO_INDEX` cycles after the operands, and the entry
+    is taken a cycle later.
     """
 
     LATENCY = ALU_LATENCY
@@ -46,13 +46,13 @@ class AluLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        # Operands come from block RAM, whose data come late in a cycle.
+        # Operands come from block RAM, whose data arrive late in a cycle.
         operation = Signal(AluOp, reset_less=True)
         a = Signal(signed(self._width), reset_less=True)
         b = Signal(signed(self._width), reset_less=True)
         m.d.sync += [operation.eq(self.operation), a.eq(self.a), b.eq(self.b)]
         simple = simple_operation(m, operation, a, b)
-        # The product has a separate register, which a multiplier of an FPGA contains.
+        # The product has a separate register, which the multipliers of FPGAs contain.
         simple_result = Signal(self._width, reset_less=True)
         product = Signal(self._width, reset_less=True)
         is_product = Signal(reset_less=True)
@@ -239,7 +239,7 @@ class AluUnit(wiring.Component):
         busy: Signal,
         taken: Signal,
     ) -> Value:
-        """Gives ``lanes`` the parameters of REQUANTIZE when the item names others.
+        """Loads the parameters of REQUANTIZE into ``lanes`` when the item names others.
 
         ``ready`` is low while the item stalls for them; ``failed`` is high if they are past the
         depth. Gives whether a parameter arrives.
@@ -287,8 +287,8 @@ class AluUnit(wiring.Component):
         busy: Signal,
         taken: Signal,
     ) -> Value:
-        """Gives ``lanes`` copies of the table that the item names, and has entries looked up for
-        what is in the stage ``looking``.
+        """Gives ``lanes`` copies of the table that the item names, and looks up the entries for
+        the micro-op in the stage ``looking``.
 
         ``ready`` and ``failed`` as for `_read_parameters`. Gives whether a copy is written to.
         """

@@ -57,7 +57,7 @@ class DotProducts(wiring.Component):
 
     Timing: tiles presented in one cycle give their sums `latency` cycles later: products are
     registered, then the sums of two of them, then the sums themselves; in a machine for a small
-    FPGA the tiles first. In the cycle after ``clear`` all sums are as if they were 0.
+    FPGA (`is_small`) the tiles before all these. In the cycle after ``clear`` all sums are 0.
 
     One multiplication makes the products of one input x with the weights v and w of two outputs,
     where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
@@ -65,14 +65,14 @@ class DotProducts(wiring.Component):
 
         (v * 2^n + w + h) * x  =  (v * x) * 2^n + w * x + h * x
 
-    Two such are added, and the h * x of both, which all outputs share, taken off again. Then each
-    half is the sum of two products, at most 2^(n - 1) and more than its negative: with an offset of
+    Two such are added, and the h * x of both, which all outputs share, is subtracted. Then each
+    half is the sum of two products, at most 2^(n - 1) and more than -2^(n - 1): with an offset of
     2^(n - 1) - 1, no half borrows from the other or overflows. A DSP slice of an FPGA holds the
     multiplier, its register, and an adder, so that only sums of four products and more are made of
-    logic; and the numbers are of 32 bits at the most, which simulate quickly.
+    logic; and no number has more than 32 bits, so that they simulate quickly.
 
-    With the carries of their adders, p such halves make p * 2^(n - 1) - 1 more than the sum of
-    products: a power of two, which is one bit, and the one that the sum is less by.
+    With the carries of their adders, p such halves add up to p * 2^(n - 1) - 1 more than the sum of
+    products: a power of two, taken off by inverting one bit, less the 1 of ``less_one``.
     """
 
     def __init__(self, config: Config) -> None:
@@ -112,8 +112,8 @@ class DotProducts(wiring.Component):
                     name = f"b{b}_o{j}_i{k}"
                     products = [self._product(m, inp, wgt, (b, j, k + place)) for place in range(2)]
                     both = Signal(2 * half, name=f"both_{name}", reset_less=True)
-                    # Each DSP slice adds its product to a sum; sums are as wide as their terms,
-                    # since no more counts: one of more than 32 bits takes a simulator twice the
+                    # Each DSP slice adds its product to a sum. Sums are as wide as their terms: the
+                    # upper bits do not matter, and more than 32 bits take a simulator twice the
                     # time.
                     first = Signal(2 * half, name=f"first_{name}")
                     m.d.comb += first.eq(rest + products[0].as_unsigned())
@@ -129,7 +129,7 @@ class DotProducts(wiring.Component):
         return m
 
     def _tiles(self, m: Module) -> tuple[Any, Any]:
-        """What is multiplied: the tiles, or registers that take them."""
+        """The factors: the tiles, or in a machine for a small FPGA registers of them."""
         if not is_small(self._config):
             return self.inp, self.wgt
         inp = Signal.like(self.inp, name="inp_tile", reset_less=True)
@@ -152,8 +152,8 @@ class DotProducts(wiring.Component):
 
 
 class LoopedDotProducts(DotProducts):
-    """The same registers, by the module in `LOOPS`: for simulation, in a third of the
-    instructions of a processor.
+    """The same registers, written as loops in the module `LOOPS`: for simulation, where they take a
+    third of the host's instructions.
 
     Timing: that of `DotProducts`.
     """
@@ -182,7 +182,7 @@ class LoopedDotProducts(DotProducts):
 
 
 class GemmContext(data.Struct):
-    """What a GEMM instruction says apart from its loops."""
+    """What a GEMM instruction says besides its loops."""
 
     reset: 1
     overwrite: 1
@@ -194,8 +194,8 @@ class GemmUnit(wiring.Component):
 
     Timing: one micro-op per cycle, whatever accumulators they name. An item taken in cycle t reads
     its tiles in t, reads its accumulator `DotProducts.latency` cycles later and writes it in the
-    cycle after; the accumulators' read port gives what is being written, so the next micro-op sees
-    that value though it reads in the same cycle.
+    cycle after; the accumulators' read port forwards what is being written, so the next micro-op
+    sees that value although it reads in the same cycle.
 
     Ports
     -----
@@ -308,12 +308,12 @@ def busy_banks(stages: list[Any]) -> Value:
 
 
 def acc_read_port(config: Config) -> ReadPortSignature:
-    """Through which a unit reads one accumulator element in a cycle."""
+    """The port through which a unit reads one accumulator element per cycle."""
     return ReadPortSignature(config.acc.element_bits, config.acc.depth, 1)
 
 
 def acc_write_port(config: Config) -> WritePortSignature:
-    """Through which a unit writes one accumulator element in a cycle."""
+    """The port through which a unit writes one accumulator element per cycle."""
     lanes = geometry(config, isa.Memory.ACC).lanes
     return WritePortSignature(config.acc.element_bits, config.acc.depth, 1, lanes)
 

@@ -8,15 +8,15 @@ from amaranth_vta.hw.isa import AluOp
 def simple_operation(m: Module, operation: Value, a: Value, b: Value) -> Signal:
     """MIN, MAX, ADD or SHR of two signed scalars of one width, combinational.
 
-    A lane computes MUL apart from these, in multipliers with a register behind them.
+    A lane computes MUL separately, in multipliers with a register behind them.
     """
     width = len(a)
     less = Signal(name="less")
     m.d.comb += less.eq(a < b)
 
-    # A shift to the right by b, or to the left by -b; beyond the width nothing but sign bits or
-    # zeros is left. One shifter does both: to the left by n is to the right by width - 1 - n of
-    # what has width - 1 zeros below, and that amount is b - 1 without its upper bits.
+    # A shift to the right by b, or to the left by -b; by the width or more it leaves only sign bits
+    # or zeros. One shifter does both: a left shift by n is a right shift by width - 1 - n of the
+    # operand with width - 1 zeros below it, and that amount is b - 1 without its upper bits.
     log_width = (width - 1).bit_length()
     to_left, amount = Signal(name="to_left"), Signal(log_width, name="amount_simple")
     beyond, upper = Signal(name="beyond"), b[log_width:]

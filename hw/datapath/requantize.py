@@ -12,17 +12,17 @@ float32 numbers themselves: -2^24 < t < 2^24, and a scale from 2^-20 up to 2^6. 
 `amaranth_vta.sim.model.scalar.requantize`; the lane is checked against the NumPy model of it,
 `amaranth_vta.sim.model.arithmetic.requantized`.
 
-Nothing is shifted into place for that:
+This takes no shift that normalizes the product:
 
-- t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is where it is.
-- Let n be the integer part, and f the fraction. Rounding to 24 bits first matters only where it
-  makes n + 1/2 of something else, for then the even one of n and n + 1 is taken. With a product
-  (t * M / 2^43) whose magnitude is at least 2^k and less than 2^(k + 1) it moves by half a unit in
-  the last place at the most, which is 2^(k - 24); and by so much too, since n + 1/2 ends in a zero
-  bit of 24. So the even one is taken where f is at most 2^(k - 24) away from 1/2, and everywhere
-  else f is rounded as it is.
-- An integer part of more than 9 bits is out of bounds, whatever the zero point: k is 7 at the most.
-  What is below 1/4 is not about to be rounded to 1/2: k is -2 at the least.
+- t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is fixed.
+- Let n be the integer part, and f the fraction. Rounding to 24 bits first matters only where its
+  result is n + 1/2, since then the even one of n and n + 1 is taken. It moves a product
+  (t * M / 2^43) whose magnitude is at least 2^k and less than 2^(k + 1) by at most half a unit in
+  the last place, which is 2^(k - 24); a move by just as much to n + 1/2 does happen, since a tie is
+  rounded to even and the last of the 24 bits of n + 1/2 is zero. So the even one is taken where f
+  is at most 2^(k - 24) away from 1/2, and everywhere else f alone decides.
+- An integer part of more than 9 bits is out of bounds, whatever the zero point: k is at most 7.
+  Below 1/4 nothing is rounded to 1/2: k is at least -2.
 """
 
 from itertools import pairwise
@@ -42,7 +42,8 @@ _WIDTH = 32
 # Bits of t in a product, its sign included, and of a scale's upper part: factors of a DSP slice.
 _FACTOR = 25
 _UPPER = isa.SCALE_WIDTH - _WIDTH
-# The lower part of a scale in two; a DSP slice adds what another gave, shifted by the latter.
+# The lower part of a scale, in two factors; a DSP slice adds the result of another, shifted right
+# by the latter width.
 _LOW, _MIDDLE = 15, 17
 _FRACTION = isa.SCALE_FRACTION
 _INTEGER = 9
@@ -51,15 +52,15 @@ _INTEGER = 9
 class RequantizingLane(wiring.Component):
     """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
 
-    Timing: the result is there `LATENCY` cycles after the operands. A parameter is there for what
-    follows it. With ``looks_up``, as `AluLane`, LOOKUP gives ``entry``.
+    Timing: the result is valid `LATENCY` cycles after the operands. A parameter applies to the
+    operations after it. With ``looks_up``, LOOKUP gives ``entry`` as in `AluLane`.
 
     Ports
     -----
     enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
-    parameter : bit n says, of a REQUANTIZE that is not enabled, that ``b`` is parameter n of those
-        that follow. None may come while one is in flight, and another operation, when enabled,
-        takes the place of the scale.
+    parameter : bit n, with the operation REQUANTIZE and ``enable`` low: ``b`` is parameter n of the
+        REQUANTIZEs that follow. None may come while a REQUANTIZE is in flight, and an enabled
+        operation of another kind overwrites the scale.
     """
 
     LATENCY = REQUANTIZING_ALU_LATENCY
@@ -99,7 +100,7 @@ class RequantizingLane(wiring.Component):
             m.d.comb += [
                 kinds[0].looks_up.eq(looks_up),
                 kinds[0].makes_bytes.eq(kinds[0].requantizes | looks_up),
-                # So far the operand was passed on as it is.
+                # The stages before this one pass the operand of LOOKUP on unchanged.
                 self.index.eq(sums.shifted[:8]),
             ]
             byte = Mux(kinds[4].looks_up, self.entry, byte)
@@ -111,7 +112,7 @@ class RequantizingLane(wiring.Component):
 
     def _operands(self, m: Module, kind: Any) -> "_Operands":
         """Stage 1. One adder makes sums, the differences that decide MIN and MAX, and adds the
-        bias; the rest passes it. A shift to the left multiplies by a power of two."""
+        bias; other operands go past it. A shift to the left multiplies by a power of two."""
         shifts = self.operation == AluOp.SHR
         to_left, beyond = Signal(), Signal()
         m.d.comb += [
@@ -189,7 +190,7 @@ class _Sums(NamedTuple):
 
 class _Results(NamedTuple):
     """Registers behind stage 4: the result of other operations; the integer part of REQUANTIZE's,
-    whether it is rounded up, and whether it is out of bounds whatever they are."""
+    whether it is rounded up, and whether it is out of bounds whatever the bounds are."""
 
     done: Signal
     whole: Signal
@@ -221,8 +222,8 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
     passed = Mux(wide, halved, total[:_FACTOR])
     m.d.comb += [
         factor.eq(Cat(passed[:-1], passed[-1] & kind.requantizes)),
-        # In a MUL ``upper`` holds the low bits of b: with the upper bits of a they make those of
-        # the product.
+        # In a MUL ``upper`` holds the low bits of b, which with the upper bits of a make the upper
+        # bits of the product.
         other_factor.eq(Cat(Mux(kind.requantizes, passed[:8], total[_FACTOR - 1 :]), passed[8:])),
     ]
     low, middle, high = (
@@ -262,7 +263,7 @@ def _sums(m: Module, products: _Products) -> _Sums:
 
 
 def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
-    """Stage 4: results but for the zero point and bounds."""
+    """Stage 4: results except zero point and bounds."""
     fixed, carried, more_shifted, amount, all_sign, negative, outside = sums
     bits = Value.cast(fixed)
     product = Cat(bits[:24], (bits[24:32] + (bits[32:40] - carried))[:8])
@@ -284,7 +285,7 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
 
 
 def _bounded(results: _Results, bounds: Any) -> Value:
-    """Stage 5: zero point and bounds. Where these cross, everything is above the upper one."""
+    """Stage 5: zero point and bounds. If the bounds cross, every value is above the upper one."""
     value = _sum(results.whole, bounds.zero_point, results.up)
     crossed = bounds.low > bounds.high
     too_low = Mux(results.outside, results.negative, value < bounds.low)
@@ -334,7 +335,7 @@ def _is_rounded_up(m: Module, value: data.View) -> Value:
     """Whether n + 1 is the result for ``value``, and not its integer part n."""
     n, f = value.integer, value.fraction
     half = f[-1]
-    # Next to a half, |value| < 2^j just if the bits of n from j on are the same.
+    # Next to a half, |value| < 2^j exactly if the bits of n from j on are equal.
     small = {j: (n[j:] == n[-1].replicate(_INTEGER - j)) for j in range(_INTEGER - 1)}
     # Bits of f from this one on have to be as those of a half, or of the number just below.
     last = _FRACTION - 24 - 2
@@ -343,7 +344,7 @@ def _is_rounded_up(m: Module, value: data.View) -> Value:
     differs = Signal(_FRACTION - 1 - last, name="differs")
     m.d.comb += differs.eq(~(f[last:-1] ^ half.replicate(len(differs))))
     within = ~(Cat(differs[:10] & counts, differs[10:])).any()
-    # Just as far from a half as counts: a single bit is set, the lowest that counts.
+    # Exactly at the limit from a half: a single bit is set, the lowest that counts.
     lowest = counts & ~(counts << 1)[:10]
     at_end = (f[last:] == Cat(lowest, Const(0, 15), 1)) & (f[:last] == 0)
     return Mux(within | at_end, n[0], half)

@@ -64,10 +64,10 @@ class IndexedUop(data.StructLayout):
 class Sequencer(wiring.Component):
     """Unrolls loop commands into micro-ops with the final index of each operand.
 
-    Timing: the first item of a command comes three cycles after the command is taken, then one a
+    Timing: the first item of a command comes three cycles after the command is taken, then one per
     cycle; the first item of the next command follows the last one without a gap when that
-    command was waiting. A micro-op is read once for as many items in a row as it serves; an item
-    whose micro-op cannot be read waits.
+    command was waiting. A micro-op that serves several items in a row is read once; an item whose
+    micro-op cannot be read waits.
 
     Parameters
     ----------
@@ -78,11 +78,11 @@ class Sequencer(wiring.Component):
     -----
     i : `LoopCommand`
     o : `IndexedUop`
-    uop_wanted : the loops need a micro-op that has not been read, whether or not they go on in this
-        cycle; comes straight from registers
+    uop_wanted : the loops need a micro-op that has not been read, whether or not they advance in
+        this cycle; depends on registers alone
     uop_enable, uop_index, uop_bits : read port of the micro-op buffer; the micro-op is there in
         the cycle after the one in which it is enabled, and only then
-    uop_denied : the port is not to be had in this cycle
+    uop_denied : the port is not available in this cycle
     """
 
     def __init__(self, config: Config, operands: dict[str, int], context: ShapeLike) -> None:
@@ -125,7 +125,7 @@ class Sequencer(wiring.Component):
                 arrived_item.context.eq(at.command.context),
             ]
 
-        # Its indices are ready.
+        # The indices of that item.
         uop_fields = data.View(uop_layout(self._config), word)
         errors = [arrived_item.error]
         indices = {}

@@ -12,18 +12,18 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.timing import TABLE_WORDS
 
-# Entries that are written at once. A LUT of an FPGA is a memory of one bit and 64 words.
+# Entries that are written at once. A LUT of an FPGA can be a memory of 64 words of one bit.
 _ENTRIES = isa.TABLE_BYTES // TABLE_WORDS
 _WORD_WIDTH = 8 * _ENTRIES
-# Of a lane of the ALU: what it looks up.
+# The ports through which a lane of the ALU looks up entries.
 LOOKUP_PORTS = {"index": Out(8), "entry": In(signed(8))}
 
 
 class Table(wiring.Component):
     """``entry = table[index]``, of 256 bytes, written a word at a time.
 
-    Timing: the entry is there in the cycle after ``read``, and stays until the next one. Nothing
-    is read in the cycle of a ``write``; in the next one it gives what was written.
+    Timing: the entry is valid in the cycle after ``read``, and stays until the next read. Nothing
+    is read in the cycle of a ``write``; a read in the next one gives what was written.
 
     Ports
     -----
@@ -63,10 +63,10 @@ class Table(wiring.Component):
 
 
 class TableWords(wiring.Component):
-    """A word of a table, of the accumulator element that holds it, on its way to the copies.
+    """Takes a word of a table out of the accumulator element that holds it, for the copies.
 
-    Apart from `TableReader`, with the clock of the lanes: a simulator need not look at the element,
-    or the copies, otherwise.
+    Separate from `TableReader`, with the clock of the lanes: while that stands still, a simulator
+    evaluates neither the element nor the copies.
 
     Timing: the word is written in the cycle after ``take``.
 
@@ -110,18 +110,18 @@ def written_elements(config: Config) -> data.ArrayLayout:
 
 
 class TableReader(wiring.Component):
-    """Reads tables from the accumulators, for the copies of all lanes, and knows which one they
-    have.
+    """Reads tables from the accumulators, for the copies of all lanes, and keeps track of which
+    table these hold.
 
-    Timing: with ``wanted``, one word per cycle is read and written to the copies; in the cycle
-    after `TABLE_WORDS` + 1 of them the table is ``known``, which is what a micro-op can be taken
-    in. It is not known any more two cycles after one of its elements is ``written``.
+    Timing: with ``wanted``, one word per cycle is read and written to the copies. In the cycle
+    after `TABLE_WORDS` + 1 such cycles the table is ``known``, and a micro-op can be taken. It
+    stops being known two cycles after one of its elements is ``written``.
 
     Ports
     -----
     wanted, src : a table is to be copied, from this element on; nothing in flight writes to it
     known : the copies are of that table
-    read, index : an accumulator element, which is there in the next cycle and stays
+    read, index : an accumulator element, which is valid from the next cycle on
     take, place : a word of that, and where it goes; it is written in the next cycle
     written : elements of accumulators that are written, or will be; the last is the ALU's own,
         after which the table is not known in the next cycle

@@ -1,4 +1,4 @@
-"""How many elements a LOAD or STORE touches, and whether they are all there."""
+"""How many elements a LOAD or STORE touches, and whether the scratchpad has them all."""
 
 from typing import Any
 
@@ -33,13 +33,13 @@ class ExtentChecker(wiring.Component):
     The multiplier is as wide as the deepest memory asks for (one DSP slice), since a side that is
     longer is out of range whatever the other one is.
 
-    Timing: one instruction per cycle, in three stages: registers, sums, product; what is taken in
-    one cycle shows three cycles later. Nothing stalls it.
+    Timing: one instruction per cycle, in three stages: registers, sums, product; an instruction
+    shows at ``o`` three cycles after it is taken. Nothing stalls it.
 
     Ports
     -----
     i, o : instructions
-    empty : none is on its way
+    empty : none is in the pipeline
     """
 
     def __init__(self, config: Config) -> None:
@@ -125,12 +125,12 @@ class ExtentChecker(wiring.Component):
 
 
 _MEMORIES = tuple(memory for memory in isa.Memory if memory is not isa.Memory.ACC_8BIT)
-# Up to this depth products are made of adders: a small FPGA has few multipliers.
+# Up to this depth products are built from adders: a small FPGA has few multipliers.
 _MOST_IN_LOGIC = 1024
 
 
 def _sum_of_shifted(a: Value, b: Value) -> Value:
-    """The product of two unsigned numbers, of adders alone."""
+    """The product of two unsigned numbers, from adders alone."""
     terms: list[Value] = [Mux(a[place], b, 0) << place for place in range(len(a))]
     while len(terms) > 1:
         pairs = zip(terms[::2], [*terms[1::2], Const(0)], strict=False)

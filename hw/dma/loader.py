@@ -40,8 +40,8 @@ class Loader(wiring.Component):
     uop, inp, wgt, acc : write ports of the scratchpads, those of ``memories``
     hold : nothing is written in this cycle
 
-    After an error nothing more is written or taken; data that still arrive are dropped. Elements
-    have moved when they have come from memory.
+    After an error nothing more is written or taken; data that still arrive are dropped. ``moved``
+    counts elements when they arrive from memory.
 
     Parameters
     ----------
@@ -188,11 +188,11 @@ class Loader(wiring.Component):
     def _take_turns(
         self, m: Module, turns: Queue, beats: BeatWalker, padding: PaddingWalker, moves: Value
     ) -> tuple[Signal, Signal]:
-        """Starts the walkers on the next transfer when both have ended the one before it: that of
-        padding a cycle earlier, since its end shows late in a cycle.
+        """Starts the walkers on the next transfer when both have ended the one before it, that of
+        padding at least a cycle ago, since its end is known late in a cycle.
 
-        Gives whether a transfer is in progress, and whether it ends in this cycle; none does
-        unless ``moves``, when the register of writes can be filled.
+        Gives whether a transfer is in progress, and whether it ends in this cycle, which it can
+        only while ``moves``: the register of writes can be filled.
         """
         working, ends = Signal(), Signal()
         following = turns.o.payload

@@ -1,8 +1,8 @@
 """The three walks over the rows of a transfer: its bursts, its beats, and its padding.
 
 A LOAD or STORE moves rows of elements between strided places in memory and consecutive places
-in a scratchpad. Addresses are made ahead of the data, so that what makes bursts (`BurstWalker`)
-and what says where each beat belongs (`BeatWalker`) walk over the same rows at different times.
+in a scratchpad. Addresses run ahead of the data: `BurstWalker`, which cuts rows into bursts, and
+`BeatWalker`, which says where each beat belongs, walk over the same rows at different times.
 `PaddingWalker` finds the elements around the rows.
 """
 
@@ -25,8 +25,8 @@ from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES
 class Kind:
     """How the elements of a memory lie in beats.
 
-    ``elements`` of them in a beat, or one in ``beats`` beats; one of the two is 1. ``serial``:
-    of several elements in a beat, a step takes one.
+    A beat holds ``elements`` of them, or one takes ``beats`` beats; one of the two is 1. With
+    ``serial``, a step takes one of several elements in a beat.
     """
 
     memory: isa.Memory
@@ -45,7 +45,7 @@ class Kind:
 
     @classmethod
     def of(cls, config: Config, memory: isa.Memory) -> Self:
-        """How ``memory`` lies in DRAM. What is widened on its way in goes one at a time."""
+        """How ``memory`` lies in DRAM. Elements that are widened on their way in are serial."""
         tile = config.memory(memory)
         elements = max(1, config.bus_bytes // tile.element_bytes)
         return cls(
@@ -69,8 +69,8 @@ def _log2(value: int) -> int:
 class Rows:
     """Widths that suffice for the transfers of ``kinds`` in ``config``.
 
-    Only transfers that are in range come here, so that rows, and elements in a row, are as many
-    as the deepest memory has elements at the most.
+    Only transfers that are in range come here, so there are at most as many rows, and elements in a
+    row, as the deepest memory has elements.
     """
 
     def __init__(self, config: Config, kinds: Sequence[Kind]) -> None:
@@ -80,7 +80,7 @@ class Rows:
         self.count = range(self.depth + 1)
         self.elements = max(kind.elements for kind in kinds)
         self.lane = range(max(max(kind.elements, kind.beats) for kind in kinds))
-        # Of the element in the first lane of a beat, which may lie before the scratchpad.
+        # Index of the element in the first lane of a beat, which may lie before the scratchpad.
         self.index = signed(_log2(max(self.depth, self.elements)) + 2)
         self.kind = range(len(kinds))
         self.row_bytes = range(self.depth * max(kind.element_bytes for kind in kinds))
@@ -111,7 +111,7 @@ class Rows:
         """A command to `BeatWalker`: ``rows`` rows, one or more, of ``row_size`` elements.
 
         Element ``index`` of the scratchpad is the first; ``gap`` elements lie between rows.
-        ``lane`` is the lane in which the first row starts, and grows by ``lane_stride`` a row.
+        ``lane`` is the lane in which the first row starts, and grows by ``lane_stride`` per row.
         """
         lane = unsigned(_log2(self.elements))
         return data.StructLayout(
@@ -127,8 +127,8 @@ class Rows:
         )
 
     def padding(self) -> data.StructLayout:
-        """A command to `PaddingWalker`: as the fields of a LOAD, some of them not zero, and the
-        scalar ``value`` that all of it is padded with."""
+        """A command to `PaddingWalker`: the fields of a LOAD that has padding, and the scalar
+        ``value`` of all of it."""
         pad = unsigned(isa.PAD_WIDTH)
         return data.StructLayout(
             {
@@ -146,7 +146,7 @@ class Rows:
 
 
 class BurstWalker(wiring.Component):
-    """Cuts rows into bursts. Addresses are found by adding alone.
+    """Cuts rows into bursts. Addresses take only additions.
 
     Timing: one burst per cycle, also from one row to the next and, if the last row of a command is
     of two bursts or more, to the next command; the first burst of a command two cycles after it is
@@ -199,8 +199,8 @@ class BurstWalker(wiring.Component):
             last_chunk.eq(chunks_after == 0),
             cut.eq(cutting & self.request.ready),
             take_row.eq(row_valid & (~cutting | (cut & last_chunk)) & ~self.stop),
-            # By registers alone: whether memory takes a burst shows late in a cycle, and where
-            # instructions are issued is much to do behind it.
+            # From registers alone: whether memory takes a burst is known late in a cycle, and the
+            # path through the issue of instructions that follows is long.
             self.command.ready.eq(~row_valid & ~self.stop),
             self.request.valid.eq(cutting),
             self.request.payload.address.eq((chunk << log_chunk) | (first << log_bus)),
@@ -231,7 +231,7 @@ class BurstWalker(wiring.Component):
                 row.rows.eq(row.rows - 1),
                 row_valid.eq(row.rows != 1),
             ]
-        # Whether or not there is a command, which shows late in a cycle.
+        # Whether or not there is a command, which is known late in a cycle.
         with m.If(~row_valid):
             m.d.sync += row.eq(self.command.payload)
         with m.If(self.stop):
@@ -258,11 +258,11 @@ class BeatWalker(wiring.Component):
     valid : there is a beat, which the other outputs describe
     step : go on, to the next beat if ``release``
     kind : of the elements
-    index : of the element in lane 0 of the beat (serial: of the element that is meant)
-    mask : a bit for each element of the beat that belongs to the row (serial, or elements wider
-        than the beat: 1)
-    lane : of an element of several beats, which this is; serial: where in the beat the element is
-    release : this is the last that is wanted of the beat
+    index : of the element in lane 0 of the beat (serial: of the element of this step)
+    mask : one bit per element of the beat: it belongs to the row (serial, or elements wider than
+        the beat: 1)
+    lane : which beat of its element this is; serial: where in the beat the element is
+    release : this step is the last one for the beat
     last : this is the last step of the command
     taken : elements that a step completes
     """
@@ -288,7 +288,7 @@ class BeatWalker(wiring.Component):
         m = Module()
         rows = self._rows
         command = Signal(rows.beats())
-        # What is still to come of this row, and where it goes on.
+        # The elements of this row that are still to come, and where they go.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
 
         taken, row_ends = self.taken, Signal()
@@ -380,10 +380,10 @@ class _Part(enum.Enum, shape=2):
 
 
 class PaddingWalker(wiring.Component):
-    """Finds the elements of a transfer that are padding, a beat of narrow ones or one a cycle.
+    """Finds the elements of a transfer that are padding: per cycle one, or a beat of narrow ones.
 
-    Timing: a command that is taken shows its first padding in the next cycle. At a side of the rows
-    that has no padding a cycle passes without any.
+    Timing: a command that is taken shows its first padding in the next cycle. A side of the rows
+    that has no padding takes a cycle without any.
 
     Ports
     -----
@@ -391,7 +391,7 @@ class PaddingWalker(wiring.Component):
     active : there is more to come; low from the cycle after the last ``step`` on
     write : the other outputs describe padding to be written
     step : it is written now; only while ``write``
-    kind, index, mask : as of `BeatWalker`, ``index`` being that of the first element to write
+    kind, index, mask : as in `BeatWalker`, ``index`` being that of the first element to write
     value : of each of its scalars
     """
 
@@ -483,7 +483,7 @@ class PaddingWalker(wiring.Component):
                         m.d.sync += self.active.eq(0)
         with m.If(self.command.valid & self.command.ready):
             m.d.sync += self.active.eq(1)
-        # Whether or not there is a command, which shows late in a cycle.
+        # Whether or not there is a command, which is known late in a cycle.
         with m.If(~self.active):
             new = self.command.payload
             new_row_size = Signal(rows.count)

@@ -47,8 +47,8 @@ class Storer(wiring.Component):
     drained : all bursts that have been announced are written and answered
 
     A transfer is done when the memory has confirmed all of it. After an error nothing more is
-    taken; bursts that have been announced are still written. Elements have moved when they have
-    been read from the scratchpad.
+    taken; bursts that have been announced are still written. ``moved`` counts elements when they
+    are read from the scratchpad.
     """
 
     def __init__(self, config: Config) -> None:
@@ -104,7 +104,8 @@ class Storer(wiring.Component):
         return m
 
     def _accept(self, m: Module, beats: BeatWalker, failed: Signal) -> tuple[BurstWalker, Queue]:
-        """Takes commands; gives what makes their bursts, and whether each has data at all."""
+        """Takes commands; gives the walker of their bursts, and the queue of whether each has
+        data."""
         rows = self._rows
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)

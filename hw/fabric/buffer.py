@@ -15,7 +15,7 @@ from amaranth_vta.hw.timing import MOST_LANE_BEATS
 
 
 class WritePortSignature(wiring.Signature):
-    """What writes up to ``elements`` consecutive elements in a cycle, or parts of one.
+    """A writer of up to ``elements`` consecutive elements per cycle, or of parts of one.
 
     ``enable``
         bit j writes element ``index`` + j.
@@ -40,10 +40,10 @@ class WritePortSignature(wiring.Signature):
 
 
 class ReadPortSignature(wiring.Signature):
-    """What reads ``elements`` consecutive elements from ``index``.
+    """A reader of ``elements`` consecutive elements from ``index`` on.
 
     ``data`` holds them in the cycle after ``enable``, and keeps them while ``enable`` is low.
-    Elements outside of the memory (a negative ``index`` included) read as anything.
+    Elements outside of the memory (a negative ``index`` included) have undefined values.
     """
 
     def __init__(self, element_bits: int, depth: int, elements: int) -> None:
@@ -74,7 +74,7 @@ class Scratchpad(wiring.Component):
     copy of the memory, so that a block RAM needs one port to read and one to write.
 
     Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
-    in which the element is written gives the old value in a simulation, on an FPGA anything::
+    in which the element is written gives the old value in simulation, and is undefined on an FPGA::
 
         cycle          0     1     2
         write.enable   1
@@ -186,7 +186,7 @@ def _padded(values: list[Value], count: int) -> list[Value]:
 
 
 def _rotate(values: list[Value], amount: Value, count: int | None = None) -> list[Value]:
-    """``values`` turned towards higher places: the first one goes to place ``amount``."""
+    """``values`` rotated towards higher places: the first one goes to place ``amount``."""
     values = [Value.cast(value) for value in values]
     for stage in range(_log2(count or len(values))):
         step = 1 << stage
@@ -198,11 +198,11 @@ def _rotate(values: list[Value], amount: Value, count: int | None = None) -> lis
 
 @dataclass(frozen=True)
 class Geometry:
-    """How the bus sees a memory: an element is ``beats`` beats, or a beat ``elements`` elements.
+    """How the bus sees a memory: an element takes ``beats`` beats, or a beat holds ``elements``.
 
-    Loads put ``lane_beats`` beats together before they write, and a lane is as wide: most write
-    cycles are left to padding and to others, and few lanes fit block RAMs better, each of which
-    has write enables of its own.
+    Loads gather ``lane_beats`` beats before they write, and a lane is as wide: this leaves most
+    write cycles to padding and to others, and wide lanes, each with its own write enable, use more
+    of the bits of a block RAM.
     """
 
     element_bits: int
@@ -239,7 +239,7 @@ def geometry(config: Config, memory: isa.Memory) -> Geometry:
     beats = max(1, tile.element_bits // bus_bits)
     lane_beats = min(beats, MOST_LANE_BEATS)
     if memory is isa.Memory.ACC and config.out_width < config.acc_width:
-        # A beat of ACC_8BIT becomes so many, which are written at once.
+        # A beat of ACC_8BIT becomes this many, which are written at once.
         lane_beats = min(lane_beats, config.acc_width // config.out_width)
     return Geometry(
         element_bits=tile.element_bits,

@@ -9,9 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
-# Of a number of instructions, modulo a power of two: numbers of one unit that are compared are
-# less than half of that apart. A command waits for those in flight; and while it waits for others
-# of its unit, those in flight when it came may be done, and as many that came later.
+# Bits of a count of instructions, modulo a power of two: two counts of one unit that are compared
+# differ by less than half of that. A command waits for those in flight; and while it waits for
+# earlier ones of its unit, those in flight when it came may be done, and as many that came later.
 COUNT_WIDTH = (4 * INSTRUCTIONS_IN_FLIGHT - 1).bit_length()
 
 
@@ -26,8 +26,8 @@ class WaitingCommand(data.StructLayout):
 class CommandQueue(wiring.Component):
     """A first-in first-out queue, so that the instructions behind a waiting one can be issued.
 
-    Timing: a command is there in the cycle in which it comes, if it finds the queue empty and has
-    nothing to wait for; here ``after`` is 0 for a, and 1 for b and c::
+    Timing: a command is offered in the cycle in which it arrives, if it finds the queue empty and
+    has nothing to wait for; here ``after`` is 0 for a, and 1 for b and c::
 
         i           a   b   c
         other_done  0           1
@@ -36,7 +36,7 @@ class CommandQueue(wiring.Component):
     Parameters
     ----------
     command : shape of a command
-    depth : commands that it holds at the most
+    depth : the most commands that it holds
 
     Ports
     -----

@@ -1,4 +1,4 @@
-"""Counters of what happens in a run: many for little, since their sums live in a small memory."""
+"""Counters of events in a run: many at little cost, since their sums are in a small memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -81,8 +81,8 @@ _BURSTS_WIDTH = 4
 class CounterBank(wiring.Component):
     """Adds up events, up to `COUNTER_WIDTH` bits each.
 
-    An event first counts in a few flip-flops of its own; one counter per cycle, in turn, is added
-    to its sum in the memory.
+    Events are first counted in a few flip-flops per counter; each cycle one of these counts, in
+    turn, is added to its sum in the memory.
 
     Timing: a sum lags behind by a round of the counters, until ``settled``.
 
@@ -166,5 +166,5 @@ class CounterBank(wiring.Component):
         return m
 
     def _recent_width(self, width: int) -> int:
-        """Of what is added up in the cycles between two turns."""
+        """Bits of what is added up between two turns, ``width`` bits per cycle."""
         return (self._rounds * ((1 << width) - 1)).bit_length()

@@ -1,8 +1,8 @@
 """Parts of the machine whose registers keep their values while the part is not active.
 
-In the design all registers have one clock. A simulator may clock a group apart, in the cycles in
-which it is active, and counts the same cycles and writes the same data in less time. The clock of
-a group ticks with the machine's or not at all.
+In the design all registers have one clock. A simulator may clock a group separately, only in the
+cycles in which it is active: it counts the same cycles and writes the same data, in less time. The
+clock of a group ticks with the machine's or not at all.
 """
 
 from typing import Any
@@ -50,7 +50,7 @@ class ClockGroups:
 
     def connect(self, m: Module, clocks: Any, held: Value) -> None:
         """Makes the clocks of the groups, in the top module. While the core is ``held`` in reset
-        all of them tick, so that all registers are."""
+        all of them tick, so that all registers are reset."""
         for name in GROUPS:
             m.domains += ClockDomain(name, reset_less=True)
             m.d.comb += [

@@ -13,7 +13,7 @@ from amaranth_vta.hw import isa
 class Queue(wiring.Component):
     """A first-in first-out queue of payloads that keep their shape.
 
-    The output is registered: ``o.payload`` comes straight from flip-flops, and is anything while
+    The output is registered: ``o.payload`` comes straight from flip-flops, and is undefined while
     ``o.valid`` is low.
 
     Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
@@ -25,8 +25,8 @@ class Queue(wiring.Component):
     Parameters
     ----------
     shape : of a payload
-    depth : items that it holds at the most, output register included; 2 or more, since one
-        could not pass one item per cycle
+    depth : the most items that it holds, output register included; 2 or more, since a depth of 1
+        could not pass an item in every cycle
     """
 
     def __init__(self, shape: ShapeLike, depth: int) -> None:
@@ -53,7 +53,7 @@ class Queue(wiring.Component):
             moves.eq(~self.o.valid | self.o.ready),
             write.addr.eq(tail),
             write.data.eq(Value.cast(self.i.payload)),
-            # An item that finds the storage empty and the output free does not visit it.
+            # An item that finds the storage empty and the output free bypasses it.
             write.en.eq(put & (holds | ~moves)),
             read.addr.eq(head),
             level_next.eq(level + write.en - (holds & moves)),
@@ -62,7 +62,7 @@ class Queue(wiring.Component):
         m.d.sync += [level.eq(level_next), holds.eq(level_next != 0)]
         with m.If(moves):
             m.d.sync += self.o.valid.eq(holds | self.i.valid)
-            # Whether or not there is an item: ``i.valid`` shows late in a cycle.
+            # Whether or not there is an item: ``i.valid`` is known late in a cycle.
             m.d.sync += out.eq(Mux(holds, read.data, Value.cast(self.i.payload)))
             with m.If(holds):
                 m.d.sync += head.eq(_next(head, stored))
@@ -79,8 +79,8 @@ def _next(pointer: Signal, depth: int) -> Value:
 class TokenCounter(wiring.Component):
     """The tokens that one module has given to its neighbour and that are not taken yet.
 
-    ``give`` counts up and ``take`` counts down, both in the same cycle too. Whoever gives looks at
-    ``full`` first, whoever takes at ``available``.
+    ``give`` counts up and ``take`` counts down, also both in one cycle. The giver looks at ``full``
+    first, the taker at ``available``.
 
     Timing: the new count shows in the next cycle::
 
