@@ -304,9 +304,7 @@ class Recorder(Runtime):
             self._load_uops(*loaded)
         self._stream = Stream()
         self._loaded, self._uses = self._cache.resident(), self._cache.clock
-        before = len(alone.words)
-        alone.words += stream.words
-        alone.relocations += [(before + index, buffer) for index, buffer in stream.relocations]
+        alone.extend(stream)
         self._made.append(stream)
         self.streams.append((alone.finished(), alone.relocations))
 

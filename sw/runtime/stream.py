@@ -76,6 +76,17 @@ class Stream:
         self._latest[module] = len(self.words)
         self.words.append(bits)
 
+    def extend(self, other: Stream, begin: int = 0) -> None:
+        """Appends the instructions of ``other`` from ``begin`` on, as they are."""
+        shift = len(self.words) - begin
+        self.words += other.words[begin:]
+        self.relocations += [
+            (index + shift, buffer) for index, buffer in other.relocations if index >= begin
+        ]
+        for module, latest in enumerate(other._latest):
+            if latest is not None and latest >= begin:
+                self._latest[module] = latest + shift
+
     def pad_with(self, padding: isa.Padding, value: int) -> None:
         """Later loads that ``padding`` stands for are padded with ``value``."""
         if self.padding[padding] != value:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.archive import write_archive
 from amaranth_vta.sw.runtime.device import Fault, RunResult
+from amaranth_vta.sw.runtime.launches.join import Joiner
 from amaranth_vta.sw.runtime.network.network_file import KIND, _parts
 from amaranth_vta.sw.runtime.network.network_program import Launch, NetworkProgram
 from amaranth_vta.sw.runtime.program import Program
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
-from amaranth_vta.sw.runtime.stream import POP, PUSH
+from amaranth_vta.sw.runtime.stream import POP, PUSH, Stream
 from tests.support.random_networks import Layer, QuantizedNetwork, residual_network
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
@@ -91,6 +93,37 @@ def test_each_stream_of_a_layer_stands_alone() -> None:
         )
         memory_after(network.program, [stream], device)
         assert not device.uninitialized_reads
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended", "small-buffers"])
+def test_what_nothing_earlier_concerns_is_joined_as_if_followed_one_by_one(
+    config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = PRESETS.get(config) or replace(PRESETS["tiny-extended"], log_uop_buff_size=6)
+    quantized = small_network()
+    for layer in (Layer(16, 3), Layer(16, 3)):
+        quantized.layer(layer)
+    model = quantized.model() if machine.requantize else DIGITS
+
+    def joined() -> list[bytes]:
+        # A pass of the caller's own keeps the network out of the cache.
+        program = vta.compile(model, machine, passes=[("after fold_loops", lambda n, _: n)]).program
+        return [
+            program.program.streams[launch.stream].words.tobytes() for launch in program.launches
+        ]
+
+    appended: list[int] = []
+    append = Joiner._append
+
+    def noted(self: Joiner, part: Stream, *rest: Any) -> None:
+        appended.append(len(part.words))
+        append(self, part, *rest)
+
+    monkeypatch.setattr(Joiner, "_append", noted)
+    found = joined()
+    assert len(appended) >= 3
+    monkeypatch.setattr(Joiner, "_settled", lambda _: False)
+    assert joined() == found
 
 
 def tokens_between_layers(network: NetworkProgram, launch: Launch) -> Iterator[tuple[int, ...]]:

@@ -20,10 +20,12 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Memory, Module, TokenQueue
+from amaranth_vta.sw.runtime.instruction_words import Words, instruction_words
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import POP, PUSH, SET_PADDING, Stream
 
-from .touched import Interval, MicroOps, Touched
+from .knowledge import Known, Steady, Token
+from .touched import Followed, Interval, MicroOps, Touched
 
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
@@ -32,16 +34,12 @@ _GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] fo
 _TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
 _NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
 
+# Whether what follows can be appended as it is, is looked at once in so many instructions.
+_CHECKED = 16
+
 
 class CannotJoin(ValueError):
     """A stream that has to be a launch of its own, and why."""
-
-
-class _Token(NamedTuple):
-    """Given by the instruction ``giver``, whose module knew these others to be done."""
-
-    giver: int
-    known: tuple[int, int, int]
 
 
 class _Use(NamedTuple):
@@ -50,7 +48,7 @@ class _Use(NamedTuple):
     number: int
     scratchpads: dict[Memory, Interval]
     dram: Interval | None
-    known: tuple[int, int, int]
+    known: Known
 
 
 @dataclass
@@ -82,7 +80,7 @@ class Joiner:
         self._known = [[-1, -1, -1] for _ in _MODULES]
         # What compute has come to know of store: from which of its instructions on.
         self._compute_knows: list[tuple[int, int]] = [(-1, -1)]
-        self._queues: dict[TokenQueue, deque[_Token]] = {queue: deque() for queue in TOKEN_QUEUES}
+        self._queues: dict[TokenQueue, deque[Token]] = {queue: deque() for queue in TOKEN_QUEUES}
         # Pops that take no token any more: another one implies it.
         self._dropped = dict.fromkeys(TOKEN_QUEUES, 0)
         # Of earlier layers and of this one, by module.
@@ -97,9 +95,9 @@ class Joiner:
         if not part.balanced():
             raise CannotJoin("it leaves tokens")
         for module in _MODULES:
-            lost = min(self._known[other][module] for other in _MODULES if other is not module)
+            done = self._known_by_others(module)
             self._earlier[module].extend(self._own[module])
-            self._earlier[module][:] = [use for use in self._earlier[module] if use.number > lost]
+            self._earlier[module][:] = [use for use in self._earlier[module] if use.number > done]
             self._own[module].clear()
             moved = [use.dram for use in self._earlier[module] if use.dram is not None]
             self._moved[module] = (
@@ -114,9 +112,62 @@ class Joiner:
                 self._emit(isa.module_of(instruction), SET_PADDING.encode(instruction), None)
         self.joined.stream.padding = dict(part.padding)
         buffers = dict(part.relocations)
-        for number, touched in _weights_first(part.words, self._micro_ops.touched(part.words)):
-            self._instruction(part.words[number], touched, buffers.get(number))
+        words = instruction_words(part.words)
+        touched = Followed(self._micro_ops, words)
+        first = _weights_first(part.words, touched)
+        for place in range(len(words)):
+            if place % _CHECKED == 0 and place > max(first, default=-1) and self._settled():
+                self._append(part, words, touched, place)
+                break
+            number = first.get(place, place)
+            self._instruction(part.words[number], touched[number], buffers.get(number))
+        touched.load_before(len(words))
         self.joined.ends.append(len(self.joined.stream.words))
+
+    def _settled(self) -> bool:
+        """Whether nothing that earlier layers do can concern the layer any more."""
+        if self._waiting_units or any(self._dropped.values()):
+            return False
+        return all(
+            not uses or uses[-1].number <= self._known[module][other]
+            for other, uses in zip(_MODULES, self._earlier, strict=True)
+            for module in _MODULES
+            if module is not other
+        )
+
+    def _append(self, part: Stream, words: Words, touched: Followed, begin: int) -> None:
+        """The instructions of a layer from ``begin`` on, as they are."""
+        stream = self.joined.stream
+        shift = len(stream.words) - begin
+        steady = Steady(
+            words[begin:],
+            touched.modules[begin:],
+            begin + shift,
+            [self._snapshot(module) for module in _MODULES],
+            self._queues,
+        )
+        stream.extend(part, begin)
+        self._known = [list(steady.at_end(module)) for module in _MODULES]
+        for number, stored in steady.stores_known():
+            if stored > self._compute_knows[-1][1]:
+                self._compute_knows.append((number, stored))
+        for queue in self._queues.values():
+            queue.clear()
+        later = [
+            (number, module)
+            for module in _MODULES
+            for number in steady.numbers(module)
+            if number > self._known_by_others(module)
+        ]
+        for number, module in sorted(later):
+            found = touched[number - shift]
+            if found.read or found.dram is not None:
+                known = steady.after(module, number)
+                self._own[module].append(_Use(number, found.read, found.dram, known))
+
+    def _known_by_others(self, module: Module) -> int:
+        """The last instruction of ``module`` that all others know to be done."""
+        return min(self._known[other][module] for other in _MODULES if other is not module)
 
     def _instruction(self, bits: int, touched: Touched, buffer: Buffer | None) -> None:
         module = touched.module
@@ -140,10 +191,10 @@ class Joiner:
         self._known[module][module] = number
         for queue, flag in _GIVES[module]:
             if bits & flag:
-                self._queues[queue].append(_Token(number, self._snapshot(module)))
+                self._queues[queue].append(Token(number, self._snapshot(module)))
         return number
 
-    def _snapshot(self, module: Module) -> tuple[int, int, int]:
+    def _snapshot(self, module: Module) -> Known:
         load, compute, store = self._known[module]
         return load, compute, store
 
@@ -249,19 +300,13 @@ def _overlap(one: Interval, other: Interval) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _weights_first(words: Sequence[int], touched: Iterable[Touched]) -> list[tuple[int, Touched]]:
-    """Instructions with their numbers, in an order in which the first loads of weights come before
-    those of inputs, which may have to wait for an earlier layer."""
-    given = list(enumerate(touched))
+def _weights_first(words: Sequence[int], touched: Followed) -> dict[int, int]:
+    """By place, the instruction that comes there, in an order in which the first loads of weights
+    come before those of inputs, which may have to wait for an earlier layer."""
     first: list[int] = []
-    for number, item in given:
-        if item.module is not _LOAD:
-            continue
+    for number in np.flatnonzero(touched.modules == _LOAD).tolist():
         if words[number] & (POP[_FREES] | PUSH[_LOAD, _COMPUTE]):
             break
         first.append(number)
-    ordered = sorted(first, key=lambda number: Memory.WGT not in given[number][1].written)
-    result = list(given)
-    for place, number in zip(first, ordered, strict=True):
-        result[place] = given[number]
-    return result
+    ordered = sorted(first, key=lambda number: touched.memories[number] != Memory.WGT)
+    return dict(zip(first, ordered, strict=True))

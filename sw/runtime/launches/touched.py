@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +10,13 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.runtime.instruction_words import Words, field_of, instruction_words
+from amaranth_vta.sw.runtime.instruction_words import Words, field_of
 
 # From the first element or byte to the one behind the last.
 Interval = tuple[int, int]
 _FIRST_PADDING = min(isa.Padding)
+# What LOADs of the module LOAD have in the place of their memory.
+_OF_LOAD = (Memory.INP, Memory.WGT, isa.Padding.LOAD)
 _MULTIPLYING = (isa.Opcode.GEMM, isa.Opcode.MULTIPLY)
 
 
@@ -34,96 +35,28 @@ class Touched(NamedTuple):
 
 
 class MicroOps:
-    """Follows the micro-op buffer through streams, in the order in which they run.
+    """The micro-op buffer, as streams that run one after the other leave it.
 
     ``memory`` is device memory, uint8, with the micro-ops that are loaded.
     """
 
     def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
         self._memory = memory
-        self._element_bytes = {place: config.memory(place).element_bytes for place in Memory}
+        self.element_bytes = {place: config.memory(place).element_bytes for place in Memory}
         instructions = isa.instruction_set(config)
-        self._layouts = instructions.layouts
+        self.layouts = instructions.layouts
         self._uop = instructions.uop_layout
         self._buffer = np.zeros(config.uop.depth, np.uint32)
         # Least and greatest index of each field, of what a range of the buffer holds now.
-        self._known: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        self._known: dict[tuple[int, int], tuple[Interval, ...]] = {}
 
-    def touched(self, bits: Sequence[int]) -> Iterator[Touched]:
-        """What each of these instructions touches."""
-        words = instruction_words(bits)
-        opcodes = field_of(words, self._layouts[isa.Opcode.FINISH]["opcode"]).tolist()
-        transfers = self._transfers(words)
-        loops = {
-            opcode: self._loops(words, layout)
-            for opcode, layout in self._layouts.items()
-            if "uop_end" in layout
-        }
-        for number, opcode in enumerate(opcodes):
-            if opcode in loops:
-                yield self._computing(opcode, *loops[opcode][number])
-            else:
-                yield self._moving(opcode, *transfers[number])
+    def load(self, here: Interval, moved: Interval) -> None:
+        """Elements ``here`` become the bytes ``moved`` of device memory."""
+        self._buffer[slice(*here)] = self._memory[slice(*moved)].view(np.uint32)
+        self._known.clear()
 
-    def _transfers(self, words: Words) -> list[tuple[int, ...]]:
-        """Of LOADs and STOREs: memory, elements of the scratchpad, and elements of DRAM."""
-        layout = self._layouts[isa.Opcode.LOAD]
-        names = ("x_size", "y_size", "x_stride", "x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
-        x, y, stride, left, right, above, below = (field_of(words, layout[name]) for name in names)
-        count = (above + y + below) * (left + x + right) * (x > 0)
-        reach = ((y - 1) * stride + x) * (x > 0) * (y > 0)
-        bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
-        return _rows([*bases, count, reach])
-
-    def _moving(
-        self, opcode: int, memory: int, sram: int, dram: int, count: int, reach: int
-    ) -> Touched:
-        if opcode == isa.Opcode.FINISH or memory >= _FIRST_PADDING:
-            load = opcode == isa.Opcode.LOAD and memory == isa.Padding.LOAD
-            return Touched(opcode, Module.LOAD if load else Module.COMPUTE, {}, {}, None)
-        place = Memory(memory)
-        size = self._element_bytes[place]
-        bytes_moved = (dram * size, (dram + reach) * size) if reach else None
-        here = (sram, sram + count)
-        if opcode == isa.Opcode.STORE:
-            return Touched(opcode, Module.STORE, {}, {Memory.ACC: here}, bytes_moved)
-        if place in (Memory.INP, Memory.WGT):
-            return Touched(opcode, Module.LOAD, {place: here}, {}, bytes_moved)
-        if place is not Memory.UOP:
-            return Touched(opcode, Module.COMPUTE, {Memory.ACC: here}, {}, bytes_moved)
-        if bytes_moved is not None:
-            self._buffer[slice(*here)] = self._memory[slice(*bytes_moved)].view(np.uint32)
-            self._known.clear()
-        return Touched(opcode, Module.COMPUTE, {}, {}, None)
-
-    def _loops(self, words: Words, layout: isa.Layout) -> list[tuple[int, ...]]:
-        """Of GEMM and ALU: micro-ops, whether they only reset, and how far the loops reach."""
-        columns = [field_of(words, layout[name]) for name in ("uop_begin", "uop_end", "reset")]
-        turns = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
-        columns.append(turns[0] * turns[1])
-        for operand in ("dst", "src", "wgt"):
-            reach = np.zeros(len(words), np.int64)
-            for extent, loop in zip(turns, ("out", "in"), strict=True):
-                if f"{operand}_factor_{loop}" in layout:
-                    reach += (extent - 1) * field_of(words, layout[f"{operand}_factor_{loop}"])
-            columns.append(reach)
-        return _rows(columns)
-
-    def _computing(
-        self, opcode: int, begin: int, end: int, reset: int, turns: int, *reaches: int
-    ) -> Touched:
-        if begin >= end or not turns:
-            return Touched(opcode, Module.COMPUTE, {}, {}, None)
-        spans = [
-            (low, high + reach + 1)
-            for (low, high), reach in zip(self._spans(begin, end), reaches, strict=True)
-        ]
-        read = {}
-        if opcode in _MULTIPLYING and not reset:
-            read = {Memory.INP: spans[1], Memory.WGT: spans[2]}
-        return Touched(opcode, Module.COMPUTE, {Memory.ACC: spans[0]}, read, None)
-
-    def _spans(self, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+    def spans(self, begin: int, end: int) -> tuple[Interval, ...]:
+        """Of the micro-ops in a range, the least and the greatest dst, src and wgt."""
         known = self._known.get((begin, end))
         if known is None:
             uops = self._buffer[begin:end]
@@ -136,6 +69,97 @@ class MicroOps:
         return known
 
 
-def _rows(columns: Sequence[npt.NDArray[np.int64]]) -> list[tuple[int, ...]]:
-    """By instruction, the numbers in ``columns``."""
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+class Followed:
+    """What the instructions of a stream touch.
+
+    ``modules`` execute them. Asking for one loads the micro-ops that instructions before it load:
+    those of compute are to be asked for in program order.
+    """
+
+    def __init__(self, micro_ops: MicroOps, words: Words) -> None:
+        self._micro_ops = micro_ops
+        layouts = micro_ops.layouts
+        opcodes = field_of(words, layouts[isa.Opcode.FINISH]["opcode"])
+        self.memories = field_of(words, layouts[isa.Opcode.LOAD]["memory"])
+        is_load = opcodes == isa.Opcode.LOAD
+        self.modules = np.where(opcodes == isa.Opcode.STORE, Module.STORE, Module.COMPUTE)
+        self.modules[is_load & np.isin(self.memories, _OF_LOAD)] = Module.LOAD
+        self._opcodes = opcodes.tolist()
+        self._transfers = self._all_transfers(words, layouts[isa.Opcode.LOAD])
+        self._loops = {
+            opcode: self._all_loops(words, layout)
+            for opcode, layout in layouts.items()
+            if "uop_end" in layout
+        }
+        self._loads = np.flatnonzero(is_load & (self.memories == Memory.UOP)).tolist()[::-1]
+
+    def __getitem__(self, number: int) -> Touched:
+        self.load_before(number)
+        opcode = self._opcodes[number]
+        if opcode in self._loops:
+            return self._computing(opcode, *self._loops[opcode][number].tolist())
+        return self._moving(opcode, *self._transfers[number].tolist())
+
+    def load_before(self, number: int) -> None:
+        """Loads the micro-ops that instructions before ``number`` load."""
+        while self._loads and self._loads[-1] < number:
+            _, sram, dram, count, reach = self._transfers[self._loads.pop()].tolist()
+            if reach:
+                size = self._micro_ops.element_bytes[Memory.UOP]
+                self._micro_ops.load((sram, sram + count), (dram * size, (dram + reach) * size))
+
+    @staticmethod
+    def _all_transfers(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+        """Of LOADs and STOREs: memory, scratchpad, and DRAM with the elements of each."""
+        names = ("x_size", "y_size", "x_stride", "x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
+        x, y, stride, left, right, above, below = (field_of(words, layout[name]) for name in names)
+        count = (above + y + below) * (left + x + right) * (x > 0)
+        reach = ((y - 1) * stride + x) * (x > 0) * (y > 0)
+        bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
+        return np.stack([*bases, count, reach], axis=1)
+
+    def _moving(
+        self, opcode: int, memory: int, sram: int, dram: int, count: int, reach: int
+    ) -> Touched:
+        if opcode == isa.Opcode.FINISH or memory >= _FIRST_PADDING:
+            load = opcode == isa.Opcode.LOAD and memory == isa.Padding.LOAD
+            return Touched(opcode, Module.LOAD if load else Module.COMPUTE, {}, {}, None)
+        place = Memory(memory)
+        size = self._micro_ops.element_bytes[place]
+        bytes_moved = (dram * size, (dram + reach) * size) if reach else None
+        here = (sram, sram + count)
+        if opcode == isa.Opcode.STORE:
+            return Touched(opcode, Module.STORE, {}, {Memory.ACC: here}, bytes_moved)
+        if place in (Memory.INP, Memory.WGT):
+            return Touched(opcode, Module.LOAD, {place: here}, {}, bytes_moved)
+        if place is not Memory.UOP:
+            return Touched(opcode, Module.COMPUTE, {Memory.ACC: here}, {}, bytes_moved)
+        return Touched(opcode, Module.COMPUTE, {}, {}, None)
+
+    @staticmethod
+    def _all_loops(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+        """Of GEMM and ALU: micro-ops, whether they only reset, and how far the loops reach."""
+        columns = [field_of(words, layout[name]) for name in ("uop_begin", "uop_end", "reset")]
+        turns = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
+        columns.append(turns[0] * turns[1])
+        for operand in ("dst", "src", "wgt"):
+            reach = np.zeros(len(words), np.int64)
+            for extent, loop in zip(turns, ("out", "in"), strict=True):
+                if f"{operand}_factor_{loop}" in layout:
+                    reach += (extent - 1) * field_of(words, layout[f"{operand}_factor_{loop}"])
+            columns.append(reach)
+        return np.stack(columns, axis=1)
+
+    def _computing(
+        self, opcode: int, begin: int, end: int, reset: int, turns: int, *reaches: int
+    ) -> Touched:
+        if begin >= end or not turns:
+            return Touched(opcode, Module.COMPUTE, {}, {}, None)
+        spans = [
+            (low, high + reach + 1)
+            for (low, high), reach in zip(self._micro_ops.spans(begin, end), reaches, strict=True)
+        ]
+        read = {}
+        if opcode in _MULTIPLYING and not reset:
+            read = {Memory.INP: spans[1], Memory.WGT: spans[2]}
+        return Touched(opcode, Module.COMPUTE, {Memory.ACC: spans[0]}, read, None)

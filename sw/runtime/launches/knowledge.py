@@ -1,0 +1,98 @@
+"""What modules know of each other: which of the others' instructions are done."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
+from amaranth_vta.sw.runtime.instruction_words import Words
+from amaranth_vta.sw.runtime.stream import POP, PUSH
+
+# By module, the last instruction of each that is done, -1 if none is.
+Known = tuple[int, int, int]
+
+
+class Token(NamedTuple):
+    """Given by the instruction ``giver``, whose module knew these others to be done."""
+
+    giver: int
+    known: Known
+
+
+class Steady:
+    """What is known while instructions run that tokens of their own order: found by looking for
+    the tokens, where `Joiner` follows them one by one.
+
+    ``words`` are the instructions, whose numbers begin at ``first``, and ``modules`` execute them.
+    Before them modules knew ``known``, and ``queues`` held tokens. They take all of these.
+    """
+
+    def __init__(
+        self,
+        words: Words,
+        modules: npt.NDArray[np.int64],
+        first: int,
+        known: Sequence[Known],
+        queues: Mapping[TokenQueue, Sequence[Token]],
+    ) -> None:
+        self._before = known
+        self._waiting = {queue: tuple(tokens) for queue, tokens in queues.items()}
+        self._pops, self._givers = (
+            {
+                queue: self._flagged(words, modules == queue[end], flags[queue], first)
+                for queue in TOKEN_QUEUES
+            }
+            for end, flags in ((1, POP), (0, PUSH))
+        )
+        self._numbers = [first + np.flatnonzero(modules == module) for module in range(3)]
+
+    @staticmethod
+    def _flagged(words: Words, chosen: npt.NDArray[np.bool_], flag: int, first: int) -> list[int]:
+        """The instructions among ``chosen`` that have a flag."""
+        flagged = words[:, 0] & np.uint64(flag) != 0
+        numbers: list[int] = (first + np.flatnonzero(flagged & chosen)).tolist()
+        return numbers
+
+    def numbers(self, module: Module) -> list[int]:
+        """Those of the instructions of a module."""
+        result: list[int] = self._numbers[module].tolist()
+        return result
+
+    def after(self, module: Module, number: int) -> Known:
+        """What ``module`` knows after its instruction ``number``."""
+        load, compute, store = (
+            number if other is module else self._knows(module, other, number)
+            for other in (Module.LOAD, Module.COMPUTE, Module.STORE)
+        )
+        return load, compute, store
+
+    def at_end(self, module: Module) -> Known:
+        """What ``module`` knows after all of them."""
+        own = self._numbers[module]
+        return self.after(module, int(own[-1])) if own.size else self._before[module]
+
+    def stores_known(self) -> Iterator[tuple[int, int]]:
+        """Instructions of compute that learn of stores, each with the last one."""
+        queue = (Module.STORE, Module.COMPUTE)
+        for number in self._pops[queue]:
+            yield number, self._knows(Module.COMPUTE, Module.STORE, number)
+
+    def _knows(self, module: Module, other: Module, number: int) -> int:
+        """The last instruction of ``other`` that ``module`` knows to be done then."""
+        before = self._before[module][other]
+        direct = Module.COMPUTE in (module, other)
+        queue = (other if direct else Module.COMPUTE, module)
+        taken = bisect_right(self._pops[queue], number)
+        if not taken:
+            return before
+        waiting = self._waiting[queue]
+        if taken <= len(waiting):
+            return max(before, waiting[taken - 1].known[other])
+        giver = self._givers[queue][taken - 1 - len(waiting)]
+        # Load and store hear of each other from compute.
+        return max(before, giver if direct else self._knows(Module.COMPUTE, other, giver))
