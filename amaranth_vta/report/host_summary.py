@@ -36,8 +36,8 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
         "calibrate with other data, or quantize with --power-of-two",
     ),
     (
-        r"no straight line between two bounds",
-        "functions that are no straight line between two bounds",
+        r"not a straight line between two bounds",
+        "functions that are not a straight line between two bounds",
         "Relu, Clip or HardSigmoid in their place run on the machine",
     ),
     (

@@ -1,4 +1,4 @@
-"""Multiplications of the operators of a network, wherever they run."""
+"""Multiplications (MACs) of the operators of a network, wherever they run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 from .network import Network
 from .nodes import Node
 
-# Where operators have their second factor.
+# The input that is an operator's second factor.
 _CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
 _PRODUCTS = {
     **{"Gemm": 1, "MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3, "QGemm": 3},
@@ -16,7 +16,7 @@ _PRODUCTS = {
 
 
 def macs(network: Network, node: Node) -> int:
-    """Of ``node``; 0 for other operators than products, and where shapes are not known."""
+    """The MACs of ``node``; 0 for operators other than products, and where shapes are not known."""
 
     def shape(name: str) -> tuple[int, ...]:
         info = network.types.get(name)
@@ -25,7 +25,7 @@ def macs(network: Network, node: Node) -> int:
     if not node.outputs:
         return 0
     if node.operator in _CONVOLUTIONS:
-        # Averages are convolutions in the canonical form only.
+        # An average counts only as the convolution that the canonical form makes of it.
         return prod(shape(node.outputs[0])) * prod(
             shape(node.input(_CONVOLUTIONS[node.operator]))[1:]
         )
@@ -37,6 +37,6 @@ def macs(network: Network, node: Node) -> int:
 
 
 def _summed(node: Node, first: tuple[int, ...]) -> int:
-    """Terms of each sum of a matrix product, of a first factor of this shape."""
+    """The terms of each sum of a matrix product whose first factor has this shape."""
     transposed = node.attributes.get("transA", 0) and len(first) == 2
     return 0 if not first else first[0] if transposed else first[-1]

@@ -1,4 +1,4 @@
-"""A network: operators on named tensors, from ONNX and back."""
+"""A network: operators on named tensors, read from ONNX and written to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .nodes import Node, Nodes, renamed
 
 Array = npt.NDArray[Any]
 
-# Of the result of an operator that neither ONNX nor ONNX Runtime defines.
+# The type of results of operators that neither ONNX nor ONNX Runtime defines.
 _UNKNOWN = TensorType(np.dtype(np.void), None)
 
 
@@ -26,8 +26,8 @@ _UNKNOWN = TensorType(np.dtype(np.void), None)
 class Network:
     """Operators in an order in which each comes after those whose results it reads.
 
-    ``types`` has all tensors, constants included, as far as they are known. ``opsets`` are the
-    versions by domain.
+    ``types`` has all tensors, constants included, as far as their types are known. ``opsets`` are
+    the versions by domain.
     """
 
     name: str
@@ -135,14 +135,14 @@ class Network:
         self.constants = {name: v for name, v in self.constants.items() if name in needed}
 
     def rename(self, old: str, new: str) -> None:
-        """Lets every node that has ``old`` as an input read ``new``."""
+        """Replaces the input ``old`` by ``new`` in every node."""
         for node in self.nodes.readers(old):
             self.nodes.replace(node, [renamed(node, old, new)])
 
     def sort(self) -> None:
         """Puts the nodes in an order in which each comes after those whose results it reads.
 
-        Raises `ModelError` if there is none.
+        Raises `ModelError` if the nodes form a cycle.
         """
         self.nodes = Nodes(_in_order(self.nodes))
 
@@ -155,8 +155,9 @@ def _value(constant: onnx.TensorProto) -> Array:
 
 
 def _in_order(nodes: Nodes) -> list[Node]:
-    """As if the list were gone through again and again, each time taking what can be taken: a
-    node's round is that of the last of its makers, or the next if that stands behind it."""
+    """The nodes in topological order, by rounds through the list that take every node whose inputs
+    are made: a node's round is that of the last of its makers, or the next one if that maker stands
+    behind it."""
     listed = list(nodes)
     position = {id(node): number for number, node in enumerate(listed)}
     rounds: dict[int, int] = {}
@@ -174,7 +175,7 @@ def _in_order(nodes: Nodes) -> list[Node]:
                 )
                 open_nodes.discard(id(path.pop()))
             elif id(waits_for) in open_nodes:
-                raise ModelError(f"{waits_for.name} waits for its own result")
+                raise ModelError(f"the network has a cycle: {waits_for.name} needs its own result")
             else:
                 path.append(waits_for)
                 open_nodes.add(id(waits_for))

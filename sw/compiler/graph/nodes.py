@@ -1,4 +1,4 @@
-"""The operators of a network, found by their order and by the tensors between them."""
+"""The operators of a network, in order, with maps from tensors to their makers and readers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import onnx
 from onnx import helper
 
-# Where a node stands: places compare as the nodes are ordered, and leave room between them.
+# The place of a node in the order: places compare, and there is room between any two.
 Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operator. An optional input that is left out is the empty name, as in ONNX."""
+    """One operator. An optional input that is absent has the empty name, as in ONNX."""
 
     operator: str
     name: str
@@ -23,7 +23,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     domain: str = ""
-    # Tensors that graphs inside the attributes (of If, Loop, Scan) read from outside.
+    # Tensors that subgraphs in the attributes (of If, Loop, Scan) read from outside.
     captured: tuple[str, ...] = ()
 
     @property
@@ -58,11 +58,11 @@ class Node:
 
 
 class Nodes:
-    """Nodes in order, with maps of who makes and who reads each tensor.
+    """Nodes in order, with the maker and the readers of each tensor.
 
-    The maps follow each change, so that a change costs no more than the nodes it touches. A node
-    is identified by the object, not by its contents. ``added`` are nodes, and ``unread`` the
-    tensors that lost a reader, since they were last cleared.
+    The cost of a change is in proportion to the nodes that it touches. A node is identified by the
+    object, not by its contents. ``added`` has the nodes that were added, and ``unread`` the tensors
+    that lost a reader, since they were last cleared.
     """
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -117,7 +117,7 @@ class Nodes:
     def remove(self, node: Node) -> None:
         del self._at[self._places.pop(id(node))]
         for name in node.outputs:
-            # Its successor may be there already.
+            # The node that replaces it may have been added already.
             if name and self._makers.get(name) is node:
                 del self._makers[name]
         for name in node.reads:

@@ -1,7 +1,7 @@
-"""The rule of the canonical form for products and sums of images with one value per channel.
+"""The rule of the canonical form that broadcasts one value per channel over an image.
 
-The gate of a squeeze-and-excitation block is one pixel that is multiplied with all of an image.
-Resized to the image, it is an operand like others.
+The gate of a squeeze-and-excitation block is an image of one pixel that scales every pixel of
+another image. Resized to the size of that image, it is an operand like any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import BYTE_TYPES, parameters_of
 
-# Operand and the two inputs of its quantization, by domain and operator: where they begin.
+# By domain and operator: the positions of both operands among the inputs, each followed by its
+# scale and zero point where the operator is on integers.
 _OPERANDS = {
     ("", "Add"): (0, 1),
     ("", "Mul"): (0, 1),
@@ -25,8 +26,8 @@ _OPERANDS = {
 
 
 def repeat_pixel(network: Network, node: Node) -> bool:
-    """Add or Mul of an image (N, C, H, W) and a pixel (N, C, 1, 1), both quantized, becomes one of
-    two images: the pixel is resized as integers."""
+    """Add or Mul of an image (N, C, H, W) and a pixel (N, C, 1, 1), both quantized, becomes an
+    operator on two images of one size: Resize repeats the pixel as integers."""
     places = _OPERANDS.get((node.domain, node.operator))
     if places is None:
         return False
@@ -40,7 +41,7 @@ def repeat_pixel(network: Network, node: Node) -> bool:
 
 
 def _repeat(network: Network, node: Node, at: int, shape: tuple[int, ...]) -> bool:
-    """Resizes the operand of ``node`` at ``at`` to ``shape``."""
+    """Resizes the operand at input ``at`` of ``node`` to ``shape``."""
     name, integer, dequantize = node.inputs[at], node.inputs[at], None
     if not node.domain:
         dequantize = network.maker(name)

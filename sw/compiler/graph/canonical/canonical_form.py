@@ -1,23 +1,23 @@
-"""The canonical form of a quantized network: integer operators wherever they say the same.
+"""The canonical form of a quantized network: integer operators wherever they compute the same.
 
 A QDQ file expresses one integer operator as DequantizeLinear, a float operator and QuantizeLinear.
-Here
+The rules of this folder rewrite that and other forms:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
-- ConvTranspose likewise, with the phases of its results as channels of one QLinearConv,
+- ConvTranspose likewise, with the phases of its output as channels of one QLinearConv,
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
   becomes QLinearConv with weights of one, then Clip,
-- QLinearConcat becomes Concat, of operands of one scale,
+- QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
-- operators of one spatial dimension become those of images of one row, between two Reshape,
+- operators of one spatial dimension become operators on images of one row, between two Reshape,
 - operators that only move or choose elements do so on integers instead,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
   do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
 
-Results are compared with this form, run by ONNX Runtime without its optimizations. What none of
-the rules covers stays as it is.
+Results are compared with this form, run by ONNX Runtime without its optimizations. Operators that
+no rule covers stay as they are.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _cancel_pair(network: Network, node: Node) -> bool:
     if after is None or before is None or dequantize is None or not after.same_as(before):
         return False
     result = node.outputs[0]
-    # A graph inside an attribute reads its tensors by name.
+    # A subgraph in an attribute (of If, Loop, Scan) reads tensors by name.
     if result in network.outputs or any(
         result in reader.captured for reader in network.nodes.readers(result)
     ):
@@ -95,7 +95,7 @@ def _clamp_integers(network: Network, node: Node) -> bool:
     return True
 
 
-# The earlier a rule, the earlier it is applied.
+# In order of precedence.
 _RULES: tuple[Rule, ...] = (
     drop_identity,
     sum_of_two,

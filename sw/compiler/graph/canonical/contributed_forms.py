@@ -1,4 +1,4 @@
-"""The rule of the canonical form for QLinearConcat, which ONNX's own operators say as well."""
+"""The rule of the canonical form for QLinearConcat, which standard ONNX operators can express."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _DOMAIN = "com.microsoft"
 
 
 def split_concatenation(network: Network, node: Node) -> bool:
-    """QLinearConcat becomes Concat, of operands that are brought to its scale by DequantizeLinear
-    and QuantizeLinear where theirs differs."""
+    """QLinearConcat becomes Concat; operands of another scale are first requantized to its scale,
+    by DequantizeLinear and QuantizeLinear."""
     if node.operator != "QLinearConcat" or node.domain != _DOMAIN:
         return False
     wanted = _parameters(network, *node.inputs[:2])
@@ -43,7 +43,7 @@ def split_concatenation(network: Network, node: Node) -> bool:
 
 
 def _parameters(network: Network, scale: str, zero: str = "") -> Parameters | None:
-    """Those of a whole tensor, if they are constant."""
+    """Scale and zero point of a whole tensor; None if they are not constant."""
     values = [network.constants.get(name) for name in (scale, zero)]
     if values[0] is None or values[1] is None or values[1].dtype not in BYTE_TYPES:
         return None

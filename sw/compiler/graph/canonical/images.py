@@ -1,6 +1,7 @@
-"""Rules of the canonical form for operators of one spatial dimension: those of images of one row.
+"""The rule of the canonical form for operators of one spatial dimension.
 
-The arithmetic is the same, and what is known of images then holds for sequences, too.
+They become operators on images of one row: the arithmetic is the same, and every layer that handles
+images then handles sequences too.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
 _WINDOWS = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool", "QLinearConv"})
-# What a single row adds to attributes of one value per spatial dimension.
+# The value of each per-dimension attribute along the added row.
 _ROW = {"kernel_shape": 1, "strides": 1, "dilations": 1}
-# Where QLinearConv has its weights.
+# The input of QLinearConv that holds its weights.
 _WEIGHT = 3
 
 
 def with_rows(network: Network, node: Node) -> bool:
-    """QLinearConv or a pooling of (N, C, L) becomes one of (N, C, 1, L) between two Reshape, with
-    the Clip that follows."""
+    """QLinearConv or a pooling of (N, C, L), with a Clip that follows, becomes one of (N, C, 1, L)
+    between two Reshape."""
     if node.domain or node.operator not in _WINDOWS or len(node.outputs) != 1:
         return False
     source, last = node.inputs[0], node

@@ -4,7 +4,7 @@ With S the sum of N integers less their zero point, an average is
 
     saturate(rint(float32(S) · float32(s_x / float32(s_y · N))) + z_y),
 
-which is what QLinearConv makes of weights 1 at a scale of 1 if the scale of its result is s_y · N.
+which is what QLinearConv computes with weights of 1 at a scale of 1 and an output scale of s_y · N.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fuse_average(network: Network, node: Node) -> bool:
 
 
 def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, list[int]] | None:
-    """Attributes of the convolution; None if windows differ in their number of pixels."""
+    """Attributes of the convolution; None if windows do not all count the same number of pixels."""
     rank = len(shape)
     if node.operator == "ReduceMean" and rank in (3, 4):
         axes = node.attributes.get("axes")

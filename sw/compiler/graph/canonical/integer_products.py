@@ -23,12 +23,13 @@ from .quantization import (
 
 @dataclass(frozen=True)
 class Anchor:
-    """A float Conv, Gemm or MatMul with the operators around it that become integer with it."""
+    """A float Conv, Gemm or MatMul with the operators around it that are fused into its integer
+    form."""
 
     node: Node
     data: Node  # DequantizeLinear
     weight: Node  # DequantizeLinear
-    bias: str  # a constant or the output of a DequantizeLinear; empty if there is none
+    bias: str  # a constant or the output of a DequantizeLinear; empty without a bias
     clamps: list[Node]
     quantize: Node
     absorbed: list[Node]  # from `node` to the last before `quantize`
@@ -50,7 +51,8 @@ def fuse_product(network: Network, node: Node) -> bool:
 
 
 def anchor_of(network: Network, node: Node, operators: tuple[str, ...]) -> Anchor | None:
-    """``node`` with what becomes integer with it, if it is one of ``operators``."""
+    """``node`` with the operators that are fused with it; None if it is not one of ``operators``,
+    or if no QuantizeLinear ends them."""
     if node.operator not in operators or node.domain:
         return None
     data, weight = (network.maker(node.input(index)) for index in (0, 1))
@@ -110,7 +112,7 @@ def _convolution(
     node, name = anchor.node, anchor.node.name
     if not _has_form_of_convolution(node, shape):
         return None
-    # Weights (output channels, …), with the axis of their scales moved along.
+    # Weights (output channels, …); the axis of their scales moves with them.
     axis = weight.axis % values.ndim
     if node.operator == "MatMul" or (node.operator == "Gemm" and not node.attributes.get("transB")):
         values, axis = values.T, 1 - axis
@@ -153,7 +155,7 @@ def _between_reshapes(
     output: str,
     shape: tuple[int, ...],
 ) -> list[Node]:
-    """A product of matrices of ``shape`` and a matrix as a convolution of 1×1 images."""
+    """A product of matrices of ``shape`` with a constant matrix, as a convolution of 1×1 images."""
     tall, flat = (network.unused_name(f"{name}_{what}") for what in ("images", "result"))
     outputs, columns = network.constants[inputs[3]].shape[:2]
     rows, dtype = prod(shape[:-1]), network.types[output].dtype
@@ -200,8 +202,8 @@ def _matrix_product(
 def integer_bias(
     network: Network, name: str, data: Parameters, weight: Parameters, channels: int
 ) -> Array | None:
-    """Bias as int32 multiples of data scale × weight scale, rounded if it is in float or was
-    quantized at another scale; None if it is not one per channel."""
+    """The bias as int32 multiples of data scale × weight scale, rounded if it is float or quantized
+    at another scale; None if it is not one value per channel."""
     if not name:
         return np.zeros(channels, np.int32)
     scale = (np.float32(data.scale.item()) * weight.scale).reshape(-1)
@@ -232,8 +234,8 @@ def _steps(bias: Array, scale: Array) -> Array:
 
 
 def match_weights(network: Network, node: Node) -> bool:
-    """A QLinearConv or QLinearMatMul of uint8 by constant int8 becomes one by uint8: on processors
-    without an instruction for it ONNX Runtime saturates the former's sums of two products."""
+    """A QLinearConv or QLinearMatMul of uint8 data by constant int8 weights gets uint8 weights: on
+    processors without VNNI, ONNX Runtime saturates sums of two products of uint8 and int8."""
     if node.domain or node.operator not in ("QLinearConv", "QLinearMatMul"):
         return False
     weight, zero = (network.constants.get(node.inputs[index]) for index in (3, 5))
@@ -250,7 +252,8 @@ def match_weights(network: Network, node: Node) -> bool:
 
 
 def like_data(weight: Array, zero: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Weights and zero point in the type of the data, which says the same: both are moved."""
+    """Weights and zero point in the type of the data: both shifted alike, so that their difference
+    stays the same."""
     if weight.dtype == dtype:
         return weight, zero
     offset = 128 if dtype == np.uint8 else -128

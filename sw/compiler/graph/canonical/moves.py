@@ -1,6 +1,6 @@
 """Rules of the canonical form for operators that only move or choose elements.
 
-These commute with quantization, which is monotone and the same for every element: they pass from
+These commute with quantization, which is monotone and the same for every element, so they move from
 float tensors to the integers on either side.
 """
 

@@ -14,8 +14,8 @@ BYTE_TYPES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of a QuantizeLinear or DequantizeLinear; scale float32 and zero point, with one
-    element, or one per channel along ``axis``."""
+    """Parameters of a QuantizeLinear or DequantizeLinear: float32 ``scale`` and ``zero`` point,
+    each with one element, or one per channel along ``axis``."""
 
     scale: Array
     zero: Array
@@ -35,7 +35,7 @@ class Parameters:
         )
 
     def dequantize(self, values: Array) -> Array:
-        """float32, of integers whose only axis is that of the channels if there are several."""
+        """float32 values of integers; with per-channel parameters, of integers (channels,)."""
         return (values.astype(np.int32) - self.zero.astype(np.int32)).astype(
             np.float32
         ) * self.scale
@@ -47,8 +47,8 @@ class Parameters:
 
 
 def parameters_of(network: Network, node: Node | None, operator: str) -> Parameters | None:
-    """Those of ``node`` if it is the ``operator`` asked for and its scale is constant, float32
-    and finite."""
+    """The parameters of ``node``; None if it is not the ``operator`` asked for, or if its scale is
+    not constant, float32 and finite."""
     if node is None or node.operator != operator or node.domain:
         return None
     if node.attributes.get("block_size") or node.input(1) not in network.constants:
@@ -70,20 +70,20 @@ def is_clamp(network: Network, node: Node) -> bool:
     if node.domain or node.operator not in ("Relu", "Clip"):
         return False
     bounds = [network.constants.get(name) for name in node.inputs[1:] if name]
-    # What a bound that is no number does is ONNX Runtime's business.
+    # A NaN bound stays a float operator, with ONNX Runtime's semantics.
     return all(
         bound is not None and bound.size == 1 and not np.isnan(bound).any() for bound in bounds
     )
 
 
 def integer_limits(network: Network, clamps: list[Node], out: Parameters) -> tuple[int, int]:
-    """The integers between which clamping in float and then quantizing leaves a value."""
+    """The bounds of the integers that clamping in float and then quantizing gives."""
     limits = np.iinfo(out.zero.dtype)
     low, high = int(limits.min), int(limits.max)
     for node in clamps:
         floor = 0.0 if node.operator == "Relu" else _constant(network, node.input(1), -np.inf)
         ceiling = _constant(network, node.input(2), np.inf)
-        # As Clip does it where its bounds cross: the upper one wins.
+        # Where the bounds of a Clip cross, the upper one wins, as in ONNX.
         low, high = (max(item, out.quantize(floor)) for item in (low, high))
         low, high = (min(item, out.quantize(ceiling)) for item in (low, high))
     return low, high
@@ -94,7 +94,8 @@ def _constant(network: Network, name: str, otherwise: float) -> float:
 
 
 def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Parameters] | None:
-    """Clamps and the QuantizeLinear of a whole tensor to 8 bits that alone read ``name``."""
+    """The clamps and the QuantizeLinear that follow ``name``, each as the only reader, and the
+    parameters; None unless they quantize to 8 bits at one scale."""
     clamps: list[Node] = []
     while (reader := network.only_reader(name)) is not None:
         out = parameters_of(network, reader, "QuantizeLinear")
@@ -120,7 +121,7 @@ def clip_node(
 
 
 def clipped(network: Network, made: list[Node], out: Parameters, low: int, high: int) -> list[Node]:
-    """``made``, with Clip behind its anchor if that does anything."""
+    """``made``, with a Clip behind its anchor unless the bounds are those of the type."""
     limits = np.iinfo(out.zero.dtype)
     if (low, high) == (limits.min, limits.max):
         return made

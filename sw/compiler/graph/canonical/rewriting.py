@@ -1,4 +1,4 @@
-"""Applies rules to a network until none applies, at a cost that grows with what they change."""
+"""Applies rules to a network until none applies, at a cost in proportion to what they change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from amaranth_vta.sw.compiler.graph.nodes import Node, Place
 # Changes the network at a node and returns True, or returns False.
 Rule = Callable[[Network, Node], bool]
 
-# A rule looks from an operator through these to the QuantizeLinear behind them.
+# Starting at an operator, a rule looks through these for the QuantizeLinear that follows.
 _LOOKED_THROUGH = frozenset({"QuantizeLinear", "Relu", "Clip"})
 
 
 class _Waiting:
-    """Places of nodes at which a rule has to be tried, in the order of the network."""
+    """The places of the nodes at which a rule is yet to be tried, in the order of the network."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._heap = list(places)
@@ -37,12 +37,12 @@ class _Waiting:
 
 
 def rewrite(network: Network, rules: Sequence[Rule]) -> None:
-    """Applies the first of ``rules`` that applies anywhere, at the first node where it does, again
-    and again until none does. Nodes that no output needs any more are removed.
+    """Repeats until no rule applies: applies the first of ``rules`` that applies anywhere, at the
+    first node where it does, and removes nodes that no output needs.
 
     A rule that did not apply at a node is tried there again only after a change near it: to the
-    node, to who makes what it reads or reads what it makes, or behind clamps (and the addition of
-    a bias) that follow it. A rule must not look further.
+    node, to a producer of its inputs or a reader of its outputs, or behind clamps (and the addition
+    of a bias) that follow it. A rule must not look further.
     """
     nodes = network.nodes
     waiting = [_Waiting([nodes.place(node) for node in nodes]) for _ in rules]
@@ -57,7 +57,7 @@ def rewrite(network: Network, rules: Sequence[Rule]) -> None:
 def _apply_first(
     network: Network, rules: Sequence[Rule], waiting: Sequence[_Waiting]
 ) -> list[Node] | None:
-    """Nodes where rules may apply now that one has been applied; None if none applies."""
+    """Applies one rule; the nodes at which others may apply as a result, None if none applied."""
     for rule, queue in zip(rules, waiting, strict=True):
         while (place := queue.pop()) is not None:
             node = network.nodes.at(place)
@@ -69,7 +69,7 @@ def _apply_first(
 
 
 def _remove_dead(network: Network) -> None:
-    """Removes makers of tensors that lost their last reader, and what only they needed."""
+    """Removes nodes whose results have lost their last reader, and what only they needed."""
     nodes, outputs = network.nodes, network.outputs
     # `unread` grows as nodes are removed.
     for name in nodes.unread:
@@ -91,7 +91,7 @@ def _near_changes(network: Network) -> Iterator[Node]:
     for name in nodes.unread:
         readers = nodes.readers(name)
         near += _makers(network, [name])
-        # What several read can become what one reads, of which rules make use.
+        # A tensor that is left with one reader may satisfy a rule that asks for an only reader.
         near += readers if len(readers) == 1 else []
     nodes.added.clear()
     nodes.unread.clear()
@@ -101,7 +101,7 @@ def _near_changes(network: Network) -> Iterator[Node]:
 
 
 def _looked_from(network: Network, node: Node) -> Iterator[Node]:
-    """Nodes before ``node`` from which a rule looks as far as ``node``."""
+    """The nodes before ``node`` from which a rule may look as far as ``node``."""
     while node.operator in _LOOKED_THROUGH:
         maker = network.maker(node.inputs[0])
         if maker is None:

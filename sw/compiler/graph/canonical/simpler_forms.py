@@ -1,4 +1,4 @@
-"""Rules of the canonical form for operators that have a simpler one, which others then know."""
+"""Rules of the canonical form that replace operators by simpler ones, which other rules know."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .quantization import parameters_of
 
 
 def drop_identity(network: Network, node: Node) -> bool:
-    """Identity, Dropout (which does nothing in inference), a Sum of one, and a Reshape to the
-    shape that there is are removed."""
+    """Removes Identity, Dropout (which does nothing in inference), a Sum of one tensor, and a
+    Reshape that keeps the shape."""
     if node.domain or not node.outputs or not _does_nothing(network, node):
         return False
     source, result = node.inputs[0], node.outputs[0]
@@ -50,7 +50,7 @@ def _does_nothing(network: Network, node: Node) -> bool:
 
 
 def sum_of_two(network: Network, node: Node) -> bool:
-    """A Sum of two is an Add."""
+    """A Sum of two tensors becomes an Add."""
     if node.domain or node.operator != "Sum" or len(node.inputs) != 2:
         return False
     network.nodes.replace(node, [replace(node, operator="Add")])
@@ -58,7 +58,7 @@ def sum_of_two(network: Network, node: Node) -> bool:
 
 
 def merge_reshapes(network: Network, node: Node) -> bool:
-    """Reshape of a Reshape, or of another operator that only changes the shape, is one Reshape."""
+    """Two operators in succession that only change the shape become one Reshape."""
     maker = network.maker(node.inputs[0]) if _reshapes(node) else None
     shape = network.types[node.outputs[0]].shape if node.outputs else None
     if maker is None or not _reshapes(maker) or shape is None or 0 in shape:
@@ -74,8 +74,8 @@ def _reshapes(node: Node) -> bool:
 
 
 def share_quantize(network: Network, node: Node) -> bool:
-    """Several QuantizeLinear of a tensor by the same parameters become one: each reader may have
-    its own (``DedicatedQDQPair`` of ONNX Runtime's quantizer)."""
+    """QuantizeLinear operators of one tensor with the same parameters become one; with the option
+    ``DedicatedQDQPair`` of ONNX Runtime's quantizer each reader has one of its own."""
     own = parameters_of(network, node, "QuantizeLinear")
     if own is None or node.outputs[0] in network.outputs:
         return False

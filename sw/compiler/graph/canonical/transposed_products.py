@@ -1,9 +1,9 @@
-"""Transposed convolutions of the canonical form: one QLinearConv for all phases of the results.
+"""Transposed convolutions of the canonical form: one QLinearConv for all phases of the output.
 
-With strides s, results f = s · q + p of one phase p are a convolution of the input with every s-th
-tap: the sum over t of x[q - t] · w[s · t + p]. The phases are channels of one QLinearConv, from
-which Reshape and Transpose make pixels. The sums, and so the results, are those of a QLinearConv
-of the input with zero points between its pixels.
+With strides s, outputs f = s · q + p of one phase p are a convolution of the input with every s-th
+tap: the sum over t of x[q - t] · w[s · t + p]. The phases are channels of one QLinearConv, which
+Reshape and Transpose interleave. The sums, and so the results, are those of a QLinearConv of the
+input with zero points inserted between its pixels.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .quantization import BYTE_TYPES, Parameters, clipped, integer_limits, param
 
 @dataclass(frozen=True)
 class _Axis:
-    """One of the two axes: ``inputs``, ``kernel`` with its gaps, ``stride``, and ``results`` from
-    ``before`` on, counted from the first that an input reaches."""
+    """One of the two axes: the ``inputs``, the ``kernel`` with its dilation, the ``stride``, and
+    the number of ``results`` that are left when ``before`` are cropped at the start."""
 
     inputs: int
     kernel: int
@@ -34,18 +34,18 @@ class _Axis:
 
     @property
     def taps(self) -> int:
-        """Of each phase."""
+        """Taps of each phase."""
         return -(-self.kernel // self.stride)
 
     @property
     def steps(self) -> int:
-        """Results of each phase, those that are cropped included."""
+        """Results of each phase, cropped ones included."""
         return max(self.inputs, -(-(self.before + self.results) // self.stride))
 
 
 def fuse_transposed(network: Network, node: Node) -> bool:
-    """DequantizeLinear → ConvTranspose → [Relu | Clip] → QuantizeLinear becomes QLinearConv, Clip,
-    and what brings its results to their places."""
+    """DequantizeLinear → ConvTranspose → [Relu | Clip] → QuantizeLinear becomes QLinearConv, then
+    Clip, then the Reshape and Transpose that interleave the phases."""
     anchor = anchor_of(network, node, ("ConvTranspose",))
     made = None if anchor is None else _integer_nodes(network, anchor)
     if anchor is None or made is None:
@@ -106,7 +106,7 @@ def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis,
 
 
 def _zero_free(values: Array, weight: Parameters, node: Node) -> Array:
-    """int16 weights (inputs, outputs / groups, …) less their zero points, with gaps of zeros."""
+    """int16 weights (inputs, outputs / groups, …) less their zero points, dilated with zeros."""
     zero = weight.zero.astype(np.int16)
     centred = values.astype(np.int16) - (zero.reshape(1, -1, 1, 1) if zero.size > 1 else zero)
     down, right = node.attributes.get("dilations", (1, 1))
@@ -117,8 +117,8 @@ def _zero_free(values: Array, weight: Parameters, node: Node) -> Array:
 
 
 def _phases(weights: Array, groups: int, axes: tuple[_Axis, _Axis]) -> Array:
-    """Weights (phases · outputs, inputs, taps, taps), zero between different groups, in the order
-    in which a convolution reads pixels."""
+    """Weights (phases · outputs, inputs, taps, taps), zero between different groups, with the taps
+    in the order in which a convolution reads pixels."""
     (rows, columns), (inputs, each) = axes, weights.shape[:2]
     height, width = rows.taps * rows.stride, columns.taps * columns.stride
     dense = np.zeros((each * groups, inputs, height, width), np.int16)
@@ -162,7 +162,7 @@ def _nodes(
         anchor.quantize.inputs[1],
         *(added[what] for what in list(constants)[4:]),
     )
-    # The last tap of a phase is the first that is read.
+    # A convolution reads the taps of a phase in reverse.
     pads = [rows.taps - 1, columns.taps - 1]
     pads += [axis.steps - axis.inputs for axis in axes]
     images = (network.types[anchor.node.inputs[0]].shape or (1,))[0]

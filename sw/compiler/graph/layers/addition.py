@@ -1,4 +1,4 @@
-"""Sums of two tensors of different scales on the machine: Add between quantizations."""
+"""Sums of two tensors, whose scales may differ, on the machine: Add between quantizations."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def addition_layer(
     wanted: Array,
     tensors: Tensors,
 ) -> Layer:
-    """The sum of two tensors, with results ``wanted``, as `added` has them.
+    """The sum of two tensors with the results ``wanted``, int64 (256, 256), as `added` gives them.
 
-    ``scales`` are those of both and of the result. Raises `Unsupported` if no constants do it.
+    ``scales`` are those of both operands and of the result. Raises `Unsupported` if no constants
+    give every result.
     """
     node = nodes[0]
     image, images = tensors.same_images(*sources, nodes[-1].outputs[0])

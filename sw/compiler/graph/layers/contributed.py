@@ -29,8 +29,8 @@ def element_wise(node: Node, tensors: Tensors) -> Layer:
     """A QLinearAdd or QLinearMul of two tensors of one shape, with a Clip that follows, or of a
     tensor and a constant. Raises `Unsupported`.
 
-    ONNX Runtime computes all 65,536 results that the machine has to give: its formula differs from
-    that of Add between quantizations.
+    The 65,536 results that the machine has to match are computed by ONNX Runtime, since its formula
+    differs from that of Add between quantizations.
     """
     limits, clips = tensors.clip_after(node.outputs[0])
     names = (node.inputs[0], node.inputs[3])
@@ -46,12 +46,12 @@ def element_wise(node: Node, tensors: Tensors) -> Layer:
 
 
 def of_one_tensor(node: Node, tensors: Tensors) -> Layer:
-    """An operator with one tensor, such as QLinearLeakyRelu. Raises `Unsupported`."""
+    """An operator on one tensor, such as QLinearLeakyRelu. Raises `Unsupported`."""
     return function_layer(OneTensor(node.inputs[0], node.outputs[0], (node,)), tensors)
 
 
 def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
-    """A QLinearAdd or QLinearMul of a tensor and a constant, whichever is first; else None."""
+    """A QLinearAdd or QLinearMul of a tensor and a constant, in either order; else None."""
     varying = [index for index in (0, 3) if node.inputs[index] not in tensors.network.constants]
     if len(varying) != 1:
         return None
@@ -61,7 +61,7 @@ def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
 def gemm(node: Node, tensors: Tensors) -> Layer:
     """A QGemm with constant weights, with a Clip that follows. Raises `Unsupported`."""
     if node.attributes.get("transA", 0) or node.attributes.get("alpha", 1.0) != 1.0:
-        raise Unsupported("its first factor is transposed, or its product multiplied")
+        raise Unsupported("it transposes its first factor, or its alpha is not 1")
     return matrix_product(node, tensors)
 
 
@@ -69,7 +69,7 @@ def global_average_pool(node: Node, tensors: Tensors) -> Layer:
     """A QLinearGlobalAveragePool, with a Clip that follows: a convolution with weights of one,
     as the canonical form has it. Raises `Unsupported`."""
     if node.attributes.get("channels_last", 0):
-        raise Unsupported("its channels are last")
+        raise Unsupported("its layout is channels last")
     tensors.require_bytes(node.inputs[0])
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
     network, name, kernel = tensors.network, node.name, image[2:]
@@ -94,5 +94,5 @@ def global_average_pool(node: Node, tensors: Tensors) -> Layer:
 def _quantized(node: Node, tensors: Tensors, scale: int) -> Quantized:
     value = tensors.constant(node, scale)
     if value.size != 1:
-        raise Unsupported("a scale differs within a tensor")
+        raise Unsupported("a scale is per channel, not per tensor")
     return Quantized(float(value.item()), tensors.zero_point(node, scale + 1))

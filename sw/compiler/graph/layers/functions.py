@@ -1,5 +1,5 @@
-"""Functions of each element of one tensor on the machine: sums, products and the like with
-constants, and whatever else is a straight line between two bounds; any, if it has tables."""
+"""Element-wise functions of one tensor on the machine: any function by a table with LOOKUP, else
+those that are a straight line between two bounds, such as sums and products with constants."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _layer(function: OneTensor, tensors: Tensors) -> Layer:
     else:
         layer = _of_channels(function, table, tensors)
     if layer.nodes != function.absorbed:
-        return layer  # also of the product that makes the tensor
+        return layer  # fused with the product that makes the tensor
     return replace(layer, name=function.name.name, operator=function.name.operator)
 
 
 def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
-    """`results`, and the shape in which the machine holds the tensor. What the host has may be
-    written as rows or as a sequence, whichever has the constants' channels."""
+    """The shape in which the machine holds the tensor, and the `results`. A tensor that the host
+    writes can have the shape of rows or of a sequence: that whose channels are the constants'."""
     image, shape = tensors.any_image(function.source), tensors.network.types[function.source].shape
     known = tensors.root(function.source) in tensors.images
     if known or shape is None or len(shape) != 3:
@@ -70,8 +70,9 @@ def _table(function: OneTensor, tensors: Tensors) -> tuple[Image, Array]:
 
 
 def of_one_source(nodes: tuple[Node, ...], tensors: Tensors) -> Layer | None:
-    """The layer of ``nodes``, of which the first has two operands and the last makes integers, if
-    both are made of one tensor; None if not, or if that is not for the machine."""
+    """The layer of ``nodes``, whose first has two operands and whose last makes integers, as a
+    function of one tensor of which both operands are made; None if they are not, or if the machine
+    cannot run it."""
     whole = before(tensors.network, nodes[-1]) if tensors.config.lookup else None
     if whole is None:
         return None
@@ -102,7 +103,8 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
 
 
 def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
-    """As a depthwise convolution of one pixel."""
+    """The layer of a function that differs per channel: a depthwise convolution with a kernel of
+    one pixel."""
     config = tensors.config
     weights, parameters = channel_lines(table, function.zero_point(tensors.network), config)
     image = tensors.images[tensors.root(function.source)]

@@ -45,9 +45,10 @@ def multiplication_layer(
     wanted: Array,
     tensors: Tensors,
 ) -> Layer:
-    """The product of two tensors with results ``wanted``, int64 (256, 256) by their values.
+    """The product of two tensors with the results ``wanted``, int64 (256, 256) by their values.
 
-    ``scales`` are those of both and of the result. Raises `Unsupported` if no constants do it.
+    ``scales`` are those of both operands and of the result. Raises `Unsupported` if no constants
+    give every result.
     """
     image, images = tensors.same_images(*sources, nodes[-1].outputs[0])
     a, b, y = scales

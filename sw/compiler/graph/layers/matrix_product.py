@@ -1,4 +1,5 @@
-"""QLinearMatMul on the machine, and what is one: a product with a constant matrix."""
+"""Products with a constant matrix on the machine: QLinearMatMul, QGemm, and QLinearConv of single
+pixels."""
 
 from __future__ import annotations
 
@@ -28,14 +29,15 @@ def matrix_product(node: Node, tensors: Tensors) -> Layer:
 
 
 def product_layer(product: QuantizedProduct, tensors: Tensors, image: Image, out: Image) -> Layer:
-    """A product from images of one pixel to others; the input may be held as larger images."""
+    """A product of images of one pixel; the machine may hold the input as larger images. Raises
+    `Unsupported`."""
     node, config = product.nodes[0], tensors.config
     held = tensors.held(node.inputs[0], image)
     if (held[0], prod(held[1:])) != image[:2]:
         raise Unsupported(f"its input is held as an image of {list(held)}")
     workload = Dense(
         rows=tiles(held[0], config.batch),
-        # Features in the order in which the image that they were is held.
+        # The features of a flattened image, in the order in which its tiles are held.
         inputs=tiles(held[1], config.block_in) * held[2] * held[3],
         outputs=tiles(out[1], config.block_out),
         requantize=product.requantize,

@@ -24,13 +24,13 @@ from .parts.tensors import Tensors
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:
-    """A Concat of the channels of images. Raises `Unsupported`."""
+    """A Concat of images along their channels. Raises `Unsupported`."""
     tensors.require_bytes(*node.inputs, node.outputs[0])
     images = [_image(tensors, name) for name in node.inputs]
     if node.attributes["axis"] not in (1, -3):
-        raise Unsupported("it does not concatenate channels")
+        raise Unsupported("it concatenates along another axis than channels")
     if len(set(node.inputs)) < len(node.inputs):
-        raise Unsupported("it takes a tensor more than once")
+        raise Unsupported("it concatenates a tensor with itself")
     (n, _, h, w), config, env = images[0], tensors.config, tensors.env
     channels = tuple(image[1] for image in images)
     workload = Concatenate(tiles(n, config.batch), channels, h * w)
@@ -49,17 +49,17 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
 
 
 def padding(node: Node, tensors: Tensors) -> Layer:
-    """A Pad of images with a constant. Raises `Unsupported`."""
+    """A Pad of the rows and columns of images with a constant. Raises `Unsupported`."""
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     n, c, h, w = image = _image(tensors, node.inputs[0])
     if node.attributes.get("mode", "constant") != "constant" or node.input(3):
         raise Unsupported("it does not pad all axes with a constant")
     pads = tensors.constant(node, 1).tolist()
     if any(pads[axis] for axis in (0, 1, 4, 5)) or min(pads) < 0:
-        raise Unsupported("it pads other axes than rows and columns, or cuts them")
+        raise Unsupported("it pads other axes than rows and columns, or crops")
     value = int(tensors.constant(node, 2).item()) if node.input(2) else 0
     value -= offset(tensors.network.types[node.inputs[0]].dtype)
-    tensors.require_padding(value, f"what is held as {value}")
+    tensors.require_padding(value, f"the value {value}")
     top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
     config = tensors.config
     workload = Pad2d(
@@ -79,7 +79,7 @@ def padding(node: Node, tensors: Tensors) -> Layer:
 
 
 def upsampling(node: Node, tensors: Tensors) -> Layer:
-    """A Resize that repeats pixels. Raises `Unsupported`."""
+    """A Resize that repeats each pixel equally often. Raises `Unsupported`."""
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     image, out = _image(tensors, node.inputs[0]), tensors.image(node.outputs[0])
     down, across = (after // before for after, before in zip(out[2:], image[2:], strict=True))
@@ -97,7 +97,8 @@ def upsampling(node: Node, tensors: Tensors) -> Layer:
 
 
 def _taken(node: Node, tensors: Tensors) -> Any:
-    """The number of the pixel that each of a Resize is, as ONNX Runtime has it."""
+    """For each pixel of the result of a Resize, the number of the input pixel that ONNX Runtime
+    takes: float32 (height, width)."""
     network, (_, _, h, w) = tensors.network, tensors.image(node.inputs[0])
     shape, out = network.types[node.inputs[0]].shape, network.types[node.outputs[0]].shape
     part = network.part([node], [], [])

@@ -1,4 +1,4 @@
-"""Poolings on the machine: MaxPool, and QLinearConv that is an average."""
+"""Poolings on the machine: MaxPool, and QLinearConv that computes an average."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
     tensors.require_bytes(source, result)
     image, out = tensors.image(source), tensors.image(result)
     if len([name for name in node.outputs if name]) != 1:
-        raise Unsupported("the machine does not find the places of maxima")
+        raise Unsupported("it also returns the indices of the maxima")
     moved = fitting_window(node, image, out, ())
     if moved.dilations != (1, 1):
-        raise Unsupported("its window has gaps")
+        raise Unsupported("its window is dilated")
     low, high = tensors.range(source)
     config = tensors.config
     # Padding must never be a maximum.
@@ -65,8 +65,9 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
 
 
 def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tensors) -> Layer | None:
-    """The layer of a pooling, ``alone`` by itself, and of the convolution that makes what it reads;
-    None if there is none, if windows overlap, or if both take fewer cycles as two layers."""
+    """The layer of a pooling, ``alone`` by itself, and of the convolution whose result it reads;
+    None if there is no such convolution, if windows overlap or are padded, or if two layers take
+    fewer cycles."""
     name = node.inputs[0]
     known = tensors.convolutions.get(name)
     overlap = any(size > step for size, step in zip(alone.kernel, alone.strides, strict=True))

@@ -1,7 +1,7 @@
 """QLinearMatMul of two tensors that the network makes, on the machine: the products of attention.
 
-The host packs the second factor as weights, on the way that it takes through the host anyway. A
-stack of matrices, as of the heads of attention, is one layer.
+The second factor passes through the host, which packs it as weights. A stack of matrices, one per
+head of attention, is one layer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .parts.tensors import Tensors
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
-    """A QLinearMatMul whose second factor is not constant, or a stack of matrices, with a Clip that
-    follows. Raises `Unsupported`."""
+    """A QLinearMatMul whose second factor is not constant, or is a stack of matrices, with a Clip
+    that follows. Raises `Unsupported`."""
     config, network = tensors.config, tensors.network
     first, second, result = node.inputs[0], node.inputs[3], node.outputs[0]
     tensors.require_bytes(first, second, result)
     if network.types[first].dtype != network.types[second].dtype:
-        raise Unsupported("one of its factors is int8, the other uint8")
+        raise Unsupported("one of its factors is int8 and the other uint8")
     image, matrices = _shapes(node, tensors)
     groups, summed, outputs, _ = matrices
     rows = image[0] // groups
     if rows % config.batch:
-        raise Unsupported(f"its {rows:,} rows are no whole tiles of {config.batch}")
+        raise Unsupported(f"its {rows:,} rows are not a multiple of BATCH, {config.batch}")
     if tensors.held(first, image) != image:
         raise Unsupported(f"its input is held as an image of {list(tensors.held(first, image))}")
     limits, clip = tensors.clip_after(result)
@@ -64,11 +64,12 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
 
 
 def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
-    """The first factor as rows of all products, and the second as a stack of matrices."""
+    """The shapes of the first factor, as the rows of all products, and of the second, as a stack of
+    matrices."""
     shapes = [tensors.network.types[node.inputs[at]].shape for at in (0, 3)]
     a, b = shapes
     if a is None or b is None or len(a) < 2 or len(b) < 2:
-        raise Unsupported("its factors are no matrices of fixed size")
+        raise Unsupported("its factors are not matrices of fixed size")
     if len(b) > 2 and a[:-2] != b[:-2]:
         raise Unsupported(f"its factors have different stacks of matrices: {list(a)} and {list(b)}")
     return (prod(a[:-1]), a[-1], 1, 1), (prod(b[:-2]), b[-2], b[-1], 1)
@@ -81,10 +82,10 @@ def _requantization(
     limits: tuple[int, int],
     tensors: Tensors,
 ) -> tuple[Requantization, list[int]]:
-    """How sums become results, and its constants for a bias of 0."""
+    """The requantization of the sums, and its constants for a bias of 0."""
     scale = float32_scale(tensors, node)
     if scale.size != 1:
-        raise Unsupported("a scale differs within a tensor")
+        raise Unsupported("a scale is per channel, not per tensor")
     first, second = (
         [bound - zero for bound in tensors.range(node.inputs[at])]
         for at, zero in zip((0, 3), zero_points, strict=True)

@@ -1,4 +1,4 @@
-"""Operators on each element of one tensor on the machine: Clip, and a change of scale."""
+"""Element-wise operators on one tensor on the machine: Clip, and a change of scale."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clip(node: Node, tensors: Tensors) -> Layer:
     tensors.require_bytes(source, node.outputs[0])
     limits = tensors.clip_limits(node)
     if limits is None:
-        raise Unsupported("its bounds are not two constants, in their order")
+        raise Unsupported("its bounds are not two constants, the lower one first")
     workload = Elementwise(_vectors(tensors, source), None, low=limits[0], high=limits[1])
     function = tensors.function(elementwise, workload, node)
     image = tensors.images[tensors.root(source)]
@@ -40,8 +40,8 @@ def clip(node: Node, tensors: Tensors) -> Layer:
 
 
 def quantization(node: Node, tensors: Tensors) -> Layer:
-    """A QuantizeLinear of a function of one tensor. Where that is Relu, Clip or nothing, it is a
-    change of scale, of what the machine has. Raises `Unsupported`."""
+    """A QuantizeLinear of a function of one tensor. If the function is Relu, Clip or nothing, the
+    layer is a change of scale, for tensors that the machine made. Raises `Unsupported`."""
     network, name = tensors.network, node.inputs[0]
     whole = before(network, node)
     if whole is not None and any(item.operator not in CLAMPS for item in whole.operators):

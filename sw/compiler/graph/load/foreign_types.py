@@ -1,4 +1,4 @@
-"""Types of results of operators that ONNX does not define, as ONNX Runtime infers them."""
+"""Types of the results of operators that ONNX does not define, as ONNX Runtime infers them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _ELEMENTS = {
 
 
 def with_foreign_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, whose shapes ONNX has inferred, with those that ONNX leaves out.
+    """``model``, whose shapes ONNX has inferred, with the types and shapes that ONNX leaves out.
 
-    Operators of other domains (ONNX Runtime's own com.microsoft among them) stop it, and hide what
-    follows. Where ONNX Runtime does not know them either the model stays as it is.
+    ONNX's inference stops at operators of other domains, ONNX Runtime's own com.microsoft among
+    them. Where ONNX Runtime does not know them either, the model stays as it is.
     """
     if all(node.domain in ("", "ai.onnx") for node in model.graph.node):
         return model
     outputs = {item.name: item for item in model.graph.output}
     known = {item.name: item for item in (*model.graph.value_info, *model.graph.output)}
-    # Of some only the shape is unknown.
+    # Tensors without a type, or with a type but no shape.
     open_names = [
         name
         for node in model.graph.node

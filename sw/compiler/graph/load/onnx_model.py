@@ -22,9 +22,9 @@ from .foreign_types import with_foreign_types
 from .opsets import opset_of, with_known_opset
 from .standard_operators import use_standard_operators
 
-# A constant in float would no longer show how it is quantized.
+# Folding it would lose how a constant is quantized.
 _KEPT = frozenset({"DequantizeLinear"})
-# Results differ from run to run.
+# Operators whose results differ from run to run.
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"}
 )
@@ -33,11 +33,11 @@ Source = str | Path | bytes | onnx.ModelProto
 
 
 def read_model(source: Source) -> onnx.ModelProto:
-    """The model in a file, in bytes, or as it is; checked, its shapes as they stand, of an opset
-    that the compiler knows.
+    """The model in a file, in bytes or as given: checked, with its shapes as they stand, and
+    converted if the compiler does not know its opset.
 
     Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported, and
-    `FileLimitError`.
+    `FileLimitError` if it is too large.
     """
     what = str(source) if isinstance(source, str | Path) else "the model"
     try:
@@ -54,7 +54,7 @@ def read_model(source: Source) -> onnx.ModelProto:
     except (DecodeError, onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{what} is not an ONNX model: {_first_line(error)}") from None
     if any(isinstance(name, bytes) for name in _names(model.graph)):
-        raise ModelError(f"{what} is damaged: a name in it is no text")
+        raise ModelError(f"{what} is damaged: a name in it is not text")
     version = opset_of(what, model)
     try:
         model = _with_output_shapes(model)
@@ -70,7 +70,7 @@ def read_model(source: Source) -> onnx.ModelProto:
 
 
 def _model_in_file(path: Path) -> onnx.ModelProto:
-    """The model, with its tensors in other files, which are in the same folder or below it."""
+    """The model, with the tensors that it keeps in other files, in the same folder or below it."""
     model = onnx.load_model_from_string(read_limited(path))
     size = 0
     for tensor in external_data_helper._get_all_tensors(model):
@@ -85,7 +85,7 @@ def _model_in_file(path: Path) -> onnx.ModelProto:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    """All names in ``graph``; those that are no text come as bytes."""
+    """All names in ``graph``; those that are not text come as bytes."""
     yield graph.name
     for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         yield item.name
@@ -111,7 +111,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     _require_sizes(network)
     _fold_constants(network)
     network.drop_unused()
-    # Shapes that depended on what has been folded are known now.
+    # Folding reveals shapes that depend on constants.
     return infer(network)
 
 
@@ -141,8 +141,8 @@ def open_batch(model: onnx.ModelProto) -> bool:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model``, or if it does not say the shapes of all outputs, which ONNX Runtime does not
-    need and the check does, a copy that does as far as they can be inferred."""
+    """``model``; if it lacks shapes of outputs, which the checker needs and ONNX Runtime does not,
+    a copy with those that can be inferred."""
     if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
         return model
     return with_foreign_types(onnx.shape_inference.infer_shapes(model))
@@ -175,7 +175,7 @@ def _fix_shapes(model: onnx.ModelProto, batch: int) -> None:
                 )
             if dim.dim_value < 1:
                 raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
-    # Shapes of other tensors in the file are for an open batch: infer them again.
+    # The file's shapes of other tensors hold for an open batch: infer them again.
     del model.graph.value_info[:]
     for item in model.graph.output:
         item.type.tensor_type.ClearField("shape")
@@ -185,12 +185,14 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise ModelError(f"the model contradicts itself: {_first_line(error)}") from None
+        raise ModelError(
+            f"the model's shapes contradict each other: {_first_line(error)}"
+        ) from None
     return with_foreign_types(inferred)
 
 
 def _require_sizes(network: Network) -> None:
-    """Raises `FileLimitError` if a tensor is too large: a model of a few bytes can ask for one."""
+    """Raises `FileLimitError` if a tensor is too large: a model of a few bytes can declare one."""
     for name, info in network.types.items():
         if info.shape is not None:
             require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""Versions of the operator set of ONNX, and conversion to those that the compiler knows."""
+"""Versions of ONNX's operator set, and conversion to those that the compiler knows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 # The oldest that ONNX converts from and ONNX Runtime runs.
 OLDEST_OPSET = 7
-# QuantizeLinear has an axis since 13; the pinned ONNX Runtime knows opsets up to the second.
+# From 13 on QuantizeLinear has an axis; the pinned ONNX Runtime knows opsets up to 26.
 _FIRST_KNOWN, _LAST_KNOWN = 13, 26
-# In the metadata of a model that was converted: the opset that it had.
+# The key in the metadata of a converted model under which its original opset is kept.
 CONVERTED_FROM = "amaranth_vta.converted_from_opset"
 
 
 def opset_of(what: str, model: onnx.ModelProto) -> int:
     """The version of ONNX's operators that ``model`` uses.
 
-    Raises `ModelError`, in which ``what`` names the model, if it has none or it is not supported.
+    Raises `ModelError`, in which ``what`` names the model, if the model gives no version or one
+    that is not supported.
     """
     versions = {item.domain: item.version for item in model.opset_import}
     version = versions.get("", versions.get("ai.onnx"))
@@ -54,7 +55,7 @@ def with_known_opset(what: str, model: onnx.ModelProto, version: int) -> onnx.Mo
 
 
 def conversion(model: onnx.ModelProto) -> str:
-    """What is said to the user of a model that was converted; empty if it was not."""
+    """The sentence that tells the user of a conversion; empty if the model was not converted."""
     found = {item.key: item.value for item in model.metadata_props}.get(CONVERTED_FROM)
     if found is None:
         return ""

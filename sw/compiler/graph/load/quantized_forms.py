@@ -12,12 +12,12 @@ _DYNAMIC = frozenset(
 
 
 def unquantized(model: onnx.ModelProto) -> str:
-    """Why nothing of ``model`` can run on the machine, as the middle of a sentence; empty if it is
-    quantized with scales that it holds."""
+    """Why nothing of ``model`` can run on the machine, as a predicate for a sentence; empty if it
+    is quantized with scales that the file holds."""
     operators = {node.op_type for node in model.graph.node}
     static = operators & _STATIC or any(name.startswith("QLinear") for name in operators)
     if not operators or static:
         return ""
     if operators & _DYNAMIC:
-        return "is quantized dynamically, with scales that only a run tells"
+        return "is quantized dynamically, with scales that are known only at run time"
     return "is a float model"

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domain that ONNX has too, as ONNX has them."""
+"""Operators of ONNX Runtime's own domain that ONNX defines too, moved to ONNX's domain."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _INTEGERS = {"QuantizeLinear": _BYTES, "DequantizeLinear": _BYTES | {TensorProto
 
 
 def use_standard_operators(model: onnx.ModelProto) -> None:
-    """Puts QuantizeLinear and DequantizeLinear of com.microsoft into the domain of ONNX, where
-    both mean the same: with a scale of float32 and a zero point of a type that ONNX knows."""
+    """Moves QuantizeLinear and DequantizeLinear of com.microsoft to ONNX's domain where both mean
+    the same: with a float32 scale and a zero point of a type that ONNX knows."""
     types = {item.name: item.data_type for item in model.graph.initializer}
     types |= {
         node.output[0]: _constant_type(node)

@@ -38,8 +38,8 @@ from .steps import PlannedStep, planned_steps
 class CompiledNetwork:
     """A network compiled for one machine: ``program``.
 
-    What the program was made of is looked for when it is first asked for, by ``find_network`` and
-    ``find_placement``: it is not kept with a program.
+    The network and the placement that it was made from are not kept with a program:
+    ``find_network`` and ``find_placement`` compute them at their first use.
     """
 
     program: NetworkProgram
@@ -53,7 +53,7 @@ class CompiledNetwork:
 
     @cached_property
     def placement(self) -> Placement:
-        """Which operators of `network` the machine runs, and as what."""
+        """Which operators of `network` the machine runs, as which layers."""
         return self.find_placement(self.network)
 
 
@@ -64,9 +64,10 @@ def compile_network(
     open_batch: bool = False,
     passes: Sequence[PlacedPass] = (),
 ) -> CompiledNetwork:
-    """Places the operators of a canonical network and compiles those that are the machine's.
+    """Places the operators of a canonical network and compiles those that the machine runs.
 
-    ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes, for each layer.
+    ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes for the loop nest
+    of each layer.
     """
     placement = place(network, config, passes)
     planned = planned_steps(network, placement)
@@ -89,7 +90,7 @@ def compile_network(
 def _record(
     steps: Sequence[PlannedStep], config: Config
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
-    """Records the layers' streams; buffers that are not needed at a time share memory."""
+    """Records the layers' streams; buffers that are not live at the same time share memory."""
     recorder = Recorder(config)
     uses: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
@@ -114,7 +115,7 @@ def _record(
                     own[-1].write(data)
                 constants += own
                 if not (result and isinstance(result[-1], RunLayer)):
-                    recorder.forget_kernels()  # what is launched at once stands alone
+                    recorder.forget_kernels()  # each group of layers can be launched by itself
                 first = len(recorder.streams)
                 step.function.run_on(recorder, *sources, *own, target)
                 recorder.synchronize()
@@ -146,7 +147,7 @@ def _launches(steps: Sequence[Step], recorder: Recorder) -> Iterator[Launch]:
 
 
 def _touched(step: PlannedStep) -> list[tuple[str, int]]:
-    """Buffers that a step uses, and their bytes."""
+    """The buffers that a step uses, and their bytes."""
     match step:
         case Layer():
             return [(item.buffer, item.nbytes) for item in (*step.sources, step.result)]

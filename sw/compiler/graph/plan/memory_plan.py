@@ -17,8 +17,9 @@ class SharedBuffers:
 def share_buffers(lives: Mapping[str, tuple[int, int, int]]) -> SharedBuffers:
     """Puts tensors into buffers so that no two in one buffer are live at the same time.
 
-    ``lives`` has the first and the last step that use a tensor, and its bytes. The largest tensors
-    choose first, each the smallest buffer that has room, else the largest that is free.
+    ``lives`` has, for each tensor, the first and the last step that use it and its bytes. The
+    largest tensors come first, each into the smallest buffer that is free while it is live, or else
+    into a new one.
     """
     plan = SharedBuffers()
     guests: list[list[tuple[int, int]]] = []
@@ -33,7 +34,7 @@ def share_buffers(lives: Mapping[str, tuple[int, int, int]]) -> SharedBuffers:
             guests.append([])
             plan.sizes.append(size)
             free = [len(guests) - 1]
-        # The largest tensors came first, so that any free buffer has room.
+        # Any free buffer is large enough, since larger tensors came first.
         number = min(free, key=lambda candidate: plan.sizes[candidate])
         guests[number].append((first, last))
         plan.place[name] = number

@@ -1,4 +1,4 @@
-"""Which operators of a canonical network the machine runs, and why the others run on the host."""
+"""Which operators of a canonical network run on the machine, and why the others run on the host."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 def register_operator(operator: str, domain: str = "") -> Callable[[MakeLayer], MakeLayer]:
     """A decorator for the function that makes the layers of an ONNX ``operator`` of ``domain``.
 
-    It is called with each such `Node` of a network and the network's `Tensors`, and replaces what
-    made layers of that operator before. ``examples/own_operator.py`` shows it.
+    The function is called with each such `Node` of a network and the network's `Tensors`, returns a
+    `Layer`, and raises `Unsupported` for nodes that are to run on the host. It replaces an earlier
+    function for the same operator. ``examples/own_operator.py`` shows one.
     """
 
     def register(make: MakeLayer) -> MakeLayer:
@@ -72,8 +73,8 @@ def has_own_operators() -> bool:
 class Placement:
     """Layers and host nodes in the order of the network.
 
-    ``views`` are tensors of the machine that are other names of what another tensor holds: the
-    name of that one. ``images`` are the shapes (N, C, H, W) in which the machine holds tensors.
+    ``views`` maps each tensor that only renames another tensor of the machine to that one.
+    ``images`` are the shapes (N, C, H, W) in which the machine holds tensors.
     """
 
     items: list[Layer | HostNode]
@@ -82,9 +83,9 @@ class Placement:
 
 
 def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> Placement:
-    """Puts each operator that fits on the machine of ``config``, the others on the host.
+    """Places each operator on the machine of ``config`` if that can run it, the others on the host.
 
-    ``passes`` are additional passes, for each layer.
+    ``passes`` are additional passes for the loop nest of each layer.
     """
     tensors = Tensors(network, config, passes)
     items: dict[str, Layer | HostNode] = {}
@@ -97,7 +98,7 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
                 continue
             layer = _layer(node, tensors)
             tensors.note(layer)
-            for part in layer.nodes:  # which may have had a layer of its own
+            for part in layer.nodes:  # a part may have had its own layer before it was fused
                 items.pop(part.name, None)
             items[layer.name] = layer
         except NoScheduleFits as reason:
@@ -125,10 +126,11 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case "", "AveragePool" if any(node.attributes.get("pads", ())) and not (
             node.attributes.get("count_include_pad")
         ):
-            raise Unsupported("its windows at the border are of fewer pixels than the others")
+            raise Unsupported("its windows at the border count fewer pixels than the others")
         case "", "AveragePool" | "GlobalAveragePool" | "ReduceMean":
             raise Unsupported(
-                "it is no average of rows and columns between DequantizeLinear and QuantizeLinear"
+                "it is not an average of rows and columns between DequantizeLinear and "
+                "QuantizeLinear"
             )
         case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg" | "Sub":
             raise Unsupported("its result is not quantized to 8 bits at one scale")
@@ -138,7 +140,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
 
 
 def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | HostNode]:
-    """``items`` without those whose results are read only by what layers do otherwise."""
+    """``items`` without those whose results only absorbed nodes read."""
     read = set(map(tensors.root, tensors.network.outputs))
     needed: list[Layer | HostNode] = []
     for item in reversed(items):
@@ -154,8 +156,8 @@ def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | Hos
 
 
 def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor held as images is one of ``shape`` without a change of memory: the pixels
-    of a channel arranged otherwise, features of images, or rows arranged otherwise."""
+    """Whether a tensor held as images has the same bytes as one of ``shape``: pixels of a channel
+    reshaped, images flattened to features, or rows reshaped."""
     features = (held[0], prod(held[1:]))
     if shape in (features, (*features, 1, 1)):
         return True
@@ -165,7 +167,8 @@ def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
 
 
 def _view(node: Node, tensors: Tensors) -> None:
-    """Another name of an image, where the layout does not change or no longer matters."""
+    """Makes the result of ``node`` another name of its input, if the layout stays the same. Raises
+    `Unsupported`."""
     root = tensors.root(node.inputs[0])
     if root not in tensors.results:
         raise Unsupported("it follows an operator on the host")

@@ -1,4 +1,4 @@
-"""The order in which host and machine work, and what is brought from one to the other."""
+"""The order in which host and machine work, and the tensors that pass between them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PlannedStep = RunHost | Layer | ToMachine | ToHost
 
 
 def planned_steps(network: Network, placement: Placement) -> list[PlannedStep]:
-    """The operators of ``placement`` in the order in which they run, with the tensors that the
-    other side needs brought there before."""
+    """The operators of ``placement`` in the order in which they run; before each, the transfers of
+    the tensors that it needs from the other side."""
     return _Planner(network, placement).steps()
 
 
@@ -28,10 +28,10 @@ class _Planner:
         self.network = network
         self.placement = placement
         self.on_host = set(network.inputs) | set(network.constants)
-        # In which tiles the machine has a tensor.
+        # By tensor, the tiled forms in which the machine holds it.
         self.held: dict[str, list[TiledTensor]] = {}
         self.done: list[PlannedStep] = []
-        # A layer reads integers where its first node reads what is dequantized from them.
+        # A layer may read the integers from which the float input of its first node is dequantized.
         layers = [item for item in placement.items if isinstance(item, Layer)]
         self.needed = {source.tensor for layer in layers for source in layer.sources}
         self.needed |= set(network.outputs)
@@ -89,7 +89,7 @@ class _Planner:
 
 
 def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
-    """Items in groups of one side, each as large as the data allow, the host's first.
+    """Items in groups that run on one side, as large as dependences allow, beginning with the host.
 
     Within a group the items keep their order.
     """

@@ -65,7 +65,7 @@ def test_nodes_are_sorted_by_what_they_read() -> None:
 
 
 def test_a_node_that_waits_for_itself_is_named() -> None:
-    with pytest.raises(ModelError, match="[ab] waits for its own result"):
+    with pytest.raises(ModelError, match="the network has a cycle: [ab] needs its own result"):
         network(node("a", "b"), node("b", "a")).sort()
 
 

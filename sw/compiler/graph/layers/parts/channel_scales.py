@@ -1,9 +1,9 @@
 """Parameters of REQUANTIZE for each channel of a layer, proved to give the results of float32.
 
-Most channels take their scale and zero point as they are. Nearly dead ones have scales too small
-for fixed point, and a bias beyond what is multiplied, which may be the greatest of 32 bits, so that
-some sums wrap. Within the sums that can occur they have one result, or two with a step between
-them: any parameters that give these are as good.
+Most channels keep their scale and zero point. Nearly dead channels have scales too small for fixed
+point, and a bias beyond the width of the multiplier, which may be as large as 32 bits hold, so that
+some sums wrap. Over the sums that can occur such a channel has one result, or two with a step
+between them: any parameters that give these do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.te.requantization import float32_steps
 from .layer import Unsupported
 
 Integers = npt.NDArray[np.int64]
-# The greatest whole scale of REQUANTIZE.
+# The greatest integer scale of REQUANTIZE.
 _MOST = int(te.SCALE_END) - 1
 _LEAST, _GREATEST = -1 << 31, (1 << 31) - 1
 
@@ -38,7 +38,7 @@ def channel_parameters(
     Raises `Unsupported` if no parameters are found for a channel.
     """
     first, last = _wrapped(least), _wrapped(most)
-    # Some wrap and some do not, or so many can occur that all do.
+    # Only some of the sums wrap, or their range exceeds that of 32 bits.
     parted = (first > last) | (most - least > _GREATEST - _LEAST)
     least, most = np.where(parted, _LEAST, first), np.where(parted, _GREATEST, last)
     proved = te.requantizes_as_float32(scale, *bounds, least, most)
@@ -65,7 +65,8 @@ def channel_parameters(
 def _equivalent(
     scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
 ) -> npt.NDArray[np.int32] | None:
-    """Parameters without bias that give what the ``scale`` gives, or None."""
+    """Parameters without bias that give the results of ``scale`` for all sums from ``least`` to
+    ``most``, or None."""
     if not np.isfinite(scale) or scale < 0:
         return None
     steps = float32_steps(scale, bounds, least, most)
@@ -81,8 +82,8 @@ def _equivalent(
 def _equivalent_of_parts(
     scale: np.float32, bounds: tuple[int, int, int], first: int, last: int
 ) -> npt.NDArray[np.int32] | None:
-    """The same for sums from ``first``, which is positive, to the greatest of 32 bits, and from
-    the least of these to ``last``, which is not."""
+    """The same for sums that wrap: those from ``first``, which is positive, to the greatest of 32
+    bits, and those from the least of 32 bits to ``last``, which is not positive."""
     if not np.isfinite(scale) or scale < 0:
         return None
     upper = float32_steps(scale, bounds, first, _GREATEST)
@@ -102,5 +103,5 @@ def _two_results(moved: int, lower: int, upper: int) -> npt.NDArray[np.int32]:
 
 
 def _wrapped(sums: Integers) -> Integers:
-    """As 32 bits hold them."""
+    """``sums`` wrapped to 32 bits."""
     return sums.astype(np.int32).astype(np.int64)

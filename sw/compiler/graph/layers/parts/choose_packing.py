@@ -1,9 +1,9 @@
-"""First layers: rows and columns of the kernel become channels, so that few channels fill tiles.
+"""First layers: pixels under the kernel become channels, so that images of few channels fill tiles.
 
-The array takes BLOCK_IN channels of one pixel at a time; an image of three leaves the others idle.
-The host, which writes the image anyway, can add to the channels of a pixel those of the pixels
-that the kernel covers in its columns, in its rows, or in both (im2col, which leaves a matrix
-product). That takes fewer cycles and, usually, more bytes.
+The array takes BLOCK_IN channels of one pixel at a time; an image of three channels leaves most of
+them idle. The host, which writes the image anyway, can give a pixel the channels of all pixels that
+the kernel covers along columns, along rows, or both (im2col, which leaves a matrix product). That
+takes fewer cycles and, usually, more bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 def best_packing(
     window: Window, value: int, image: Image, outputs: int, layout: TileLayout, config: Config
 ) -> tuple[Packing | None, Window]:
-    """How the host best packs ``image`` for a convolution to ``outputs`` channels, None if not at
-    all, and the window that is left for the machine.
+    """The best packing of ``image`` by the host for a convolution to ``outputs`` channels, None for
+    no packing, and the window that is left for the machine.
 
-    Cycles are the larger of MACs and transfers; the fewest bytes decide between equals. ``value``
-    is that of padding.
+    The estimate is the larger of the cycles of MACs and of transfers; fewer bytes decide between
+    equals. ``value`` is the value of padding.
     """
 
     def cost(choice: tuple[Packing | None, Window]) -> tuple[float, int]:
@@ -38,7 +38,7 @@ def best_packing(
         moved += tiles(image[0], config.batch) * blocks * height * width * config.out.element_bytes
         return max(cycles, moved / config.bus_bytes), loaded
 
-    # What the machine cannot pad, the host pads.
+    # The host pads with values that the machine cannot pad with.
     pads = config.pad_value or not value
     possible = [item for item in _choices(window, value) if pads or not any(item[1].pads)]
     return min(possible or [(None, window)], key=cost)

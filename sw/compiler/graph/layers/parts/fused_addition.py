@@ -1,4 +1,4 @@
-"""Additions behind the convolution that makes one of their operands, in one layer."""
+"""Additions fused with the convolution that makes one of their operands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tensors import Tensors
 @dataclass(frozen=True)
 class _Candidate:
     """The operand ``number`` of an addition comes from the convolution ``anchor``; one layer of
-    both, ``fused``, takes ``saved`` cycles less than two, by the estimate."""
+    both, ``fused``, takes ``saved`` cycles less than two layers, by the estimate."""
 
     number: int
     anchor: Layer
@@ -38,8 +38,8 @@ def fused_addition(
     limits: tuple[int, int],
     tensors: Tensors,
 ) -> Layer | None:
-    """The layer of an addition and of the convolution that makes one of its ``sources``, an
-    ``image`` each; None if there is none, or if both take fewer cycles as two layers.
+    """The layer of an addition and of the convolution that makes one of its ``sources``, each of
+    the shape ``image``; None if no convolution makes one, or if two layers take fewer cycles.
 
     ``alone`` is the addition by itself, and ``limits`` are the least and the greatest result.
     """
@@ -67,7 +67,7 @@ def fused_addition(
 def _candidates(
     node: Node, sources: Sequence[str], image: Image, alone: WeightedSum, tensors: Tensors
 ) -> list[_Candidate]:
-    # What is added to itself comes from memory.
+    # A tensor added to itself is needed twice, so it comes from memory.
     if not reads_what_it_stores(tensors.env) or tensors.root(sources[0]) == tensors.root(
         sources[1]
     ):
@@ -92,7 +92,7 @@ def _other_first(constants: FixedPoint, number: int) -> FixedPoint:
 
 
 def _is_read_by_one(network: Network, name: str, node: Node) -> bool:
-    """Whether ``node`` is all that reads ``name``, as it is or dequantized."""
+    """Whether ``node`` alone reads ``name``, directly or through a DequantizeLinear."""
     reader = network.only_reader(name)
     if reader is not None and reader.operator == "DequantizeLinear":
         reader = network.only_reader(reader.outputs[0])

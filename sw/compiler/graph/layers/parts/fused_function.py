@@ -1,4 +1,4 @@
-"""Functions behind the product that makes their tensor, in one layer."""
+"""Functions by a table, fused with the product that makes their tensor."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .tensors import Tensors
 def fused_function(
     function: OneTensor, alone: Lookup, table: Bytes, limits: tuple[int, int], tensors: Tensors
 ) -> Layer | None:
-    """The layer of a function by a ``table`` and of the product that makes its tensor; None if that
-    is not made by one or is read otherwise too, or if both take fewer cycles as two layers.
+    """The layer of a function by a ``table`` and of the product that makes its tensor; None if no
+    product makes it, if it has other readers, or if two layers take fewer cycles.
 
     ``alone`` is the function by itself, and ``limits`` are the least and the greatest result.
     """
@@ -60,14 +60,14 @@ def fused_function(
 
 
 def _composed(first: Bytes, second: Bytes) -> Bytes:
-    """The table that gives what ``second`` has for the entries of ``first``."""
+    """The table of ``second`` applied to the results of ``first``."""
     entries = np.array(second)
     entries[:TABLE_BYTES] = second[first[:TABLE_BYTES]]
     return entries
 
 
 def _with_table(workload: Any, elements: int) -> Any:
-    """The product with a function by a table of so many elements; None if it cannot have one."""
+    """The product ``workload`` followed by a table of ``elements``; None if it cannot have one."""
     if isinstance(workload, GroupedConv2d):
         group = _with_table(workload.group, elements)
         return group and replace(workload, group=group)
@@ -77,7 +77,7 @@ def _with_table(workload: Any, elements: int) -> Any:
 
 
 def _is_read_by(network: Network, function: OneTensor) -> bool:
-    """Whether nothing but ``function`` reads its tensor, or what is made of it on the way."""
+    """Whether only nodes of ``function`` read its source and its intermediate tensors."""
     own = {id(node) for node in function.nodes}
     names = [function.source, *(name for node in function.nodes[:-1] for name in node.outputs)]
     return all(

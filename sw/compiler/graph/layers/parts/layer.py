@@ -11,7 +11,8 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 
 
 class Unsupported(Exception):
-    """Why the machine cannot run an operator, and other ``nodes`` that are one with it, by name."""
+    """The machine cannot run an operator: the reason, and ``nodes``, the names of others that
+    cannot run for the same reason."""
 
     def __init__(self, reason: str, nodes: Sequence[Node] = ()) -> None:
         super().__init__(reason)
@@ -23,7 +24,7 @@ class Layer:
     """An operator on the machine.
 
     The arguments of ``function`` are ``sources``, ``constants`` (bytes by name) and ``result``, in
-    this order. ``macs`` are those of the network; padding to whole tiles adds none.
+    this order. ``macs`` are the network's, without those that padding to whole tiles adds.
     """
 
     name: str
@@ -45,5 +46,5 @@ class HostNode:
 
 
 def identifier(name: str) -> str:
-    """A name for the function of a node; the node's own may have any characters."""
+    """An identifier made of the name of a node, which may have any characters."""
     return "".join(c if c.isalnum() else "_" for c in name) or "layer"

@@ -1,7 +1,7 @@
-"""Functions of 256 values that are straight lines between bounds, found from their results.
+"""Straight lines between bounds, found from the 256 results of a function.
 
-Per tensor they are a `FixedPoint`. Per channel they are what a depthwise convolution of one pixel
-computes: (weight · x + bias) · scale, by GEMM and REQUANTIZE.
+Per tensor the constants are a `FixedPoint`. Per channel they are those of a depthwise convolution
+of one pixel: (weight · x + bias) · scale, by GEMM and REQUANTIZE.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _WEIGHTS = np.arange(1, 128)
 # How many of the possible slopes are tried, in which order, and how many weights for each.
 _SLOPES, _TRIED = 17, 8
 _FROM_THE_MIDDLE = sorted(range(_SLOPES), key=lambda index: abs(index - _SLOPES // 2))
-# Strips that touch have no more in common than a line, which floats miss by less than this.
+# Two strips that only touch share a line; rounding of floats misses it by less than this.
 _TOUCH = 1e-9
 _FINEST = 1 << 12
 _STEEPEST = 2.0**16
 _BISECTIONS = 60
-_NO_LINE = "it is no straight line between two bounds, and the machine has no tables"
+_NO_LINE = "it is not a straight line between two bounds"
 
 
 def line(table: Array, zero_point: int, config: Config) -> FixedPoint:
-    """Constants that give ``table``, int64 (256,), around a ``zero_point`` to which what is rounded
-    was relative: the even one of two integers is even without it. Raises `Unsupported`."""
+    """Constants that give ``table``, int64 (256,). Halves were rounded to even before the
+    ``zero_point`` was added. Raises `Unsupported`."""
     found = slope_and_offset(table)
     if found is None:
-        raise Unsupported(_NO_LINE)
+        raise Unsupported(f"{_NO_LINE}, and the machine has no LOOKUP")
     try:
         return line_constants(*found, zero_point, table.astype(np.int8).tobytes(), config)
     except NotExact as problem:
@@ -53,14 +53,15 @@ def channel_lines(
         raise Unsupported("it differs from channel to channel, and the machine has no REQUANTIZE")
     weights, parameters = _channel_lines(table.astype(np.int8).tobytes(), zero_point)
     if len(weights) < table.shape[1]:
-        channel = f" in channel {len(weights)}" if len(weights) else ""
-        raise Unsupported(_NO_LINE + channel)
+        raise Unsupported(
+            f"{_NO_LINE} in channel {len(weights)}, and LOOKUP has one table for all channels"
+        )
     return weights, parameters
 
 
 @lru_cache(1 << 8)
 def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int8], Array]:
-    """As far as there are any."""
+    """The same for the leading channels that are straight lines, as far as there are any."""
     table = np.frombuffer(data, np.int8).astype(np.int64).reshape(len(BYTE), -1)
     strips = _Strips.of(table)
     ways = []
@@ -89,7 +90,7 @@ def _channel_line(
         scales = np.float32(slope) / _WEIGHTS.astype(np.float32)
         least, most = _allowed(table - zero_point, signed, scales)
         possible = (np.ceil(least) <= np.floor(most)) & (scales > 0) & (scales < te.SCALE_END)
-        # The widest interval first: there rounding on the way matters least.
+        # The widest interval of biases first: there rounding to float32 matters least.
         for index in sorted(np.flatnonzero(possible), key=lambda i: least[i] - most[i])[:_TRIED]:
             bias = round((np.ceil(least[index]) + np.floor(most[index])) / 2)
             if abs(bias) >= 1 << 24:
@@ -103,8 +104,8 @@ def _channel_line(
 
 
 def _allowed(table: Array, weights: Array, scales: Array) -> tuple[Array, Array]:
-    """Between which biases (weight · x + bias) · scale rounds to ``table``, for each weight and
-    scale; ties are left to rounding."""
+    """The least and the greatest bias with which (weight · x + bias) · scale rounds to ``table``,
+    for each weight and scale; ties may round either way."""
     low, high = table.min(), table.max()
     below = np.where(table == low, -np.inf, table - 0.5)
     above = np.where(table == high, np.inf, table + 0.5)
@@ -113,8 +114,8 @@ def _allowed(table: Array, weights: Array, scales: Array) -> tuple[Array, Array]
 
 
 def slope_and_offset(table: Array) -> tuple[float, float] | None:
-    """About the straight line that is rounded and clipped to ``table``, int64 (256,); None if
-    there is none. A constant is a line, too."""
+    """Slope and offset, approximately, of the straight line that rounds and clips to ``table``,
+    int64 (256,); None if there is none. A constant is a line, too."""
     if table.min() == table.max():
         return 0.0, float(table[0])
     strips = _Strips.of(table[:, None])
@@ -130,9 +131,9 @@ def slope_and_offset(table: Array) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class _Strips:
-    """In the plane of slopes and offsets of each channel: the strips that the values of x allow,
-    in which the line is ``below`` and ``above``, both (256, channels), what is rounded to their
-    results. A falling line is mirrored: ``signs`` (channels,) are 1 or -1."""
+    """For each channel, the strips in the plane of slopes and offsets that the values of x allow:
+    at x the line lies between ``below`` and ``above``, both (256, channels), which round to its
+    result. A falling line is mirrored: ``signs`` (channels,) are 1 or -1."""
 
     below: Array
     above: Array
@@ -147,21 +148,21 @@ class _Strips:
         return cls(below, above, signs)
 
     def offsets(self, slopes: Array) -> tuple[Array, Array]:
-        """The least and the greatest offset of each channel; there is none if the first is the
-        larger one."""
+        """The least and the greatest offset of each channel at ``slopes``; where the least is
+        larger, there is none."""
         moved = BYTE[:, None] * slopes
         return (self.below - moved).max(axis=0), (self.above - moved).min(axis=0)
 
     def slopes(self) -> Array:
-        """float64 (2, channels): the least and the greatest slope for which there are offsets; not
-        a number where there is none."""
+        """float64 (2, channels): the least and the greatest slope for which there are offsets; NaN
+        where there is none."""
         least, most = np.zeros(len(self.signs)), np.full(len(self.signs), _STEEPEST)
         for _ in range(_BISECTIONS):
             slope = (least + most) / 2
             moved = BYTE[:, None] * slope
             begin, end = self.below - moved, self.above - moved
             possible = begin.max(axis=0) <= end.min(axis=0) + _TOUCH
-            # The bound that is violated lies to the right: the line has to be steeper.
+            # The lower bound that is violated lies to the right: the line has to be steeper.
             steeper = begin.argmax(axis=0) > end.argmin(axis=0)
             least = np.where(~possible & steeper, slope, least)
             most = np.where(~possible & ~steeper, slope, most)
@@ -173,7 +174,8 @@ class _Strips:
         return np.where(possible, ends, np.nan)
 
     def _ends(self, inside: Array, outside: Array) -> Array:
-        """The last possible slopes on the way from possible ones to those ``outside``."""
+        """The last possible slopes between those ``inside``, which are possible, and
+        ``outside``."""
         for _ in range(_BISECTIONS):
             middle = (inside + outside) / 2
             begin, end = self.offsets(middle)
@@ -184,7 +186,7 @@ class _Strips:
 
 
 def _whole(value: float) -> float:
-    """``value``, or the multiple of a power of two that it is all but equal to: where ties occur,
-    only the exact one will do."""
+    """``value`` snapped to a multiple of a power of two that it almost equals: where ties occur,
+    only the exact value gives them."""
     steps = round(value * _FINEST)
     return steps / _FINEST if abs(steps / _FINEST - value) < 4 * _TOUCH else value

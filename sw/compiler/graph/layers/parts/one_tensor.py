@@ -1,7 +1,8 @@
-"""What float operators between a DequantizeLinear and a QuantizeLinear make of one tensor.
+"""Functions of one tensor: float operators from its DequantizeLinear to a QuantizeLinear.
 
-However many they are: each element of the result depends on one of 256 values, and on its channel
-where constants differ from channel to channel. ONNX Runtime computes all of them when compiling.
+However many operators there are, each element of the result depends on one of 256 values, and on
+its channel where constants differ per channel. ONNX Runtime computes all of these results when
+compiling.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _ELEMENTWISE = frozenset(
 )
 _QUANTIZATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 CLAMPS = frozenset({"Clip", "Relu"})
-# Of com.microsoft.
+# Element-wise operators of com.microsoft on floats.
 _CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
-# Those on integers, and which of their inputs are tensors.
+# Element-wise operators of com.microsoft on integers, and which of their inputs are tensors.
 QUANTIZED = {
     "QLinearAdd": (0, 3),
     "QLinearMul": (0, 3),
     "QLinearLeakyRelu": (0,),
     "QLinearSigmoid": (0,),
 }
-# Operators whose results are rounded once, or not at all, wherever in a vector an element lies.
+# Operators that round once, or not at all: the place of an element in a vector does not matter.
 _ROUNDED_ONCE = frozenset(
     {
         *("Abs", "Add", "Ceil", "Clip", "Div", "Floor", "Identity", "LeakyRelu", "Max", "Min"),
@@ -50,8 +51,8 @@ _ROUNDED_ONCE = frozenset(
         *_QUANTIZATIONS,
     }
 )
-# Elements of a tensor, so that each value lies at each place of a vector of up to 16, in those that
-# are left over after vectors of 8, and after all vectors.
+# Sizes of tensors to try: shifted by up to 16, each value takes each place of a vector of up to 16
+# elements; 15 elements leave a remainder after vectors of 8, and 3 fill no vector.
 _VECTOR = 16
 _LEFT_OVER = (15, 3)
 _MOST_NODES = 64
@@ -59,9 +60,9 @@ _MOST_NODES = 64
 
 @dataclass(frozen=True)
 class OneTensor:
-    """``nodes``, in their order, make ``result``, 8-bit integers, of ``source``, 8-bit integers,
-    and of constants. The last of them, ``ends``, run in the layer alone; others may read what the
-    others make."""
+    """``nodes``, in their order, compute ``result``, 8-bit integers, from ``source``, 8-bit
+    integers, and constants. The last of them, ``ends``, run nowhere but in the layer; other nodes
+    may read the results of the rest."""
 
     source: str
     result: str
@@ -69,7 +70,7 @@ class OneTensor:
     ends: tuple[Node, ...] = ()
 
     def zero_point(self, network: Network) -> int:
-        """That of the result, as the machine holds it."""
+        """The zero point of the result, as the machine holds it."""
         parameters = parameters_of(network, self.nodes[-1], "QuantizeLinear")
         zero = network.constants.get(self.nodes[-1].inputs[-1])
         if parameters is not None:
@@ -80,7 +81,7 @@ class OneTensor:
 
     @property
     def absorbed(self) -> tuple[Node, ...]:
-        """What runs in the layer and nowhere else."""
+        """The nodes that run in the layer and nowhere else."""
         return self.ends or self.nodes[-1:]
 
     @property
@@ -90,16 +91,16 @@ class OneTensor:
 
     @property
     def operators(self) -> list[Node]:
-        """Without quantizations."""
+        """The nodes without QuantizeLinear and DequantizeLinear."""
         return [node for node in self.nodes if node.operator not in _QUANTIZATIONS]
 
 
 def before(network: Network, last: Node) -> OneTensor | None:
-    """The operators from one tensor of 8-bit integers to ``last``, which makes such a tensor: a
-    QuantizeLinear, or an operator of com.microsoft on integers. None if they are of no tensor or of
-    several, or if others than element-wise ones are among them.
+    """The element-wise operators from one tensor of 8-bit integers to ``last``, a QuantizeLinear or
+    an operator of com.microsoft on integers. None if they start from no tensor or from several, or
+    if some are not element-wise.
 
-    A tensor that is itself made of that one tensor, as in x · Sigmoid(x), is among them, too.
+    Branches that join again, as in x · Sigmoid(x), start from one tensor.
     """
     inner: set[str] = set()
     while True:
@@ -110,7 +111,7 @@ def before(network: Network, last: Node) -> OneTensor | None:
         if len(sources) == 1:
             ordered = sorted(nodes, key=network.nodes.place)
             return OneTensor(sources.pop(), last.outputs[0], tuple(ordered))
-        # The source that is made last cannot be what the others are made of.
+        # The source that is made last is not an ancestor of the others.
         makers = {name: network.maker(name) for name in sources}
         known = {name: node for name, node in makers.items() if node is not None}
         if not known:
@@ -122,8 +123,9 @@ def before(network: Network, last: Node) -> OneTensor | None:
 
 
 def _between(network: Network, last: Node, inner: set[str]) -> tuple[set[str], list[Node]] | None:
-    """The tensors of integers of which ``last`` makes its result, without constants, and the nodes
-    between; tensors of integers that are ``inner`` lie between. None if that is not known."""
+    """The integer tensors, constants aside, from which ``last`` gets its result, and the nodes
+    between. The search goes through integer tensors that are ``inner``. None if a node is not
+    element-wise."""
     sources: set[str] = set()
     found: dict[int, Node] = {}
     nodes = [last]
@@ -150,7 +152,7 @@ def _between(network: Network, last: Node, inner: set[str]) -> tuple[set[str], l
 
 
 def _read(network: Network, node: Node) -> Sequence[str] | None:
-    """What an element-wise operator computes with; None for other nodes."""
+    """The tensors that an element-wise operator computes with; None for other nodes."""
     if node.operator in QUANTIZED:
         return [node.inputs[at] for at in QUANTIZED[node.operator]]
     if node.operator == "DequantizeLinear":
@@ -180,7 +182,8 @@ def is_elementwise(node: Node) -> bool:
 
 
 def results(network: Network, function: OneTensor, image: Image) -> Array:
-    """int64 (256, channels or 1): what becomes of each value, as the machine holds both.
+    """int64 (256, channels or 1): the result for each value from -128 to 127, as the machine holds
+    both.
 
     ``image`` is the shape in which the machine holds the tensor. Raises `Unsupported` if constants
     differ within a channel.
@@ -190,7 +193,7 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
     axis = 1 if shape[:2] == image[:2] else len(shape) - 1
     channels = image[1]
     if len(shape) < 2 or shape[axis] != channels:
-        raise Unsupported("its channels are not an axis of their own")
+        raise Unsupported("its channels are not an axis of the tensor")
     sizes = [1] * len(shape)
     sizes[axis] = channels
     sizes[0 if axis else 1] = 256
@@ -213,9 +216,8 @@ def results(network: Network, function: OneTensor, image: Image) -> Array:
 
 
 def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int) -> None:
-    """Raises `Unsupported` if an element becomes something else where ONNX Runtime has it at
-    another place of a vector, or at the end of a tensor. ``given`` and ``made`` have equal
-    channels."""
+    """Raises `Unsupported` if the result of an element depends on its place in ONNX Runtime's
+    vectors, or in the remainder of a tensor. ``given`` and ``made`` have equal channels."""
     values, wanted = (np.take(array, [0], axis) for array in (given, made))
     try:
         if compute(values).shape != values.shape:
@@ -233,7 +235,7 @@ def _require_everywhere(compute: _Compute, given: Array, made: Array, axis: int)
 
 
 class _Compute:
-    """What ONNX Runtime makes of a tensor, as a function of arrays of any size."""
+    """The function as ONNX Runtime computes it, on arrays of any size."""
 
     def __init__(self, network: Network, function: OneTensor) -> None:
         types = dict(network.types)
@@ -245,14 +247,14 @@ class _Compute:
         try:
             self._session = exact_session(part.SerializeToString())
         except ModelError:
-            raise Unsupported("ONNX Runtime refuses it by itself") from None
+            raise Unsupported("ONNX Runtime cannot run it apart from the network") from None
 
     def __call__(self, given: Array) -> Array:
         source, result = self._function.source, self._function.result
         try:
             return run_session(self._session, [result], {source: given})[result]
-        except ModelError:  # of constants that are not for these channels
-            raise Unsupported("its constants are not those of its channels") from None
+        except ModelError:  # constants of another shape
+            raise Unsupported("its constants are neither one nor one per channel") from None
 
 
 def named(nodes: Sequence[Node]) -> str:

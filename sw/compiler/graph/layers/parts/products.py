@@ -1,4 +1,4 @@
-"""What QLinearConv and QLinearMatMul have in common, whatever operator does them."""
+"""What the layers of QLinearConv and QLinearMatMul have in common."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QuantizedProduct:
 
     nodes: tuple[Node, ...]
     sums: Sums
-    # Of the input.
+    # That of the input, as the machine holds it.
     zero_point: int
     config: Config
 
@@ -47,7 +47,7 @@ class QuantizedProduct:
         return requantization(self.sums, self.config)
 
     def pad_value(self, window: Window, tensors: Tensors) -> int:
-        """What the machine pads with. Raises `Unsupported` if it cannot."""
+        """The value of padding. Raises `Unsupported` if the machine cannot pad with it."""
         if not any(window.pads):
             return 0
         tensors.require_padding(self.zero_point, "its zero point")
@@ -62,8 +62,8 @@ class QuantizedProduct:
         workload: Hashable,
         weights: Bytes,
     ) -> Layer:
-        """That of what ``make`` builds of ``workload``, whose arguments are input, ``weights``,
-        parameters and output."""
+        """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
+        ``weights``, parameters and output."""
         function = tensors.function(make, workload, self.nodes[0])
         constants = {"weights": weights, "requantization": self._requantization[1]}
         limits = self.sums.low, self.sums.high

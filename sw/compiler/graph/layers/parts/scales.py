@@ -1,4 +1,4 @@
-"""Float tensors between integers, as operators of the machine see them."""
+"""Quantization of the float tensors between integers, as the machine's operators take it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .layer import Unsupported
 
 
 def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
-    """What a float tensor is dequantized from, and how. Raises `Unsupported` if it is not."""
+    """The tensor of 8-bit integers that the float tensor ``name`` is dequantized from, and its
+    quantization. Raises `Unsupported` if there is none."""
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
     if producer is None or parameters is None or not parameters.per_tensor:
@@ -26,6 +27,6 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
 
 
 def quantized(parameters: Parameters) -> Quantized:
-    """What the machine's integers stand for."""
+    """The quantization of the integers that the machine holds."""
     zero = int(parameters.zero.item()) - offset(parameters.zero.dtype)
     return Quantized(float(parameters.scale.item()), zero)

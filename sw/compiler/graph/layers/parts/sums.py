@@ -1,12 +1,13 @@
 """The integer arithmetic of QLinearConv and QLinearMatMul, as the machine does it.
 
-With x, w, y the integers of the graph, z their zero points and s = s_x · s_w / s_y, both say
+With x, w, y the integers of the graph, z their zero points and s = s_x · s_w / s_y, both define
 
     y = saturate(rint(float32(Σ (x − z_x)(w − z_w) + bias) · s) + z_y).
 
-The machine sums products of what it holds, which is less by 128 where the graph has uint8. Zero
-points of weights are taken off when compiling; what the one of x adds to a sum is the same for
-every pixel and goes into the bias, if padding has the value of the zero point too.
+The machine sums products of the integers that it holds: int8, less by 128 where the graph has
+uint8. Zero points of weights are subtracted when compiling. The zero point of x contributes the
+same to every pixel, so it goes into the bias, provided that padding has the value of the zero
+point.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from .tensors import Range, Tensors
 from .tiled_constants import pack_bias, terms_of
 
 Integers = npt.NDArray[np.int64]
-# Where operators have bias, scale and zero point of their result among their inputs.
+# The positions of bias, output scale and output zero point among the inputs of each operator.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
-# Up to here a sum that ONNX Runtime would round on its way to float32 is clipped anyway.
+# With shifts up to this, sums that ONNX Runtime rounds when it converts them to float32 are
+# clipped.
 _LARGEST_SHIFT = 16
 # Bits of ONNX Runtime's sums.
 _INT32 = 32
@@ -43,10 +45,10 @@ _INT32 = 32
 
 @dataclass(frozen=True)
 class Sums:
-    """What a layer computes: for each output channel (the first axis of ``weights``, less their
-    zero point, of at most 9 bits) the sum of products of weights and input, then ``bias``, then
-    ``scale`` (float32), rounding, ``zero_point``, and clipping to ``low`` and ``high``. ``least``
-    and ``most`` are bounds of the biased sums."""
+    """What a layer computes: for each output channel (the first axis of ``weights``, which are less
+    their zero point and have at most 9 bits) the sum of products of weights and input, plus
+    ``bias``, times ``scale`` (float32), rounded, plus ``zero_point``, clipped to ``low`` and
+    ``high``. ``least`` and ``most`` are bounds of the biased sums. Arrays are (channels,)."""
 
     weights: npt.NDArray[np.int16]
     bias: Integers
@@ -59,7 +61,7 @@ class Sums:
 
     @property
     def terms(self) -> int:
-        """How many int8 each weight is the sum of."""
+        """The number of int8 values that each weight is the sum of."""
         return terms_of(self.weights)
 
     def clipped(self, limits: Range) -> Sums:
@@ -68,7 +70,7 @@ class Sums:
 
 
 def sums(tensors: Tensors, node: Node) -> Sums:
-    """Of a QLinearConv, QLinearMatMul or QGemm. Raises `Unsupported`."""
+    """The sums of a QLinearConv, QLinearMatMul or QGemm. Raises `Unsupported`."""
     bias_at, _, zero_at = _PLACES[node.operator]
     weights = tensors.constant(node, 3)
     zero = tensors.constant(node, 5).astype(np.int64)
@@ -86,7 +88,7 @@ def sums(tensors: Tensors, node: Node) -> Sums:
         bias += tensors.constant(node, bias_at).reshape(-1)
     x_zero = tensors.zero_point(node, 2)
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
-    # Padding counts as 0, wherever the range is.
+    # Padding contributes 0, whether or not the range includes it.
     low, high = min(low, 0), max(high, 0)
     ups, downs = (flat.clip(*limits).sum(axis=1) for limits in ((0, None), (None, 0)))
     return Sums(
@@ -102,26 +104,26 @@ def sums(tensors: Tensors, node: Node) -> Sums:
 
 
 def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
-    """That of the sums of a QLinearConv, QLinearMatMul or QGemm: one, or one per channel. Raises
-    `Unsupported`."""
+    """The scale of the sums of a QLinearConv, QLinearMatMul or QGemm, float32 (1,) or (channels,).
+    Raises `Unsupported`."""
     y_scale_at = _PLACES[node.operator][1]
     x_scale, w_scale, y_scale = (tensors.constant(node, index) for index in (1, 4, y_scale_at))
     if x_scale.size != 1 or y_scale.size != 1:
-        raise Unsupported("a scale differs within a tensor")
+        raise Unsupported("a scale is per channel, not per tensor")
     return ((x_scale * w_scale).astype(np.float32) / y_scale).astype(np.float32).reshape(-1)
 
 
 def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
-    """How the machine of ``config`` makes results of sums, and the bytes of `constants_of`.
-    Raises `Unsupported`."""
+    """How the machine of ``config`` requantizes sums, and the bytes of `constants_of`. Raises
+    `Unsupported`."""
     how, constants = constants_of(sums, config)
     return how, pack_bias(constants, config)
 
 
 def constants_of(sums: Sums, config: Config) -> tuple[Requantization, Integers]:
-    """How the machine of ``config`` makes results of sums, and what it reads for that: parameters
-    of REQUANTIZE (channels, 4), the first of which is the bias, else the bias (channels,). Raises
-    `Unsupported`."""
+    """How the machine of ``config`` requantizes sums, and the constants that it reads: parameters
+    of REQUANTIZE (channels, 4), the first of which is the bias, or else the bias (channels,).
+    Raises `Unsupported`."""
     if config.requantize:
         if config.acc_width < _INT32:
             _require_no_overflow(sums.least, sums.most, config)
@@ -140,15 +142,15 @@ def constants_of(sums: Sums, config: Config) -> tuple[Requantization, Integers]:
 
 
 def _of_channels(value: Any, weights: Any) -> Any:
-    """A value, or one an output channel, to be broadcast over weights."""
+    """``value``, one or one per output channel, in a shape that broadcasts over ``weights``."""
     return value.reshape(-1, *[1] * (weights.ndim - 1)) if value.size > 1 else value.reshape(())
 
 
 def _shift(sums: Sums) -> int:
-    """The n of a scale 2^-n."""
+    """The n of the scale 2^-n."""
     scales = np.unique(sums.scale)
     if len(scales) > 1:
-        raise Unsupported("its scale differs from channel to channel")
+        raise Unsupported("its scale differs per channel, and the machine has no REQUANTIZE")
     scale = float(scales[0])
     shift = -log2(scale) if scale > 0 else 0.5
     if shift != int(shift):

@@ -26,9 +26,9 @@ from amaranth_vta.sw.runtime.scalars import pack
 from .layer import Layer, Unsupported, identifier
 from .tiled_constants import input_layout, output_layout
 
-# An operator of the library: called with a workload, the environment and the function's name.
+# Builds an operator, given a workload, the environment and the function's name.
 MakeFunction = Callable[..., Function]
-# The least and the greatest of what scratchpads hold.
+# The least and the greatest value of a tensor, as the machine holds it.
 Range = tuple[int, int]
 INT8_RANGE: Range = (-128, 127)
 
@@ -36,12 +36,12 @@ INT8_RANGE: Range = (-128, 127)
 class Tensors:
     """The tensors of ``network`` as the machine of ``config`` holds them.
 
-    ``views`` are names of what another tensor holds: the name of that one. ``images`` are the
-    shapes (N, C, H, W) in which the machine holds tensors, ``results`` those that it makes.
-    ``absorbed`` are nodes that run as part of another node's layer. ``convolutions`` are the layers
-    that what follows can be fused with, by their result, and what they were built of; ``products``
-    those that a function can be fused with, and also what built them. Numbers are always as the
-    machine holds them: a uint8 less 128.
+    ``views`` maps a tensor that only renames another one to that one. ``images`` are the shapes (N,
+    C, H, W) in which the machine holds tensors, ``results`` the tensors that it makes. ``absorbed``
+    are nodes that run as part of another node's layer. ``convolutions`` are, by their result, the
+    layers that an addition or a pooling can be fused with, and their workloads; ``products`` those
+    that a function can be fused with, with what built them. Values are always as the machine holds
+    them: a uint8 less 128.
     """
 
     def __init__(self, network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
@@ -62,7 +62,7 @@ class Tensors:
     # Layers.
 
     def function(self, make: MakeFunction, workload: Hashable, node: Node) -> Function:
-        """What ``make``, an operator of the library, builds of ``workload``, named after ``node``.
+        """The function that ``make`` builds for ``workload``, named after ``node``.
 
         Equal workloads are built once. Raises what ``make`` raises.
         """
@@ -98,15 +98,15 @@ class Tensors:
         )
 
     def source(self, name: str, image: Image) -> TiledTensor:
-        """A tensor as layers read it that read what layers store."""
+        """A tensor in the tiles that layers store."""
         return TiledTensor(self.root(name), image, self.output_layout)
 
     def identity_constant(self) -> dict[str, Bytes]:
-        """The constant of functions that read by GEMM what layers store: the identity matrix."""
+        """The constant of functions whose operands come by GEMM: the identity matrix."""
         return {"identity": pack(identity_weights(self.env), self.env.wgt_dtype)}
 
     def factors(self, constants: FixedPoint) -> dict[str, Bytes]:
-        """The constant of functions that multiply by ``constants``, if these have parameters."""
+        """The parameters of ``constants``, as a constant of a function; empty if it has none."""
         if not constants.parameter_count:
             return {}
         return {"factors": pack(constants.parameters(self.env), self.env.acc_dtype)}
@@ -117,7 +117,7 @@ class Tensors:
         return identity | self.factors(workload.constants)
 
     def note(self, layer: Layer) -> None:
-        """Notes the result of ``layer``, and the nodes that it absorbs."""
+        """Records the result of ``layer`` and the nodes that it absorbs."""
         self.images[layer.result.tensor] = layer.result.image
         self.results.add(layer.result.tensor)
         self.absorbed.update(node.name for node in layer.nodes)
@@ -128,7 +128,8 @@ class Tensors:
         return self.views.get(name, name)
 
     def image(self, name: str) -> Image:
-        """The shape of images; raises `Unsupported` if ``name`` is something else."""
+        """The shape of images; raises `Unsupported` if ``name`` has another rank or no fixed
+        shape."""
         shape = self.network.types[name].shape
         if shape is None or len(shape) != 4:
             raise Unsupported(f"{name} is not an image (N, C, H, W) of fixed size")
@@ -153,15 +154,15 @@ class Tensors:
         return self.images.setdefault(self.root(name), image)
 
     def same_images(self, first: str, second: str, result: str) -> tuple[Image, list[TiledTensor]]:
-        """The shape in which the machine holds both operands of an element-wise operator and its
-        result, and the operands. Raises `Unsupported` if it differs, or if they are not of 8
+        """The shape in which the machine holds the operands of an element-wise operator and its
+        result, and the operands. Raises `Unsupported` if their shapes differ, or if one is not of 8
         bits."""
         sources = (first, second)
         shapes = [self.network.types[name].shape for name in sources]
         if shapes[0] != shapes[1]:
             raise Unsupported(f"its operands have different shapes: {shapes[0]} and {shapes[1]}")
         self.require_bytes(*sources, result)
-        # What the machine has already decides how the other is written.
+        # An operand that the machine holds already decides the shape of the other.
         known = [name for name in sources if self.root(name) in self.images]
         image = self.any_image(known[0] if known else first)
         for name in sources:
@@ -178,7 +179,8 @@ class Tensors:
     # Numbers.
 
     def require_bytes(self, *names: str) -> None:
-        """Raises `Unsupported` unless tensors are of 8 bits and the machine's are too."""
+        """Raises `Unsupported` unless these tensors are int8 or uint8 and the machine's are of 8
+        bits or more."""
         for name in names:
             dtype = self.network.types[name].dtype
             if dtype not in (np.int8, np.uint8):
@@ -194,7 +196,8 @@ class Tensors:
                 )
 
     def require_padding(self, value: int, what: str) -> None:
-        """Raises `Unsupported` unless the machine can pad with ``value``, which is ``what``."""
+        """Raises `Unsupported` unless the machine can pad with ``value``; ``what`` names it in the
+        message."""
         if value and not self.config.pad_value:
             raise Unsupported(f"it pads with {what}, and the machine with zeros")
 
@@ -208,7 +211,7 @@ class Tensors:
         """The zero point of a whole tensor, which is an input of ``node``."""
         value = self.constant(node, index)
         if value.size != 1:
-            raise Unsupported("a zero point differs within a tensor")
+            raise Unsupported("a zero point is per channel, not per tensor")
         return int(value.item()) - offset(value.dtype)
 
     def range(self, name: str) -> Range:
@@ -218,7 +221,7 @@ class Tensors:
         self._ranges[name] = (low, high)
 
     def note_range(self, node: Node) -> None:
-        """Notes the range of the result of an operator on the host, where it is known."""
+        """Records the range of the result of an operator on the host, where it is known."""
         if node.domain or not node.outputs:
             return
         source, result = node.input(0), node.outputs[0]

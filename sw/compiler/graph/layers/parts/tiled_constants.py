@@ -1,4 +1,4 @@
-"""Layouts in which layers read and write tensors, and their constants packed in these."""
+"""The layouts in which layers read and write tensors, and constants packed in these layouts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def output_layout(config: Config) -> TileLayout:
 
 
 def pack_weights(weights: Array, config: Config) -> npt.NDArray[np.uint8]:
-    """The bytes of weights (outputs, inputs, height, width), as (outputs/BLOCK_OUT,
-    inputs/BLOCK_IN, height, width, BLOCK_OUT, BLOCK_IN), with `terms_of` them for each column."""
+    """The bytes of weights (outputs, inputs, height, width) as (outputs/BLOCK_OUT, inputs/BLOCK_IN,
+    height, width · terms, BLOCK_OUT, BLOCK_IN), where `terms_of` gives the terms."""
     # Rows of a tile are outputs: weights are laid out as images are.
     return TileLayout.of(config.wgt).pack(as_terms(weights, terms_of(weights)))
 
 
 def terms_of(weights: Array) -> int:
-    """How many int8 each of ``weights`` has to be the sum of."""
+    """The number of int8 values that each of ``weights`` has to be the sum of."""
     return terms_between(int(weights.min()), int(weights.max()))
 
 

@@ -1,4 +1,4 @@
-"""What operators make of all pairs of values of two tensors."""
+"""The results of operators on two tensors for all pairs of values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from amaranth_vta.sw.runtime.network.tile_layout import offset
 def all_results(
     network: Network, nodes: Sequence[Node], sources: tuple[str, str], result: str
 ) -> Array:
-    """int64 (256, 256): what ONNX Runtime makes of each value of the first of ``sources`` and each
-    of the second by element-wise ``nodes``, all of them as the machine holds them."""
+    """int64 (256, 256): the results of element-wise ``nodes`` in ONNX Runtime for each value of the
+    first of ``sources`` and each of the second, all as the machine holds them."""
     shape = (256, 256)
     types = {name: TensorType(network.types[name].dtype, shape) for name in (*sources, result)}
     first, second = (

@@ -10,8 +10,8 @@ from .layer import Unsupported
 
 
 def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
-    """How a window moves over an image; padding as far as it reaches, whatever the attributes
-    call it."""
+    """How a window moves over an image, with padding as far as the window reaches, whether the
+    attributes give pads or auto_pad."""
     attributes = node.attributes
     kernel = tuple(attributes.get("kernel_shape", kernel))
     strides = tuple(attributes.get("strides", (1, 1)))
@@ -34,8 +34,8 @@ def window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Win
 
 
 def fitting_window(node: Node, image: Image, out: Image, kernel: tuple[int, ...]) -> Window:
-    """The same; raises `Unsupported` if not all windows lie within the padded image."""
+    """As `window`; raises `Unsupported` unless all windows lie within the padded image."""
     moved = window(node, image, out, kernel)
     if moved.size(image[2:]) != out[2:]:
-        raise Unsupported("its windows end outside of the padding")
+        raise Unsupported("its last windows reach beyond the padding")
     return moved

@@ -133,15 +133,15 @@ def test_rows_are_whole_tiles_of_several_images() -> None:
     shapes = (INT8, INT8), (3, -7, 2), 2**-9
     assert checked(product((3, 6, 20), (3, 20, 9), *shapes), "batch2").placed_on == "machine"
     layer = checked(product((3, 7, 20), (3, 20, 9), *shapes), "batch2")
-    assert layer.reason == "its 7 rows are no whole tiles of 2"
+    assert layer.reason == "its 7 rows are not a multiple of BATCH, 2"
 
 
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         (product((2, 4, 8), (1, 8, 4)), "different stacks of matrices: [2, 4, 8] and [1, 8, 4]"),
-        (product((8,), (8, 16)), "its factors are no matrices of fixed size"),
-        (product((4, 8), (8, 4), (UINT8, INT8)), "one of its factors is int8, the other uint8"),
+        (product((8,), (8, 16)), "its factors are not matrices of fixed size"),
+        (product((4, 8), (8, 4), (UINT8, INT8)), "one of its factors is int8 and the other uint8"),
     ],
 )
 def test_what_the_host_has_says_why(model: onnx.ModelProto, reason: str) -> None:

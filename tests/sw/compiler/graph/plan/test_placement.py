@@ -62,7 +62,9 @@ def test_scales_that_no_shift_gives_are_the_hosts(
 def test_scales_that_differ_between_channels_are_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5)
     graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[2**-6, 2**-7])).qdq(2**-3)
-    assert placed(graph.model()) == {"QLinearConv": "its scale differs from channel to channel"}
+    assert placed(graph.model()) == {
+        "QLinearConv": "its scale differs per channel, and the machine has no REQUANTIZE"
+    }
 
 
 def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
@@ -149,11 +151,11 @@ def test_averages_of_sequences_are_exact(qdq: Make, attributes: Any) -> None:
 
 def test_averages_of_windows_of_different_sizes_are_the_hosts(qdq: Make) -> None:
     graph = convolution(qdq).node("AveragePool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-    reason = "its windows at the border are of fewer pixels than the others"
+    reason = "its windows at the border count fewer pixels than the others"
     assert placed(graph.qdq(2**-3).model())["AveragePool"] == reason
     graph = convolution(qdq).node("GlobalAveragePool").node("Sin")
     assert placed(graph.model())["GlobalAveragePool"] == (
-        "it is no average of rows and columns between DequantizeLinear and QuantizeLinear"
+        "it is not an average of rows and columns between DequantizeLinear and QuantizeLinear"
     )
 
 
@@ -244,7 +246,7 @@ def test_pooling_with_padding_needs_values_that_are_not_negative(qdq: Make) -> N
 
 def test_pooling_over_gaps_is_the_hosts(qdq: Make) -> None:
     graph = convolution(qdq).node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]).qdq(2**-3)
-    assert placed(graph.model())["MaxPool"] == "its window has gaps"
+    assert placed(graph.model())["MaxPool"] == "its window is dilated"
 
 
 def test_weights_for_other_channels_are_refused(qdq: Make) -> None:
