@@ -288,11 +288,13 @@ class Compute(wiring.Component):
         if self._config.overlap:
             # A unit enters a bank when the other one has left it; GEMM has priority.
             gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
+            # None after a fault, though what does not wait for the other one has been issued.
             m.d.comb += [
-                gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1)),
+                gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1) | self.fault.valid),
                 alu.denied.eq(
                     gemm.busy_banks.bit_select(alu_bank, 1)
                     | (gemm.i.valid & (gemm_bank == alu_bank))
+                    | self.fault.valid
                 ),
             ]
 

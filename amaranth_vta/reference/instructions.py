@@ -65,10 +65,7 @@ def page() -> str:
         ((item.value, item.name.lower(), semantics.MODULES[item]) for item in isa.Module),
     )
     lines += ["", "## Faults", ""]
-    lines += [
-        "Of several faults, that of the first instruction in the stream is reported.",
-        "",
-    ]
+    lines += [semantics.CONTAINMENT, ""]
     lines += table(
         ("number", "cause", "what"),
         ((item.value, f"`{item.name.lower()}`", semantics.CAUSES[item]) for item in isa.Cause),

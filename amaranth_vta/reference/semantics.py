@@ -136,6 +136,15 @@ MODULES: dict[Module, str] = {
     Module.FETCH: "reads the stream",
 }
 
+CONTAINMENT = (
+    "Of several faults, that of the first instruction in the stream is reported. A module that "
+    "faults gives no tokens and begins nothing more, and all of its units stop: after the fault no "
+    "later instruction of it changes memory or scratchpads. That a write was refused the machine "
+    "learns only from memory's answer, and words of later STOREs that were on the bus before it "
+    "have been written; the words that follow go out without strobes (but two that were in "
+    "registers). After a fault only what instructions that retired have written is defined."
+)
+
 CAUSES: dict[Cause, str] = {
     Cause.ILLEGAL_INSTRUCTION: (
         "an unknown opcode, memory or ALU operation, a token flag without a neighbour, or a "

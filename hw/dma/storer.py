@@ -47,8 +47,9 @@ class Storer(wiring.Component):
     drained : all bursts that have been announced are written and answered
 
     A transfer is done when the memory has confirmed all of it. After an error nothing more is
-    taken; bursts that have been announced are still written. ``moved`` counts elements when they
-    are read from the scratchpad.
+    taken or announced; the beats of bursts that have been announced still go out, but without
+    strobes, so that memory keeps what it holds: after the response at most two words that were in
+    registers are written. ``moved`` counts elements when they are read from the scratchpad.
     """
 
     def __init__(self, config: Config) -> None:
@@ -172,6 +173,12 @@ class Storer(wiring.Component):
                 last.eq(announced.o.ready),
                 sent.eq(Mux(announced.o.ready, 0, sent + 1)),
             ]
+        # Straight from the bus: each cycle is a word that is written.
+        refused = Signal()
+        with m.If(self.write.response.valid & self.write.response.payload.error):
+            m.d.sync += refused.eq(1)
+        with m.If(refused):
+            m.d.sync += strobe.eq(0)
         elements = Value.cast(self.scratchpad.data)
         m.d.comb += [
             buffered.i.valid.eq(packs),

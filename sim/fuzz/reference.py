@@ -104,7 +104,7 @@ class _Footprint(Observer):
 
     def defined_bytes(self, image: ProgramImage, size: int) -> npt.NDArray[np.bool_]:
         """All but those of a STORE that has not ended; if the bus refused it, those of later ones
-        too, whose bursts may have been announced before."""
+        too, words of which may have been on the bus before the answer."""
         defined = np.ones(size, bool)
         decode = isa.instruction_set(image.config).decode
         for index, instruction in self._unfinished.items():

@@ -20,6 +20,7 @@ INCR = 1
 
 _R, _W, _B, _AR, _AW, _WREADY = range(6)  # what has random gaps of its own
 _WORDS_WAITING = 2  # write data taken ahead of its turn
+_WRITTEN_AFTER_ERROR = 2  # words that the machine may still have in registers
 _DENSITY_CYCLES = 128  # how long a channel keeps its density of gaps
 _DENSITIES = (1, 4, 7, 8)  # of 8 cycles
 
@@ -139,7 +140,8 @@ class AxiMemory:
         self._w = Channel[Word]("W")
         self._reads: deque[_Read] = deque()
         self._writes: deque[_Write] = deque()
-        self._words: deque[Word] = deque()
+        self._words: deque[tuple[Word, bool]] = deque()  # and whether it came after an error
+        self.begin()
         self._filling = 0  # writes that have all their words
         self._write_turn = False
         self._densities = [8] * 6
@@ -149,6 +151,11 @@ class AxiMemory:
     def quiet(self) -> bool:
         """Whether no access is under way."""
         return not (self._reads or self._writes or self._words)
+
+    def begin(self) -> None:
+        """The host may launch a program: none has had an error."""
+        self._refused = False
+        self._written_after_error = 0
 
     def step(self, request: Request) -> Answer:
         """The answer of the next cycle to ``request`` in this one; raises `ProtocolError`."""
@@ -189,13 +196,14 @@ class AxiMemory:
         if aw:
             self._writes.append(_Write(aw, aw.length + 1))
         if w:
-            self._words.append(w)
+            self._words.append((w, self._refused))
         if r:
             answer.r_valid = 0
             if answer.r_last:
                 self._reads.popleft()
         if b:
             answer.b_valid = 0
+            self._refused |= answer.b_resp != OKAY
             self._writes.popleft()
             self._filling -= 1
 
@@ -261,9 +269,14 @@ class AxiMemory:
         read.address += self.bus_bytes
 
     def _take_word(self, write: _Write) -> None:
-        word = self._words.popleft()
+        word, after_error = self._words.popleft()
         if not write.words and word.strobes & ((1 << write.burst.address % self.bus_bytes) - 1):
             self._fail("W", f"strobes {word.strobes:#x} are below the address")
+        address = self._first(write.burst) + len(write.words) * self.bus_bytes
+        if after_error and word.strobes and self._find(address).size:
+            self._written_after_error += 1
+            if self._written_after_error > _WRITTEN_AFTER_ERROR:
+                self._fail("W", f"the word at {address:#x} is written after an error")
         write.words.append(word)
         write.beats -= 1
         if word.last != (write.beats == 0):

@@ -234,6 +234,7 @@ class InterpretedMachine:
             data_taken = host["s_axil_wvalid"] & seen["s_axil_wready"]
             if (taken or data_taken) and (taken or address_done) and (data_taken or data_done):
                 self._memory.start = self.cycle
+                self._memory.begin()
             address_done |= bool(taken)
             data_done |= bool(data_taken)
             if host["s_axil_bready"] and seen["s_axil_bvalid"]:

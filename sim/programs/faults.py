@@ -57,7 +57,8 @@ def faulty_program(
     size += len(kinds) * _MOST_INSERTED * isa.INSTRUCTION_BYTES
     memory = range(origin, origin - (-size // _MEMORY_UNIT) * _MEMORY_UNIT)
     for kind in kinds:
-        _FAULTS[kind](_Fault(config, chance, stream, chance.randrange(len(stream)), memory))
+        at = chance.randrange(len(stream))
+        _FAULTS[kind](_Fault(config, chance, stream, at, memory, image.insn_addr))
     dram = np.zeros(len(memory), np.uint8)
     dram[: image.insn_addr - origin] = image.dram[: image.insn_addr - origin]
     return ProgramImage.assemble(config, dram, image.insn_addr, stream, origin)
@@ -70,13 +71,14 @@ _MEMORY_UNIT = 64
 @dataclass
 class _Fault:
     """Where a fault is put: before instruction ``at`` of ``stream``; ``memory`` are the addresses
-    that there are."""
+    that there are, those of data ``before`` that of the stream."""
 
     config: Config
     chance: random.Random
     stream: list[Instruction | int]
     at: int
     memory: range
+    before: int
 
     def insert(self, *instructions: Instruction | int) -> None:
         self.stream[self.at : self.at] = instructions
@@ -230,7 +232,30 @@ def _insert_bus_error(fault: _Fault) -> None:
             ),
         )
     )
-    fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
+    wrong = Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond)
+    fault.insert(wrong, *_behind(fault, memory, chance.choice((0, 0, 3, 6))))
+
+
+def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
+    """Transfers of the same module that follow a faulty one of ``memory`` without a token between:
+    they must leave no trace, though a machine asks memory for several at a time."""
+    config, chance = fault.config, fault.chance
+    siblings = [memory] if memory is Memory.OUT else _SIBLINGS[memory in isa.LOADED_BY_LOAD]
+    transfers: list[Load | Store] = []
+    for _ in range(count):
+        chosen = chance.choice(siblings)
+        size = config.memory(chosen).element_bytes
+        scratchpad = config.acc if chosen in _IN_ACC else config.memory(chosen)
+        # Before the program, so that it is never written.
+        first, end = fault.memory.start // size, fault.before // size
+        many = chance.randint(1, min(scratchpad.depth, end - first))
+        place = {
+            "sram_base": chance.randrange(scratchpad.depth - many + 1),
+            "dram_base": chance.randint(first, end - many),
+            "x_size": many,
+        }
+        transfers.append(Store(**place) if chosen is Memory.OUT else Load(memory=chosen, **place))
+    return transfers
 
 
 def _insert_token_overflow(fault: _Fault) -> None:
@@ -286,6 +311,9 @@ def _flip_bits(fault: _Fault) -> None:
 _MOST_UOPS = 1 << 15
 # More tokens than a queue holds.
 _MOST_INSERTED = isa.TOKEN_LIMIT + 500
+_IN_ACC = (Memory.ACC, Memory.ACC_8BIT, Memory.OUT)
+# What compute loads, and load.
+_SIBLINGS = ((Memory.UOP, Memory.ACC, Memory.ACC_8BIT), (Memory.INP, Memory.WGT))
 _LOADED = (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 
 _FAULTS: dict[str, Callable[[_Fault], None]] = {

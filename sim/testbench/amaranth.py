@@ -99,13 +99,15 @@ class BurstMemory:
     Answers in order, one beat per cycle, ``latency`` cycles after the request at the earliest, with
     ``outstanding`` bursts under way at the most; ``pause`` holds up requests, beats and
     responses. Bursts that touch one of the ``bad`` addresses end in an error. Every burst is
-    checked against the rules of the bus; `AssertionError` if it breaks one.
+    checked against the rules of the bus, and writes against `Storer`'s own: two words at most after
+    an error; `AssertionError` if one is broken.
 
     Attributes
     ----------
     contents : uint8, index = byte address
     bursts : (address, beats) of all bursts so far
     beats : how many beats have passed
+    refused : how many were written without strobes, because there was an error before
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class BurstMemory:
         self.contents = contents
         self.bursts: list[tuple[int, int]] = []
         self.beats = 0
+        self.refused = 0
         self._latency = latency
         self._outstanding = outstanding
         self._pause = pause
@@ -169,6 +172,7 @@ class BurstMemory:
         announced: deque[tuple[int, int]] = deque()
         due: deque[tuple[int, int]] = deque()
         cycle, number, offered, bursts, error = 0, 0, False, 0, 0
+        failed, written_after = False, 0
         while True:
             ctx.set(port.request.ready, bursts < self._outstanding and not self._pause())
             ctx.set(port.beat.ready, bool(announced) and not self._pause())
@@ -186,10 +190,14 @@ class BurstMemory:
                 port.response.ready,
             )
             cycle += 1
+            if sent and taken and failed:
+                written_after += beat.strobe != 0
+                self.refused += beat.strobe == 0
+                assert written_after <= 2, "a burst is written after an error"
             if offered and answered:
                 offered = False
                 bursts -= 1
-                due.popleft()
+                failed |= bool(due.popleft()[1])
             if sent and taken:
                 address, beats = announced[0]
                 self.beats += 1

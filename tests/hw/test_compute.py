@@ -288,6 +288,26 @@ def test_several_alu_instructions_overlap_the_next_gemm() -> None:
     assert outcome.retired[4 * 7 + 1] - outcome.retired[1] == 4 * 32
 
 
+@pytest.mark.parametrize("gemm_fails", [True, False])
+def test_a_unit_stops_at_a_fault_of_the_other_one(gemm_fails: bool) -> None:
+    depth, half = EXTENDED.acc.depth, EXTENDED.acc.depth // 2
+    beyond = {"uop_end": 1, "iter_in": 2, "dst_factor_in": depth - 1, "independent": 1}
+    loop = {"uop_begin": 1, "uop_end": 2, "iter_in": half, "dst_factor_in": 1, "independent": 1}
+    increment = {"alu_opcode": AluOp.ADD, "use_immediate": 1, "immediate": 8}
+    program = [Gemm(**beyond), Alu(**loop, **increment)]
+    if not gemm_fails:
+        program = [Alu(**beyond, **increment), Gemm(**loop)]
+    outcome = run(
+        [load_uops(2), Gemm(**loop | {"reset": 1}), *program, Finish()],
+        [Uop(dst=1), Uop(dst=half)],
+        accumulators=[0] * depth,
+        config=EXTENDED,
+    )
+    assert outcome.fault == (2, Cause.INDEX_OUT_OF_RANGE)
+    # It began before, and does not go on.
+    assert 0 < sum(value == 8 for value in outcome.out[half:]) < 16 < half
+
+
 def test_what_waits_for_the_other_unit_does_not_stop_what_need_not() -> None:
     """The ALU waits for the first GEMM while the second one runs; the third waits for the ALU."""
     half = EXTENDED.acc.depth // 2

@@ -33,6 +33,7 @@ constexpr unsigned PAGE_BYTES = 4096;
 constexpr unsigned OKAY = 0, SLVERR = 2, DECERR = 3;
 constexpr unsigned INCR = 1;
 constexpr unsigned WORDS_WAITING = 2;     // write data taken ahead of its turn
+constexpr unsigned WRITTEN_AFTER_ERROR = 2;  // words that the machine may still have in registers
 constexpr unsigned DENSITY_CYCLES = 128;  // how long a channel keeps its density of gaps
 enum Channel { R, W, B, AR, AW, WREADY, CHANNELS };  // each with its own random gaps
 constexpr unsigned REGISTER_CYCLES = 1000;
@@ -64,6 +65,7 @@ struct Word {
     uint8_t data[BUS_BYTES];
     uint64_t strobes;
     bool last;
+    bool after_error;
 
     bool operator==(const Word& other) const {
         return strobes == other.strobes && last == other.last && !std::memcmp(data, other.data, BUS_BYTES);
@@ -128,6 +130,7 @@ class Machine {
         for (unsigned i = 0; i < CHANNELS; i++) densities[i] = 8, open[i] = true;
         held_ar = held_aw = {};
         held_w = {};
+        refuse(false);
         held_lite_b = {};
         held_lite_r = {};
         answer = {};
@@ -156,7 +159,10 @@ class Machine {
             tick(next);
             const bool aw = host.awvalid && top->s_axil_awready;
             const bool w = host.wvalid && top->s_axil_wready;
-            if ((aw || w) && (aw || address_done) && (w || data_done)) start = cycle;
+            if ((aw || w) && (aw || address_done) && (w || data_done)) {
+                start = cycle;
+                refuse(false);
+            }
             address_done |= aw;
             data_done |= w;
             if (host.bready && top->s_axil_bvalid) {
@@ -280,6 +286,7 @@ class Machine {
             std::memcpy(word.data, &top->m_axi_wdata, BUS_BYTES);
             word.strobes = top->m_axi_wstrb;
             word.last = top->m_axi_wlast;
+            word.after_error = refused;
             w_taken = hold(held_w, top->m_axi_wvalid, answer.wready, word, "W");
         }
         r_taken = answer.rvalid && top->m_axi_rready;
@@ -344,6 +351,7 @@ class Machine {
         }
         if (b_taken) {
             answer.bvalid = 0;
+            if (response != OKAY) refuse(true);
             writes.pop_front();
             filling--;
         }
@@ -385,6 +393,9 @@ class Machine {
         Word& word = words.front();
         if (write.words.empty() && word.strobes & ((uint64_t(1) << write.burst.address % BUS_BYTES) - 1))
             fail("W", "strobes %#llx are below the address", (unsigned long long)word.strobes);
+        const uint64_t address = write.burst.first() + write.words.size() * BUS_BYTES;
+        if (word.after_error && word.strobes && find(address) && ++written_after_error > WRITTEN_AFTER_ERROR)
+            fail("W", "the word at %#llx is written after an error", (unsigned long long)address);
         write.words.push_back(word);
         words.pop_front();
         write.beats--;
@@ -399,7 +410,7 @@ class Machine {
     // A write takes effect no earlier than its response: who does not wait for it reads old data.
     void respond(const Write& write) {
         uint64_t address = write.burst.first();
-        unsigned response = OKAY;
+        response = OKAY;
         for (const Word& word : write.words) {
             uint8_t* const place = find(address);
             for (unsigned i = 0; place && i < BUS_BYTES; i++)
@@ -413,6 +424,13 @@ class Machine {
             const uint64_t next = awaited[reached.size()];
             if (write.burst.first() <= next && next < address) reached.push_back(cycle + 1);
         }
+    }
+
+    // Whether a write has been answered with an error since the host last wrote a register: then the
+    // machine writes nothing more.
+    void refuse(bool now) {
+        refused = now;
+        if (!now) written_after_error = 0;
     }
 
     // The word at an address; null if there is no memory.
@@ -454,6 +472,9 @@ class Machine {
     std::deque<Write> writes;
     std::deque<Word> words;
     size_t filling = 0;  // writes that have all their words
+    unsigned response = OKAY;
+    bool refused = false;
+    unsigned written_after_error = 0;
     bool write_turn = false;
     bool interrupted = false;
     bool resetting = false;

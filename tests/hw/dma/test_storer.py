@@ -147,3 +147,22 @@ def test_storer_stops_at_a_bus_error_and_drains() -> None:
     errors, _, idle = run_storer(config, stores, memory, [1] * config.acc.depth, done=4)
     assert errors == [0, 0, 0, 1]
     assert idle[-1] == 1
+
+
+@pytest.mark.parametrize("probability", [0, 0.4])
+@pytest.mark.parametrize("name", ["tiny", "bus512"])
+def test_what_is_announced_is_not_written_after_a_bus_error(name: str, probability: float) -> None:
+    config = CONFIGS[name]
+    dram = np.zeros(DRAM_BYTES, dtype=np.uint8)
+    # Long bursts, so that most words of the last ones come when the first is refused.
+    count = 4096 // config.out.element_bytes // 8
+    count = min(count, config.acc.depth)
+    stores = [Store(dram_base=count * n, x_size=count) for n in range(6)]
+    memory = BurstMemory(dram, bad=[base_of(config)], latency=8, pause=pauses(probability))
+    ones = [(1 << config.out.element_bits) - 1] * config.acc.depth
+    errors, _, idle = run_storer(config, stores, memory, ones, done=1)
+    assert errors == [1]
+    assert idle[-1] == 1
+    assert memory.refused > 4
+    last = dram[base_of(config) + 4 * count * config.out.element_bytes :]
+    assert not last.any()

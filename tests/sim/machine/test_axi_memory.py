@@ -123,3 +123,20 @@ def test_a_broken_rule_of_the_bus_is_an_error(requests: list[Request], message: 
     memory = AxiMemory(np.zeros(256, np.uint8), 8, memory_timing("ideal"))
     with pytest.raises(ProtocolError, match=message):
         _play(memory, [*requests, *[Request()] * 10])
+
+
+def test_writing_on_after_an_error_breaks_a_rule() -> None:
+    memory = _memory()
+    words = [Word(0, 0xFF, 0), Word(0, 0xFF, 1)]
+    assert _write(memory, replace(BURST, address=256), words.copy()) == DECERR
+    assert _write(memory, replace(BURST, address=256), words.copy()) == DECERR
+    unwritten = [Word(0, 0, 0), Word(0, 0, 1)]
+    assert _write(memory, BURST, unwritten.copy()) == OKAY
+    assert _write(memory, BURST, words.copy()) == OKAY
+    with pytest.raises(ProtocolError, match="W in cycle .*: the word at 0x40 is written after an"):
+        _write(memory, BURST, words.copy())
+    memory = _memory()
+    assert _write(memory, replace(BURST, address=256), words.copy()) == DECERR
+    memory.begin()
+    for _ in range(2):
+        assert _write(memory, BURST, words.copy()) == OKAY

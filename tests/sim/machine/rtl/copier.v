@@ -21,7 +21,7 @@ module vta (
 
   // Faults that can be planted.
   localparam VALID_FALLS = 1, ADDRESS_CHANGES = 2, CROSSES_PAGE = 3, LAST_EARLY = 4, LAST_NEVER = 5,
-             DONE_EARLY = 6, HANGS = 7, NO_REGISTERS = 8, DATA_CHANGES = 9;
+             DONE_EARLY = 6, HANGS = 7, NO_REGISTERS = 8, DATA_CHANGES = 9, GOES_ON = 10;
 
   reg [7:0] fault;
   reg [31:0] source, destination, bursts, reads_asked, reads_done, writes_asked, words_sent, answers;
@@ -51,7 +51,8 @@ module vta (
   assign m_axi_rready = 1;
   reg announcing;
   assign m_axi_awvalid = announcing;
-  assign m_axi_awaddr = {16'd0, destination} + {16'd0, writes_asked} * 64;
+  assign m_axi_awaddr = {16'd0, destination} + {16'd0, writes_asked} * 64 +
+      (fault == GOES_ON && writes_asked == 0 ? 48'd1 << 40 : 0);
   assign m_axi_wvalid = held != 0;
   assign m_axi_wdata = queue[get[5:0]] ^ (fault == DATA_CHANGES ? {63'd0, age[0]} : 64'd0);
   assign m_axi_wlast = (words_sent[2:0] == 7 && fault != LAST_NEVER) || (words_sent[2:0] == 3 && fault == LAST_EARLY);

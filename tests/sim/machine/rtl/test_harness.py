@@ -122,6 +122,7 @@ def test_an_access_past_the_memory_is_an_error_and_changes_nothing() -> None:
         (4, r"W in cycle \d+: last is 1 with 4 beats to come"),
         (5, r"W in cycle \d+: last is 0 with 0 beats to come"),
         (9, r"W in cycle \d+: the payload changed before ready"),
+        (10, r"W in cycle \d+: the word at 0x\w+ is written after an error"),
     ],
 )
 def test_a_broken_rule_of_the_bus_is_an_error(fault: int, message: str) -> None:
