@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import repeat
 from math import prod
 from types import CodeType
 from typing import Any
@@ -40,6 +41,7 @@ from amaranth_vta.sw.compiler.te.expr import (
     Var,
 )
 
+from .issued import issued_by, iteration
 from .uop_kernel import RuntimeCalls, UopKernel
 
 
@@ -128,10 +130,8 @@ class HostCode:
         assert buffer.base is not None
         if buffer.copies == 1 or not loops:
             return str(buffer.base)
-        turn = Affine({})
-        for loop in loops:
-            turn = turn.times(loop.extent).plus(Affine({loop.var: 1}))
-        return f"{buffer.base} + {buffer.pitch} * (({self._expr(turn)}) % {buffer.copies})"
+        turn = self._expr(iteration(loops))
+        return f"{buffer.base} + {buffer.pitch} * (({turn}) % {buffer.copies})"
 
     def _dma(self, stmt: Dma) -> str:
         dram, sram = self._name(stmt.dram, stmt.dram.name), self._element(stmt.sram, stmt.index)
@@ -191,26 +191,19 @@ class KernelLoader:
     """Loads the micro-ops of all kernels that the host code issues, before their first use."""
 
     def __init__(self, code: HostCode) -> None:
-        self._issued: dict[tuple[UopKernel, int, int, int], None] = {}
-        nothing = [None] * len(code.nest.args)
-        code.compile(self._note)(self, *nothing)
+        kernels = iter(code.kernels)
+        first: dict[tuple[UopKernel, int, int, int], int] = {}
+        for issued in issued_by(code.nest):
+            if isinstance(issued.statement, Kernel):
+                starts = [starts.tolist() for starts in issued.starts(issued.statement)]
+                for call in zip(repeat(next(kernels)), *starts, issued.numbers.tolist()):
+                    first.setdefault(call[:4], call[4])
+        self._issued = sorted(first, key=first.__getitem__)
 
     def __call__(self, runtime: RuntimeCalls) -> None:
         runtime.load_kernels(
             (kernel.mode, *kernel.call(runtime, *start)) for kernel, *start in self._issued
         )
-
-    def _note(self, kernel: UopKernel) -> Callable[..., None]:
-        def note(_: Any, dst: int, src: int, wgt: int) -> None:
-            self._issued[kernel, dst, src, wgt] = None
-
-        return note
-
-    def _ignore(self, *_: Any) -> None:
-        pass
-
-    # The other calls of the host code.
-    load_buffer_2d = store_buffer_2d = dep_push = dep_pop = wait_for_alu = at = _ignore
 
 
 def issued(kernel: UopKernel) -> Callable[..., None]:

@@ -9,20 +9,17 @@ iterations in which a statement pushes or pops one become a condition on its loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import TOKEN_QUEUES, Memory, Module, TokenQueue
-from amaranth_vta.sw.compiler.emit.host_code import HostCode
+from amaranth_vta.hw.isa import Memory, Module, TokenQueue
+from amaranth_vta.sw.compiler.emit.issued import Issued, Numbers, issued_by
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import (
     Dma,
-    For,
     Kernel,
     LoopNest,
     LoweringError,
@@ -32,18 +29,11 @@ from amaranth_vta.sw.compiler.nest.ir import (
     seq,
     walk,
 )
-from amaranth_vta.sw.compiler.nest.scopes import scratchpad
 from amaranth_vta.sw.compiler.te.expr import Const
 
 from .support.conditions import Flags, condition
+from .support.hazards import Touches, needed_tokens
 
-# Each scratchpad with the module that writes it and the one that reads it.
-_SHARED = (
-    ("inp", Module.LOAD, Module.COMPUTE),
-    ("wgt", Module.LOAD, Module.COMPUTE),
-    ("acc", Module.COMPUTE, Module.STORE),
-)
-_Latest = npt.NDArray[np.int64]
 _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
 
@@ -57,116 +47,65 @@ def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
                 f"{part.label.stage} reads {part.dram.name}, which the same function stores; no "
                 "token passes from store to load, so these must be two functions"
             )
-    code = HostCode(nest, marks=True)
-    follower = _Follower(config)
-    code.compile(follower.kernel)(follower, *nest.args)
-    tokens = _Tokens(follower, code.statements)
+    issued = issued_by(nest)
+    tokens = _Tokens(issued, needed_tokens(list(_touches(issued))))
     return replace(nest, body=tokens.visit(nest.body))
 
 
-class _Follower:
-    """Stands in for the runtime and finds which instruction needs a token of which other."""
-
-    def __init__(self, config: Config) -> None:
-        # For each instruction: its statement, and how many that statement has made before it.
-        self.instructions: list[tuple[int, int]] = []
-        self.counts: dict[int, int] = {}
-        self.statement = 0
-        # By queue, the instruction that pushes and the one that pops, in order.
-        self.tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
-        # By scratchpad and whether it is written: the latest instruction that did so to each
-        # element, the module that does the opposite, and its latest instruction.
-        self.users: dict[tuple[str, bool], tuple[_Latest, Module, _Latest]] = {}
-        for scope, writer, reader in _SHARED:
-            depth = scratchpad(config, scope).depth
-            wrote, read = (np.full(depth, -1, np.int64) for _ in range(2))
-            self.users[scope, True] = wrote, reader, read
-            self.users[scope, False] = read, writer, wrote
-
-    def at(self, statement: int) -> None:
-        self.statement = statement
-
-    def load_buffer_2d(self, *call: Any) -> None:
-        x_size, y_size = call[2:4]
-        x_before, y_before, x_after, y_after, index, memory = call[5:11]
-        elements = (y_before + y_size + y_after) * (x_before + x_size + x_after)
-        module = Module.LOAD if memory in (Memory.INP, Memory.WGT) else Module.COMPUTE
-        self.instruction(module, [(_LOADED[memory], True, index, index + elements)])
-
-    def store_buffer_2d(self, *call: int) -> None:
-        index, _, _, x_size, y_size, _ = call
-        self.instruction(Module.STORE, [("acc", False, index, index + x_size * y_size)])
-
-    def wait_for_alu(self) -> None:
-        pass  # touches nothing
-
-    def kernel(self, kernel: UopKernel) -> Any:
-        uop = kernel.uop
-        scopes = {"dst": ("acc", True)}
-        if uop.src is not None and uop.alu is None:
-            scopes["src"] = ("inp", False)
-        if uop.wgt is not None:
-            scopes["wgt"] = ("wgt", False)
-        spans = [(name, *scope, *kernel.span(name)) for name, scope in scopes.items()]
-
-        def issue(_: Any, dst: int, src: int, wgt: int) -> None:
-            start = {"dst": dst, "src": src, "wgt": wgt}
-            self.instruction(
-                Module.COMPUTE,
-                [
-                    (scope, writes, start[name] + low, start[name] + high + 1)
-                    for name, scope, writes, low, high in spans
-                ],
-            )
-
-        return issue
-
-    def instruction(self, module: Module, touched: Sequence[tuple[str, bool, int, int]]) -> None:
-        """One instruction, with the scratchpad, whether it writes, and the elements that it
-        touches."""
-        number = len(self.instructions)
-        count = self.counts.get(self.statement, 0)
-        self.instructions.append((self.statement, count))
-        self.counts[self.statement] = count + 1
-        needed: dict[Module, int] = {}
-        for scope, writes, begin, end in touched:
-            own, other, of_other = self.users[scope, writes]
-            # The reduction itself: most slices are short, and ndarray.max takes as long again.
-            latest = int(_latest_of(of_other[begin:end], initial=-1))
-            if latest > needed.get(other, -1):
-                needed[other] = latest
-            own[begin:end] = number
-        for producer, instruction in needed.items():
-            known = self.tokens[producer, module]
-            if instruction > (known[-1][0] if known else -1):
-                known.append((instruction, number))
+def _touches(issued: Sequence[Issued]) -> Iterator[Touches]:
+    """What instructions touch of each scratchpad that two modules share."""
+    for item in issued:
+        if isinstance(item.statement, Kernel):
+            yield from _touched_by_kernel(item, item.statement)
+        else:
+            yield _touched_by_transfer(item, item.statement)
 
 
-_latest_of = np.maximum.reduce
+def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
+    kernel, uop = UopKernel(stmt), stmt.uop
+    dst, src, wgt = issued.starts(stmt)
+    operands = [("dst", dst, "acc", True)]
+    if uop.src is not None and uop.alu is None:
+        operands.append(("src", src, "inp", False))
+    if uop.wgt is not None:
+        operands.append(("wgt", wgt, "wgt", False))
+    for name, start, scope, writes in operands:
+        low, high = kernel.span(name)
+        yield Touches(issued.numbers, Module.COMPUTE, scope, writes, start + low, start + high + 1)
+
+
+def _touched_by_transfer(issued: Issued, stmt: Dma) -> Touches:
+    begin = issued.elements(stmt.sram, stmt.index)
+    width, height = issued.values(stmt.x_size), issued.values(stmt.y_size)
+    if not stmt.is_load:
+        end = begin + width * height
+        return Touches(issued.numbers, Module.STORE, "acc", False, begin, end)
+    (left, right), (above, below) = (map(issued.values, pad) for pad in (stmt.x_pad, stmt.y_pad))
+    end = begin + (above + height + below) * (left + width + right)
+    module = Module.LOAD if stmt.memory in (Memory.INP, Memory.WGT) else Module.COMPUTE
+    return Touches(issued.numbers, module, _LOADED[stmt.memory], True, begin, end)
 
 
 class _Tokens:
-    """Where each statement pushes and pops tokens."""
+    """Where each statement pushes and pops ``tokens``: by queue, the instructions that push them
+    and those that pop them."""
 
     def __init__(
-        self,
-        follower: _Follower,
-        statements: Sequence[tuple[Dma | Kernel, tuple[For, ...]]],
+        self, issued: Sequence[Issued], tokens: Mapping[TokenQueue, tuple[Numbers, Numbers]]
     ) -> None:
-        self.loops = dict(statements)
-        numbers = {number: stmt for number, (stmt, _) in enumerate(statements)}
+        self.loops = {item.statement: item.loops for item in issued}
         self.flags: dict[tuple[Stmt, str, TokenQueue], Flags] = {}
-        for queue, pairs in follower.tokens.items():
-            for action, position in (("push", 0), ("pop", 1)):
-                for pair in pairs:
-                    statement, count = follower.instructions[pair[position]]
-                    stmt = numbers[statement]
-                    key = (stmt, action, queue)
-                    if key not in self.flags:
-                        shape = [loop.extent for loop in self.loops[stmt]]
-                        self.flags[key] = np.zeros(shape, np.bool_)
-                    self.flags[key].reshape(-1)[count] = True
-        self.queues = list(follower.tokens)
+        count = sum(len(item.numbers) for item in issued)
+        for queue, numbers in tokens.items():
+            for action, chosen in zip(("push", "pop"), numbers, strict=True):
+                flagged = np.zeros(count, np.bool_)
+                flagged[chosen] = True
+                for item in issued:
+                    flags = flagged[item.numbers]
+                    if flags.any():
+                        shape = [loop.extent for loop in item.loops]
+                        self.flags[item.statement, action, queue] = flags.reshape(shape)
+        self.queues = list(tokens)
 
     def visit(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Dma | Kernel):

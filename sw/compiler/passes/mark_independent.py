@@ -9,13 +9,13 @@ accumulators meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
+from itertools import count, pairwise, repeat
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory
-from amaranth_vta.sw.compiler.emit.host_code import HostCode
+from amaranth_vta.sw.compiler.emit.issued import Issued, issued_by
 from amaranth_vta.sw.compiler.emit.uop_kernel import UopKernel
 from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, Stmt, WaitForAlu, rebuild, seq
 from amaranth_vta.sw.runtime.kernels import UopMode
@@ -27,12 +27,13 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with its independent kernels marked, for a machine with the extension OVERLAP."""
     if not config.overlap:
         return nest
-    recorder = _Recorder(config)
-    code = HostCode(nest)
-    kernels = [stmt for stmt, _ in code.statements if isinstance(stmt, Kernel)]
-    numbers = iter(range(len(kernels)))
-    code.compile(lambda kernel: recorder.kernel(next(numbers), kernel))(recorder, *nest.args)
-    claims = _Claims(recorder, [kernel.mode for kernel in code.kernels])
+    issued = issued_by(nest)
+    kernels = [item.statement for item in issued if isinstance(item.statement, Kernel)]
+    claims = _Claims(
+        _instructions(issued, config),
+        [_GEMM if kernel.uop.alu is None else _ALU for kernel in kernels],
+        config.acc.depth,
+    )
     independent = claims.true_ones()
     if not any(independent):
         return nest
@@ -50,44 +51,50 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
     return replace(nest, body=visit(nest.body))
 
 
-class _Recorder:
-    """Stands in for the runtime and records the instructions of compute and what they touch."""
+# The number of a kernel, the accumulators that it writes, and those that it only reads; None for an
+# instruction that waits until nothing is in flight.
+_Instruction = tuple[int, slice, slice] | None
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        # The number of the kernel, the accumulators that it writes, and those that it only reads;
-        # None for an instruction that waits until nothing is in flight.
-        self.instructions: list[tuple[int, slice, slice] | None] = []
 
-    def load_buffer_2d(self, *call: Any) -> None:
-        memory = call[10]
-        if memory not in (Memory.INP, Memory.WGT):
-            self.instructions.append(None)
+def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction]:
+    """The instructions of compute in order, and what they touch. What is stored is ordered by
+    tokens, which are pushed after all effects."""
+    found: dict[int, _Instruction] = {}
+    kernels = count()
+    for item in issued:
+        if isinstance(item.statement, Kernel):
+            number = next(kernels)
+            written, read = _touched(item, item.statement, config)
+            touched = zip(repeat(number), written, read)
+            found.update(zip(item.numbers.tolist(), touched, strict=False))
+        elif item.statement.memory not in (Memory.INP, Memory.WGT, Memory.OUT):
+            found.update(dict.fromkeys(item.numbers.tolist()))
+    return [found[number] for number in sorted(found)]
 
-    def store_buffer_2d(self, *_: Any) -> None:
-        pass  # ordered by tokens, which are pushed after all effects
 
-    def kernel(self, number: int, kernel: UopKernel) -> Any:
-        low, high = kernel.span("dst")
-        uop = kernel.uop
-        first, last = kernel.span("src") if uop.alu is not None and uop.src else (0, -1)
-        if uop.alu is not None:
-            last += self.config.alu_sources(uop.alu) - 1
-
-        def issue(_: Any, dst: int, src: int, __: int) -> None:
-            written, read = slice(dst + low, dst + high + 1), slice(src + first, src + last + 1)
-            self.instructions.append((number, written, read))
-
-        return issue
+def _touched(issued: Issued, stmt: Kernel, config: Config) -> tuple[Iterator[slice], ...]:
+    kernel, uop = UopKernel(stmt), stmt.uop
+    low, high = kernel.span("dst")
+    first, last = kernel.span("src") if uop.alu is not None and uop.src else (0, -1)
+    if uop.alu is not None:
+        last += config.alu_sources(uop.alu) - 1
+    dst, src, _ = issued.starts(stmt)
+    return (
+        map(slice, (dst + low).tolist(), (dst + high + 1).tolist()),
+        map(slice, (src + first).tolist(), (src + last + 1).tolist()),
+    )
 
 
 class _Claims:
     """Which kernels may claim independence; ``units`` are those of the kernels."""
 
-    def __init__(self, recorder: _Recorder, units: list[UopMode]) -> None:
-        self.recorder = recorder
+    def __init__(
+        self, instructions: Sequence[_Instruction], units: Sequence[UopMode], depth: int
+    ) -> None:
+        self.instructions = instructions
         self.units = units
-        kernels = [item[0] for item in recorder.instructions if item is not None]
+        self.depth = depth
+        kernels = [item[0] for item in instructions if item is not None]
         # Those of the ALU that come after one of GEMM.
         self.after_gemm = {
             following
@@ -106,14 +113,13 @@ class _Claims:
     def _first_false(self, claims: list[bool]) -> int | None:
         # Per unit and accumulator: whether an instruction in flight may write, or read, it.
         # Bytes, since most slices are short and searched in no time.
-        depth = self.recorder.config.acc.depth
-        all_free, all_touched = bytes(depth), b"\1" * depth
+        all_free, all_touched = bytes(self.depth), b"\1" * self.depth
         written, read = ([bytearray(all_touched) for _ in UopMode] for _ in range(2))
 
         def ended(unit: UopMode) -> None:
             written[unit][:], read[unit][:] = all_free, all_free
 
-        for item in self.recorder.instructions:
+        for item in self.instructions:
             if item is None:
                 ended(_GEMM)
                 ended(_ALU)

@@ -53,6 +53,11 @@ def evaluate(tensor: Tensor, inputs: Mapping[Tensor, Array]) -> Array:
     return _Evaluator(inputs).tensor(tensor)
 
 
+def evaluate_index(value: Expr, variables: Mapping[Var, Array]) -> Array:
+    """``value``, of ``variables`` alone, on the grid that their arrays span."""
+    return _Evaluator({})._value(value, variables)
+
+
 class _Evaluator:
     def __init__(self, inputs: Mapping[Tensor, Array]) -> None:
         self.known: dict[Tensor, Array] = {}

@@ -1,0 +1,123 @@
+"""All instructions that a loop nest issues, as arrays: what its host code does call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.sw.compiler.nest.ir import (
+    Allocate,
+    Dma,
+    For,
+    Kernel,
+    LoopNest,
+    LoweringError,
+    NestBuffer,
+    Seq,
+    Stmt,
+    Token,
+    WaitForAlu,
+)
+from amaranth_vta.sw.compiler.te.evaluation import evaluate_index
+from amaranth_vta.sw.compiler.te.expr import Affine, Expr, Var
+
+Numbers = npt.NDArray[np.int64]
+# The loops around the allocation of each buffer, whose iterations take its copies in turn.
+Places = Mapping[NestBuffer, tuple[For, ...]]
+
+
+class Issued:
+    """The instructions of a statement, one per iteration of the ``loops`` around it, in order.
+
+    ``numbers`` are their places, int64 (instructions,), among all of the nest.
+    """
+
+    def __init__(
+        self,
+        statement: Dma | Kernel,
+        loops: tuple[For, ...],
+        places: Places,
+        numbers: Affine,
+    ) -> None:
+        self.statement, self.loops = statement, loops
+        self._places = places
+        self._shape = tuple(loop.extent for loop in loops)
+        grid = np.ogrid[tuple(slice(extent) for extent in self._shape)] if loops else ()
+        self._iterations: dict[Var, Numbers] = {
+            loop.var: axis for loop, axis in zip(loops, grid, strict=True)
+        }
+        self.numbers = self.values(numbers)
+
+    def values(self, value: Expr) -> Numbers:
+        """``value`` in each of the instructions: int64 (instructions,)."""
+        found = evaluate_index(value, self._iterations)
+        return np.broadcast_to(found, self._shape).reshape(-1)
+
+    def elements(self, buffer: NestBuffer, index: Expr) -> Numbers:
+        """Where element ``index`` of a buffer is in its scratchpad: int64 (instructions,)."""
+        assert buffer.base is not None
+        place = buffer.base + self.values(index)
+        if buffer.copies == 1:
+            return place
+        turns = self.values(iteration(self._places[buffer]))
+        return place + buffer.pitch * (turns % buffer.copies)
+
+    def starts(self, kernel: Kernel) -> tuple[Numbers, Numbers, Numbers]:
+        """The elements at which dst, src and wgt of a kernel begin, 0 for what it has not."""
+        inner = {loop.var: Affine({}) for loop in kernel.unrolled}
+        operands = kernel.uop.operands()
+        dst, src, wgt = (
+            self.elements(operands[name].buffer, operands[name].index.replace(inner))
+            if name in operands
+            else np.zeros_like(self.numbers)
+            for name in ("dst", "src", "wgt")
+        )
+        return dst, src, wgt
+
+
+def issued_by(nest: LoopNest) -> list[Issued]:
+    """The instructions of each statement, in the order of the statements.
+
+    Raises `LoweringError` if there is a statement that is not one of the machine.
+    """
+    return list(_issued(nest.body, (), {}, Affine({})))
+
+
+def _issued(stmt: Stmt, loops: tuple[For, ...], places: Places, first: Affine) -> Iterator[Issued]:
+    match stmt:
+        case Seq():
+            for part in stmt.body:
+                yield from _issued(part, loops, places, first)
+                first = first.plus(Affine({}, _count(part)))
+        case For():
+            first = first.plus(Affine({stmt.var: _count(stmt.body)}))
+            yield from _issued(stmt.body, (*loops, stmt), places, first)
+        case Allocate():
+            yield from _issued(stmt.body, loops, {**places, stmt.buffer: loops}, first)
+        case Dma() | Kernel():
+            yield Issued(stmt, loops, places, first)
+        case WaitForAlu() | Token():
+            pass
+        case _:
+            raise LoweringError(f"{type(stmt).__name__} is not an instruction of the machine")
+
+
+def _count(stmt: Stmt) -> int:
+    match stmt:
+        case Seq():
+            return sum(map(_count, stmt.body))
+        case For():
+            return stmt.extent * _count(stmt.body)
+        case Allocate():
+            return _count(stmt.body)
+    return int(isinstance(stmt, Dma | Kernel))
+
+
+def iteration(loops: Sequence[For]) -> Affine:
+    """The number of an iteration of ``loops`` among all of them."""
+    number = Affine({})
+    for loop in loops:
+        number = number.times(loop.extent).plus(Affine({loop.var: 1}))
+    return number

@@ -1,0 +1,67 @@
+"""Tokens found at once are those that are found by following the instructions one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
+from amaranth_vta.sw.compiler.passes.support.hazards import Touches, needed_tokens
+
+# Who writes and who reads each scratchpad.
+USERS = {
+    "inp": (Module.LOAD, Module.COMPUTE),
+    "wgt": (Module.LOAD, Module.COMPUTE),
+    "acc": (Module.COMPUTE, Module.STORE),
+}
+DEPTH = 24
+
+
+def random_touches(seed: int) -> list[Touches]:
+    """Of instructions that each touch one range of each scratchpad of its module, or none of it."""
+    random = np.random.default_rng(seed)
+    count = 60
+    modules = random.integers(0, 3, count)
+    touches = []
+    for scope, users in USERS.items():
+        for writes, module in zip((True, False), users, strict=True):
+            (numbers,) = np.nonzero((modules == module) & (random.random(count) < 0.8))
+            # In two parts, as two statements of a nest would have them.
+            for part in (numbers[::2], numbers[1::2]):
+                begins = random.integers(0, DEPTH, len(part))
+                ends = np.minimum(begins + random.integers(0, 9, len(part)), DEPTH)
+                touches.append(Touches(part, module, scope, writes, begins, ends))
+    return touches
+
+
+def followed(touches: list[Touches]) -> dict[TokenQueue, list[tuple[int, int]]]:
+    """The instructions that push and pop, by the latest user of each element."""
+    latest = {(scope, writes): [-1] * DEPTH for scope in USERS for writes in (True, False)}
+    tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
+    for number in range(1 + max(int(item.numbers.max()) for item in touches if len(item.numbers))):
+        needed: dict[TokenQueue, int] = {}
+        for item in touches:
+            for place in np.flatnonzero(item.numbers == number):
+                elements = slice(int(item.begins[place]), int(item.ends[place]))
+                queue = USERS[item.scope][item.writes], item.module
+                others = latest[item.scope, not item.writes][elements]
+                needed[queue] = max([needed.get(queue, -1), *others])
+                own = latest[item.scope, item.writes]
+                own[elements] = [number] * len(own[elements])
+        for queue, other in needed.items():
+            if other > max((push for push, _ in tokens[queue]), default=-1):
+                tokens[queue].append((other, number))
+    return tokens
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tokens_are_those_of_following_the_instructions(seed: int) -> None:
+    touches = random_touches(seed)
+    expected = followed(touches)
+    assert any(expected.values())
+    for queue, (pushes, pops) in needed_tokens(touches).items():
+        assert list(zip(pushes.tolist(), pops.tolist(), strict=True)) == expected[queue]
+
+
+def test_a_program_without_instructions_needs_no_token() -> None:
+    assert all(not len(pops) for _, pops in needed_tokens([]).values())
