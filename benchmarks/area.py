@@ -12,25 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 
-from resources import REPOSITORY, cell_usage, merged, tool
+from resources import REPOSITORY
 
-from amaranth_vta.fpga.usage import synthesized
+from amaranth_vta.fpga.synthesis import COMMANDS, synthesized_area
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sim.machine.elaborate import verilog
 
 REPORT = REPOSITORY / "bitstreams" / "area.json"
-COMMANDS = {
-    "xc7": "synth_xilinx -family xc7 -noiopad -flatten -top vta",
-    "ecp5": "synth_ecp5 -top vta",
-}
-# For ECP5 LUT4s: those that are memories and carries included, as nextpnr counts TRELLIS_COMB.
 COLUMNS = ("luts", "ffs", "dsps", "brams")
 GROWTH = 0.01
 
@@ -39,28 +28,9 @@ Area = dict[str, float]
 
 def measure(config: Config, family: str) -> Area:
     """What a machine takes, by column; block RAMs of 36 kbit on xc7, of 18 kbit on ecp5."""
-    with tempfile.TemporaryDirectory() as folder:
-        # By names without folders: the tool has a /tmp of its own, but sees where it is started.
-        Path(folder, "vta.v").write_text(merged(verilog(config)))
-        script = f"read_verilog vta.v; {COMMANDS[family]}; tee -q -o area.json stat -json"
-        done = subprocess.run([tool(), "-q", "-p", script], capture_output=True, cwd=folder)
-        report = Path(folder, "area.json")
-        if done.returncode or not report.exists():
-            raise SystemExit(f"synthesis failed: {done.stderr.decode()[-2000:]}")
-        design = json.loads(report.read_text())["design"]
-    return area_of(design["num_cells_by_type"], family)
-
-
-def area_of(cells: Mapping[str, int], family: str) -> Area:
-    """The columns of a design of so many ``cells`` of each type."""
-    if family == "ecp5":
-        return {column: float(value) for column, value in asdict(synthesized(cells)).items()}
-    area = dict.fromkeys(COLUMNS, 0.0)
-    columns = dict(zip(("LUT", "FF", "DSP", "BRAM36"), COLUMNS, strict=True))
-    for cell, count in cells.items():
-        for column, value in cell_usage(cell).items():
-            area[columns[column]] += count * value
-    return area
+    area = synthesized_area(config, family)
+    brams = area.bram36 * (1 if family == "xc7" else 2)
+    return dict(zip(COLUMNS, (area.lut, area.ff, area.dsp, brams), strict=True))
 
 
 def grown(before: Area, after: Area) -> list[str]:

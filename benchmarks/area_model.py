@@ -1,33 +1,37 @@
 """Fits the model of `vta estimate-area` to synthesis: ``make area-model``.
 
-    python benchmarks/area_model.py [--family xc7|ecp5 ...] [--minutes N]
+    python benchmarks/area_model.py [--family xc7|ecp5 ...] [--minutes N] [--jobs N]
 
 Synthesizes machines that differ in each parameter, flattened, as ``area.py`` does, and keeps what
-it has measured in ``bitstreams/area_samples.json``, so that it goes on where it was stopped; what
-was measured of other sources is measured again. Then fits LUTs and flip-flops by least squares of
-relative errors, writes the weights into ``amaranth_vta/fpga/area_model.json``, and prints the
-errors, also those of each machine by a fit without it. Multipliers and block RAMs follow from the
-structure of the design: a machine for which they are not exact ends it with 1. Needs the extra
-``fpga``; takes one to four minutes for each machine.
+it has measured in ``bitstreams/area_samples.json``, so that it goes on where it was stopped; a
+machine whose Verilog has changed since is measured again. Then fits LUTs and flip-flops by least
+squares of relative errors, writes the weights into ``amaranth_vta/fpga/area_model.json``, and
+prints the errors, also those of each machine by a fit without it. Multipliers and block RAMs follow
+from the structure of the design: a machine for which they are not exact ends it with 1. Needs the
+extra ``fpga``; takes one to four minutes for each machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import re
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from area import measure
+from area import COLUMNS, measure
 from resources import REPOSITORY
 
 from amaranth_vta.fpga.area import FAMILIES, FITTED, MODEL, block_rams, features, multipliers
-from amaranth_vta.fpga.build import sources_hash
+from amaranth_vta.fpga.synthesis import merged_modules
 from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.machine.elaborate import verilog
 
 SAMPLES = REPOSITORY / "bitstreams" / "area_samples.json"
 _EXTENSIONS = sorted(PRESETS["tiny-extended"].extensions)
@@ -38,65 +42,90 @@ _RIDGE = 1e-2
 Sample = dict[str, Any]
 
 
-def machines() -> dict[str, Config]:
-    """What is synthesized, the most telling first, by a name."""
+def machines(family: str) -> dict[str, Config]:
+    """What is synthesized for a family, the most telling first, by a name.
+
+    The largest, which take minutes each, have more multipliers than an ECP5.
+    """
     small, all_of = PRESETS["tiny"], dict.fromkeys(_EXTENSIONS, 1)
-    all_of["lookup"] = 0  # which the presets have
-    larger = {"log_uop_buff_size": 11, "log_inp_buff_size": 12}
-    medium = replace(
-        small,
-        log_block_in=3,
-        log_block_out=3,
-        log_wgt_buff_size=14,
-        log_acc_buff_size=14,
-        **larger,
-    )
-    return {
+    without_table = {**all_of, "lookup": 0}
+    found = {
         "tiny": small,
         "tiny-extended": PRESETS["tiny-extended"],
-        "4×4 extended": replace(small, **all_of),
-        "8×8": medium,
-        "8×8 extended": replace(medium, **all_of),
-        "8×8 extended, 128-bit bus": replace(medium, **all_of, log_bus_width=7),
-        "pynq-extended": PRESETS["pynq-extended"],
-        "16×16 extended": replace(PRESETS["pynq"], **all_of),
-        "4×8 extended": replace(medium, **all_of, log_block_in=2),
-        "8×4 extended": replace(medium, **all_of, log_block_out=2),
-        "ecp5-25f": PRESETS["ecp5-25f"],
-        "batch2": PRESETS["batch2"],
-        "pynq": PRESETS["pynq"],
-        **{f"4×4 {name}": replace(small, **{name: 1}) for name in _EXTENSIONS},
-        "4×4 extended, 128-bit bus": replace(small, **all_of, log_bus_width=7),
-        "4×4 extended, larger buffers": replace(
-            small, **all_of, log_wgt_buff_size=14, log_acc_buff_size=14, **larger
-        ),
-        "16×8 extended": replace(
-            medium, **all_of, log_block_in=4, log_inp_buff_size=14, log_wgt_buff_size=16
-        ),
-        "8×16 extended": replace(
-            medium, **all_of, log_block_out=4, log_wgt_buff_size=16, log_acc_buff_size=15
-        ),
-        "int4": PRESETS["int4"],
+        "8×8": _sized(3, 3),
+        "8×8 extended, 128-bit bus": replace(_sized(3, 3), **all_of, log_bus_width=7),
+        "16×4 extended": replace(_sized(4, 2), **all_of),
+        "4×16 extended": replace(_sized(2, 4), **without_table),
+        "4×4 extended": replace(small, **without_table),
+        "32×4 extended": replace(_sized(5, 2), **all_of),
     }
+    if family == "xc7":
+        found |= {"pynq-extended": PRESETS["pynq-extended"], "pynq": PRESETS["pynq"]}
+    found |= {
+        "ecp5-25f": PRESETS["ecp5-25f"],
+        "4×8 extended, larger buffers": replace(
+            _sized(2, 3), **all_of, log_wgt_buff_size=16, log_acc_buff_size=15
+        ),
+        "4×4 overlap": replace(small, overlap=1),
+        "4×4 requantize, 128-bit bus": replace(small, requantize=1, log_bus_width=7),
+        "8×4 lookup": replace(_sized(3, 2), lookup=1),
+    }
+    if family == "xc7":
+        found["16×8 extended"] = replace(_sized(4, 3), **all_of)
+    return found
 
 
-def synthesize(families: list[str], minutes: float) -> dict[str, Sample]:
-    """What is known of the machines of these sources, with as many more as the time allows."""
-    deadline, version = time.monotonic() + 60 * minutes, sources_hash()
+def _sized(log_in: int, log_out: int) -> Config:
+    """A machine of so many inputs and outputs, with scratchpads that suit it."""
+    return replace(
+        PRESETS["tiny"],
+        log_block_in=log_in,
+        log_block_out=log_out,
+        log_uop_buff_size=12,
+        log_inp_buff_size=10 + log_in,
+        log_wgt_buff_size=8 + log_in + log_out,
+        log_acc_buff_size=11 + log_out,
+    )
+
+
+def synthesize(families: list[str], minutes: float, jobs: int) -> dict[str, Sample]:
+    """What is known of the machines as they are now, with as many more as the time allows."""
     samples: dict[str, Sample] = json.loads(SAMPLES.read_text()) if SAMPLES.exists() else {}
-    for name, config in machines().items():
-        for family in families:
-            key = f"{name}, {family}"
-            known = samples.get(key)
-            if known is not None and known["sources"] == version[:16]:
+    todo = {
+        f"{name}, {family}": (number, config, family)
+        for family in families
+        for number, (name, config) in enumerate(machines(family).items())
+    }
+    known = {f"{name}, {family}" for family in FAMILIES for name in machines(family)}
+    samples = {key: value for key, value in samples.items() if key in known}
+    keys = sorted(todo, key=lambda key: todo[key][0])
+    deadline = time.monotonic() + 60 * minutes
+    with ProcessPoolExecutor(jobs) as pool:
+        tasks = [(samples.get(key), *todo[key][1:], deadline) for key in keys]
+        for key, sample in zip(keys, pool.map(sampled, tasks), strict=True):
+            if sample is None:
                 continue
-            if time.monotonic() > deadline:
-                continue
-            area = measure(config, family)
-            samples[key] = {"config": config.to_dict(), "sources": version[:16], **area}
-            print(f"{key:<40}{area}", flush=True)
+            samples[key] = sample
+            print(f"{key:<40}{[sample[column] for column in COLUMNS]}", flush=True)
             SAMPLES.write_text(json.dumps(samples, indent=1, sort_keys=True) + "\n")
     return samples
+
+
+def sampled(task: tuple[Sample | None, Config, str, float]) -> Sample | None:
+    """The sample of a machine: what is known if it has not changed, None after the deadline."""
+    known, config, family, deadline = task
+    design = design_of(config)
+    if known is not None and known.get("design") == design:
+        return known
+    if time.monotonic() > deadline:
+        return None
+    return {"config": config.to_dict(), "design": design, **measure(config, family)}
+
+
+def design_of(config: Config) -> str:
+    """A digest of the machine's Verilog, without what says where in the sources a line is from."""
+    text = re.sub(r"\(\* .*? \*\)|//.*", "", merged_modules(verilog(config)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def fit(rows: list[dict[str, float]], counts: npt.NDArray[np.float64]) -> dict[str, float]:
@@ -157,8 +186,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--minutes", type=float, default=1e9, help="start no machine after these")
+    parser.add_argument("--jobs", type=int, default=1, help="machines at a time")
     arguments = parser.parse_args()
-    samples = synthesize(arguments.family or list(FAMILIES), arguments.minutes)
+    families = arguments.family or list(FAMILIES)
+    samples = synthesize(families, arguments.minutes, arguments.jobs)
     model, problems = {}, []
     for family in FAMILIES:
         model[family], inexact = fit_family(family, samples)

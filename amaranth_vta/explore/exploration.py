@@ -1,4 +1,4 @@
-"""The exploration itself: machines are asked for, their points run, the front is simulated."""
+"""The exploration itself: machines are asked for, points run, the front is simulated and made."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from .evaluate import Cost, Simulated, Task, evaluate, simulate
 from .folder import Folder
 from .front import front
+from .implementation import Implementation, Implemented, implement
 from .machines import Machine, kind_of, machine_of
 from .results import FAILED, Row, Run, objectives, row_of_run
 from .search import Values, search_of
@@ -62,6 +63,7 @@ class Exploration:
             self._find_front()
             progress(self)
         self._simulate_front(workers)
+        self._implement_front(workers)
         folder.finish(self.rows)
 
     def _evaluate(
@@ -156,15 +158,42 @@ class Exploration:
 
     def _to_simulate(self) -> list[Row]:
         number = _SIMULATED if self.spec.rtl is None else self.spec.rtl
-        number = min(number, len(self.best))
-        last = len(self.best) - 1
-        places = {round(last * n / max(number - 1, 1)) for n in range(number)}
         return [
             row
-            for place in sorted(places)
-            for row in self.best[place]
+            for rows in self._of_front(number)
+            for row in rows
             if self.spec.rtl is not None or (row.run and row.run.cycles <= _SIMULATED_CYCLES)
         ]
+
+    def _of_front(self, number: int) -> list[list[Row]]:
+        """The rows of so many of its machines, if it has as many: its ends, and what is between
+        them."""
+        number, last = min(number, len(self.best)), len(self.best) - 1
+        places = {round(last * n / max(number - 1, 1)) for n in range(number)}
+        return [self.best[place] for place in sorted(places)]
+
+    def _implement_front(self, workers: Workers) -> None:
+        """Gives machines of the front to the tools of the FPGA, if the SPEC asks for it."""
+        chip = self.spec.limits.chip.name
+        routed = self._of_front(self.spec.route)
+        wanted = routed + [
+            rows for rows in self._of_front(self.spec.synthesis) if rows not in routed
+        ]
+        configs = [rows[0].machine.config for rows in wanted]
+        tasks = [
+            Implementation(config.to_json(), chip, number < len(routed))
+            for number, config in enumerate(configs)
+            if config is not None
+        ]
+        made: dict[Values, Implemented] = {}
+        nothing = next(iter(self.digests.values()))  # of a network, which none of them needs
+        for place, outcome in workers.run(implement, [(task, nothing) for task in tasks]):
+            row = wanted[place][0]
+            if outcome.result is None:
+                self.notes.append(f"the machine of point {row.point} on {chip}: {outcome.error}")
+            else:
+                made[row.machine.values] = outcome.result
+        self._update(lambda row: replace(row, made=made.get(row.machine.values)))
 
 
 def read_networks(spec: Spec) -> dict[str, bytes]:

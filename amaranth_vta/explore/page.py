@@ -11,13 +11,16 @@ from amaranth_vta.report.html import html_page, html_table
 from .evaluate import Cost
 from .exploration import Exploration
 from .folder import MACHINES
-from .front import sensitivities
-from .plots import BEST, STYLE, Mark, number, roofline, scatter
+from .front import Sensitivity, sensitivities
+from .implementation import Implemented
+from .plots import BEST, ROOF, STYLE, Mark, number, roofline, scatter
 from .results import OK, Row, clock_mhz, objectives
 from .search import Values
 from .spec import METRICS, Spec
 
 _REFRESH_SECONDS = 5
+# Of the width of the page, what a bar of 100 % takes; its number stands behind it.
+_LONGEST = 0.8
 
 
 def machine_name(rank: int) -> str:
@@ -69,9 +72,16 @@ def _described(exploration: Exploration) -> str:
         f"{len(exploration.rows):,} points of {spec.combinations:,} combinations, "
         f"{good:,} within the limits, chosen by {spec.search.method}; networks: "
         f"{escape(', '.join(exploration.networks))}; memory: {', '.join(spec.memories)}. "
-        f"Chip: {chip.name}, {clock_mhz(spec):g} MHz. Cycles are estimated, area is that of a "
-        "fitted model; what was simulated says so."
+        f"Chip: {chip.name}, {clock_mhz(spec):g} MHz ({_source_of_clock(spec)}). Cycles are "
+        "estimated, area is that of a fitted model; what was simulated or synthesized says so."
     )
+
+
+def _source_of_clock(spec: Spec) -> str:
+    chip = spec.limits.chip
+    if spec.clock_mhz:
+        return "given"
+    return f"{chip.routed}, placed and routed" if chip.routed else "assumed"
 
 
 def _overview(exploration: Exploration) -> Iterator[str]:
@@ -101,38 +111,56 @@ def _mark(spec: Spec, values: Values, numbers: Sequence[float], rank: int | None
 
 def front_table(exploration: Exploration) -> tuple[list[str], list[list[str]]]:
     """Heads and lines of a table of the front."""
-    spec, best = exploration.spec, exploration.best
-    varied = [key for key, values in spec.parameters.items() if len(values) > 1]
-    is_one = len(exploration.networks) * len(spec.memories) == 1
-    is_simulated = is_one and any(row.rtl for rows in best for row in rows)
-    others = [name for name in RESOURCES if name not in spec.objectives]
-    heads = [
-        *("machine", *spec.objectives, *varied, *others, f"of {spec.limits.chip.name}"),
-        *(["utilization"] if is_one else []),
-        *(["on RTL"] if is_simulated else []),
-    ]
-    lines = []
-    for rank, rows in enumerate(best):
-        machine, numbers = rows[0].machine, objectives(spec, rows)
-        run, area, config = rows[0].run, machine.area, machine.config
-        assert numbers is not None
-        assert run is not None
-        assert area is not None
-        assert config is not None
-        values = dict(zip(spec.parameters, machine.values, strict=True))
-        line = [
-            machine_name(rank),
-            *(_number(value) for value in numbers),
-            *(str(values[key]) for key in varied),
-            *(f"{getattr(area, name):,g}" for name in others),
-            f"{spec.limits.chip.share(area):.0%}",
-        ]
-        if is_one:
-            line.append(f"{run.macs / run.cycles / config.macs_per_cycle:.1%}")
-        if is_simulated:
-            line.append(_simulated(rows[0]))
-        lines.append(line)
-    return heads, lines
+    best = exploration.best
+    columns: dict[str, list[str]] = {"machine": [machine_name(rank) for rank in range(len(best))]}
+    columns |= _chosen(exploration.spec, best) | _area(exploration.spec, best)
+    if len(exploration.networks) * len(exploration.spec.memories) == 1:
+        columns |= _runs([rows[0] for rows in best])
+    columns |= _made([rows[0].made for rows in best])
+    return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
+
+
+def _chosen(spec: Spec, best: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
+    """Objectives, and parameters that differ between machines, by head."""
+    numbers = [objectives(spec, rows) or () for rows in best]
+    values = [dict(zip(spec.parameters, rows[0].machine.values, strict=True)) for rows in best]
+    varied = [key for key, choices in spec.parameters.items() if len(choices) > 1]
+    return {
+        name: [_number(line[place]) for line in numbers]
+        for place, name in enumerate(spec.objectives)
+    } | {key: [str(line[key]) for line in values] for key in varied}
+
+
+def _area(spec: Spec, best: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
+    areas = [area for rows in best if (area := rows[0].machine.area) is not None]
+    return {
+        name: [f"{getattr(area, name):,g}" for area in areas]
+        for name in RESOURCES
+        if name not in spec.objectives
+    } | {f"of {spec.limits.chip.name}": [f"{spec.limits.chip.share(area):.0%}" for area in areas]}
+
+
+def _runs(rows: Sequence[Row]) -> dict[str, list[str]]:
+    found = {"utilization": [f"{_utilization(row):.1%}" for row in rows]}
+    if any(row.rtl for row in rows):
+        found["on RTL"] = [_simulated(row) for row in rows]
+    return found
+
+
+def _utilization(row: Row) -> float:
+    assert row.run is not None
+    assert row.machine.config is not None
+    return row.run.macs / row.run.cycles / row.machine.config.macs_per_cycle
+
+
+def _made(made: Sequence[Implemented | None]) -> dict[str, list[str]]:
+    """What the tools of the FPGA say of machines that were given to them."""
+    found = {}
+    if any(made):
+        found["lut by synthesis"] = [f"{item.lut:,}" if item else "" for item in made]
+    if any(item and item.mhz for item in made):
+        found["MHz routed"] = [f"{item.mhz:.1f}" if item and item.mhz else "" for item in made]
+    return found
 
 
 def _simulated(row: Row) -> str:
@@ -150,16 +178,17 @@ def _commands(exploration: Exploration, folder: str) -> Iterator[str]:
     if not exploration.best:
         return
     yield "<h2>Commands</h2>"
-    yield "<p>Each machine of the front is a file; these run a network on the first of them.</p>"
+    yield "<p>Each machine of the front is a file; these run the networks on it.</p>"
     lines = []
-    for row in exploration.best[0]:
-        common = f"--config {folder}/{MACHINES}/{machine_name(0)} --dram {row.memory}"
-        source = source_of(exploration.spec, row.network)
-        command = "run" if source.endswith(".onnx") else "bench"
-        for device in ("estimate --timing-only", "rtl"):
-            lines.append(f"vta {command} {source} {common} --device {device}")
-    lines.append(f"vta verilog --config {folder}/{MACHINES}/{machine_name(0)} -o vta.v")
-    yield f'<div class="scroll"><pre>{escape(chr(10).join(dict.fromkeys(lines)))}</pre></div>'
+    for rank, rows in enumerate(exploration.best):
+        machine = f"{folder}/{MACHINES}/{machine_name(rank)}"
+        for row in rows:
+            source = source_of(exploration.spec, row.network)
+            command = "run" if source.endswith(".onnx") else "bench"
+            call = f"vta {command} {source} --config {machine} --dram {row.memory} --device"
+            lines += [f"{call} estimate --timing-only", f"{call} rtl"]
+        lines += [f"vta verilog --config {machine} -o vta.v", ""]
+    yield f'<div class="scroll"><pre>{escape(chr(10).join(lines))}</pre></div>'
 
 
 def source_of(spec: Spec, label: str) -> str:
@@ -178,6 +207,9 @@ def _sensitivity(exploration: Exploration) -> Iterator[str]:
         "alone explains. For each of its values: how many machines have it, the best of them, and "
         "the median.</p>"
     )
+    for name in spec.objectives:
+        yield f"<h3>{METRICS[name]}</h3>"
+        yield _shares([item for item in found if item.objective == name])
     rows = [
         (
             *((item.parameter, item.objective, f"{item.share:.0%}") if not place else ("", "", "")),
@@ -191,6 +223,18 @@ def _sensitivity(exploration: Exploration) -> Iterator[str]:
     ]
     heads = ("parameter", "objective", "share", "value", "machines", "best", "median")
     yield html_table(heads, rows, words=2)
+
+
+def _shares(items: Sequence[Sensitivity]) -> str:
+    """Bars: the share of each parameter, the largest first."""
+    lines = ['<div class="bars">']
+    for item in sorted(items, key=lambda item: -item.share):
+        style = f"width:{item.share * _LONGEST:.1%};background:{ROOF}"
+        lines.append(
+            f'<div class="name">{item.parameter}</div><div class="line"><div class="bar" '
+            f'style="{style}"></div><span class="number">{item.share:.0%}</span></div>'
+        )
+    return "\n".join([*lines, "</div>"])
 
 
 def _roofline(spec: Spec, label: str, row: Row, cost: Cost) -> Iterator[str]:

@@ -10,13 +10,20 @@ from math import exp, log
 from pathlib import Path
 from typing import IO
 
+from amaranth_vta.fpga.chips import RESOURCES
 from amaranth_vta.hw.config import Config
 
 from .evaluate import Cost, Simulated
+from .implementation import Implemented
 from .machines import Machine, exceeded
 from .spec import Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
+# Columns of what the tools of the FPGA have made of machines, by attribute of `Implemented`.
+_MADE = {
+    **{name: f"synthesized_{name}" for name in RESOURCES},
+    "mhz": "routed_mhz",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class Row:
     run: Run | None = None
     front: bool = False
     rtl: Simulated | None = None
+    made: Implemented | None = None
 
 
 def row_of_run(spec: Spec, row: Row, run: Run) -> Row:
@@ -105,8 +113,9 @@ def columns(spec: Spec) -> list[str]:
         *("point", *spec.parameters, *(key for key in keys if key not in spec.parameters)),
         *("network", "memory", "status", "reason"),
         *(item.name for item in fields(Run)),
-        *("seconds", "mhz", "utilization", "lut", "ff", "dsp", "bram36", "area"),
+        *("seconds", "mhz", "utilization", *RESOURCES, "area"),
         *("front", "rtl_cycles", "rtl_mismatches"),
+        *_MADE.values(),
     ]
 
 
@@ -124,7 +133,7 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
         "front": int(row.front),
     }
     if machine.area is not None:
-        found |= {name: getattr(machine.area, name) for name in ("lut", "ff", "dsp", "bram36")}
+        found |= {name: getattr(machine.area, name) for name in RESOURCES}
         found["area"] = round(spec.limits.chip.share(machine.area), 4)
     if run is not None:
         found |= {item.name: getattr(run, item.name) for item in fields(Run)}
@@ -134,6 +143,8 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
             found["utilization"] = round(run.macs / run.cycles / machine.config.macs_per_cycle, 4)
     if row.rtl is not None:
         found |= {"rtl_cycles": row.rtl.cycles, "rtl_mismatches": row.rtl.mismatches}
+    if row.made is not None:
+        found |= {column: getattr(row.made, name) for name, column in _MADE.items()}
     return found
 
 

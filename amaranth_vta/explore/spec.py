@@ -60,9 +60,9 @@ class Search:
 @dataclass(frozen=True)
 class Spec:
     """An exploration. ``parameters`` are lists of values by key of the configuration, over
-    ``base``; ``networks`` are files or names of generators; ``rtl`` machines of the front are
-    simulated at the most, None to decide by how long it takes. ``clock_mhz`` is None for the
-    chip's own."""
+    ``base``; ``networks`` are files or names of generators. Of the front, ``rtl`` machines are
+    simulated at the most, None to decide by how long it takes, ``synthesis`` ones are synthesized,
+    and ``route`` ones placed and routed too. ``clock_mhz`` is None for the chip's own."""
 
     networks: tuple[str, ...]
     memories: tuple[str, ...]
@@ -72,6 +72,8 @@ class Spec:
     objectives: tuple[str, ...]
     search: Search
     rtl: int | None
+    synthesis: int
+    route: int
     clock_mhz: float | None
 
     @property
@@ -101,7 +103,11 @@ def load_spec(path: str | Path) -> Spec:
 
 def _spec(values: dict[str, Any], folder: Path) -> Spec:
     tables = {"parameters", "limits", "objectives", "search"}
-    _require_known("", values, {"networks", "memory", "base", "rtl", "clock_mhz", *tables})
+    _require_known(
+        "",
+        values,
+        {"networks", "memory", "base", "rtl", "clock_mhz", "synthesis", "route", *tables},
+    )
     for name in tables:
         if not isinstance(values.get(name, {}), dict):
             raise SpecError(f"{name} is not a table")
@@ -110,16 +116,21 @@ def _spec(values: dict[str, Any], folder: Path) -> Spec:
         if memory not in TIMINGS:
             known = ", ".join(TIMINGS)
             raise SpecError(f"memory: {memory!r} is not one that the estimate knows ({known})")
-    rtl = values.get("rtl")
+    rtl, limits = values.get("rtl"), _limits(values.get("limits", {}))
+    route = _count("route", values.get("route", 0), 0)
+    if route and not limits.chip.nextpnr:
+        raise SpecError(f"route = {route}: only the vendor's tools place on {limits.chip.name}")
     return Spec(
         networks=tuple(_place(name, folder) for name in _texts("networks", values.get("networks"))),
         memories=memories,
         parameters=_parameters(values.get("parameters", {})),
         base=_base(values.get("base", DEFAULT), folder),
-        limits=_limits(values.get("limits", {})),
+        limits=limits,
         objectives=_objectives(values.get("objectives", {})),
         search=_search(values.get("search", {})),
         rtl=None if rtl is None else _count("rtl", rtl, 0),
+        synthesis=max(_count("synthesis", values.get("synthesis", 0), 0), route),
+        route=route,
         clock_mhz=_number("clock_mhz", values["clock_mhz"]) if "clock_mhz" in values else None,
     )
 

@@ -12,8 +12,9 @@ RESOURCES = ("lut", "ff", "dsp", "bram36")
 @dataclass(frozen=True)
 class Chip:
     """An FPGA by its ``family`` of `estimate_area`: LUTs (of six inputs on xc7, of four on ecp5),
-    flip-flops, multipliers, block RAMs in units of 36 kbit, and the clock in MHz that the default
-    machine reaches on it."""
+    flip-flops, multipliers, block RAMs in units of 36 kbit, and a clock in MHz: what was reached
+    with the machine named in ``routed``, or an assumption if none was placed there. ``nextpnr`` are
+    the options of place and route, empty where only the vendor's tools can do it."""
 
     name: str
     family: str
@@ -22,15 +23,16 @@ class Chip:
     dsp: int
     bram36: float
     clock_mhz: float
+    routed: str = ""
+    nextpnr: str = ""
 
     def share(self, area: Area) -> float:
         """The largest share of what there is of a resource that ``area`` takes."""
         return max(getattr(area, name) / getattr(self, name) for name in RESOURCES)
 
 
-# From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. The clocks are
-# round figures to compare machines by: what boards reach with an ecp5, placed and routed
-# (docs/fpga.md); for xc7 an assumption, since nothing was placed there.
+# From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. Clocks of ecp5 are
+# those of bitstreams/README.md, of speed grade 6, rounded down.
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -39,8 +41,19 @@ CHIPS = {
         Chip("xc7z045", "xc7", 218_600, 437_200, 900, 545, 100),
         Chip("xc7a35t", "xc7", 20_800, 41_600, 90, 50, 100),
         Chip("xc7a100t", "xc7", 63_400, 126_800, 240, 135, 100),
-        Chip("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 40),
-        Chip("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 40),
-        Chip("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 40),
+        Chip(
+            *("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 68),
+            routed="ecp5-25f on the Colorlight i5",
+            nextpnr="--25k --package CABGA381 --speed 6",
+        ),
+        Chip(
+            *("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 60),
+            nextpnr="--45k --package CABGA381 --speed 6",
+        ),
+        Chip(
+            *("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 60),
+            routed="tiny on the ULX3S",
+            nextpnr="--85k --package CABGA381 --speed 6",
+        ),
     )
 }

@@ -58,6 +58,11 @@ def calls_of(script: str) -> list[Call]:
     return calls
 
 
+def tool(name: str) -> Tool:
+    """The one of a name in Amaranth's build scripts, such as ``YOSYS``."""
+    return _TOOLS[name]
+
+
 def path_of(tool: Tool) -> str:
     """The path of the tool: that of this environment, else the one on the search path."""
     here = str(Path(sys.executable).parent)

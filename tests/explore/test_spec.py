@@ -55,6 +55,8 @@ def test_files_are_relative_to_the_spec(tmp_path: Path) -> None:
         (LEAST + "[limits]\nlut = -1", "limits.lut = -1 is no number from 0"),
         (LEAST + "[limits]\nlut = nan", "limits.lut = nan is no number from 0"),
         (LEAST + "[limits]\nmhz = 900", "limits.mhz = 900 is more than the"),
+        (f"route = 1\n{LEAST}", "route = 1: only the vendor's tools place on xc7z020"),
+        (f"synthesis = 0.5\n{LEAST}", "synthesis = 0.5 is no whole number from 0"),
         (LEAST + '[objectives]\nminimize = ["speed"]', "'speed' is not one of cycles"),
         (LEAST + '[search]\nmethod = "genetic"', "search.method: 'genetic' is not one of grid"),
         (LEAST + "[search]\npoints = 0", "search.points = 0 is no whole number from 1"),

@@ -1,0 +1,56 @@
+"""A machine as the tools of an FPGA make it: its area by synthesis, and the clock when routed."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from amaranth_vta.fpga.build import sources_hash
+from amaranth_vta.fpga.chips import CHIPS
+from amaranth_vta.fpga.routing import routed_mhz
+from amaranth_vta.fpga.synthesis import synthesized_area
+from amaranth_vta.fpga.tools import tool, version_of
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.cache import hash_of
+
+from .evaluate import remembered
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """The machine of a ``config``, as JSON, for the chip of a name, placed if it ``routes``."""
+
+    config: str
+    chip: str
+    routes: bool
+
+
+@dataclass(frozen=True)
+class Implemented:
+    """LUTs, flip-flops, multipliers and block RAMs of 36 kbit by synthesis; ``mhz`` is the clock
+    after place and route, None where that was not asked for."""
+
+    lut: int
+    ff: int
+    dsp: int
+    bram36: float
+    mhz: float | None
+
+
+def implement(task: Implementation, _: bytes) -> Implemented:
+    """From the cache folder if it was known there; raises `MissingExtra` without the tools, and
+    `ToolchainError` where one of them fails."""
+    depends = task.config, task.chip, str(task.routes), sources_hash(), version_of(tool("YOSYS"))
+    name = hash_of(*depends)
+    return Implemented(**remembered(f"{name}-chip.json", lambda: asdict(_implement(task))))
+
+
+def _implement(task: Implementation) -> Implemented:
+    chip = CHIPS[task.chip]
+    with tempfile.TemporaryDirectory() as folder:
+        netlist = Path(folder, "netlist.json") if task.routes else None
+        area = synthesized_area(Config.from_json(task.config), chip.family, netlist)
+        values: dict[str, Any] = asdict(area)
+        return Implemented(**values, mhz=routed_mhz(netlist, chip) if netlist else None)

@@ -1,0 +1,108 @@
+"""What a machine takes of an FPGA, by synthesis with Yosys: `synthesized_area`."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.machine.elaborate import verilog
+
+from .area import Area
+from .tools import Call, run, tool
+from .usage import synthesized
+
+# Flattened, as one module.
+COMMANDS = {
+    "xc7": "synth_xilinx -family xc7 -noiopad -flatten -top vta",
+    "ecp5": "synth_ecp5 -top vta",
+}
+_SOURCE, _REPORT = "vta.v", "area.json"
+
+
+def synthesized_area(config: Config, family: str, netlist: Path | None = None) -> Area:
+    """The area of the machine of ``config``, flattened, on a ``family`` of `COMMANDS`.
+
+    ``netlist`` is a file for the cells, as place and route reads them. Takes one to four minutes.
+    Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / _SOURCE).write_text(merged_modules(verilog(config)), encoding="utf-8")
+        script = [f"read_verilog {_SOURCE}", COMMANDS[family], f"tee -q -o {_REPORT} stat -json"]
+        if netlist is not None:
+            script.append("write_json netlist.json")
+        run(Call(tool("YOSYS"), ("-q", "-p", "; ".join(script))), folder)
+        if netlist is not None:
+            (folder / "netlist.json").replace(netlist)
+        design = json.loads((folder / _REPORT).read_text(encoding="utf-8"))["design"]
+    return area_of(design["num_cells_by_type"], family)
+
+
+def area_of(cells: Mapping[str, int], family: str) -> Area:
+    """That of a design of so many ``cells`` of each type, as Yosys counts them."""
+    if family == "ecp5":
+        usage = synthesized(cells)
+        return Area(usage.luts, usage.ffs, usage.dsps, usage.brams / 2)
+    counts = dict.fromkeys(("lut", "ff", "dsp", "bram36"), 0.0)
+    for cell, count in cells.items():
+        for column, weight in xc7_usage(cell).items():
+            counts[column] += count * weight
+    return Area(int(counts["lut"]), int(counts["ff"]), int(counts["dsp"]), counts["bram36"])
+
+
+def xc7_usage(cell: str) -> Mapping[str, float]:
+    """What a cell of the 7-series takes; a LUT as memory is a LUT too."""
+    if cell in _LUT_MEMORIES:
+        return {"lut": _LUT_MEMORIES[cell]}
+    return next((usage for prefix, usage in _XC7.items() if cell.startswith(prefix)), {})
+
+
+_XC7: dict[str, dict[str, float]] = {
+    "LUT": {"lut": 1},
+    "INV": {"lut": 1},
+    "SRL": {"lut": 1},
+    "FD": {"ff": 1},
+    "DSP48": {"dsp": 1},
+    "RAMB36": {"bram36": 1},
+    "RAMB18": {"bram36": 0.5},
+}
+_LUT_MEMORIES = {
+    "RAM32X1S": 1,
+    "RAM64X1S": 1,
+    "RAM128X1S": 2,
+    "RAM256X1S": 4,
+    "RAM32X1D": 2,
+    "RAM64X1D": 2,
+    "RAM128X1D": 4,
+    "RAM256X1D": 8,
+    "RAM32M": 4,
+    "RAM64M": 4,
+}
+
+
+def merged_modules(text: str) -> str:
+    """Verilog ``text`` with one module for all that differ in nothing but their name.
+
+    Each would be synthesized by itself: the sixteen lanes of the ALU take most of the time.
+    """
+    parts = _MODULE.split(text)
+    kept = [parts[0]]
+    first_names: dict[str, str] = {}
+    renamed: dict[str, str] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        first = first_names.setdefault(_SERIAL.sub("", body), name)
+        if first == name:
+            kept.append(f"module {name}{body}")
+        else:
+            renamed[name] = first
+    return _NAME.sub(lambda match: renamed.get(match[0], match[0]), "".join(kept))
+
+
+_MODULE = re.compile(r"^module (\S+)", re.MULTILINE)
+# The backend numbers a register of no meaning in each module.
+_SERIAL = re.compile(r"dump_module\$\d+")
+_NAME = re.compile(r"\\vta\.\S+")
