@@ -24,18 +24,18 @@ from .te.evaluation import numpy_dtype
 from .te.schedule import Schedule
 from .te.tensor import Tensor
 
-# Opens the device that arrays are computed on: a configuration and bytes of memory to a device.
+# Opens a device, given the configuration and the bytes of memory that it needs.
 OpenDevice = Callable[[Config, int], Device]
 # Memory for the instructions and micro-ops of a call, in addition to its arguments.
 _SPARE_BYTES = 1 << 24
 
 
 class BuildError(ValueError):
-    """A schedule that the machine cannot run, and why."""
+    """The machine cannot run a schedule; the message says why."""
 
 
 class Function:
-    """A built function of ``args``, made by ``schedule``; ``source`` is its code on the host."""
+    """A built function of ``args``, compiled from ``schedule``; ``source`` is its host code."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Function:
         return argument_bytes(self.args[index].shape, self.args[index].dtype)
 
     def run_on(self, runtime: RuntimeCalls, *buffers: Any) -> None:
-        """Queues the instructions of the function on ``runtime``, and does not wait for them.
+        """Queues the instructions of the function on ``runtime`` without waiting for them.
 
         ``buffers`` are device buffers, one per argument; none may overlap an output. Between
         functions that use the same data the runtime needs a ``barrier``.
@@ -79,7 +79,8 @@ class Function:
         self._host(runtime, *buffers)
 
     def __call__(self, *arrays: npt.NDArray[Any]) -> RunResult:
-        """Runs on the default device, and writes outputs into their arrays.
+        """Runs on the device that the function was built with, and writes outputs into their
+        arrays.
 
         Returns the result of the run, with its cycles on a device with a clock. Raises `ValueError`
         if an array does not have the shape or the dtype of its argument.

@@ -1,4 +1,4 @@
-"""The names under which a schedule speaks of one machine."""
+"""The names by which a schedule refers to one machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Environment:
 
     ``config`` is a configuration, the name of a preset (``Environment("pynq")``) or the path of a
     file in the form of vta_config.json; others raise `ConfigError`. ``with environment:`` makes it
-    what `get_env` returns. ``passes`` are additional passes, as `lower` takes them, for all that is
-    lowered for this environment.
+    what `get_env` returns. ``passes`` are additional passes, as `lower` takes them, for everything
+    that is lowered in this environment.
     """
 
     inp_scope = "inp"

@@ -21,10 +21,10 @@ from .te.tensor import Tensor
 
 @dataclass
 class Lowered:
-    """A loop nest after as many passes as could be done; its text is what printing it shows.
+    """A loop nest after as many passes as succeeded; printing it shows its text.
 
-    ``problem`` is why the next pass could not be done, None if all were. ``steps`` has the name of
-    each pass and the text that it left, if they were asked for.
+    ``problem`` says why the next pass failed, None if all succeeded. ``steps`` has the name of each
+    pass and the text after it, if they were asked for.
     """
 
     nest: LoopNest
@@ -68,7 +68,7 @@ def lower(
     passes: Sequence[PlacedPass] = (),
     labels: bool = False,
 ) -> Lowered:
-    """Lowers any schedule as far as it goes; what the machine cannot do is `Lowered.problem`.
+    """Lowers a schedule as far as possible; what the machine cannot do is `Lowered.problem`.
 
     ``args`` are the placeholders and outputs, in the order of the function's arguments. Printing
     the result shows the loop nest, in ``simple_mode`` its body alone; with ``trace`` every step,
@@ -86,7 +86,7 @@ def lower(
 
 
 def lower_further(nest: LoopNest, after: str, config: Config, trace: bool = False) -> Lowered:
-    """Lowers ``nest``, which is in the form that the pass ``after`` leaves, as far as it goes.
+    """Lowers ``nest``, which has the form that the pass ``after`` leaves, as far as possible.
 
     ``after`` is one of `PASS_NAMES`; ``trace`` is that of `lower`. Raises `LoweringError` if the
     nest does not have that form.

@@ -46,11 +46,14 @@ from .uop_kernel import RuntimeCalls, UopKernel
 
 
 class HostCode:
-    """The code of a loop nest: ``source`` as text, and what the names in it stand for."""
+    """The host code of a loop nest: ``source`` as text, and the kernels that it issues.
+
+    Raises `LoweringError` for a nest that has not been through all passes.
+    """
 
     def __init__(self, nest: LoopNest, marks: bool = False) -> None:
         self.nest = nest
-        # With marks, a call of `at` with its number precedes each machine statement.
+        # With marks, `at` is called with the number of each machine statement before it.
         self.marks = marks
         self.kernels: list[UopKernel] = []
         # The machine statements, and the loops around each.
@@ -68,8 +71,8 @@ class HostCode:
         self.source = "\n".join(self._lines) + "\n"
 
     def compile(self, issue: Callable[[UopKernel], Any]) -> Callable[..., None]:
-        """A Python function of a runtime and the arguments' buffers; ``issue(kernel)`` is what
-        it calls for an instruction of a kernel, with the runtime and the three elements."""
+        """A Python function of a runtime and the arguments' buffers. For each instruction it calls
+        ``issue(kernel)`` with the runtime and the elements at which dst, src and wgt begin."""
         names: dict[str, Any] = {**Memory.__members__, **Module.__members__}
         for kernel in self.kernels:
             names[self._name(kernel, "")] = issue(kernel)
@@ -188,7 +191,7 @@ class HostCode:
 
 
 class KernelLoader:
-    """Loads the micro-ops of all kernels that the host code issues, before their first use."""
+    """Loads the micro-ops of all kernels that the host code issues before the first is used."""
 
     def __init__(self, code: HostCode) -> None:
         kernels = iter(code.kernels)
@@ -207,7 +210,7 @@ class KernelLoader:
 
 
 def issued(kernel: UopKernel) -> Callable[..., None]:
-    """For `HostCode.compile`: kernels are issued to the runtime."""
+    """The ``issue`` of `HostCode.compile` that issues kernels to the runtime."""
     return kernel.issue
 
 

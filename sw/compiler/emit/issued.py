@@ -1,4 +1,4 @@
-"""All instructions that a loop nest issues, as arrays: what its host code does call by call."""
+"""All instructions that a loop nest issues, as arrays; host code issues them call by call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Places = Mapping[NestBuffer, tuple[For, ...]]
 class Issued:
     """The instructions of a statement, one per iteration of the ``loops`` around it, in order.
 
-    ``numbers`` are their places, int64 (instructions,), among all of the nest.
+    ``numbers``, int64 (instructions,), are their places among all instructions of the nest.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Issued:
         return place + buffer.pitch * (turns % buffer.copies)
 
     def starts(self, kernel: Kernel) -> tuple[Numbers, Numbers, Numbers]:
-        """The elements at which dst, src and wgt of a kernel begin, 0 for what it has not."""
+        """The elements at which dst, src and wgt of a kernel begin: int64 (instructions,) each, 0
+        for an operand that it lacks."""
         inner = {loop.var: Affine({}) for loop in kernel.unrolled}
         operands = kernel.uop.operands()
         dst, src, wgt = (
@@ -80,7 +81,7 @@ class Issued:
 def issued_by(nest: LoopNest) -> list[Issued]:
     """The instructions of each statement, in the order of the statements.
 
-    Raises `LoweringError` if there is a statement that is not one of the machine.
+    Raises `LoweringError` if a statement is not an instruction of the machine.
     """
     return list(_issued(nest.body, (), {}, Affine({})))
 
@@ -116,7 +117,7 @@ def _count(stmt: Stmt) -> int:
 
 
 def iteration(loops: Sequence[For]) -> Affine:
-    """The number of an iteration of ``loops`` among all of them."""
+    """The number of the current iteration among all iterations of ``loops``."""
     number = Affine({})
     for loop in loops:
         number = number.times(loop.extent).plus(Affine({loop.var: 1}))

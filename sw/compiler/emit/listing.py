@@ -15,7 +15,7 @@ _COLUMN = 100
 
 
 class _Marked(Recorder):
-    """A recorder that knows the statement of each instruction."""
+    """A recorder that notes which statement each instruction comes from."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""What the host code calls, and the kernel of one GEMM or ALU instruction.
+"""The runtime calls of host code, and the kernel of one GEMM or ALU instruction.
 
-The micro-ops of a kernel depend on three numbers only, the elements that its operands begin at; the
-runtime caches compiled kernels by these.
+The micro-ops of a kernel depend only on three numbers, the elements at which its operands begin;
+the runtime caches compiled kernels by these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Indices = npt.NDArray[np.int64]
 
 
 class RuntimeCalls(Protocol):
-    """The calls of the host code, which `amaranth_vta.sw.runtime.runtime.Runtime` implements."""
+    """The runtime as host code calls it; `amaranth_vta.sw.runtime.runtime.Runtime` implements
+    it."""
 
     def load_buffer_2d(
         self,
@@ -81,7 +82,7 @@ class RuntimeCalls(Protocol):
 
 
 class UopKernel:
-    """The micro-ops of one instruction, relative to the elements that it begins at."""
+    """The micro-ops of one instruction, relative to the elements at which its operands begin."""
 
     def __init__(self, kernel: Kernel) -> None:
         uop = kernel.uop
@@ -94,7 +95,7 @@ class UopKernel:
         )
 
     def issue(self, runtime: RuntimeCalls, dst: int, src: int, wgt: int) -> None:
-        """One instruction, on the elements from ``dst``, ``src`` and ``wgt`` on."""
+        """Issues the instruction on the elements from ``dst``, ``src`` and ``wgt`` on."""
         push = runtime.push_gemm if self.mode is UopMode.GEMM else runtime.push_alu
         push(*self.call(runtime, dst, src, wgt))
 
@@ -131,7 +132,8 @@ class UopKernel:
 
 
 def _unrolled(kernel: Kernel, operand: Element | None) -> Indices:
-    """The part of the operand's index that the unrolled loops give, outermost loop slowest."""
+    """int64 (micro-ops,): what the unrolled loops add to the operand's index, outermost loop
+    slowest."""
     result = np.zeros(1, np.int64)
     for loop in kernel.unrolled:
         factor = operand.index.terms.get(loop.var, 0) if operand else 0

@@ -1,6 +1,7 @@
-"""The meaning of a loop nest after any pass, element by element.
+"""An interpreter of loop nests after any pass, element by element.
 
-For checking passes: each must leave a nest that computes the same. Slow, and clear.
+It checks passes: each must leave a nest that computes the same. It is written to be clear, not
+fast.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _COMPARE = {
 
 
 class InterpretError(ValueError):
-    """A statement that reads what was never written, or beyond its buffer."""
+    """A statement reads what was never written, or beyond its buffer."""
 
 
 def interpret(nest: LoopNest, config: Config, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -81,7 +82,7 @@ class _Interpreter:
         # The scalars of each buffer, None where never written, and its first index in them.
         self.places: dict[NestBuffer, tuple[list[Any], int]] = {}
         self.scratchpads: dict[str, list[Any]] = {}
-        # How often each allocation has been entered, which selects its copy.
+        # How often each allocation has been entered: this selects its copy.
         self.turns: dict[Allocate, int] = {}
 
     def run(self, nest: LoopNest, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -178,7 +179,7 @@ class _Interpreter:
         return scalars, index
 
     def table(self, value: Lookup) -> npt.NDArray[Any]:
-        """The scalars of the tiles that hold the table of ``value``."""
+        """The table of ``value``, as the scalars of its tiles."""
         size = tile_scalars(self.config, "acc")
         found: list[int] = []
         for part in value.parameters:

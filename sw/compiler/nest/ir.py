@@ -27,15 +27,15 @@ Stmt = Union[
 
 
 class LoweringError(ValueError):
-    """What the compiler or the machine cannot do, and why."""
+    """The compiler or the machine cannot do what is asked; the message says why."""
 
 
 @dataclass(eq=False)
 class NestBuffer:
     """Dense storage of ``shape`` scalars, row-major, in DRAM or in a scratchpad.
 
-    ``copies`` of it are used in turn. ``base`` is its first element in the scratchpad, ``pitch``
-    the elements from one copy to the next, once it has been allocated.
+    ``copies`` of it are used in turn. Once it is allocated, ``base`` is its first element in the
+    scratchpad and ``pitch`` the number of elements from one copy to the next.
     """
 
     name: str
@@ -60,8 +60,7 @@ class NestBuffer:
         return prod(self.shape)
 
     def flat(self, indices: Sequence[Expr]) -> Affine | None:
-        """The scalar that ``indices`` select, counted from the first; None if an index is not
-        affine."""
+        """The position of the scalar that ``indices`` select; None if an index is not affine."""
         result = Affine({})
         for index, stride in zip(indices, self.strides, strict=True):
             form = Affine.of(index)
@@ -110,7 +109,7 @@ class Allocate:
 
 @dataclass(eq=False)
 class Region:
-    """All of ``body``, which is of one stage, becomes ``kind``: dma_copy, alu or gemm."""
+    """``body``, all of one stage, becomes instructions of ``kind``: dma_copy, alu or gemm."""
 
     kind: str
     body: Stmt
@@ -187,7 +186,7 @@ class Uop:
 
 @dataclass(frozen=True)
 class UopLoop:
-    """A loop of the instruction itself, and what an iteration adds to each index."""
+    """A loop of the instruction, and what each iteration adds to the indices dst, src and wgt."""
 
     extent: int
     dst: int
@@ -198,9 +197,9 @@ class UopLoop:
 
 @dataclass(eq=False)
 class Kernel:
-    """One GEMM or ALU instruction: its two loops around the micro-ops that ``unrolled`` loops
-    (outermost first) make of ``uop``. ``independent`` claims that it touches no accumulator that
-    instructions of the other unit in flight use."""
+    """One GEMM or ALU instruction: up to two loops around its micro-ops, which are ``uop`` repeated
+    by the ``unrolled`` loops, outermost first. ``independent`` claims that it touches no
+    accumulator that an instruction of the other unit uses while in flight."""
 
     loops: tuple[UopLoop, ...]
     unrolled: tuple[For, ...]
@@ -210,7 +209,7 @@ class Kernel:
 
 @dataclass(eq=False)
 class WaitForAlu:
-    """GEMM instructions from here on, independent or not, wait for all ALU instructions so far."""
+    """Later GEMM instructions, independent or not, wait for all earlier ALU instructions."""
 
     label: Label | None = None
 
@@ -237,7 +236,7 @@ class LoopNest:
 
 
 def seq(*parts: Stmt) -> Stmt:
-    """``parts`` one after the other, without sequences within sequences."""
+    """``parts`` in sequence, with nested sequences flattened."""
     flat: list[Stmt] = []
     for part in parts:
         flat += part.body if isinstance(part, Seq) else [part]
@@ -288,8 +287,8 @@ def copied(
     values: Mapping[Var, Affine],
     buffers: Mapping[NestBuffer, Callable[[Access], Access]],
 ) -> Stmt:
-    """A copy of ``stmt``, which has no instructions yet, with new loops and allocations, variables
-    replaced by ``values``, and reads and writes of ``buffers`` changed."""
+    """A copy of ``stmt``, which must have no instructions yet, with new loops and allocations,
+    variables replaced by ``values``, and reads and writes of ``buffers`` changed."""
     names, targets = dict(values), dict(buffers)
 
     def expression(value: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Unique identifiers for the things in printed Python."""
+"""Unique identifiers for the objects in printed Python."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from keyword import iskeyword
 
 
 class Names:
-    """``reserved`` names are not given to anything."""
+    """Gives each object a unique name; ``reserved`` names are not used."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._taken = set(reserved)
-        # By identity; the thing is kept alive, so that its id stays its own.
+        # By identity; objects are kept alive, so that no two have the same id.
         self._names: dict[int, tuple[str, object]] = {}
 
     def of(self, thing: object, wish: str) -> str:

@@ -1,4 +1,4 @@
-"""The loop-nest form back from its text, as `amaranth_vta.sw.compiler.nest.printer` writes it."""
+"""Parses a loop nest from its text, as `amaranth_vta.sw.compiler.nest.printer` writes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["ParseError", "parse"]
 _SCOPES = ("dram", "inp", "wgt", "acc")
 _REGIONS = ("dma_copy", "alu", "gemm")
 _LOOPS = {"range": "serial", "unroll": "unroll", "cthread": "cthread"}
-# The scope of the scratchpad that each memory of a transfer means.
+# The scope that each memory of a transfer loads or stores.
 _TRANSFERRED = {
     Memory.INP: "inp",
     Memory.WGT: "wgt",
@@ -48,7 +48,7 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 def parse(text: str) -> LoopNest:
-    """The loop nest that ``text`` shows; comments in it mean nothing.
+    """The loop nest that ``text`` shows; comments are ignored.
 
     Raises `ParseError`, with the number of the line.
     """
@@ -62,7 +62,7 @@ def parse(text: str) -> LoopNest:
         return _Parser().function(definitions[0])
     except SyntaxError as error:
         raise ParseError(f"line {error.lineno or 1}: {error.msg}") from None
-    except (RecursionError, MemoryError):  # the second is what Python's own parser raises
+    except (RecursionError, MemoryError):  # Python's parser raises MemoryError
         raise ParseError("its loops or expressions are nested too deeply") from None
 
 
@@ -83,7 +83,7 @@ class _Parser(ExpressionParser):
         return LoopNest(definition.name, args, self.block(definition.body))
 
     def block(self, nodes: Sequence[ast.stmt]) -> Stmt:
-        """Statements one after the other; what they define is known in them alone."""
+        """Statements in sequence; the names that they define end with the block."""
         outside = dict(self.usable)
         parts: list[Stmt] = []
         for position, node in enumerate(nodes):
@@ -140,14 +140,14 @@ class _Parser(ExpressionParser):
         return For(var, extent, body, Label("text", var.name), _LOOPS[called(node.iter)])
 
     def loop_head(self, node: ast.For) -> tuple[Var, int]:
-        """The variable of a loop, which is known from here on, and its extent."""
+        """The variable of a loop, which is now in scope, and its extent."""
         name = self.word(node.target)
         if called(node.iter) not in _LOOPS or not isinstance(node.iter, ast.Call) or node.orelse:
             raise self.error(node, f"a loop is over one of {', '.join(_LOOPS)}")
         if len(node.iter.args) != 1:
             raise self.error(node, "a loop begins at 0: its one argument is its extent")
         extent = self.extent(node.iter.args[0])
-        # Loops of one name and extent are printed where passes have parted a loop in two.
+        # A pass that splits a loop in two leaves two loops of the same name and extent.
         before = self.given.get(name)
         again = isinstance(before, Var) and self.extents.get(before) == extent
         var = before if again and isinstance(before, Var) else Var(self.unnumbered(name))
@@ -291,7 +291,7 @@ class _Parser(ExpressionParser):
     def named(
         self, call: ast.Call, needed: Sequence[str] = (), optional: Sequence[str] = ()
     ) -> dict[str, ast.expr]:
-        """The named arguments of ``call``, of which none may be missing or unknown."""
+        """The keyword arguments of ``call``; raises `ParseError` if one is missing or unknown."""
         found = keywords(call)
         for name in needed:
             if name not in found:

@@ -1,4 +1,4 @@
-"""Expressions of the loop-nest form from their syntax tree, and the names that they may use."""
+"""Expressions of the loop-nest form from Python's syntax tree, and the names in scope."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .ir import NestBuffer
 
 
 class ParseError(ValueError):
-    """Text that is not a loop nest: the number of the line, and what is wrong in it."""
+    """The text is not a loop nest; the message gives the line and what is wrong in it."""
 
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -49,10 +49,10 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 
 class ExpressionParser:
-    """What the names in the text stand for, and the expressions made of them."""
+    """Parses expressions, with the names that are in scope."""
 
     def __init__(self) -> None:
-        # Every name that has been given, and those of them that can be used at this place.
+        # All names that have been defined, and those that are in scope.
         self.given: dict[str, Var | NestBuffer] = {}
         self.usable: dict[str, Var | NestBuffer] = {}
 
@@ -67,7 +67,7 @@ class ExpressionParser:
         self.given[name] = self.usable[name] = thing
 
     def unnumbered(self, name: str) -> str:
-        """``name`` before the printer numbered it, so that printing it numbers it again alike."""
+        """``name`` without the number that the printer appended: printing appends it again."""
         base, _, number = name.rpartition("_")
         if not base or not number.isdecimal() or number[0] == "0":
             return name
@@ -116,7 +116,7 @@ class ExpressionParser:
     # Expressions.
 
     def expr(self, node: ast.expr, dtype: str = "int32") -> Expr:
-        """``node``; an integer by itself is of ``dtype``."""
+        """The expression of ``node``; an integer constant by itself gets ``dtype``."""
         try:
             return self._expr(node, dtype)
         except ExpressionError as error:
@@ -156,7 +156,7 @@ class ExpressionParser:
         return Access(buffer, [self.expr(part) for part in parts])
 
     def pair(self, left: ast.expr, right: ast.expr, dtype: str) -> tuple[Expr, Expr]:
-        """Two sides of one dtype: that of the side that has one."""
+        """Both sides with one dtype; an integer constant takes that of the other side."""
         for side in (left, right):
             if not _is_constant(side):
                 dtype = self.expr(side, dtype).dtype
@@ -197,7 +197,7 @@ class ExpressionParser:
         raise self.error(node, f"{ast.unparse(node)} is not an expression")
 
     def element(self, node: ast.expr) -> tuple[NestBuffer, Expr]:
-        """A buffer and the element in it that ``buffer + index`` names."""
+        """The buffer and the index of ``buffer + index``."""
         terms: list[ast.expr] = []
         signs: list[int] = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
@@ -219,7 +219,7 @@ def called(node: ast.AST) -> str:
 
 
 def as_const(value: Expr) -> Expr:
-    """``value`` as a scalar of its dtype and not as an index, if it is constant."""
+    """``value`` as a `Const` of its dtype instead of an `Affine` index, if it is constant."""
     if isinstance(value, Affine) and not value.terms:
         return Const(value.const, value.dtype)
     return value
@@ -234,7 +234,7 @@ def _binary(op: str, left: Expr, right: Expr) -> Expr:
         case "*":
             return left * right
         case "//" | "%":
-            # Of which the divisor is checked.
+            # These operators check the divisor.
             return left // as_const(right) if op == "//" else left % as_const(right)
     return Binary(op, left, as_const(right))
 
@@ -250,5 +250,5 @@ def _has_data(value: Expr) -> bool:
 
 
 def keywords(call: ast.Call) -> dict[str, ast.expr]:
-    """The named arguments of a call."""
+    """The keyword arguments of a call."""
     return {str(item.arg): item.value for item in call.keywords}

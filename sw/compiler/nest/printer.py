@@ -38,7 +38,7 @@ from .names import Names
 
 
 def to_text(nest: LoopNest, labels: bool = False) -> str:
-    """``nest`` as text, with ``labels`` the stage, axis and source line at each line."""
+    """``nest`` as text; with ``labels`` each line has its stage, axis and source line."""
     printer = _Printer(labels)
     args = ", ".join(
         f"{printer.name(arg, arg.name)}: {arg.dtype}{list(arg.shape)}" for arg in nest.args

@@ -6,7 +6,7 @@ from amaranth_vta.hw.config import Config, TileMemory
 
 
 def scratchpad(config: Config, scope: str) -> TileMemory:
-    """Geometry of the scratchpad that the scope names."""
+    """The geometry of the scratchpad that ``scope`` (inp, wgt or acc) names."""
     return {"inp": config.inp, "wgt": config.wgt, "acc": config.acc}[scope]
 
 

@@ -1,4 +1,4 @@
-"""Two-dimensional average pooling, global average pooling among them, with requantization."""
+"""Two-dimensional average pooling, including global average pooling, with requantization."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from .parts.window import SlidingWindow, padded
 
 @dataclass(frozen=True)
 class AveragePool2d(SlidingWindow):
-    """Sizes of a pooling, as of a `MaxPool2d`; every window counts kernel height · kernel width
-    pixels, padding included, which has ``pad_value``. ``constants`` make results of sums;
-    `parts.exact.average_constants` finds them. A global pooling has the kernel of the image."""
+    """Sizes of a pooling, as of a `MaxPool2d`. Every window counts kernel height · kernel width
+    pixels, including padding, which has ``pad_value``. ``constants`` turn sums into results;
+    `parts.exact.average_constants` finds them. In a global pooling the kernel is as large as the
+    image."""
 
     batch: int
     channels: int
@@ -44,8 +45,8 @@ class AveragePool2d(SlidingWindow):
 
 @dataclass(frozen=True)
 class AveragePool2dKnobs:
-    """The tile of the output that is computed at a time, and the part of the kernel that is added
-    at a time, for which pixels are loaded."""
+    """The tile of the output that is computed at a time, and the part of the kernel whose pixels
+    are loaded and added at a time."""
 
     channels: int
     rows: int
@@ -60,9 +61,10 @@ def average_pool2d(
     knobs: AveragePool2dKnobs | None = None,
     name: str = "average_pool2d",
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT), parameters, if the
-    constants have any, and output (batch, channels, output height, output width, BATCH,
-    BLOCK_OUT), which are out_dtype. The parameters are `FixedPoint.parameters`.
+    """A function of input, parameters if the constants have any, and output.
+
+    Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
+    height, output width, BATCH, BLOCK_OUT), both out_dtype; parameters are `FixedPoint.parameters`.
 
     Knobs and errors are those of `tuned`.
     """
@@ -110,7 +112,7 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
     n, c, h, w, b, k = s[pool].op.axis
     dyo, dyi = s[pool].split(dy, knobs.kernel_rows)
     dxo, dxi = s[pool].split(dx, knobs.kernel_columns)
-    # Pixels innermost: consecutive additions then have no hazard.
+    # Pixels innermost: consecutive additions then go to different accumulators, without a hazard.
     s[pool].reorder(dyo, dxo, dyi, dxi, n, c, h, w, b, k)
     s[pool].pragma(dyi, env.alu)
     s[x_buf].set_scope(env.acc_scope)
@@ -135,7 +137,7 @@ def candidates(
     ):
         height = p.input_rows(rows, kernel_rows)
         width = p.input_columns(columns, kernel_columns)
-        # The second accumulator of a result is needed once its pixels are not.
+        # The second accumulator of a result takes the place of its pixels, which are dead by then.
         taken = rows * columns + max(height * width, (accumulators - 1) * rows * columns)
         if channels * taken > room:
             continue

@@ -1,11 +1,11 @@
 """Concatenation along channels.
 
-Channels that fill their tiles are copied. Others have to change their position within tiles, which
-GEMM does with weights of 0 and 1: channels of source s move down by less than s tiles, so that
-a tile of results takes as many products as there are sources.
+Sources whose channels fill their tiles are copied. Other channels change their position within
+tiles, which GEMM does with weights of 0 and 1: channels of source s move by less than s tiles, so a
+tile of results takes as many products as there are sources.
 
-Where there is one tile of images and sources fill their tiles, the operator is not needed: memory
-can be planned such that the sources are stored consecutively.
+With one tile of images and sources that fill their tiles, the operator is not needed: memory can be
+planned such that the sources are stored consecutively.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class Concatenate(Moving):
     """``channels`` of each source and ``pixels`` of all, in ``batch`` tiles of BATCH images. All
-    sources have the same scale and zero point: others must be rescaled before."""
+    sources have the same scale and zero point; others must be requantized before."""
 
     batch: int
     channels: tuple[int, ...]
@@ -80,7 +80,7 @@ class Concatenate(Moving):
             fits = loaded <= config.inp.depth // 2 and outputs * sources <= config.wgt.depth
             return prod(extents) if fits and extents[2] == outputs else config.acc.depth + 1
 
-        # With the axis of channels last, a part of the pixels can have all channels.
+        # With channels as the last axis, a part of the pixels can have all channels.
         choices = candidates((self.batch, self.pixels, outputs), taken, config)
         return Choice.by_formula(
             (cycles, replace(knobs, extents=(batch, channels, pixels)))
@@ -97,10 +97,10 @@ def concatenate(
 ) -> Function:
     """A function of the sources, `concatenation_weights` unless they fill their tiles, and output.
 
-    All are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype; the knobs have the first
-    three axes of the output, with all channels at a time where GEMM moves them. Knobs and errors
-    are those of `tuned`. Raises `ValueError` for tiles that are not filled on a machine whose tiles
-    of inputs are not those of outputs.
+    All tensors are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype. The knobs have
+    the first three axes of the output, with all channels at a time where GEMM moves them. Knobs and
+    errors are those of `tuned`. Raises `ValueError` for tiles that are not filled on a machine
+    whose input tiles differ from its output tiles.
     """
     if not workload.fills_tiles(env.config) and not reads_what_it_stores(env):
         raise ValueError(
@@ -111,8 +111,8 @@ def concatenate(
 
 
 def concatenation_weights(workload: Concatenate, config: Config) -> Array:
-    """int8 (tiles of results, sources, BLOCK_OUT, BLOCK_IN): for each tile of results what it takes
-    of the tile of sources of the same number, counted through all of them, and of the next ones."""
+    """int8 (tiles of results, sources, BLOCK_OUT, BLOCK_IN) of 0 and 1: which channels tile t of
+    the results takes of tiles t, t + 1, … of the sources, numbered through all sources."""
     block = config.block_out
     outputs, sources = parts(sum(workload.channels), block), len(workload.channels)
     weights = np.zeros((outputs, sources, block, block), np.int8)
@@ -128,7 +128,8 @@ def concatenation_weights(workload: Concatenate, config: Config) -> Array:
 
 
 def shifted(workload: Concatenate, env: Environment, knobs: MoveKnobs) -> Scheduled:
-    """The schedule for sources that do not fill their tiles, and the arguments of the function."""
+    """The schedule by GEMM, for sources that do not fill their tiles, and the function's
+    arguments."""
     sources, acc = _sources(workload, env), env.acc_dtype
     tail, count = (env.BATCH, env.BLOCK_IN), len(sources)
     outputs, tiles = parts(sum(workload.channels), env.BLOCK_OUT), sum(workload.tiles(env.config))
@@ -184,7 +185,7 @@ def _sources(workload: Concatenate, env: Environment) -> list[Tensor]:
 
 
 def _joined(sources: Sequence[Tensor], n: Expr, tile: Expr, i: Sequence[Expr]) -> Expr:
-    """The scalar in a ``tile`` of channels, counted through all ``sources``."""
+    """The scalar at ``i`` in a ``tile`` of channels, numbered through all ``sources``."""
     first, *others = sources
     here = first(n, tile, *i)
     if not others:

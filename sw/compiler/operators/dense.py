@@ -1,4 +1,4 @@
-"""Fully connected layer, a matrix product, with bias and requantization."""
+"""Fully connected layer: a matrix product with bias and requantization."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.tuner.cost_model import (
     ROUND_TRIP_CYCLES,
+    BufferCopies,
     Estimate,
     Pipeline,
-    TakingTurns,
     Task,
     bus_cycles,
 )
@@ -32,7 +32,7 @@ from .parts.product import Product, of_term, reduce_axes, term_axis
 @dataclass(frozen=True)
 class Dense:
     """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs.
-    Each weight is the sum of so many ``terms`` of wgt_dtype. With ``groups`` there are so many
+    Each weight is the sum of ``terms`` values of wgt_dtype. ``groups`` is the number of independent
     products of these sizes."""
 
     rows: int
@@ -70,7 +70,7 @@ class DenseKnobs:
         return 2 if self.ahead else 1
 
     def is_whole(self, d: Dense) -> bool:
-        """Whether all inputs are loaded at a time; weights then are loaded once for all rows."""
+        """Whether all inputs are loaded at once; weights then are loaded once for all rows."""
         return self.inputs == d.inputs
 
 
@@ -79,11 +79,10 @@ def dense(
 ) -> Function:
     """A function of input, weights, bias and output.
 
-    Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs, BLOCK_OUT,
-    BLOCK_IN) wgt_dtype, with ``terms`` for each tile of inputs, bias is (outputs, BATCH,
-    BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (rows, outputs, BATCH,
-    BLOCK_OUT) out_dtype. Several ``groups`` are a first dimension of all four. Knobs and errors
-    are those of `tuned`.
+    Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs · terms,
+    BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or parameters, as
+    `epilogue` says, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. With several ``groups``
+    all four have them as a first dimension. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -105,7 +104,7 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
             s[tensor].double_buffer()
     product.place_constants(s, None if knobs.in_turn else no, env)
     for tensor in product.epilogue.stages:
-        # The rows of a tile of outputs in turn, since they share parameters.
+        # Rows innermost: those of a tile of outputs share parameters.
         *g, n, o, b, k = s[tensor].op.axis
         s[tensor].reorder(*g, o, n, b, k)
         s[tensor].pragma(o, env.alu)
@@ -115,14 +114,14 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     step, ko = s[matmul].split(ko, knobs.inputs)
     s[matmul].reorder(*g, step, ko, *term, n, o, b, k, ki)
     s[matmul].tensorize(b, env.gemm)
-    # What is whole stays while it passes over the rows.
+    # If all inputs are loaded at once, weights stay on chip while the rows pass.
     whole = None if knobs.is_whole(d) else step
     product.place_operands(s, no, oo, whole, (knobs.copies, knobs.copies), env)
     return s, product.args
 
 
 def expression(d: Dense, env: Environment) -> Product:
-    """The sum of products, and its epilogue."""
+    """The sum of products for GEMM, and its epilogue."""
     acc = env.acc_dtype
     groups = (d.groups,) if d.groups > 1 else ()
     x = te.placeholder((*groups, d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
@@ -142,7 +141,7 @@ def expression(d: Dense, env: Environment) -> Product:
         return te.sum(x_buf[*g, n, ko, b, ki].astype(acc) * weight, axis=list(axes))
 
     shape = (*groups, d.rows, d.outputs, env.BATCH, env.BLOCK_OUT)
-    # Names of arguments are those of axes.
+    # `te.compute` names axes after the parameters of the function.
     if groups:
         matmul = te.compute(shape, lambda g, n, o, b, k: products(n, o, b, k, g), "matmul")
     else:
@@ -172,7 +171,7 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
 
 
 def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
-    """An estimate without a walk, as if all tiles were alike."""
+    """A rough estimate, as if all tiles were alike."""
     tiles = parts(d.rows, knobs.rows) * parts(d.outputs, knobs.outputs)
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
@@ -186,10 +185,10 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
 
 
 def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
-    """All tiles of a schedule through the model of the machine, as far as they can take less than
-    ``limit`` cycles."""
+    """The estimate of a schedule by walking all its tiles through the cost model; the walk stops
+    once ``limit`` cycles are certain to be reached."""
     pipeline = Pipeline(config)
-    x, w = TakingTurns(pipeline, knobs.copies), TakingTurns(pipeline, knobs.copies)
+    x, w = BufferCopies(pipeline, knobs.copies), BufferCopies(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)
     resets = len(steps) > 1 or not config.overwrite
     vectors = d.groups * d.rows * d.outputs

@@ -1,4 +1,4 @@
-"""Element-wise operators on one tensor or two: sums, products, bounds and shifts."""
+"""Element-wise operators on one or two tensors: sums, products, minima, maxima and shifts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _shift(value: Array, amount: Array) -> Array:
     return np.where(wide < 0, value << np.maximum(-wide, 0), value >> np.maximum(wide, 0))
 
 
-# Each operation as an expression for the ALU, and in NumPy, on int64.
+# Each operation as an expression for the ALU, and as a function of NumPy arrays of int64.
 _OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., Array]]] = {
     "add": (lambda x, y: x + y, np.add),
     "multiply": (lambda x, y: x * y, np.multiply),
@@ -42,12 +42,12 @@ _OPERATIONS: dict[str, tuple[Callable[[Expr, Expr | int], Expr], Callable[..., A
 @dataclass(frozen=True)
 class Elementwise(Pointwise):
     """``operation`` of two operands, or of one and a ``constant`` of 16 bits, then clipping to
-    ``low`` and ``high``, as far as given; None does nothing but clip.
+    ``low`` and ``high`` where these are given; without an operation, clipping alone.
 
-    There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels of each operand; those of
-    ``wide`` are acc_dtype, the others out_dtype. Results wrap at acc_dtype before they are
-    clipped, and are stored by their low bits. Operations are add, multiply, minimum, maximum and
-    shift, to the right or, by a negative amount, to the left.
+    Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT channels; operands in ``wide``
+    are acc_dtype, the others out_dtype. Results wrap to acc_dtype before they are clipped, and
+    their low bits are stored. Operations are add, multiply, minimum, maximum and shift: right, or
+    left by a negative amount.
     """
 
     vectors: int
@@ -96,7 +96,7 @@ class Elementwise(Pointwise):
         return stages
 
     def evaluate(self, operands: Sequence[Array], env: Environment) -> Array:
-        """The meaning, as out_dtype."""
+        """The reference in NumPy, (vectors, BATCH, BLOCK_OUT) out_dtype."""
         result = operands[0].astype(np.int64)
         if self.operation is not None:
             _, function = _OPERATIONS[self.operation]
@@ -115,6 +115,6 @@ def elementwise(
     knobs: PointwiseKnobs | None = None,
     name: str = "elementwise",
 ) -> Function:
-    """A function of one operand or two, and output, as `Pointwise` says. Knobs and errors are those
+    """A function of one or two operands and output, as `Pointwise` says. Knobs and errors are those
     of `tuned`; no schedule fits a constant of more than 16 bits."""
     return tuned(workload, env, knobs, name)

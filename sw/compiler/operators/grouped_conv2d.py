@@ -1,9 +1,9 @@
 """Grouped and depthwise convolution with bias and requantization.
 
-Groups that are smaller than a tile share one: its weights are then zero where input and
-output belong to different groups, which leaves a diagonal for a depthwise convolution. GEMM then
-takes one cycle per vector and tap of the kernel, most of it multiplying by zero; the ALU would
-take four: two for a copy of the input, one for the product with the weights, one for the sum.
+Groups that are smaller than a tile share one: its weights are zero where input and output belong to
+different groups, which leaves a diagonal for a depthwise convolution. GEMM then takes one cycle per
+vector and tap of the kernel, and most of its products are with zero; the ALU would take four
+cycles: two to copy the input, one for the product with the weights, one for the sum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class GroupedConv2d:
-    """``groups`` times the convolution of one of them, whose inputs and outputs are whole tiles."""
+    """A convolution ``group`` for each of ``groups`` groups; its inputs and outputs are whole
+    tiles."""
 
     groups: int
     group: Conv2dSizes
@@ -73,14 +74,14 @@ class GroupedConv2dKnobs:
         return 2 if self.ahead else 1
 
     def is_whole(self, c: Conv2dSizes) -> bool:
-        """Whether all that accumulates in a tile is loaded at a time."""
+        """Whether all operands of a tile are loaded at once."""
         return self.inputs >= c.inputs and self.kernel_rows >= c.kernel[0]
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """``merged`` groups of channels share tiles, which leaves ``groups`` of them, of ``inputs`` and
-    ``outputs`` tiles each."""
+    """Every ``merged`` groups of channels share tiles, which leaves ``groups`` larger ones of
+    ``inputs`` and ``outputs`` tiles each."""
 
     merged: int
     groups: int
@@ -89,7 +90,7 @@ class Grouping:
 
 
 def grouping(channels: int, outputs: int, groups: int, config: Config) -> Grouping:
-    """The fewest groups that must share tiles for all tiles to be whole, in the order of channels.
+    """Merges the fewest groups with which all tiles are whole, in the order of channels.
 
     ``channels`` and ``outputs`` are those of all ``groups``.
     """
@@ -109,8 +110,8 @@ def grouping(channels: int, outputs: int, groups: int, config: Config) -> Groupi
 
 
 def grouped_weights(weights: Array, groups: int, config: Config) -> Array:
-    """``weights`` (outputs, channels / groups, height, width) as the operator takes them, with
-    zeros between different groups."""
+    """``weights`` (outputs, channels / groups, height, width) in the layout of `grouped_conv2d`,
+    with zeros between different groups."""
     outputs, inputs_each, height, width = weights.shape
     outputs_each = outputs // groups
     way = grouping(inputs_each * groups, outputs, groups, config)
@@ -170,7 +171,7 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
 
 
 def expression(workload: GroupedConv2d, env: Environment) -> Product:
-    """The convolutions as the sum of products that GEMM makes, and their epilogue."""
+    """The convolutions as a sum of products for GEMM, and their epilogue."""
     c, groups, acc = workload.group, workload.groups, env.acc_dtype
     x = te.placeholder(
         (c.batch, groups, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
@@ -243,7 +244,7 @@ def candidates(
 
 
 def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) -> float:
-    """An estimate that does not overlap the rows of a load."""
+    """An estimate in which the rows of a load do not overlap."""
     c = workload.group
     weight_tiles = parts(workload.groups, knobs.groups) * parts(c.outputs, knobs.outputs)
     images = c.batch * parts(c.output_height, knobs.rows) * parts(c.output_width, knobs.columns)

@@ -1,4 +1,4 @@
-"""Any function of the elements of an int8 tensor, by a table."""
+"""Any element-wise function of an int8 tensor, by a table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 @dataclass(frozen=True)
 class Lookup(Pointwise):
-    """Each element of ``vectors`` tiles becomes its entry in a table of ``table_elements`` tiles,
-    those of the machine."""
+    """Replaces each scalar of ``vectors`` tiles by its entry in a table of ``table_elements``
+    tiles, which must be `Config.table_elements`."""
 
     vectors: int
     table_elements: int

@@ -25,8 +25,8 @@ from .parts.window import SlidingWindow, padded
 class MaxPool2d(SlidingWindow):
     """Sizes of a pooling. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` are those of the input, in pixels; ``pads`` are rows and
-    columns of ``pad_value`` at the top, left, bottom and right, which count as values: they change
-    nothing if no input is less."""
+    columns of ``pad_value`` at the top, left, bottom and right, which count as values: they have no
+    effect if no input is less than ``pad_value``."""
 
     batch: int
     channels: int
@@ -46,8 +46,8 @@ class MaxPool2d(SlidingWindow):
 
 @dataclass(frozen=True)
 class MaxPool2dKnobs:
-    """The tile of the output that is computed at a time; with ``in_turn`` the next one while one
-    is stored."""
+    """The tile of the output that is computed at a time; with ``in_turn`` the next one is computed
+    while one is stored."""
 
     channels: int
     rows: int
@@ -61,11 +61,10 @@ def max_pool2d(
     knobs: MaxPool2dKnobs | None = None,
     name: str = "max_pool2d",
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT), `identity_weights`
-    where tiles of inputs are those of outputs, and output (batch, channels, output height, output
-    width, BATCH, BLOCK_OUT), input and output out_dtype.
+    """A function of input, `identity_weights` if input and output tiles are the same, and output.
 
-    Knobs and errors are those of `tuned`.
+    Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
+    height, output width, BATCH, BLOCK_OUT), both out_dtype. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
@@ -92,8 +91,8 @@ def scheduled(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Schedule
 
 
 def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
-    """With inputs that run ahead through GEMM, which also makes the first of the values that are
-    compared: the comparison then needs no least value to begin with."""
+    """The schedule with loads ahead, through GEMM. GEMM also produces the first value of each
+    comparison, so that no least value is needed to start from."""
     tail = (env.BATCH, env.BLOCK_OUT)
     x = te.placeholder((p.batch, p.channels, p.height, p.width, *tail), "x", env.out_dtype)
     image = padded(x, p.pads, p.pad_value, "padded")
@@ -103,7 +102,7 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
     first = multiplied(shape, lambda *i: _pixel(p, image, (0, 0), i), w_buf, "first", env)
     pool, y = _maximum(p, x_buf, first, env)
     s, at = _tiles(y, knobs, env)
-    # A kernel of one pixel compares nothing: its first value is the result.
+    # With a kernel of one pixel the first value is the result.
     products = [first] if pool is first else [first, x_buf]
     for tensor in dict.fromkeys((first, pool, *products)):
         s[tensor].set_scope(env.acc_scope)
@@ -128,13 +127,13 @@ def _shape(p: MaxPool2d, env: Environment) -> tuple[int, ...]:
 
 
 def _pixel(p: MaxPool2d, image: Tensor, tap: tuple[int, int], i: Sequence[Expr]) -> Expr:
-    """What a ``tap`` of the kernel reads for the result at the index ``i``."""
+    """The pixel of ``image`` that a ``tap`` of the kernel reads for the result at index ``i``."""
     n, c, h, w, b, k = i
     return image(n, c, h * p.strides[0] + tap[0], w * p.strides[1] + tap[1], b, k)
 
 
 def _maximum(p: MaxPool2d, x_buf: Tensor, first: Tensor, env: Environment) -> tuple[Tensor, Tensor]:
-    """The greatest of ``first`` and what the other taps read, and the output."""
+    """The maximum of ``first`` and of what the other taps read, and the output."""
     others = list(product(range(p.kernel[0]), range(p.kernel[1])))[1:]
 
     def greatest(*i: Expr) -> Expr:

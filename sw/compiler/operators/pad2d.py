@@ -17,7 +17,7 @@ from .parts.window import padded
 class Pad2d(Moving):
     """Sizes of a padding. ``batch`` and ``channels`` count tiles of BATCH images and BLOCK_OUT
     channels; ``height`` and ``width`` are those of the input, in pixels; ``pads`` are rows and
-    columns of ``value`` that are put at the top, left, bottom and right."""
+    columns of ``value`` added at the top, left, bottom and right."""
 
     batch: int
     channels: int
@@ -38,8 +38,10 @@ class Pad2d(Moving):
 def pad2d(
     workload: Pad2d, env: Environment, knobs: MoveKnobs | None = None, name: str = "pad2d"
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output, with the
-    pads, both out_dtype. The axes of the knobs are batch, channels, height and width.
-    Knobs and errors are those of `tuned`; none fits a value that the machine cannot pad with.
+    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output (batch,
+    channels, height + pads, width + pads, BATCH, BLOCK_OUT), both out_dtype.
+
+    The axes of the knobs are batch, channels, height and width. Knobs and errors are those of
+    `tuned`; no schedule fits a value that the machine cannot pad with.
     """
     return tuned(workload, env, knobs, name)

@@ -1,4 +1,4 @@
-"""Copies between layouts: the axes outside of tiles in another order."""
+"""Copies between layouts: permutes the axes outside of tiles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Permute(Moving):
 def permute(
     workload: Permute, env: Environment, knobs: MoveKnobs | None = None, name: str = "permute"
 ) -> Function:
-    """A function of input (*shape, BATCH, BLOCK_OUT) and output, of the shape in the new order,
-    both out_dtype. The knobs have the axes of the output. Knobs and errors
-    are those of `tuned`."""
+    """A function of input (*shape, BATCH, BLOCK_OUT) and output, whose axes are in the new order,
+    both out_dtype. The knobs have the axes of the output. Knobs and errors are those of `tuned`."""
     return tuned(workload, env, knobs, name)

@@ -1,4 +1,4 @@
-"""Product of two int8 tensors, element by element, scaled, rounded and clipped."""
+"""Element-wise product of two int8 tensors, scaled, rounded and clipped."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 @dataclass(frozen=True)
 class ScaledProduct(Pointwise):
-    """``constants`` have the factor of the product of both operands, each less its zero point.
-    There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels of each operand, out_dtype.
-    `parts.exact.product_constants` finds constants."""
+    """The product of two operands, each less its zero point, scaled by ``constants``, which
+    `parts.exact.product_constants` finds. Each operand has ``vectors`` tiles of BATCH rows and
+    BLOCK_OUT channels, out_dtype."""
 
     vectors: int
     zero_points: tuple[int, int]

@@ -1,8 +1,8 @@
 """Two-dimensional transposed convolution with bias and requantization.
 
-Result h of an axis is the sum over all inputs i and taps k with i · stride + k = h + pad. The
-results of one phase, h modulo the stride, all meet the same taps: each phase is a convolution
-with every stride-th tap, and no product is spent on zeros inserted between the inputs.
+Along an axis, result h is the sum over all inputs i and taps k with i · stride + k = h + pad. All
+results of one phase, h modulo the stride, use the same taps: each phase is a convolution with every
+stride-th tap, and no product is spent on zeros inserted between the inputs.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class TransposedConv2d:
 class Axis:
     """One of the two axes: ``before`` and ``after`` results are cropped.
 
-    Result h = ``stride`` · q + p, of phase p, is the sum over t of inputs q + ``ahead`` - t and
-    taps ``stride`` · t + p - ``back`` that exist.
+    Result h = ``stride`` · q + p, of phase p, is the sum over t of input q + ``ahead`` - t times
+    tap ``stride`` · t + p - ``back``, where both exist.
     """
 
     inputs: int
@@ -82,7 +82,7 @@ class Axis:
 
     @property
     def steps(self) -> int:
-        """Results per phase; the last one may be beyond the output."""
+        """Results per phase; the last one may lie beyond the output."""
         return parts(self.results, self.stride)
 
     @property
@@ -95,20 +95,20 @@ class Axis:
 
     @property
     def taps(self) -> int:
-        """How many taps a result sums over, those that do not exist included."""
+        """The taps that a result sums over, including those that do not exist."""
         return (self.kernel - 1 + self.back) // self.stride + 1
 
     @property
     def pads(self) -> tuple[int, int]:
-        """Zeros that are read in front of the inputs and behind them."""
+        """Zeros that are read before and behind the inputs."""
         return max(self.taps - 1 - self.ahead, 0), max(self.steps + self.ahead - self.inputs, 0)
 
 
 @dataclass(frozen=True)
 class TransposedConv2dKnobs:
     """The tile of the output that accumulates at a time: ``outputs`` channel tiles and, of each
-    phase, ``rows`` and ``columns``; and the ``inputs`` channel tiles and rows of ``taps`` of
-    each phase that are loaded at a time. With ``ahead`` the next ones are loaded while the machine
+    phase, ``rows`` and ``columns``; and what is loaded at a time: ``inputs`` channel tiles and, of
+    each phase, rows of ``taps``. With ``ahead`` the next ones are loaded while the machine
     computes, and with ``in_turn`` the next tile accumulates while one is requantized and stored."""
 
     outputs: int
@@ -125,7 +125,7 @@ class TransposedConv2dKnobs:
         return 2 if self.ahead else 1
 
     def is_whole(self, c: TransposedConv2d) -> bool:
-        """Whether all that accumulates in a tile is loaded at a time."""
+        """Whether all operands of a tile are loaded at once."""
         return self.inputs >= c.inputs and self.taps >= c.vertical.taps
 
 
@@ -172,7 +172,7 @@ def scheduled(c: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnob
 
 
 def expression(c: TransposedConv2d, env: Environment) -> Product:
-    """The sum of products, by phases, and its epilogue, which interleaves them."""
+    """The sum of products of each phase, and the epilogue, which interleaves the phases."""
     v, u, acc = c.vertical, c.horizontal, env.acc_dtype
     x = te.placeholder(
         (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
@@ -249,7 +249,7 @@ def candidates(
 
 
 def _cycles(c: TransposedConv2d, config: Config, knobs: TransposedConv2dKnobs) -> float:
-    """An estimate that does not overlap the rows of a load."""
+    """An estimate in which the rows of a load do not overlap."""
     v, u = c.vertical, c.horizontal
     output_tiles = parts(c.outputs, knobs.outputs)
     images = c.batch * parts(v.steps, knobs.rows) * parts(u.steps, knobs.columns)

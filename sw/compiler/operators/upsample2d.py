@@ -1,8 +1,8 @@
-"""Nearest upsampling of images by whole factors.
+"""Nearest-neighbour upsampling of images by integer factors.
 
-A row of results is made once, by copies within the accumulators, and is stored as many times as it
-is repeated. Loading every pixel several times instead, with stride 0, would take an instruction and
-a memory request per pixel.
+A row of results is made once, by copies within the accumulators, and stored as often as it is
+repeated. Loading every pixel several times, with stride 0, would take an instruction and a memory
+request per pixel.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def upsample2d(
     knobs: MoveKnobs | None = None,
     name: str = "upsample2d",
 ) -> Function:
-    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output, with the
-    factors, both out_dtype. The axes of the knobs are batch, channels, height and width of the
-    input. Knobs and errors are those of `tuned`.
+    """A function of input (batch, channels, height, width, BATCH, BLOCK_OUT) and output (batch,
+    channels, height · factor, width · factor, BATCH, BLOCK_OUT), both out_dtype. The axes of the
+    knobs are batch, channels, height and width of the input. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)

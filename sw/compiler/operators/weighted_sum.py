@@ -1,4 +1,4 @@
-"""Weighted sum of int8 tensors, rounded and clipped: residual addition, and change of scale."""
+"""Weighted sum of int8 tensors, rounded and clipped: residual addition, or a change of scale."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 @dataclass(frozen=True)
 class WeightedSum(Pointwise):
-    """``constants`` have a factor for each operand: two add tensors of different scales, one
-    changes the scale of a tensor. There are ``vectors`` tiles of BATCH rows and BLOCK_OUT channels
-    of each operand, acc_dtype if ``wide``, else out_dtype. `parts.exact` finds constants."""
+    """``constants`` have one factor per operand: two factors add tensors of different scales, one
+    changes the scale of a tensor. Each operand has ``vectors`` tiles of BATCH rows and BLOCK_OUT
+    channels, acc_dtype if ``wide``, else out_dtype. `parts.exact` finds constants."""
 
     vectors: int
     constants: FixedPoint

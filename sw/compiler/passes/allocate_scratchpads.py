@@ -1,4 +1,4 @@
-"""Every scratchpad buffer gets its place, behind those that are live when it is allocated.
+"""Gives every scratchpad buffer its place, behind those that are live when it is allocated.
 
 Where GEMM and ALU can overlap, double-buffered accumulators lie in the two banks of their
 scratchpad, the lower and the upper half, so that the units do not compete for a port.
@@ -24,8 +24,8 @@ from amaranth_vta.sw.compiler.nest.scopes import scratchpad, tile_scalars
 def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with a base for each buffer.
 
-    Raises `LoweringError` when a scratchpad is too small, with the size of each buffer that it
-    would hold and what would fit.
+    Raises `LoweringError` when a scratchpad is too small, with the size of each buffer in it and
+    the size that would fit.
     """
     if config.overlap and _is_double_buffered(nest):
         try:
@@ -47,14 +47,14 @@ def elements(buffer: NestBuffer, config: Config) -> int:
 
 
 class _Allocator:
-    """With ``banked``, accumulators that have one copy lie in the lower bank."""
+    """Assigns bases. With ``banked``, accumulators with a single copy lie in the lower bank."""
 
     def __init__(self, config: Config, banked: bool) -> None:
         self.config = config
         self.banked = banked
 
     def taken(self, buffer: NestBuffer) -> int:
-        """Elements from the base of ``buffer`` on that no other buffer can use."""
+        """Elements that ``buffer`` takes from its base on; in banks, those of one copy."""
         size = elements(buffer, self.config)
         return size if self.banked and buffer.scope == "acc" else buffer.copies * size
 
@@ -73,7 +73,7 @@ class _Allocator:
         in_banks = self.banked and buffer.scope == "acc"
         if base + self.taken(buffer) > (depth // 2 if in_banks else depth):
             raise LoweringError(self.overflow([*same, buffer], depth))
-        # Buffers are shared by many statements, so this one is completed in place.
+        # Many statements refer to the buffer, so it is changed in place.
         buffer.base = base
         buffer.pitch = depth // 2 if in_banks else elements(buffer, self.config)
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))

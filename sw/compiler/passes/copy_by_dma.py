@@ -1,4 +1,4 @@
-"""Regions marked dma_copy become LOAD and STORE instructions.
+"""Turns regions marked dma_copy into LOAD and STORE instructions.
 
 One instruction moves rows of consecutive tiles, one stride apart, and pads a load on all four
 sides, with zeros or, on a machine with the extension PAD_VALUE, with any one value. Loops of a copy
@@ -40,7 +40,7 @@ _PAD_LIMIT = (1 << PAD_WIDTH) - 1
 
 
 def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with its copies made instructions.
+    """``nest`` with LOAD and STORE instructions for its copies.
 
     Raises `LoweringError` for a region that is not a copy, or whose indices or conditions are not
     affine.
@@ -50,7 +50,7 @@ def copy_by_dma(nest: LoopNest, config: Config) -> LoopNest:
 
 
 def _widen(stmt: Stmt) -> Stmt:
-    """Loops whose whole body is a copy become a part of it."""
+    """Moves loops whose whole body is a copy into its region."""
     stmt = rebuild(stmt, _widen)
     if isinstance(stmt, For) and isinstance(stmt.body, Region) and stmt.body.kind == "dma_copy":
         return Region("dma_copy", replace(stmt, body=stmt.body.body))
@@ -59,8 +59,8 @@ def _widen(stmt: Stmt) -> Stmt:
 
 @dataclass
 class _Dimension:
-    """A loop of a copy: elements from one iteration to the next in the scratchpad and in DRAM,
-    and the iterations, from ``low`` to ``high`` - 1, that are data and not padding."""
+    """A loop of a copy: the elements from one iteration to the next in the scratchpad and in DRAM,
+    and the iterations, from ``low`` to ``high`` - 1, that move data; the others are padding."""
 
     var: Var | None
     extent: int
@@ -78,7 +78,7 @@ class _Dimension:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Elements of both sides in terms of the loops of a copy, and the loops ``within`` a tile."""
+    """The elements of both sides in terms of a copy's loops, and the loops ``within`` a tile."""
 
     dram: NestBuffer
     offset: Affine
@@ -139,13 +139,15 @@ class _Copies:
                 assign.label,
                 pad_value=copied.pad_value,
             ),
-            # A dimension that stays on the same elements is outermost: it repeats all others.
+            # A dimension that stays on the same scratchpad elements repeats the others: it goes
+            # outermost.
             self.joined(sorted(dimensions, key=lambda d: (d.sram != 0, -d.sram))),
             guards,
         )
 
     def tiles(self, memory: Memory, loops: Sequence[For], assign: Assign, source: Access) -> _Tiles:
-        """What ``loops`` walk through, which must be whole tiles on both sides."""
+        """The elements that ``loops`` walk through. Raises `LoweringError` unless they are whole
+        tiles on both sides."""
         stage = assign.label.stage
         dram, sram = source, Access(assign.buffer, assign.indices)
         if memory is Memory.OUT:
@@ -164,7 +166,8 @@ class _Copies:
         return _Tiles(dram.source, outer, sram.source, inner, within)
 
     def memory(self, stage: str, target: NestBuffer, source: NestBuffer, narrowed: bool) -> Memory:
-        """The memory of a LOAD or STORE between the two; raises if there is no such transfer."""
+        """The memory of a LOAD or STORE between the two. Raises `LoweringError` if there is no such
+        transfer."""
         out = f"int{self.config.out_width}"
         if target.scope == "dram" and source.scope == "acc":
             if target.dtype != out:
@@ -199,7 +202,8 @@ class _Copies:
         tile: dict[Var, int],
         assign: Assign,
     ) -> list[Affine]:
-        """Narrows ``dimensions``; returns what must not be negative in loops around the copy."""
+        """Narrows ``dimensions`` to the iterations where ``conditions`` hold. Returns forms of the
+        loops around the copy that must not be negative for any data to be moved."""
         guards = []
         for condition in conditions:
             forms = not_negative(condition)
@@ -278,7 +282,8 @@ class _Copies:
             return False
         if not outer.is_padded():
             return True
-        # Whole rows of padding cost more as a part of one long row, unless they save instructions.
+        # Padding whole rows is cheaper than padding within one long row, unless merging saves
+        # instructions.
         before = value_interval(outer.low, self.ranges)[1]
         after = outer.extent - value_interval(outer.high, self.ranges)[0]
         return count > 2 and max(before, after) * inner.extent <= _PAD_LIMIT
@@ -308,13 +313,13 @@ class _Copies:
         offset = offset + x_pad[0] + y_pad[0] * (y.dram if y else 0)
         conditions = [c for c in (simplify(c, self.ranges) for c in conditions) if not _holds(c)]
         if conditions:
-            # Where they do not hold, the whole transfer is padding.
+            # Where a guard does not hold, the whole transfer is padding.
             inside = all_of(*conditions)
             y_size = if_then_else(inside, y_size, 0)
             y_pad = (y_pad[0], (y.extent if y else 1) - y_size - y_pad[0])
         result: Stmt = replace(
             base,
-            # Without data the offset is not used, but it must not be negative.
+            # A transfer of padding alone does not use its offset, which still must not be negative.
             offset=simplify(maximum(offset, 0), self.ranges),
             index=index,
             x_size=simplify(x_size, self.ranges),
@@ -328,7 +333,7 @@ class _Copies:
         return result
 
     def size(self, dimension: _Dimension | None) -> tuple[tuple[Expr, Expr], Expr]:
-        """The padding before and after, and the data between, of one dimension."""
+        """The extents of padding before and after, and of the data between, in one dimension."""
         if dimension is None:
             return (Affine({}), Affine({})), Affine({}, 1)
         before = simplify(minimum(dimension.low, dimension.high), self.ranges)
@@ -341,8 +346,8 @@ def _holds(condition: Expr) -> bool:
 
 @dataclass(frozen=True)
 class _Copied:
-    """What an assignment copies: ``source`` where all ``conditions`` hold, ``pad_value``
-    elsewhere; ``narrowed`` says that the dtype changes."""
+    """What an assignment copies: ``source`` where all ``conditions`` hold, ``pad_value`` elsewhere;
+    ``narrowed`` tells that it casts to a narrower dtype."""
 
     source: Access
     conditions: list[Expr]
@@ -381,8 +386,8 @@ def _copied(assign: Assign) -> _Copied:
 
 
 def _constant(value: Expr, casts: Sequence[str]) -> int | None:
-    """The value of a constant after ``casts``, of which the first is outermost; None if ``value``
-    is not constant."""
+    """The value of a constant after ``casts``, outermost first; None if ``value`` is not
+    constant."""
     if isinstance(value, Cast):
         return _constant(value.value, [*casts, value.dtype])
     if not isinstance(value, Const):

@@ -1,5 +1,5 @@
-"""Loops around micro-ops become the two loops of an instruction; the others are unrolled into
-micro-ops, or repeat the instruction where these exceed the micro-op buffer."""
+"""Folds two loops around micro-ops into the loops of an instruction; the others are unrolled into
+micro-ops, or repeat the instruction where these would exceed the micro-op buffer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fold_loops(nest: LoopNest, config: Config) -> LoopNest:
 
 @dataclass
 class _UopNest:
-    """Loops, outermost first, around nothing but one micro-op."""
+    """A perfect nest of loops, outermost first, around one micro-op."""
 
     loops: tuple[For, ...]
     uop: Uop
@@ -54,7 +54,8 @@ class _LoopFolder:
         return seq(*(self.instruction(p) if isinstance(p, _UopNest) else p for p in parts))
 
     def gather(self, stmt: Stmt) -> list[_UopNest | Stmt]:
-        """``stmt`` as nests of single micro-ops, where loops can be distributed over them."""
+        """``stmt`` as nests of single micro-ops, as far as its loops can be distributed over
+        them."""
         match stmt:
             case Uop():
                 return [_UopNest((), stmt)]
@@ -93,7 +94,7 @@ class _LoopFolder:
 
     def instruction(self, nest: _UopNest) -> Stmt:
         loops = list(self.joined(nest))
-        # The longest loops go into the instruction; the order of micro-ops does not matter.
+        # The longest loops become the instruction's; the order of micro-ops does not matter.
         able = [
             item for item in loops if min(item.factors) >= 0 and item.extent <= _MOST_ITERATIONS
         ]
@@ -101,8 +102,8 @@ class _LoopFolder:
         inner = [item for item in loops if all(item is not other for other in chosen)]
         repeated: list[_Loop] = []
         if nest.uop.alu is not None:
-            # Successive micro-ops on one accumulator would stall on the ALU's last result, so that
-            # an instruction changes each accumulator once.
+            # Consecutive ALU micro-ops on one accumulator stall, so an instruction changes each
+            # accumulator only once.
             repeated = [item for item in inner if item.factors[0] == 0]
             inner = [item for item in inner if item.factors[0] != 0]
         while prod(item.extent for item in inner) > self.config.uop.depth:
@@ -122,7 +123,7 @@ class _LoopFolder:
         return result
 
     def without(self, kernel: Kernel, chosen: Sequence[_Loop]) -> Kernel:
-        """The kernel with the variables of its own loops taken out of the indices."""
+        """The kernel without the variables of its own loops in the indices."""
         gone = {item.loop.var: Affine({}) for item in chosen}
         changed = {
             name: replace(operand, index=operand.index.replace(gone))
@@ -177,7 +178,7 @@ def _factors(uop: Uop, var: Var) -> tuple[int, int, int]:
 
 
 def _without(uop: Uop, gone: Var) -> Uop:
-    """``uop`` without a variable that has been merged into another one."""
+    """``uop`` without the variable ``gone``, which has been merged into another."""
     changed = {
         name: replace(operand, index=operand.index.replace({gone: Affine({})}))
         for name, operand in uop.operands().items()

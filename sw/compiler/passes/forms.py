@@ -1,4 +1,4 @@
-"""What a loop nest is made of after each pass, for those that do not come from the pass before."""
+"""The statements that a loop nest has after each pass: checks nests that a user wrote."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _index(name: str) -> int:
 
 
 def _occurs(part: Stmt) -> tuple[str, str, str]:
-    """What ``part`` is, the pass that makes it, and the pass that removes it, if one does."""
+    """What ``part`` is, the pass that makes it, and the pass that removes it, empty if none
+    does."""
     match part:
         case Region():
             return f"with {part.kind}()", "infer_bounds", _REMOVED_BY[part.kind]

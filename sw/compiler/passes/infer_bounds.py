@@ -1,7 +1,7 @@
-"""From a schedule to a loop nest in which every loop and every buffer has a constant extent.
+"""Makes of a schedule a loop nest in which every loop and every buffer has a constant extent.
 
-Stages are placed from the outputs back: the region of a stage is what the loops that read it,
-already there, need of it. Where a split does not divide, the loop is cut into ranges of
+Stages are placed from the outputs backwards: the region of a stage is what the loops that read it,
+which are placed already, need. Where a split does not divide evenly, the loop is cut into ranges of
 iterations that are all alike, so that tails are separate nests and no guards are left.
 """
 
@@ -35,7 +35,8 @@ from .support.stage_loops import Bounds, StageLoops, stage_loops
 
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> LoopNest:
-    """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs."""
+    """The loop nest of ``schedule`` as a function of ``args``, placeholders and outputs. Raises
+    `LoweringError` if there is none."""
     _check_arguments(schedule, args)
     _check_attachments(schedule)
     return _Builder(schedule, args).function(name)
@@ -68,7 +69,7 @@ def _check_attachments(schedule: Schedule) -> None:
                 raise LoweringError(f"{place}, but {consumer.name} is inlined and has no loops")
             if consumer in around:
                 names = " within ".join(part.name for part in [*around, consumer])
-                raise LoweringError(f"{place}: that is a circle, {names}")
+                raise LoweringError(f"{place}: that is a cycle, {names}")
             around.append(consumer)
 
 
@@ -82,7 +83,7 @@ class _Builder:
                 tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
             )
         self.args = list(args)
-        # What each stage computes, with inlined stages in the place of their reads.
+        # What each stage computes, with inlined stages substituted for their reads.
         self.bodies: dict[Stage, Expr] = {}
         for stage in schedule.stages:
             if stage.body is not None:
@@ -138,10 +139,10 @@ class _Builder:
             "loop"
         )
 
-    # Placing a stage around what reads it.
+    # Placing a stage before what reads it.
 
     def _place(self, stage: Stage, body: Stmt) -> Stmt:
-        """``body`` with the region of ``stage`` that it reads computed before it."""
+        """``body``, preceded by a nest that computes the region of ``stage`` that it reads."""
         reads = [
             (access, ranges)
             for access, ranges in self._reads(body)
@@ -198,7 +199,7 @@ class _Builder:
                 if form is None:
                     begin = None
                     break
-                # The index less the loops around `body`, which are the same for every read.
+                # The index without the loops around `body`, which are the same for every read.
                 outer = Affine({v: f for v, f in form.terms.items() if v not in inner})
                 least, most = value_interval(form.plus(outer, -1), inner)
                 if begin is None:
@@ -212,7 +213,7 @@ class _Builder:
                 bounds.append(whole)
                 continue
             if not begin.terms:
-                # Reads beyond the tensor are conditional, and are not done.
+                # Reads beyond the tensor are under a condition that is false there.
                 low, high = max(low, 0), min(high, extent - 1)
             start = begin.plus(Affine({}, low))
             least, most = value_interval(start, self.ranges)
@@ -234,7 +235,7 @@ class _Builder:
         limits: list[Limit],
         initialize: bool = False,
     ) -> Stmt:
-        """The loops from ``depth`` inward; those further out are ``fixed``."""
+        """The loops from ``depth`` inward; the variables of those further out are ``fixed``."""
         if depth == len(loops.order):
             return self._assign(loops, fixed, initialize)
         atom, stage = loops.order[depth], loops.stage
@@ -243,7 +244,7 @@ class _Builder:
         if atom.axis.kind == "reduce" and not any(
             a.axis.kind == "reduce" for a in loops.order[:depth]
         ):
-            # Every element is initialized, whatever is reduced into it.
+            # Every element is initialized, even where nothing is reduced into it.
             own = {a.var for a in loops.order if a.axis.kind == "reduce"}
             kept = [limit for limit in limits if not own & limit.form.terms.keys()]
             start = self._nest(loops, depth, fixed, kept, initialize=True)
@@ -326,7 +327,7 @@ class _Builder:
             whole = substitute(body, values)
             value = simplify(whole, self.ranges)
             if isinstance(value, Const) and _kind(stage) == "dma_copy":
-                # A copy of padding alone; its source still tells which memory it is for.
+                # A copy of padding alone keeps its source, which tells the memory.
                 value = whole
             return Assign(loops.buffer, indices, value, label)
         if initialize:

@@ -1,10 +1,9 @@
-"""Dependence tokens, from what each instruction reads and writes.
+"""Inserts dependence tokens, by what each instruction reads and writes.
 
-The instructions of the loop nest are followed in program order. One that touches scratchpad
-elements which a neighbouring module has used in a conflicting way pops a token that the latest such
-instruction of that module pushes, unless an earlier token implies it already. Modules work in
+An instruction that conflicts with one of a neighbouring module on some scratchpad element pops a
+token that the latest such instruction pushes, unless an earlier token implies it. Modules work in
 order, so tokens are popped in the order in which they are pushed, and none is redundant. The
-iterations in which a statement pushes or pops one become a condition on its loops.
+iterations in which a statement pushes or pops become a condition on its loops.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ _LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8
 
 
 def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with a push or a pop wherever one is needed."""
+    """``nest`` with the pushes and pops that it needs. Raises `LoweringError` if it loads what it
+    stores."""
     transfers = [part for part in walk(nest.body) if isinstance(part, Dma)]
     stored = {part.dram for part in transfers if not part.is_load}
     for part in transfers:

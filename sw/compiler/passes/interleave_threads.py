@@ -1,4 +1,4 @@
-"""Virtual threads: the loop over threads moves inward, around each statement.
+"""Interleaves virtual threads: moves the loop over threads inward, around each statement.
 
 Every thread has its own copy of the buffers that are allocated within its loop. Loads of one thread
 then come between computations of another, and tokens let them overlap.
@@ -40,7 +40,7 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _is_one_stage(stmt: Stmt) -> bool:
-    """Whether ``stmt`` does nothing but fill one buffer, in one loop nest."""
+    """Whether ``stmt`` is one loop nest that fills one buffer."""
     parts = list(walk(stmt))
     return (
         not isinstance(stmt, Seq)
@@ -52,7 +52,7 @@ def _is_one_stage(stmt: Stmt) -> bool:
 class _Thread:
     def __init__(self, loop: For) -> None:
         self.loop = loop
-        # The buffers of each thread, in one.
+        # By buffer of one thread, the buffer with a copy for each thread.
         self.shared: dict[NestBuffer, NestBuffer] = {}
 
     def sink(self, stmt: Stmt) -> Stmt:
@@ -75,7 +75,7 @@ class _Thread:
         raise LoweringError(f"{type(stmt).__name__} within a virtual thread")
 
     def _around(self, stmt: Stmt) -> Stmt:
-        """The statement once per thread, unrolled so that each has its own instructions."""
+        """The statement once per thread, unrolled so that each thread has its own instructions."""
         return seq(*(self._of_thread(stmt, thread) for thread in range(self.loop.extent)))
 
     def _of_thread(self, stmt: Stmt, thread: int) -> Stmt:

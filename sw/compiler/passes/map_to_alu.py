@@ -1,7 +1,7 @@
-"""Regions marked alu become ALU micro-ops: one loop nest for each operation of an expression.
+"""Turns regions marked alu into ALU micro-ops: one loop nest for each operation of an expression.
 
-An operation overwrites its first operand. The innermost operand of an expression is therefore
-copied to the place of its result first, unless it is there already.
+An operation overwrites its first operand. The innermost operand of an expression is therefore first
+copied to the place of the result, unless it is there already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .support.tiled_indices import assignments, element_index, flat_index, tile_
 
 
 def map_to_alu(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with its tensor arithmetic made micro-ops.
+    """``nest`` with ALU micro-ops for its tensor arithmetic.
 
     Raises `LoweringError` for what is not a chain of ALU operations on accumulators.
     """
@@ -82,7 +82,7 @@ class _Arithmetic:
         elif not self.is_in_place(first):
             uops.append(Uop(self.dst, label, reset=True))
             steps = [Step(AluOp.ADD, first), *steps]
-        # The first operation overwrites what the buffer held.
+        # The first operation overwrites what the buffer holds.
         if any(self.reads_own(step) for step in steps[0 if uops else 1 :]):
             raise LoweringError(
                 f"{self.stage}: {self.assign.value} is more than one operation on what "

@@ -1,10 +1,10 @@
-"""GEMM and ALU instructions are marked that share no accumulator with those of the other unit.
+"""Marks GEMM and ALU instructions that share no accumulator with those of the other unit in flight.
 
-The machine lets such instructions overlap; one without the mark waits until the other unit has no
+The machine lets marked instructions overlap; one without the mark waits until the other unit has no
 instruction in flight. The mark is a claim that must hold in every iteration, whatever is in flight.
-Where ALU instructions follow GEMM instructions, GEMM waits first for the older ALU instructions:
-later ones then have to be independent of the new ALU instructions only, and can use other
-accumulators meanwhile.
+Where an ALU instruction follows a GEMM instruction, GEMM first waits for all older ALU
+instructions: later GEMM instructions then have to be independent only of the new ALU instructions,
+and work on other accumulators.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _touched(issued: Issued, stmt: Kernel, config: Config) -> tuple[Iterator[sli
 
 
 class _Claims:
-    """Which kernels may claim independence; ``units`` are those of the kernels."""
+    """Which kernels may claim independence; ``units`` has the unit of each kernel."""
 
     def __init__(
         self, instructions: Sequence[_Instruction], units: Sequence[UopMode], depth: int
@@ -105,7 +105,7 @@ class _Claims:
     def true_ones(self) -> list[bool]:
         """For each kernel, whether all of its instructions are independent."""
         claims = [True] * len(self.units)
-        # Dropping a claim makes the machine wait more often, which cannot falsify another one.
+        # Dropping a claim only makes the machine wait more, so claims that hold keep holding.
         while (false := self._first_false(claims)) is not None:
             claims[false] = False
         return claims

@@ -1,7 +1,7 @@
-"""The first products of a matrix product overwrite the accumulators, which are then not reset.
+"""Lets the first products of a sum overwrite the accumulators, which then need no reset.
 
 The first iteration of each loop that accumulates is peeled: it starts from zero, and the others
-add. This needs the extension OVERWRITE. Where data is moved within the loops, the reset stays, as
+add. This needs the extension OVERWRITE. Where data is moved within the loops the reset stays, since
 peeling would duplicate the transfers.
 """
 
@@ -54,7 +54,7 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _reset_buffer(stmt: Stmt) -> NestBuffer | None:
-    """The buffer that ``stmt`` sets to 0 for a matrix product, if that is what it does."""
+    """The buffer that ``stmt`` resets for a matrix product; None if it does something else."""
     if not isinstance(stmt, Region) or stmt.kind != "gemm":
         return None
     assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
@@ -64,7 +64,7 @@ def _reset_buffer(stmt: Stmt) -> NestBuffer | None:
 
 
 def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
-    """The leading ones of ``parts`` that do nothing but update ``buffer``."""
+    """The leading statements of ``parts`` that only update ``buffer``."""
 
     def updates(stmt: Stmt) -> bool:
         assigns = [part for part in walk(stmt) if isinstance(part, Assign)]
@@ -75,7 +75,7 @@ def _updates_of(buffer: NestBuffer | None, parts: Sequence[Stmt]) -> list[Stmt]:
 
 
 def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
-    """``updates``, in which the first update of each element that ``reset`` clears sets it.
+    """``updates``, in which the first update of each element that ``reset`` clears overwrites it.
 
     None if the first updates cannot be separated from the others, or take several instructions.
     """
@@ -96,8 +96,8 @@ def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
 
 
 def _elements(stmt: Stmt) -> set[int] | None:
-    """The elements of its buffer that the one assignment of ``stmt`` assigns; None if they depend
-    on loops around it."""
+    """The elements of its buffer that the one assignment in ``stmt`` sets; None if they depend on
+    loops around ``stmt``."""
     (assign,) = (part for part in walk(stmt) if isinstance(part, Assign))
     form = assign.buffer.flat(assign.indices)
     extents = {part.var: part.extent for part in walk(stmt) if isinstance(part, For)}
@@ -125,7 +125,7 @@ def _first(stmt: Stmt) -> Stmt | None:
 
 
 def _outputs(stmt: Stmt) -> set[Var]:
-    """The variables that select the element which the one assignment of ``stmt`` updates."""
+    """The variables in the indices that the one assignment in ``stmt`` updates."""
     (update,) = (part for part in walk(stmt) if isinstance(part, Assign))
     form = update.buffer.flat(update.indices)
     return set() if form is None else set(form.terms)
@@ -141,7 +141,7 @@ def _others(loop: For) -> Stmt:
 
 
 def _beginning_at_zero(region: Region, summed: For) -> Region:
-    """``region`` with its reset inside, which together become one instruction."""
+    """``region`` with its reset inside, so that both become one instruction."""
 
     def cleared(stmt: Stmt) -> Stmt:
         match stmt:

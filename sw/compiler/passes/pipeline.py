@@ -1,7 +1,7 @@
 """The passes in their order, and the places between them for additional ones.
 
 A pass is a function from a loop nest and a configuration to a loop nest. `infer_bounds` is not in
-the list: it makes the first loop nest, of a schedule.
+the list: it makes the first loop nest from a schedule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tensorize_gemm import tensorize_gemm
 from .unroll_loops import unroll_loops
 
 Pass = Callable[[LoopNest, Config], LoopNest]
-# An additional pass and its place: "before" or "after" and the name of a pass.
+# The place of an additional pass ("before" or "after" and the name of a pass), and the pass.
 PlacedPass = tuple[str, Pass]
 
 PASSES: tuple[Pass, ...] = (
@@ -56,7 +56,7 @@ def passes_after(name: str) -> tuple[Pass, ...]:
 
 
 def with_placed(placed: Sequence[PlacedPass]) -> list[Pass]:
-    """All passes, with those of ``placed`` in their places.
+    """All passes in order, with those of ``placed`` in their places.
 
     Raises `LoweringError` for a place that does not exist.
     """

@@ -1,4 +1,4 @@
-"""Nothing of a loop nest is left to plain loops: each statement has become an instruction."""
+"""Checks that every statement of a loop nest has become an instruction."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A result takes the place of an operand that is read for the last time at the same index: the
-ALU operation overwrites its operand, and needs no copy of it."""
+"""Lets a result share the storage of an operand that is read for the last time at the same index:
+the ALU operation then overwrites its operand and not a copy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _visit(stmt: Stmt) -> Stmt:
 
 def _share(stmt: Allocate) -> Allocate | None:
     """``stmt`` with a buffer that is allocated in the same iteration merged into its own; None if
-    there is none that can be."""
+    no buffer can be."""
     old = stmt.buffer
     for inner in _same_iteration(stmt.body):
         new = inner.buffer
@@ -52,7 +52,7 @@ def _share(stmt: Allocate) -> Allocate | None:
 
 
 def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
-    """The allocations that are not within a loop of ``stmt``."""
+    """The allocations in ``stmt`` that are not within one of its loops."""
     if isinstance(stmt, Allocate):
         yield stmt
         yield from _same_iteration(stmt.body)

@@ -1,4 +1,4 @@
-"""Regions marked gemm become GEMM micro-ops, and their initializations resetting ones."""
+"""Turns regions marked gemm into GEMM micro-ops, and their initializations into resets."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .support.tiled_indices import assignments, element_index, flat_index, tile_
 
 
 def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
-    """``nest`` with its matrix products made micro-ops.
+    """``nest`` with GEMM micro-ops for its matrix products.
 
-    Raises `LoweringError` for a region that is not acc[b, o] += inp[b, i] * wgt[o, i] of the
-    machine's block.
+    Raises `LoweringError` for a region that is not acc[b, o] += inp[b, i] * wgt[o, i] over one
+    block of the machine.
     """
 
     def visit(stmt: Stmt) -> Stmt:
@@ -43,7 +43,7 @@ def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
 
 
 def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
-    """Whether each accumulator is reset and then gets the products of one tile added."""
+    """Whether the region resets each accumulator and then adds the products of one tile."""
     if len(parts) != 2:
         return False
     (_, reset), (loops, update) = parts

@@ -1,4 +1,4 @@
-"""Loops marked to be unrolled are, except within regions, where they become instructions."""
+"""Unrolls the loops that are marked for it, except within regions, which become instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The integer dtypes: their ranges, and what arithmetic on their values gives."""
+"""The integer dtypes: their ranges and their arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Interval = tuple[int, int]
 
 
 class ExpressionError(ValueError):
-    """An expression whose shapes, dtypes or indices do not fit together."""
+    """The shapes, dtypes or indices of an expression do not fit together."""
 
 
 @cache
@@ -41,7 +41,7 @@ def wrap(value: int, dtype: str) -> int:
 
 
 def fold(op: str, left: int, right: int, dtype: str) -> int:
-    """The meaning of a `Binary` on two integers."""
+    """The result of the `Binary` operation ``op`` on two integers of ``dtype``."""
     match op:
         case "+":
             result = left + right

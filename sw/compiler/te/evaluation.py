@@ -1,4 +1,4 @@
-"""What a tensor expression means, computed with NumPy alone."""
+"""Reference evaluation of tensor expressions, with NumPy alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .tables import looked_up
 from .tensor import Tensor
 
 Array = npt.NDArray[Any]
-# Points of an iteration space that are evaluated at once.
+# The most points of an iteration space that are evaluated at once.
 _CHUNK = 1 << 22
 _NUMPY = {"int4": "int8", "uint4": "uint8"}
 
@@ -49,7 +49,8 @@ def wrap_array(values: Array, dtype: str) -> Array:
 
 
 def evaluate(tensor: Tensor, inputs: Mapping[Tensor, Array]) -> Array:
-    """The value of ``tensor``, an array of its shape, given those of the placeholders."""
+    """The value of ``tensor``, an array of its shape, given the values of its placeholders, which
+    are ``inputs``. Raises `ExpressionError` if one is missing or has another shape."""
     return _Evaluator(inputs).tensor(tensor)
 
 
@@ -91,7 +92,8 @@ class _Evaluator:
     def _reduce(
         self, body: Reduce, axes: list[IterVar], indices: dict[Var, Array], shape: tuple[int, ...]
     ) -> Array:
-        """As many axes at once as `_CHUNK` allows, the others one iteration at a time."""
+        """Reduces over as many axes at once as `_CHUNK` allows, over the others iteration by
+        iteration."""
         points = int(np.prod(shape))
         for axis in axes:
             assert axis.extent is not None
@@ -130,7 +132,7 @@ class _Evaluator:
     def _value(
         self, value: Expr, indices: Mapping[Var, Array], where: Array | None = None
     ) -> Array:
-        """``value`` on the grid of ``indices``; it is not used where ``where`` is false."""
+        """``value`` on the grid of ``indices``; results where ``where`` is false are not used."""
         match value:
             case Const():
                 return np.array(value.value, numpy_dtype(value.dtype))
@@ -175,9 +177,9 @@ class _Evaluator:
         raise ExpressionError(f"{value} has no value by itself")
 
     def _tile(self, value: Expr, indices: Mapping[Var, Array], where: Array | None) -> Array:
-        """All scalars of the tile that ``value`` is one of, in a last dimension."""
+        """All scalars of the tile that holds ``value``, along a last dimension."""
         if not isinstance(value, Access):
-            raise ExpressionError(f"{value} is no tile of a table")
+            raise ExpressionError(f"{value} is not a tile of a table")
         tiles = self.tensor(value.source)
         tiles = tiles.reshape(*tiles.shape[:-2], -1)
         return tiles[tuple(self._places(value, value.indices[:-2], indices, where))]

@@ -1,7 +1,7 @@
-"""Scalar expressions: what an element of a tensor is, in terms of indices and other elements.
+"""Scalar expressions: an element of a tensor, in terms of indices and other elements.
 
-Operators on expressions and Python integers make larger ones. Dtypes are checked when an
-expression is written; the errors are `ExpressionError`, with the expression in the message.
+Operators on expressions and Python integers make larger ones. Dtypes are checked when an expression
+is written; errors are `ExpressionError`, with the expression in the message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Expr:
 
     __slots__ = ("dtype",)
     dtype: str
-    # NumPy leaves operations with its numbers to this class.
+    # Makes NumPy scalars leave operators to this class.
     __array_ufunc__ = None
 
     def astype(self, dtype: str) -> Expr:
@@ -101,7 +101,7 @@ class Expr:
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
         return _compare("!=", self, other)  # type: ignore[arg-type]
 
-    # Looked up far too often for a method in Python.
+    # Called far too often for a method in Python.
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
@@ -124,7 +124,7 @@ class Const(Expr):
 
 
 class Var(Expr):
-    """An integer variable, as in an index."""
+    """An integer variable, such as that of a loop."""
 
     __slots__ = ("name",)
 
@@ -138,8 +138,8 @@ class Var(Expr):
 class IterVar(Var):
     """An axis: a variable that takes the values from ``begin`` to ``begin`` + ``extent`` - 1.
 
-    ``kind`` is spatial, reduce or thread. The extent of what a split or a fuse makes is known
-    only when the schedule is lowered; it is then None.
+    ``kind`` is spatial, reduce or thread. ``extent`` is None for an axis that a split or a fuse
+    makes: it is known only when the schedule is lowered.
     """
 
     __slots__ = ("begin", "extent", "kind", "origin")
@@ -220,8 +220,8 @@ class Affine(Expr):
 class Binary(Expr):
     """``op`` of two values of one dtype: + - * // % >> << min max.
 
-    Results wrap at the dtype. Shifts follow the instruction set: a negative amount shifts the
-    other way; an amount of the width or more leaves sign bits, or zeros to the left.
+    Results wrap to the dtype. Shifts follow the instruction set: a negative amount shifts the other
+    way; an amount of the width or more leaves only sign bits, or zeros for a left shift.
     """
 
     __slots__ = ("left", "op", "right")
@@ -295,8 +295,8 @@ class Select(Expr):
 
 
 class Access(Expr):
-    """An element of ``source``, a tensor or a buffer of the loop-nest IR: it has a name, a shape, a
-    dtype and an interval."""
+    """An element of ``source``, a tensor or a buffer of the loop-nest IR, which has a name, a
+    shape, a dtype and an interval."""
 
     __slots__ = ("indices", "source")
 
@@ -340,7 +340,7 @@ def const(value: int, dtype: str = INDEX_DTYPE) -> Const:
 
 
 def agree(op: str, left: Scalar, right: Scalar) -> tuple[Expr, Expr]:
-    """Both operands as expressions of one dtype; integers take that of the other side."""
+    """Both operands as expressions of one dtype; Python integers take that of the other side."""
     if isinstance(left, Expr) and not isinstance(right, Expr):
         return left, _constant(op, left, right)
     if isinstance(right, Expr) and not isinstance(left, Expr):

@@ -1,4 +1,5 @@
-"""The functions of expressions: choices, conditions, reductions, extremes, requantization."""
+"""Functions on expressions: selection, conditions, reductions, minima and maxima, requantization
+and table lookup."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def if_then_else(condition: Expr, true: Scalar, false: Scalar) -> Expr:
 
 
 def all_of(*conditions: Expr) -> Expr:
-    """True where every condition is."""
+    """True where every condition is true."""
     _check_conditions("all", *conditions)
     return conditions[0] if len(conditions) == 1 else AllOf(conditions)
 
@@ -103,9 +104,9 @@ def requantize(value: Expr, *parameters: Expr) -> Expr:
 def lookup(value: Expr, *table: Expr) -> Expr:
     """The entry of ``table`` for the low byte of ``value``, an int8 in the dtype of ``value``.
 
-    ``table`` are the tiles of a tensor that `amaranth_vta.sw.compiler.te.tables.table_tiles` gives
-    the contents of, in their order, each at the place of the value within its tile; `looked_up`
-    there computes the result. Raises `ExpressionError` for other operands.
+    ``table`` are the tiles, in order, of a tensor with the contents of
+    `amaranth_vta.sw.compiler.te.tables.table_tiles`, each accessed at the place of the value within
+    its tile; `looked_up` there computes the result. Raises `ExpressionError` for other operands.
     """
     text = str(Lookup(value, *table))
     for part in table:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# Expressions and schedules, and the compiler's entry points in the folder around this one.
+# This folder, with expressions and schedules, and the one around it, with the compiler's entry
+# points.
 _FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
 
 
@@ -23,7 +24,7 @@ class Origin:
 
 
 def _cell(file: str) -> str | None:
-    """The cell of a notebook, as in its margin, if ``file`` is one."""
+    """The name of a notebook's cell, as in its margin; None if ``file`` is not a cell."""
     if "IPython" not in sys.modules:
         return None
     shell = sys.modules["IPython"].get_ipython()
@@ -32,7 +33,7 @@ def _cell(file: str) -> str | None:
 
 
 def caller() -> Origin:
-    """The line being executed that called into these folders; operators/ counts as a caller."""
+    """The line that called into these folders; operators/ counts as a caller."""
     frame = sys._getframe(1)
     while _is_own(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back

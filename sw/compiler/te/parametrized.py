@@ -1,4 +1,4 @@
-"""Operations on more operands than two: requantization, and lookups in tables."""
+"""Operations with more than two operands: requantization and table lookup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .expr import Expr
 
 
 class Parametrized(Expr):
-    """An operation whose second operand are several accumulators, one after the other."""
+    """An operation whose second operand is a series of consecutive accumulators, its parameters."""
 
     __slots__ = ("parameters", "value")
     name: ClassVar[str]

@@ -1,5 +1,5 @@
-"""Requantization in NumPy, the layout of its parameters for the machine, and the proof that a layer
-gets the results of float32 arithmetic.
+"""Requantization in NumPy, the layout of its parameters, and the proof that a layer gets the same
+results as float32 arithmetic.
 
 The definition, one scalar at a time, is `amaranth_vta.sim.model.scalar.requantize`, which software
 cannot import; `requantized` is checked against it in tests/sw/compiler/te/test_requantization.py.
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import MULTIPLIED_WIDTH, SCALE_FRACTION, SCALE_WIDTH, WIDE_BIT
 
 Array = npt.NDArray[Any]
-# The least sum that is too wide for the multiplier.
+# The least sum beyond the width of the multiplier.
 _LIMIT = 1 << MULTIPLIED_WIDTH - 1
 _REST = 32 - MULTIPLIED_WIDTH
-# The least scale that has 24 bits in fixed point, and the least that is too large for it.
+# The least scale that fixed point holds with 24 bits, and the least that is too large for it.
 _LEAST_EXACT = 2.0 ** (24 - 1 - SCALE_FRACTION)
 SCALE_END = 2.0 ** (SCALE_WIDTH - SCALE_FRACTION)
 
@@ -47,16 +47,17 @@ def requantized(
 
 
 def _rounded(factor: Array, scale: Array) -> Array:
-    """rint(float32(factor · scale / 2^43)), or anything beyond ±511 where that is."""
-    # The product in two parts, the lower one below 2^24.
+    """rint(float32(factor · scale / 2^43)); where that is beyond ±511, any value beyond ±511."""
+    # The product in two parts: the lower one has 24 bits.
     lower = factor * (scale & (1 << 24) - 1)
     upper = factor * (scale >> 24) + (lower >> 24)
     lower &= (1 << 24) - 1
     whole = upper >> SCALE_FRACTION - 24
-    # The fraction less one half, and how far from 0 it is still rounded to one half.
+    # The fraction less one half, and the distance from 0 within which float32 rounds it to one
+    # half.
     less_half = (upper - (whole << SCALE_FRACTION - 24) << 24) + lower - (1 << SCALE_FRACTION - 1)
     magnitude = np.abs(2 * whole + 1)
-    # Just below 1/2 the reach is half of that, but both of its results are 0.
+    # Just below 1/2 the distance is half of that, but either way the result is 0.
     binade = np.frexp(magnitude.astype(np.float64))[1] - 2
     reach = np.int64(1) << np.clip(SCALE_FRACTION - 24 + binade, 0, 40)
     up = np.where(np.abs(less_half) <= reach, whole & 1, less_half > 0)
@@ -71,8 +72,8 @@ def requantization_parameters(
     ``bias`` is int32 (channels,); ``scale`` float32 (channels,) or one for all, positive and less
     than 64, rounded to the nearest multiple of 2^-43; ``zero_point``, ``low`` and ``high`` are
     int8. The bits are those of `amaranth_vta.hw.isa.REQUANTIZE_PARAMETERS`. For a power of two so
-    small that sums of more than 25 bits are within bounds, the flag ``wide`` is set, which divides
-    them exactly. Raises `ValueError` for other arguments.
+    small that the results of sums of more than 25 bits are within bounds, the flag ``wide`` is set,
+    which handles these sums exactly. Raises `ValueError` for other arguments.
     """
     biases = np.asarray(bias)
     scales = np.broadcast_to(np.asarray(scale, np.float32), biases.shape).astype(np.float64)
@@ -97,17 +98,17 @@ def requantizes_as_float32(
     least: npt.ArrayLike,
     most: npt.ArrayLike,
 ) -> npt.NDArray[np.bool_]:
-    """Whether each channel's results are those of float32 arithmetic: bool (channels,).
+    """Whether REQUANTIZE gives each channel the results of float32 arithmetic: bool (channels,).
 
     That is clip(rint(float32(float32(sum) · scale)) + zero_point, low, high), as onnxruntime's
     QLinearConv and QLinearMatMul have it for scale = s_x · s_w / s_y in float32, for every sum,
     its bias included, from ``least`` to ``most``, both int64 (channels,) or one for all and within
     32 bits; the other arguments are those of `requantization_parameters`.
 
-    A scale and a sum of 24 bits have the same product in both, before rounding. Both are monotone
-    in the sum, so that larger sums agree if float32 arithmetic is out of bounds for them. In other
-    channels each step is compared: both are equal on all sums if, for every result, the least sum
-    that gives it is the same.
+    For sums of up to 24 bits the products are equal before rounding. Both functions are monotone in
+    the sum, so larger sums agree if float32 arithmetic is out of bounds for them. For other
+    channels each step is compared: the functions are equal if, for every result, the least sum that
+    gives it is the same.
     """
     shape = np.broadcast_shapes((1,), *(np.shape(item) for item in (scale, least, most)))
     scales = np.broadcast_to(np.asarray(scale, np.float32), shape)
@@ -126,8 +127,8 @@ def requantizes_as_float32(
 
 @dataclass(frozen=True)
 class Float32Steps:
-    """A function of sums that grows: ``lowest`` up to where the ``results`` begin, each at its sum
-    in ``begins``; both int64 (results,)."""
+    """A monotone step function of sums: ``lowest`` up to the first of ``begins``, and from each sum
+    in ``begins`` on the result of the same index in ``results``; both int64 (results,)."""
 
     lowest: int
     results: Array
@@ -141,7 +142,7 @@ class Float32Steps:
 def float32_steps(
     scale: np.float32, bounds: tuple[int, int, int], least: int, most: int
 ) -> Float32Steps:
-    """The results of float32 arithmetic for the sums from ``least`` to ``most``, by bisection.
+    """The results of float32 arithmetic for sums from ``least`` to ``most``, found by bisection.
 
     ``bounds`` are the zero point, the least and the greatest result.
     """
@@ -166,7 +167,7 @@ def float32_steps(
 def _steps_agree(
     scale: np.float32, zero_point: int, low: int, high: int, least: int, most: int
 ) -> bool:
-    """Of one channel."""
+    """Whether all steps of one channel agree."""
     parameters = requantization_parameters([0], scale, zero_point, low, high)[0]
     steps = float32_steps(scale, (zero_point, low, high), least, most)
 

@@ -1,9 +1,9 @@
-"""Schedules: how the tensors of an expression are computed, without changing what they are.
+"""Schedules: how the tensors of an expression are computed, without changing their values.
 
 A schedule has one stage per tensor. Its steps (`Stage.split`, `Stage.reorder`, …) rearrange the
-stage's loops, place it within another stage's loops, choose the memory that holds it and say
-which of its loops are instructions of the machine. A step that cannot be done raises
-`ScheduleError`, which names the axis and the reason.
+stage's loops, place it within another stage's loops, choose the memory that holds it and mark the
+loops that become instructions. A step that is not possible raises `ScheduleError`, which names the
+axis and the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRAGMAS = ("dma_copy", "alu")
 
 
 class ScheduleError(ValueError):
-    """A scheduling step that cannot be done."""
+    """A scheduling step is not possible; the message names the axis and the reason."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Stage:
     def split(
         self, parent: IterVar, factor: int | None = None, nparts: int | None = None
     ) -> tuple[IterVar, IterVar]:
-        """Two axes in the place of ``parent``: parts of ``factor``, or ``nparts`` of them. What
-        does not divide leaves a last part that is smaller."""
+        """Splits ``parent`` into an outer and an inner axis: parts of ``factor`` iterations, or
+        ``nparts`` parts. If that does not divide the extent, the last part is smaller."""
         position = self._position(parent, "split")
         if (factor is None) == (nparts is None):
             raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
@@ -102,7 +102,7 @@ class Stage:
         return outer, inner
 
     def fuse(self, *axes: IterVar) -> IterVar:
-        """One axis in the place of several that follow one another, outermost first."""
+        """Fuses adjacent axes, outermost first, into one."""
         if not axes:
             raise ScheduleError(f"fuse of {self.name}: no axis is given")
         fused = axes[0]
@@ -130,7 +130,7 @@ class Stage:
         return fused
 
     def reorder(self, *axes: IterVar) -> None:
-        """Puts ``axes`` in this order, in the places that they now have."""
+        """Puts ``axes`` in this order, in the positions that these axes had."""
         positions = sorted(self._position(axis, "reorder") for axis in axes)
         if len(set(positions)) != len(axes):
             raise ScheduleError(f"reorder of {self.name}: an axis is given twice")
@@ -138,7 +138,8 @@ class Stage:
             self.leaves[position] = axis
 
     def compute_at(self, consumer: Stage, axis: IterVar) -> None:
-        """Computes, within each iteration of ``axis`` of ``consumer``, what it needs."""
+        """Computes the stage within the loop ``axis`` of ``consumer``: in each iteration, what that
+        needs."""
         if self.body is None:
             raise ScheduleError(f"compute_at of {self.name}: a placeholder is not computed")
         if not isinstance(consumer, Stage):
@@ -157,8 +158,8 @@ class Stage:
         self.attach = (consumer, axis)
 
     def after(self, other: Stage) -> None:
-        """It is computed after ``other``, where both stand at one axis; else a tensor is computed
-        right before the first stage that reads it."""
+        """Computes the stage after ``other``, if both are computed at the same axis. Without this a
+        stage is computed right before the first one that reads it."""
         stages = self.schedule.stages
         if other.schedule is not self.schedule:
             raise ScheduleError(f"after: {other.name} is a stage of another schedule")
@@ -172,7 +173,7 @@ class Stage:
             stages.insert(end, stages.pop(begin))
 
     def compute_root(self) -> None:
-        """Computes all of the tensor before what needs it."""
+        """Computes all of the tensor before the stages that read it: the default."""
         self.attach = None
 
     def compute_inline(self) -> None:
@@ -205,7 +206,8 @@ class Stage:
         self.copies = _positive(f"double_buffer of {self.name}", copies)
 
     def pragma(self, axis: IterVar, name: str) -> None:
-        """Makes the loops from ``axis`` inward DMA copies or ALU operations."""
+        """Makes the loops from ``axis`` inward DMA copies or ALU operations; ``name`` says
+        which."""
         if name not in PRAGMAS:
             raise ScheduleError(
                 f"pragma of {self.name}: {name!r} is not one of {', '.join(PRAGMAS)}"
@@ -241,7 +243,7 @@ class Stage:
         self.unrolled.add(axis)
 
     def _check_unmarked(self, axis: IterVar, step: str) -> None:
-        """Raises if ``axis`` is marked in a way that its parts would not inherit."""
+        """Raises `ScheduleError` if ``axis`` has a mark that its parts would not inherit."""
         marks = {**self.pragmas, **self.intrinsics, **dict.fromkeys(self.unrolled, "unroll")}
         mark = marks.get(axis) or ("a thread" if axis in self.threads else None)
         if mark is not None:
@@ -251,7 +253,8 @@ class Stage:
             )
 
     def _check_kind(self, axis: IterVar, step: str) -> None:
-        """Raises if another axis has been marked: a stage is one kind of instruction."""
+        """Raises `ScheduleError` if another axis is marked: a stage becomes one kind of
+        instruction."""
         for other, mark in {**self.pragmas, **self.intrinsics}.items():
             if other is not axis:
                 raise ScheduleError(
@@ -347,7 +350,8 @@ class Schedule:
         return op.tensor
 
     def cache_write(self, tensor: Tensor, scope: str) -> Tensor:
-        """The stage of ``tensor`` becomes a copy of a new one in ``scope`` that computes it."""
+        """A new tensor in ``scope`` that computes ``tensor``, whose own stage becomes a copy of
+        it."""
         stage = self[tensor]
         if stage.body is None:
             raise ScheduleError(f"cache_write of {tensor.name}: a placeholder is not computed")

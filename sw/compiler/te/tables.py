@@ -1,4 +1,4 @@
-"""Tables of 256 bytes, one for each value of a byte, and what is looked up in them."""
+"""Tables of 256 bytes, one for each value of a byte, and lookups in them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Array = npt.NDArray[Any]
 def table_tiles(results: npt.ArrayLike, config: Config) -> Array:
     """Tiles (`Config.table_elements`, BATCH, BLOCK_OUT) of acc_dtype that hold a table.
 
-    ``results`` (256,) are what the values from -128 to 127 become, each an int8 or uint8. Raises
-    `ValueError` for others.
+    ``results`` (256,) are the results for the values from -128 to 127, all int8 or all uint8.
+    Raises `ValueError` for other arguments.
     """
     given = np.asarray(results)
     if given.shape != (TABLE_BYTES,) or given.min() < -128 or given.max() > 255:
         raise ValueError(f"a table has {TABLE_BYTES} results, all int8 or all uint8")
     tile = config.acc
     data = np.zeros(config.table_elements * tile.element_bytes, np.uint8)
-    # Entry 0 is that of 0, and negative values are the upper half.
+    # Entry 0 is that of the value 0; negative values have the upper half.
     data[:TABLE_BYTES] = np.roll(given, TABLE_BYTES // 2).astype(np.int64) & 0xFF
     return data.view(f"<i{tile.scalar_width // 8}").reshape(-1, tile.rows, tile.columns)
 
 
 def looked_up(value: Array, tiles: Array) -> Array:
-    """The entry for the low byte of each ``value``, in its dtype; -128 to 127.
+    """The entry, from -128 to 127, for the low byte of each ``value``, in the dtype of ``value``.
 
-    ``tiles`` (..., scalars) hold one table, or one for each value, as its leading dimensions are
-    broadcast to those of ``value``; they are of acc_dtype.
+    ``tiles`` (..., scalars), of acc_dtype, hold one table, or one for each value: leading
+    dimensions broadcast to those of ``value``.
     """
     table = np.ascontiguousarray(tiles).view(np.int8)[..., :TABLE_BYTES]
     index = np.asarray(value & (TABLE_BYTES - 1), np.int64)

@@ -1,4 +1,4 @@
-"""Tensor expressions: what a computation means, apart from how it is carried out.
+"""Tensor expressions: what is computed, apart from how.
 
 A tensor is a placeholder or the result of `compute`, a function from indices to a scalar
 expression. Shapes and index ranges are checked when a tensor is written; the errors are
@@ -20,7 +20,7 @@ from .traverse import children
 
 
 class Operation:
-    """What makes a tensor: a placeholder (no body) or a compute."""
+    """The operation that makes a tensor: a placeholder (without a body) or a compute."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Tensor:
 
     @cached_property
     def interval(self) -> Interval:
-        """Bounds of the elements, as far as its expression tells them."""
+        """Bounds of the elements, as far as the expression tells."""
         if self.op.body is None:
             return dtype_interval(self.dtype)
         return value_interval(self.op.body, {axis: axis.interval for axis in self.op.axis})

@@ -1,4 +1,4 @@
-"""What expressions contain, and copies of them with parts replaced."""
+"""Traversal of expressions, and copies of them with parts replaced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .parametrized import Parametrized
 
 def children(value: Expr) -> tuple[Expr, ...]:
     match value:
-        case Affine() | Var() | Const():  # what most are, before the others are tried
+        case Affine() | Var() | Const():  # the most frequent kinds come first
             return ()
         case Binary() | Compare():
             return value.left, value.right
@@ -90,7 +90,7 @@ def accesses(value: Expr) -> Iterator[Access]:
 
 
 def substitute(value: Expr, values: Mapping[Var, Affine]) -> Expr:
-    """``value`` with variables replaced."""
+    """``value`` with its variables replaced by ``values``."""
     match value:
         case Var():
             return values.get(value, value)

@@ -1,10 +1,9 @@
-"""How many cycles a schedule takes: its tiles, walked through a model of the machine.
+"""Cost model: the cycles of a schedule, by walking its tiles through a model of the machine.
 
-A schedule adds its tasks to a `Pipeline` in program order, one tile at a time: what is loaded,
-multiplied, post-processed and stored, and what each of these waits for. `Pipeline.estimate` walks
-through them in the order of time: load, compute and store overlap, each of them in order, on one
-bus. Not modelled are single cycles between instructions, and at which points of a schedule the
-memory refreshes.
+A schedule adds its tasks to a `Pipeline` in program order, tile by tile: loads, GEMM, the ALU's
+epilogue, stores, and what each of these waits for. `Pipeline.estimate` walks through them in the
+order of time: load, compute and store overlap, each of them in order, on one bus. Single cycles
+between instructions are not modelled, nor are the points at which the memory refreshes.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ import numpy as np
 from amaranth_vta.hw import timing
 from amaranth_vta.hw.config import Config
 
-# The memory that schedules are chosen for, which is `ddr` of the simulators: cycles from a request
-# to its first word, reads in flight at a time, and the share of cycles in which it moves a word.
+# The memory that schedules are chosen for, the `ddr` of the simulators: cycles from a request to
+# its first word, reads in flight at a time, and the share of cycles in which it transfers a word.
 READ_LATENCY = 48
 READS_OUTSTANDING = timing.BURSTS_IN_FLIGHT
 BUS_SHARE = 1 - 30 / 780
-# Before the first request for data, for the first instructions; and after the last response.
+# Cycles before the first request for data, to fetch instructions, and after the last response.
 _LAUNCH_CYCLES = 60
 _FINISH_CYCLES = 30
-# From the end of what an instruction waits for to its first micro-op or request: of compute, if it
-# waits for another unit there, and of a module that waits for a token of another.
+# Cycles from the end of what an instruction waits for to its first micro-op or request: within
+# compute, when it waits for the other unit, and in a module that waits for a token.
 _RESULT_CYCLES = timing.LATENCIES.issue_to_item + timing.GEMM_LATENCY
 _TOKEN_CYCLES = 15
-# From the end of what uses data to the first word that may take their place, and to who uses that.
+# Cycles from the last use of data in a scratchpad to the first use of the data that replace them.
 ROUND_TRIP_CYCLES = READ_LATENCY + 2 * _TOKEN_CYCLES
-# Passes of the ALU behind which GEMM can be issued: the one that it works on, and its queue.
+# ALU instructions behind which GEMM can issue: the one in execution and those in the ALU's queue.
 OVERLAPPING_PASSES = 1 + timing.ALU_COMMANDS
-# Loads and stores take turns on the bus after so many words.
+# The words after which loads and stores take turns on the bus.
 _PIECE_WORDS = timing.BEATS_AHEAD
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cycles of a schedule, and those of its parts.
+    """Cycles of a schedule, and where they go.
 
-    ``gemm``, ``alu`` and ``bus`` are how long each is busy. ``fill`` is before the first
-    multiplication and ``drain`` after the last one.
+    ``gemm``, ``alu`` and ``bus`` are the cycles in which each is busy. ``fill`` are the cycles
+    before the first multiplication, and ``drain`` those after the last one.
     """
 
     cycles: float
@@ -57,7 +56,7 @@ class Estimate:
 
     @property
     def waits(self) -> float:
-        """Those of GEMM in between: for data, for accumulators, or for the ALU."""
+        """Cycles in between in which GEMM waits: for data, for accumulators, or for the ALU."""
         return self.cycles - self.fill - self.gemm - self.drain
 
     @property
@@ -67,9 +66,10 @@ class Estimate:
 
 
 class Task:
-    """Something that takes ``amount`` cycles of a unit, or as many words of the bus, once all of
-    ``after`` have ended, where None is nothing to wait for. What follows one that is ``queued``
-    need not wait for its beginning. ``end`` is in cycles from the launch, None until it is known.
+    """Work of ``amount`` cycles of a unit, or of ``amount`` words on the bus, which begins once all
+    tasks in ``after`` have ended; None there is nothing to wait for. The task behind a ``queued``
+    one need not wait until that begins. ``end`` is in cycles from the launch, None until it is
+    known.
     """
 
     __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "unit")
@@ -98,27 +98,29 @@ class Pipeline:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._queues = {name: deque[Task]() for name in ("load", "compute", "store")}
-        # Words and rate of the transfers so far, most of which are alike.
+        # Memoized words and rates of transfers, most of which are alike.
         self._transfers: dict[tuple[str, int, int], tuple[int, float]] = {}
 
     def load(self, rows: int, row_bytes: int, after: Sequence[Task | None] = ()) -> Task:
-        """Inputs or weights, in rows of so many bytes, once what they overwrite is used."""
+        """Loads inputs or weights, ``rows`` of ``row_bytes`` bytes; ``after`` are the users of the
+        data that they overwrite."""
         return self._transfer("load", rows, row_bytes, after)
 
     def load_for_compute(self, size: int) -> Task:
-        """``size`` bytes of micro-ops or accumulators, which overlap with nothing in compute."""
+        """Loads ``size`` bytes of micro-ops or accumulators, which does not overlap with GEMM or
+        ALU."""
         return self._transfer("compute", 1, size, ())
 
     def reset(self, cycles: float, after: Sequence[Task | None]) -> Task:
-        """GEMM that multiplies nothing."""
+        """GEMM that resets accumulators."""
         return self._add("compute", Task("gemm", cycles, after, multiplies=False))
 
     def gemm(self, cycles: float, after: Sequence[Task | None]) -> Task:
         return self._add("compute", Task("gemm", cycles, after))
 
     def alu(self, cycles: float, after: Sequence[Task | None], passes: int = 1) -> Task:
-        """``passes`` instructions of so many cycles. What follows in compute is issued, at the
-        earliest, when the last of them are in the queue before the ALU."""
+        """``passes`` ALU instructions of ``cycles`` each. What follows in compute issues, at the
+        earliest, when the last of them are in the ALU's queue."""
         last = min(passes, OVERLAPPING_PASSES)
         if passes > last:
             self._add("compute", Task("alu", (passes - last) * cycles, after))
@@ -130,12 +132,12 @@ class Pipeline:
     def estimate(
         self, schedule: Iterable[None] = (), limit: float = inf, least: float = 0.0
     ) -> Estimate:
-        """What all tasks take; to be called once.
+        """The estimate of all tasks; to be called once.
 
-        ``schedule`` may be a generator that adds more tasks at each step: it is asked for them as
-        the walk gets there. ``least`` are the cycles of all of GEMM, of the ALU as far as it cannot
-        overlap with GEMM, and of the last store: the walk ends as soon as they make certain that
-        ``limit`` is reached, and the estimate then supposes that the rest waits as much.
+        ``schedule`` may be a generator that adds tasks at each step, as the walk needs them.
+        ``least`` are the cycles of all of GEMM, of the ALU as far as it cannot overlap with GEMM,
+        and of the last store: the walk ends as soon as they make it certain that ``limit`` is
+        reached. The estimate then assumes that the rest waits in proportion.
         """
         return _Walk(self._config, self._queues, iter(schedule), limit, least).estimate()
 
@@ -158,19 +160,19 @@ class Pipeline:
 
 
 def bus_cycles(config: Config, rows: Any, row_bytes: Any, reads: bool = True) -> Any:
-    """Those of a transfer from its first word to its last; numbers, or arrays of them."""
+    """Cycles of a transfer from its first word to its last. Arguments are numbers or arrays."""
     row = -(-row_bytes // config.bus_bytes)
     cycles = rows * row / BUS_SHARE
     if reads:
-        # Of short rows only so many are in flight while the first ones are awaited.
+        # Short rows do not cover the latency: the reads in flight are too few words.
         rounds, rest = divmod(rows - 1, READS_OUTSTANDING)
         cycles = np.maximum(cycles, rounds * (READ_LATENCY + row) + (rest + 1) * row)
     return cycles
 
 
-class TakingTurns:
-    """Copies of a scratchpad buffer that are loaded in turn, each once it is used. ``loaded`` is
-    the load of the latest."""
+class BufferCopies:
+    """The copies of a scratchpad buffer, which are loaded in turn, each after its last use.
+    ``loaded`` is the load of the latest."""
 
     def __init__(self, pipeline: Pipeline, copies: int) -> None:
         self._pipeline = pipeline
@@ -180,7 +182,8 @@ class TakingTurns:
         self.loaded: Task | None = None
 
     def load(self, rows: int, row_bytes: int, nest: object) -> None:
-        """The next copy; the copies of different loop nests share their place in the scratchpad."""
+        """Loads the next copy; copies of different loop nests share their place in the
+        scratchpad."""
         back = self._copies if nest == self._nest else 1
         used_by = self._used_by[-back] if len(self._used_by) >= back else None
         self._nest = nest
@@ -199,19 +202,20 @@ class _Module:
 
     def __init__(self, name: str, queue: deque[Task]) -> None:
         self.queue = queue
-        # Reads are requested so many cycles ahead of their data.
+        # Cycles by which a request is ahead of its data.
         self.ahead = 0 if name == "store" else READ_LATENCY
         self.in_compute = name == "compute"
-        # The cycle from which it can begin its next task.
+        # The cycle from which the module can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
         self.task: Task | None = None
-        # What its task was found to wait for, whose end was not known then.
+        # A task that its own waits for, and whose end was unknown when it was looked at.
         self.awaits: Task | None = None
         # Words of the task that are still to be transferred.
         self.left = 0.0
 
     def ready(self) -> float:
-        """When its task can begin or go on; infinite if there is none or that is not known yet."""
+        """The cycle in which its task can begin or go on; infinite if there is no task, or if that
+        is not known yet."""
         if self.task is None:
             return inf
         at = self.free
@@ -231,7 +235,7 @@ class _Module:
 
 
 class _Walk:
-    """The walk over tasks in the order of time."""
+    """A walk over tasks in the order of time."""
 
     def __init__(
         self,
@@ -245,7 +249,7 @@ class _Walk:
         self.modules = [_Module(name, queue) for name, queue in queues.items()]
         self.schedule: Iterator[None] | None = schedule
         self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
-        # The cycle from which each unit is free, and for how many it has been busy.
+        # The cycle from which each unit is free, and the cycles that it has been busy.
         self.free = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.busy = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.fill: float | None = None
@@ -285,19 +289,20 @@ class _Walk:
 
     @property
     def done(self) -> float:
-        """Cycles of the work that nothing can shorten: of GEMM, and of the ALU if they do not
-        overlap."""
+        """Cycles walked so far that no overlap can hide: those of GEMM, and of the ALU if the two
+        do not overlap."""
         return self.busy["gemm"] + (0.0 if self.overlap else self.busy["alu"])
 
     def projected(self) -> Estimate:
-        """An estimate from the part that was walked: all of the work, with waits in proportion."""
+        """An estimate that extrapolates from the part that was walked: all work, with waits in
+        proportion."""
         fill = self.fill or 0.0
         waits = (self.free["gemm"] - fill - self.done) * self.least / self.done
         busy = self.busy | {"gemm": self.least}
         return Estimate(fill + self.least + waits, **busy, fill=fill, drain=0.0)
 
     def proceed(self, module: _Module) -> None:
-        """Goes to the next task of a module, for which the schedule may have to add more."""
+        """Takes the next task of a module, for which the schedule may have to add tasks."""
         while not module.queue and self.schedule is not None:
             try:
                 next(self.schedule)
@@ -307,8 +312,8 @@ class _Walk:
         module.left = 0.0 if task is None else task.amount
 
     def move(self, module: _Module, task: Task, request: float, until: float) -> None:
-        """The next piece of a transfer."""
-        # Comparisons instead of min and max, whose calls would take as long as all the rest.
+        """Transfers the next piece of ``task``."""
+        # Comparisons instead of min and max, whose calls would double the time.
         free, ahead, rate = self.free, module.ahead, task.rate
         if module.in_compute:
             request = max(request, free["gemm"], free["alu"])
@@ -327,13 +332,14 @@ class _Walk:
         module.left -= words
         module.free = request if request > ended - ahead else ended - ahead
         if module.left <= 0:
-            # A store is over with its response.
+            # A store ends with its response.
             task.end = ended if ahead else ended + READ_LATENCY
             if module.in_compute:
                 module.free = ended
 
     def compute(self, module: _Module, task: Task, ready: float) -> bool:
-        """A task of GEMM or the ALU. Returns whether what follows must exceed the limit."""
+        """Runs a task of GEMM or the ALU. Returns whether the schedule is certain to reach the
+        limit."""
         unit = task.unit
         begin = self.free[unit] if self.overlap else max(self.free["gemm"], self.free["alu"])
         if begin < ready:
@@ -341,7 +347,7 @@ class _Walk:
         if not (task.queued and self.overlap):
             module.free = begin
         if unit == "gemm" and task.multiplies and self.fill is None:
-            # Less the resets before it.
+            # Without the resets before it.
             self.fill = begin - self.busy["gemm"]
         task.end = self.free[unit] = begin + task.amount
         self.busy[unit] += task.amount

@@ -1,4 +1,4 @@
-"""Why an operator is scheduled the way it is."""
+"""Why an operator has the schedule that it has."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .workload import Workload, choose
 
 
 def explain(workload: Workload[Any], env: Environment | None = None) -> Choice[Any]:
-    """What is considered for ``workload`` on the machine of ``env``, the best first, which is
-    what it is built with: knobs, with their estimated cycles. As text it is a table."""
+    """The knobs that are considered for ``workload`` on the machine of ``env``, with their
+    estimated cycles, best first: the operator is built with the first that fits. As text it is a
+    table."""
     return choose(workload, (env or get_env()).config)

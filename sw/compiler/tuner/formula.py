@@ -1,14 +1,14 @@
-"""Cycles by a formula, for operators that have no model of their tiles."""
+"""Cycles by a formula, for operators whose tiles are not walked through the cost model."""
 
 from __future__ import annotations
 
-# From the request of a row to its data, beyond its words.
+# Cycles per row beyond those of its words.
 ROW_CYCLES = 4
-# Between instructions of a tile that wait for each other.
+# Cycles per tile between instructions that wait for each other.
 TILE_CYCLES = 30
 
 
 def overlapped(compute: float, loads: float, first: float, ahead: bool) -> float:
-    """Cycles of ``compute`` and ``loads``: with loads ``ahead`` the longer of the two, after the
+    """Cycles of ``compute`` and ``loads``: if loads run ``ahead``, the larger of the two plus the
     ``first`` load, else their sum."""
     return max(compute, loads) + first if ahead else compute + loads

@@ -1,6 +1,6 @@
-"""Knobs that were found to be better than those that the compiler chooses: `Records`.
+"""Records of knobs that measured better than those that the compiler chooses: `Records`.
 
-A file of them is JSON, by workload and configuration; files can be merged.
+A file of records is JSON, by workload and configuration; files can be merged.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FORMAT, _VERSION = "amaranth-vta tuning", 1
 
 
 class RecordsError(ValueError):
-    """A file that holds no records, or records that are damaged."""
+    """A file holds no records, or damaged ones."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """The best ``knobs`` of a ``workload`` (as `workload_name` says it) on the machine of
-    ``config``: its ``cycles``, and those of the compiler's own choice, with the ``memory``."""
+    """The best ``knobs`` for a ``workload`` (its `workload_name`) on the machine of ``config``:
+    their cycles and those of the compiler's own choice, both measured with ``memory``."""
 
     workload: str
     config: Config
@@ -63,12 +63,12 @@ class Records:
             return None
         made = get_type_hints(workload.scheduled)["knobs"]
         if {item.name for item in fields(made)} != set(record.knobs):
-            return None  # of another version of the operator
+            return None  # knobs of another version of the operator
         return made(**record.knobs)
 
     @property
     def digest(self) -> str:
-        """A name for the contents."""
+        """A hash of the contents."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -79,7 +79,7 @@ class Records:
 
     @classmethod
     def load(cls, path: str | Path) -> Records:
-        """The records in a file; raises `RecordsError`, and `OSError` if it cannot be read."""
+        """The records in a file. Raises `RecordsError`, or `OSError` if it cannot be read."""
         try:
             values = json.loads(read_limited(path), object_pairs_hook=unique_keys)
             if values["format"] != _FORMAT or values["version"] != _VERSION:
@@ -99,25 +99,25 @@ def _record(entry: dict[str, Any]) -> Record:
     record = Record(**{**entry, "config": Config.from_dict(entry["config"])})
     numbers = (record.cycles, record.default_cycles, *record.knobs.values())
     if not all(isinstance(number, int) for number in numbers):
-        raise ValueError("a number of cycles, or a knob, is no whole number")
+        raise ValueError("a number of cycles, or a knob, is not a whole number")
     if not isinstance(record.workload, str) or not isinstance(record.memory, str):
-        raise ValueError("a workload, or a memory, is no text")
+        raise ValueError("a workload, or a memory, is not text")
     return record
 
 
 def workload_name(workload: Any) -> str:
-    """What a workload is called in a file: all of its sizes."""
+    """The name of a workload in a file: the operator and all of its sizes."""
     return repr(workload)
 
 
-# How `tuned` finds knobs: given a workload and a configuration, or None.
+# Finds the knobs of a workload for a configuration; None if there are none.
 FindKnobs = Callable[[Any, Config], Any | None]
 _FIND: ContextVar[FindKnobs] = ContextVar("find_knobs", default=lambda workload, config: None)
 
 
 @contextmanager
 def knobs_from(find: FindKnobs) -> Iterator[None]:
-    """What is compiled in the block has the knobs that ``find`` gives, where they fit."""
+    """A context in which operators are built with the knobs that ``find`` gives, where they fit."""
     token = _FIND.set(find)
     try:
         yield
@@ -126,5 +126,5 @@ def knobs_from(find: FindKnobs) -> Iterator[None]:
 
 
 def recorded_knobs(workload: Any, config: Config) -> Any | None:
-    """Those of `knobs_from`."""
+    """The knobs that the enclosing `knobs_from` gives."""
     return _FIND.get()(workload, config)

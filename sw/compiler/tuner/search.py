@@ -15,19 +15,19 @@ from .cost_model import Estimate
 
 Array = npt.NDArray[Any]
 Knobs = TypeVar("Knobs")
-# Of the best by a rough estimate, so many are walked through the cost model.
+# How many of the best by a rough estimate are walked through the cost model.
 _ESTIMATES = 12
-# The share of all cycles in which GEMM waits from which variants are tried.
+# The share of cycles in which GEMM waits above which variants of the knobs are tried.
 _WAITS_WORTH_VARIANTS = 0.007
-# Rows of a table of knobs without estimates.
+# Rows of the table of knobs without estimates.
 _ROWS = 12
 
 
 class Candidates(Sequence[tuple[float, Knobs]]):
     """Knobs with rough estimates of their cycles, the best first, in a stable order.
 
-    ``fields`` hold one item per candidate; objects of the class ``made`` are only made when they
-    are asked for, since there can be thousands.
+    ``fields`` hold one item per candidate; since there can be thousands, objects of the class
+    ``made`` are made only on request.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Candidates(Sequence[tuple[float, Knobs]]):
 
 @dataclass(frozen=True)
 class Choice(Generic[Knobs]):
-    """What was considered for an operator, in each list the best first; as text it is a table.
+    """The knobs considered for an operator; as text it is a table. Each list has the best first.
 
-    ``estimates`` are those that were the best so far when they were walked through the cost model,
-    ``passed`` those that were walked until they could not be the best, with the cycles that they
-    would take about, and ``others`` those that fit as well, with rough estimates.
+    ``estimates`` are those that were the best so far when they were walked through the cost model.
+    ``passed`` are the others that were walked; their cycles are approximate where the walk was
+    abandoned. ``others`` are those that fit as well, with rough estimates.
     """
 
     estimates: Sequence[tuple[Estimate, Knobs]]
@@ -70,7 +70,7 @@ class Choice(Generic[Knobs]):
 
     @classmethod
     def by_formula(cls, candidates: Iterable[tuple[float, Knobs]]) -> Choice[Knobs]:
-        """Of knobs with rough estimates only."""
+        """A choice among knobs with rough estimates only."""
         return cls([], [], sorted(candidates, key=lambda candidate: candidate[0]))
 
     @property
@@ -80,13 +80,13 @@ class Choice(Generic[Knobs]):
 
     @property
     def cycles(self) -> float:
-        """Of the best, as far as they are estimated; infinite if none fit."""
+        """The estimated cycles of the best; infinite if none fit."""
         known = chain(((e.cycles, k) for e, k in self.estimates), self.passed, self.others)
         return next((cycles for cycles, _ in known), inf)
 
     @property
     def best(self) -> Knobs:
-        """Raises `StopIteration` if none fit."""
+        """The best knobs; raises `StopIteration` if none fit."""
         return next(self.ranked)
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Choice(Generic[Knobs]):
 
 
 def _described(knobs: Any) -> str:
-    """Numbers by name, and the names of the flags that are set."""
+    """Knobs as text: numbers by name, and the names of the flags that are set."""
     values = [(item.name, getattr(knobs, item.name)) for item in fields(knobs)]
     return " ".join(
         name if value is True else f"{name}={value}" for name, value in values if value is not False
@@ -126,11 +126,11 @@ def best_of(
     walked: Callable[[Knobs, float], Estimate],
     variants: Callable[[Knobs], Iterable[Knobs]] = lambda _: (),
 ) -> Choice[Knobs]:
-    """The first of ``candidates``, whose estimates are rough, walked through the cost model, and
-    ``variants`` of those that wait.
+    """Walks the first of ``candidates``, whose estimates are rough, through the cost model, and
+    ``variants`` of those in which GEMM waits.
 
-    ``walked`` gives an estimate of knobs; from the given number of cycles on, which the best so far
-    take, it need only be about right.
+    ``walked`` gives the estimate of knobs; beyond the given number of cycles, those of the best so
+    far, it may be approximate.
     """
     estimates: list[tuple[Estimate, Knobs]] = []
     passed: list[tuple[float, Knobs]] = []

@@ -1,4 +1,4 @@
-"""Sizes of tiles: how an extent can be cut."""
+"""Tile sizes: how an extent can be cut."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def even_tiles(extent: int) -> list[int]:
 
 
 def divisors(extent: int) -> list[int]:
-    """Tile sizes that leave no remainder, the largest first. An accumulation over a remainder
-    would be loaded by another loop nest, which does not overlap with this one."""
+    """Tile sizes that leave no remainder, the largest first. A remainder of an accumulation would
+    be loaded by another loop nest, which does not overlap with this one."""
     return [tile for tile in range(extent, 0, -1) if extent % tile == 0]
 
 
@@ -20,5 +20,5 @@ def parts(extent: int, tile: int) -> int:
 
 
 def cut(extent: int, tile: int) -> list[int]:
-    """The sizes of these tiles; the last one may be smaller."""
+    """The sizes of the tiles that cover ``extent``; the last one may be smaller than ``tile``."""
     return [min(tile, extent - begin) for begin in range(0, extent, tile)]

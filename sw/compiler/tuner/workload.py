@@ -1,4 +1,4 @@
-"""What the tuner asks of an operator, and how it is built with the knobs that are chosen."""
+"""The interface of operators to the tuner, and building an operator with the chosen knobs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .records import recorded_knobs
 from .search import Choice
 
 Knobs = TypeVar("Knobs")
-# A schedule, and the arguments of the function that it makes.
+# A schedule and the arguments of its function.
 Scheduled = tuple[te.Schedule, list[Tensor]]
-# Knobs that should fit by a formula and do not when they are built: only a few can be.
+# The most knobs to try: a few that fit by the formula may not fit when they are built.
 _ATTEMPTS = 20
 
 
 class NoScheduleFits(ValueError):
-    """An operator for which the scratchpads of a configuration are too small."""
+    """No schedule of an operator fits the scratchpads of a configuration."""
 
 
 class Workload(Hashable, Protocol[Knobs]):
     """An operator for tensors of given sizes; immutable and hashable. ``Knobs`` is a dataclass of
-    numbers and flags that describe one of its schedules."""
+    numbers and flags that describes one of its schedules."""
 
     def scheduled(self, env: Environment, knobs: Knobs) -> Scheduled:
-        """The schedule that ``knobs`` describe; whether it fits, building it tells."""
+        """The schedule that ``knobs`` describe; only building it tells whether it fits."""
 
     def considered(self, config: Config) -> Choice[Knobs]:
         """The knobs worth trying on the machine of ``config``, ranked by estimated cycles."""
@@ -41,13 +41,13 @@ class Workload(Hashable, Protocol[Knobs]):
 
 @cache
 def choose(workload: Workload[Any], config: Config) -> Choice[Any]:
-    """`Workload.considered`, remembered, since networks repeat their layers."""
+    """`Workload.considered`, memoized, since networks repeat their layers."""
     return workload.considered(config)
 
 
 def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name: str) -> Function:
-    """The function ``name`` of a workload, by ``knobs``, or else by those that are recorded for it,
-    or else by the best ones that fit.
+    """The function ``name`` of a workload, with ``knobs``, or else with those recorded for it
+    (`knobs_from`), or else with the best that fit.
 
     Raises `BuildError` if ``knobs`` do not fit, and `NoScheduleFits` if none do.
     """

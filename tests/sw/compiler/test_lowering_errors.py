@@ -351,7 +351,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (argument_that_is_inlined, "b is an argument, which cannot be inlined"),
     (argument_within_a_stage, "b is an argument, which cannot be computed within another stage"),
     (argument_twice, "x is an argument twice"),
-    (stages_within_each_other, r"c is computed at b\.i: that is a circle, b within c within b"),
+    (stages_within_each_other, r"c is computed at b\.i: that is a cycle, b within c within b"),
     (
         stage_within_one_that_is_inlined,
         r"b is computed at c\.i, but c is inlined and has no loops",

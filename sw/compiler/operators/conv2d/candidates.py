@@ -26,10 +26,10 @@ _BOTH = (True, False)
 def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
     """Knobs whose tiles fit the scratchpads, the best by a rough estimate first.
 
-    All are looked at together, in arrays with an item per schedule.
+    All are evaluated at once, in arrays with one item per schedule.
     """
     tilings = _tilings(c, config)
-    # Narrower tiles load more, but those that leave no remainder may take fewer cycles.
+    # Narrower tiles load more, but tiles that leave no remainder may take fewer cycles.
     even, exact = (
         _widest(tilings, widths, c, config)
         for widths in (even_tiles(c.output_width), divisors(c.output_width))
@@ -43,7 +43,7 @@ def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
 
 
 def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
-    """All knobs but the columns, where one copy of the weights fits."""
+    """All knobs but ``columns``, for tilings with which one copy of the weights fits."""
     values = {
         "outputs": even_tiles(c.outputs),
         "rows": even_tiles(c.output_height),
@@ -72,7 +72,7 @@ def _widest(tilings: dict[str, Array], widths: list[int], c: Conv2dSizes, config
 
 
 def _many(fields: Mapping[str, Any]) -> Conv2dKnobs:
-    """Knobs whose fields are arrays."""
+    """Knobs whose fields are arrays, one item per schedule."""
     return Conv2dKnobs(**fields)
 
 
@@ -99,17 +99,17 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
     tile = knobs.outputs * knobs.inputs * knobs.kernel_rows * c.weights_per_row
     weights = bus_cycles(config, 1, tile * config.wgt.element_bytes)
     load_first = image + weights
-    # What stays is loaded once for all tiles that it is used for.
+    # The operand that stays on chip is loaded once for all tiles that use it.
     load = np.where(whole & knobs.weights_outside, image + weights / knobs.images(c), load_first)
     inside = whole & (knobs.weights_outside ^ True)
     load = np.where(inside, image / blocks + weights, load)
     load = load + added * store / steps
-    # Data of a copy, or accumulators of a bank, are in flight before they can be used again.
+    # A copy of a buffer, or a bank, can be reused only after a round trip.
     copies, banks = 1 + knobs.ahead, 1 + knobs.in_turn
     step = np.maximum(gemm, load + store / steps)
     step = np.maximum(step, (gemm + load + ROUND_TRIP_CYCLES) / copies)
     turn = (steps * gemm + alu + store + ROUND_TRIP_CYCLES) / banks
-    # The first passes of the ALU do not overlap with the next tile.
+    # All but the last passes of the ALU keep GEMM from issuing the next tile.
     issue = steps * gemm + vectors * max(c.operations - OVERLAPPING_PASSES, 0)
     slowest = np.maximum(np.maximum(steps * step, turn), issue)
     total: Array = load_first + tiles * slowest + alu + store

@@ -1,4 +1,4 @@
-"""What a schedule of a convolution costs: its tiles, walked through the model of the machine."""
+"""The cycles of a schedule of a convolution: its tiles, walked through the cost model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.tuner.cost_model import (
+    BufferCopies,
     Estimate,
     Pipeline,
-    TakingTurns,
     Task,
     bus_cycles,
 )
@@ -22,13 +22,13 @@ from .sizes import Conv2dKnobs, Conv2dSizes
 
 
 def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs, limit: float = inf) -> Estimate:
-    """All tiles of a schedule through the model of the machine, as far as they can take less than
-    ``limit`` cycles."""
+    """The estimate of a schedule by walking all its tiles through the cost model; the walk stops
+    once ``limit`` cycles are certain to be reached."""
     return _Tiles(c, config, knobs).estimate(limit)
 
 
 class _Tile(NamedTuple):
-    """A tile of the output: the numbers of its weights and of its image, and its sizes."""
+    """A tile of the output: which tile of weights and of the image it needs, and its sizes."""
 
     block: int
     image: int
@@ -42,7 +42,7 @@ class _Tile(NamedTuple):
 
     @property
     def nest(self) -> tuple[int, int, int]:
-        """Tiles of different sizes are computed by different loop nests."""
+        """The loop nest that computes the tile: one for each combination of sizes."""
         return self[2:]
 
 
@@ -52,10 +52,10 @@ class _Tiles:
     def __init__(self, c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> None:
         self.c, self.config, self.knobs = c, config, knobs
         self.pipeline = Pipeline(config)
-        self.image = TakingTurns(self.pipeline, knobs.copies_of_image(c))
-        self.weights = TakingTurns(self.pipeline, knobs.copies_of_weights(c))
+        self.image = BufferCopies(self.pipeline, knobs.copies_of_image(c))
+        self.weights = BufferCopies(self.pipeline, knobs.copies_of_weights(c))
         self.whole, self.output_width = knobs.is_whole(c), c.output_width
-        # Rows of each size of tile, and bytes per row.
+        # By size of tile: the rows of memory that hold it, and the bytes of each.
         self.image_rows: dict[tuple[int, ...], tuple[int, int]] = {}
         self.weight_rows: dict[tuple[int, ...], tuple[int, int]] = {}
         self.tiles = self._in_order()
@@ -75,7 +75,7 @@ class _Tiles:
         return self.pipeline.estimate(self._schedule(), limit, least)
 
     def _schedule(self) -> Iterator[None]:
-        """Adds the tasks of all tiles, a tile at a time."""
+        """Adds the tasks of one tile per step."""
         c, knobs, pipeline = self.c, self.knobs, self.pipeline
         behind_alu = self._behind_alu()
         micro_ops, reloads = self._micro_ops()
@@ -119,7 +119,7 @@ class _Tiles:
             yield
 
     def _pixels(self, tile: _Tile) -> int:
-        """The vectors that a tile accumulates: more than it stores, where it pools them."""
+        """The vectors that a tile accumulates; with a pooling more than it stores."""
         c = self.c
         return tile.outputs * c.image_rows(tile.rows) * c.image_columns(tile.columns)
 
@@ -135,8 +135,8 @@ class _Tiles:
         return [_Tile(block, image, outputs, *sizes) for (block, outputs), (image, sizes) in pairs]
 
     def _behind_alu(self) -> set[tuple[int, int, int]]:
-        """The nests whose products wait for the ALU: those that at some point accumulate in the
-        bank that it reads. Each nest takes the two banks in turn."""
+        """The loop nests whose GEMM waits for the ALU, since they at some point accumulate in the
+        bank that the ALU reads. Each nest uses the two banks in turn."""
         turns: Counter[tuple[int, int, int]] = Counter()
         found = set()
         before = None
@@ -151,8 +151,8 @@ class _Tiles:
     def _micro_ops(self) -> tuple[int, bool]:
         """Bytes of all micro-ops and False, or of those of one GEMM and True if not all fit.
 
-        Two loops become those of the instruction, the others micro-ops; and each combination of
-        copies of the buffers needs its micro-ops.
+        Two loops become loops of the instruction, the others are unrolled into micro-ops, and each
+        combination of copies of the buffers needs micro-ops of its own.
         """
         c, knobs, config = self.c, self.knobs, self.config
         rows, columns = c.image_rows(knobs.rows), c.image_columns(knobs.columns)
@@ -171,7 +171,8 @@ class _Tiles:
         self.pipeline.load_for_compute(elements * self.config.acc.element_bytes)
 
     def _load(self, tile: _Tile, before: _Tile | None, inputs: int, kernel_rows: int) -> None:
-        """The operands of a step that the one before it, of the tile ``before``, has not loaded."""
+        """Loads the operands of a step that the previous step, of the tile ``before``, has not
+        loaded."""
         stays, outside = self.whole, self.knobs.weights_outside
         same_block = before is not None and before.block == tile.block
         same_image = before is not None and before.image == tile.image
@@ -194,7 +195,7 @@ class _Tiles:
     def _rows_of_image(
         self, rows: int, columns: int, inputs: int, kernel_rows: int
     ) -> tuple[int, int]:
-        """How many rows of the memory, and of how many bytes, hold a tile of the image."""
+        """How many rows of memory hold a tile of the image, and the bytes of each."""
         c = self.c
         rows, columns = c.input_rows(rows, kernel_rows), c.input_columns(columns)
         rows, columns = min(rows, c.height), min(columns, c.width)
@@ -219,7 +220,7 @@ class _Tiles:
         return rows, row * self.config.wgt.element_bytes
 
     def _load_added(self, tile: _Tile, used: Task | None) -> Task:
-        """The tile of the other operand of an addition, once the one before it is ``used``."""
+        """Loads the tile of the other operand of an addition, once the previous one is ``used``."""
         return self.pipeline.load(*self._rows_of_results(tile), [used])
 
     def _store(self, tile: _Tile, after: Task) -> Task:

@@ -1,4 +1,4 @@
-"""The convolution as an operator: built with given knobs, or with those that the tuner chooses."""
+"""The operator conv2d, built with given knobs or with those that the tuner chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .stages import scheduled
 
 @dataclass(frozen=True)
 class Conv2d(Conv2dSizes):
-    """A convolution of these sizes."""
+    """A convolution of these sizes, as a workload of the tuner."""
 
     def scheduled(self, env: Environment, knobs: Conv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -41,9 +41,8 @@ def conv2d(
     """A function of input, weights, bias and output.
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
-    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, with ``terms`` for each
-    column of the kernel, bias is (outputs, BATCH,
-    BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
+    inputs, kernel height, kernel width · terms, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs,
+    BATCH, BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
     height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)

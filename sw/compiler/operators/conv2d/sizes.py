@@ -1,4 +1,4 @@
-"""Sizes of a two-dimensional convolution, and of the tiles that it is cut into."""
+"""Sizes of a two-dimensional convolution and of its tiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 
-# Of the image, with `Conv2dKnobs.ahead`.
+# The most copies of a tile of the image, with `Conv2dKnobs.ahead`.
 _MOST_COPIES = 8
 
 
@@ -21,7 +21,7 @@ class Conv2dSizes(SlidingWindow):
     """Sizes of a convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH images,
     BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in pixels;
     ``pads`` are rows and columns of ``pad_value`` at the top, left, bottom and right. Each weight
-    is the sum of so many ``terms`` of wgt_dtype, for weights that need more bits. The ``addition``
+    is the sum of ``terms`` values of wgt_dtype, for weights that need more bits. The ``addition``
     of another tensor may follow, or a ``pooling``: ``output_height`` and ``output_width`` are then
     those of its maxima."""
 
@@ -55,7 +55,7 @@ class Conv2dSizes(SlidingWindow):
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops for a vector of results."""
+        """ALU micro-ops per vector of results."""
         added = 0 if self.addition is None else self.addition.operations
         return self.requantize.operations + added
 
@@ -64,7 +64,7 @@ class Conv2dSizes(SlidingWindow):
         """Accumulators live at a time per result."""
         if self.addition is None:
             return self.requantize.accumulators
-        # The other operand is there before the first stage.
+        # The other operand is live before the first stage.
         return max(self.requantize.accumulators + 1, self.addition.accumulators)
 
     @property
@@ -75,22 +75,22 @@ class Conv2dSizes(SlidingWindow):
 
     @property
     def weights_per_row(self) -> int:
-        """Tiles of weights that a row of the kernel has for a tile of inputs and one of outputs."""
+        """Tiles of weights in a row of the kernel, per tile of inputs and tile of outputs."""
         return self.kernel[1] * self.terms
 
     @property
     def products(self) -> int:
-        """Products of tiles for a vector of results."""
+        """GEMM micro-ops per vector of results."""
         return self.inputs * self.kernel[0] * self.weights_per_row
 
     @property
     def row_step(self) -> int:
-        """Every so many-th row of the input is loaded: no output reads the others."""
+        """The stride in rows with which the input is loaded: no output reads the rows between."""
         whole = self.kernel[0] > 1 or any(self.pads) or self.pooling is not None
         return 1 if whole else self.strides[0]
 
     def image_rows(self, rows: int) -> int:
-        """Rows of results before pooling that so many rows of the output take."""
+        """Rows of results before pooling that ``rows`` rows of the output need."""
         return rows if self.pooling is None else self.pooling.rows(rows)
 
     def image_columns(self, columns: int) -> int:
@@ -111,15 +111,15 @@ class Conv2dKnobs:
 
     ``outputs``, ``rows`` and ``columns`` are the tile of the output that accumulates at a time;
     ``inputs`` channel tiles and ``kernel_rows`` of the kernel are loaded at a time. With
-    ``weights_outside`` each tile of weights stays while it passes over the image, else each tile
-    of the image stays while all weights pass. With ``ahead`` the next tiles are loaded while the
-    machine computes, into copies of the buffers. With ``in_turn`` the next tile of the output
-    accumulates while one is requantized and stored; bias or parameters are then all loaded at the
-    beginning. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
-    than two, loading weights holds up fewer tiles.
+    ``weights_outside`` each tile of weights is stationary while the tiles of the image pass, else
+    each tile of the image is stationary while the weights pass. With ``ahead`` the next tiles are
+    loaded while the machine computes, into copies of the buffers. With ``in_turn`` the next tile of
+    the output accumulates while one is requantized and stored; all of the bias or parameters is
+    then loaded at the beginning. ``image_copies`` tiles of the image are held at a time if
+    ``ahead``: with more than two, loading weights delays fewer tiles.
 
-    The methods use operators that work on arrays as well: a field may hold an array of NumPy, one
-    item per schedule, and then so do the results.
+    The methods also work on arrays: each field may hold a NumPy array with one item per schedule,
+    and the results then do too.
     """
 
     outputs: int
@@ -133,11 +133,11 @@ class Conv2dKnobs:
     image_copies: int = 2
 
     def is_whole(self, c: Conv2dSizes) -> bool:
-        """Whether all that accumulates in a tile is loaded at a time."""
+        """Whether all operands of a tile are loaded at once."""
         return (self.inputs >= c.inputs) & (self.kernel_rows >= c.kernel[0])
 
     def images(self, c: Conv2dSizes) -> int:
-        """Tiles of the image, over all images."""
+        """The number of tiles of the image, over all images."""
         rows, columns = parts(c.output_height, self.rows), parts(c.output_width, self.columns)
         return c.batch * rows * columns
 
@@ -146,7 +146,7 @@ class Conv2dKnobs:
         return self.is_whole(c) & (self.outputs >= c.outputs) & outside
 
     def image_loaded_once(self, c: Conv2dSizes) -> bool:
-        """Whether the first tile of the image is the only one, and is loaded only once."""
+        """Whether there is a single tile of the image, loaded only once."""
         inside = (self.outputs >= c.outputs) | (self.weights_outside ^ True)
         return self.is_whole(c) & (self.images(c) == 1) & inside
 
@@ -158,7 +158,7 @@ class Conv2dKnobs:
         return 1 + (self.ahead & (self.weights_loaded_once(c) ^ True))
 
     def resets(self, c: Conv2dSizes, config: Config) -> bool:
-        """Whether accumulators are reset: else the first products overwrite them."""
+        """Whether accumulators are reset; else the first products overwrite them."""
         return (self.is_whole(c) & bool(config.overwrite)) ^ True
 
     def image_elements(self, c: Conv2dSizes) -> int:

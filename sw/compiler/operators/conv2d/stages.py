@@ -46,7 +46,7 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
 
 
 def expression(c: Conv2dSizes, env: Environment) -> Product:
-    """The convolution as the sum of products that GEMM makes, and its epilogue."""
+    """The convolution as a sum of products for GEMM, and its epilogue."""
     acc = env.acc_dtype
     x = te.placeholder(
         (c.batch, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype

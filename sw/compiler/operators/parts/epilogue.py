@@ -1,4 +1,4 @@
-"""The epilogue of a product: bias, scaling with rounding, clipping, before it is stored."""
+"""The epilogue of a product, before it is stored: bias, scaling with rounding, clipping."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from .pooling import Pooling
 from .residual import Addition, Residual
 
 Array = npt.NDArray[Any]
-# Gives one of the epilogue's constants, by its number, at an index of the total.
+# The constant of a given number at an index of the total.
 Constant = Callable[..., Expr]
 
 
 @dataclass(frozen=True)
 class RoundingShift:
-    """Division by 2^``shift``, rounded half to even, then clipping to ``low`` and ``high``; for
-    every machine. Its one constant is the bias, with ``half`` added to it."""
+    """Division by 2^``shift``, rounded half to even, then clipping to ``low`` and ``high``. Every
+    machine can do it. Its one constant is the bias, with ``half`` added."""
 
     shift: int
     low: int
     high: int
 
-    # Accumulators for a table, and what it is looked up with: none.
+    # Accumulators for a table: there is none.
     table = 0
     constants_name = "bias"
-    # Accumulators that each tile of outputs takes for its constants.
+    # Accumulators for constants, per tile of output channels.
     constants = 1
 
     @property
     def half(self) -> int:
-        """Half a step: added to the bias when compiling, so that rounding needs no addition."""
+        """Half a step, added to the bias when compiling, so that rounding takes no addition."""
         return 1 << self.shift >> 1
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops per accumulator."""
+        """ALU micro-ops per vector of results."""
         return 9 if self.shift else 3
 
     @property
@@ -54,7 +54,7 @@ class RoundingShift:
         return 2 if self.shift else 1
 
     def evaluate(self, total: Array) -> Array:
-        """The meaning in NumPy, for an array of integers to which ``half`` was not added."""
+        """The reference in NumPy, for totals to which ``half`` was not added."""
         whole, rest = total >> self.shift, total & ((1 << self.shift) - 1)
         up = (rest > self.half) | ((rest == self.half) & (whole & 1 == 1))
         return np.clip(whole + (up & (self.shift > 0)), self.low, self.high)
@@ -64,9 +64,9 @@ class RoundingShift:
 
         Let a be total + bias + half and n the shift. Then a >> n rounds halves up. That is wrong
         only for ties, where the n low bits of a are 0, with an odd quotient: there 1 has to be
-        subtracted before the shift. Subtracting 1 wherever bit n of a is set does that and
-        changes nothing else: if any low bit is set, a - 1 has the same quotient. Bit n moved to
-        the sign and back is 0 or -1.
+        subtracted before the shift. Subtracting 1 wherever bit n of a is set does that and nothing
+        else: if any low bit is set, a - 1 has the same quotient. Bit n, shifted to the sign and
+        back, is 0 or -1.
         """
         biased = te.compute(
             total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased"
@@ -93,9 +93,9 @@ class RoundingShift:
 
 @dataclass(frozen=True)
 class PerChannelScale:
-    """A scale of any value per channel, with zero point and bounds, by REQUANTIZE; for machines
-    that have it. Its constants are `te.requantization_parameters`, bias included. With a ``table``
-    of so many accumulators, `Config.table_elements`, a function of the result follows by LOOKUP."""
+    """Any scale per channel, with zero point and bounds, by REQUANTIZE, for machines that have it.
+    Its constants are `te.requantization_parameters`, bias included. With a ``table``, which takes
+    that many accumulators (`Config.table_elements`), a LOOKUP of the result follows."""
 
     table: int = 0
 
@@ -105,11 +105,11 @@ class PerChannelScale:
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops per accumulator."""
+        """ALU micro-ops per vector of results."""
         return 2 if self.table else 1
 
     def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
-        """The one stage from ``total`` to its requantized value."""
+        """The stage from ``total`` to its requantized value."""
         numbers = range(self.constants)
         return [
             te.compute(
@@ -120,15 +120,16 @@ class PerChannelScale:
         ]
 
 
-# How a sum of products becomes a result.
+# The ways to requantize a sum of products.
 Requantization = RoundingShift | PerChannelScale
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """``constants`` is the argument with bias or parameters, ``buffer`` its accumulators, and
-    ``stages`` lead from the total to ``y``, the output, out_dtype; the last of them are those of
-    ``residual``, if there is one. ``table`` is the argument with a table, and its accumulators."""
+    """The tensors of an epilogue. ``constants`` is the argument with bias or parameters, ``buffer``
+    holds it in accumulators, and ``stages`` lead from the total to ``y``, the output, out_dtype;
+    the last of them are those of ``residual``, if there is one. ``table`` is the argument with a
+    table, and its buffer."""
 
     constants: Tensor
     buffer: Tensor
@@ -150,12 +151,13 @@ def epilogue(
 ) -> Epilogue:
     """The epilogue of ``total``.
 
-    ``channels`` are the extents of the tiles of channels, and ``position`` gives the indices among
-    them for an index of ``total`` without its last two, which are those within a tile. The bias is
+    ``channels`` are the extents of the channel tiles; ``position`` gives the indices among them for
+    an index of ``total`` without its last two dimensions, those within a tile. The bias is
     (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
     `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
-    ``y`` of the last stage where its shape is not that of ``total``. A table, as `te.table_tiles`
-    gives it, is an argument if ``requantize`` has one. An ``addition`` or a ``pooling`` comes last.
+    ``y`` of the last stage where its shape is not that of ``total``. If ``requantize`` has a table,
+    the table is an argument, as `te.table_tiles` gives it. An ``addition`` or a ``pooling`` comes
+    last.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(

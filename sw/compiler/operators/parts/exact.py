@@ -1,8 +1,8 @@
-"""Constants by which the machine gives, bit for bit, what ONNX Runtime computes in float32.
+"""Constants with which the machine computes, bit for bit, what ONNX Runtime computes in float32.
 
-Some functions list what ONNX Runtime computes for all values that the operands can have; the others
-search the `FixedPoint` that gives every one of them. Searches are remembered, since networks repeat
-their scales.
+Some functions list the results of ONNX Runtime for all values of the operands; the others search
+for the `FixedPoint` that gives all of these. Searches are memoized, since networks repeat their
+scales.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from amaranth_vta.sw.compiler import te
 
 from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 
-# All values of an operand.
+# All int8 values of an operand.
 BYTE = np.arange(-128, 128)
-# At most so many sums are checked.
+# The most sums that are checked.
 _MOST_SUMS = 1 << 24
 _SEARCHES = 1024
-# How many steps of float32 scales may lie from the quotient that they stand for: float32
-# arithmetic rounds several times on the way to it.
+# Scales to try, in steps of float32 from the exact quotient: float32 arithmetic rounds several
+# times.
 _NEIGHBOURS = sorted(range(-6, 7), key=abs)
 
 Arguments = ParamSpec("Arguments")
 
 
-def _remembered(search: Callable[Arguments, FixedPoint]) -> Callable[Arguments, FixedPoint]:
-    """The same search, which also remembers that there are no constants, and why."""
+def _memoized(search: Callable[Arguments, FixedPoint]) -> Callable[Arguments, FixedPoint]:
+    """Memoizes a search, including failures with their reasons."""
 
     @lru_cache(_SEARCHES)
     def outcome(*args: Arguments.args, **kwargs: Arguments.kwargs) -> FixedPoint | str:
@@ -63,14 +63,15 @@ def added(a: Quantized, b: Quantized, y: Quantized, low: int = -128, high: int =
 def addition_constants(
     a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: Array
 ) -> FixedPoint:
-    """Constants of two factors that give ``wanted``, `added` or nearly that, for all 65,536 pairs.
+    """Constants of two factors that give ``wanted``, int64 (256, 256), for all pairs: the results
+    of `added`, or of a similar formula.
 
-    Raises `NotExact` if none do; the addition is then for the host.
+    Raises `NotExact` if none do; the addition then runs on the host.
     """
     return _addition_constants(a, b, y, config, wanted.astype(np.int8).tobytes())
 
 
-@_remembered
+@_memoized
 def _addition_constants(
     a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: bytes
 ) -> FixedPoint:
@@ -89,8 +90,7 @@ def _addition_constants(
         )
     except NotExact as problem:
         raise NotExact(
-            f"an addition with {a.scale:.6g} and {b.scale:.6g} of the steps of {y.scale:.6g}: "
-            f"{problem}"
+            f"an addition of scales {a.scale:.6g} and {b.scale:.6g} to {y.scale:.6g}: {problem}"
         ) from None
 
 
@@ -100,7 +100,7 @@ def rescaled_bytes(x: Quantized, y: Quantized, low: int = -128, high: int = 127)
     return _quantized(_dequantized(x), y, low, high)
 
 
-@_remembered
+@_memoized
 def byte_constants(
     x: Quantized, y: Quantized, config: Config, low: int = -128, high: int = 127
 ) -> FixedPoint:
@@ -115,7 +115,7 @@ def byte_constants(
     try:
         return fixed_point([BYTE], [ratio], offset, wanted, bounds, config)
     except NotExact as problem:
-        raise NotExact(f"steps of {x.scale:.6g} in steps of {y.scale:.6g}: {problem}") from None
+        raise NotExact(f"a scale of {x.scale:.6g} changed to {y.scale:.6g}: {problem}") from None
 
 
 def product_constants(
@@ -126,7 +126,7 @@ def product_constants(
     return _product_constants(a, b, y, config, wanted.astype(np.int8).tobytes())
 
 
-@_remembered
+@_memoized
 def _product_constants(
     a: Quantized, b: Quantized, y: Quantized, config: Config, wanted: bytes
 ) -> FixedPoint:
@@ -153,17 +153,17 @@ def _product_constants(
         )
     except NotExact as problem:
         raise NotExact(
-            f"a product with {a.scale:.6g} · {b.scale:.6g} in steps of {y.scale:.6g}: {problem}"
+            f"a product of scales {a.scale:.6g} and {b.scale:.6g} to {y.scale:.6g}: {problem}"
         ) from None
 
 
-@_remembered
+@_memoized
 def line_constants(
     slope: float, offset: float, zero_point: int, wanted: bytes, config: Config
 ) -> FixedPoint:
-    """Constants of one factor that give ``wanted``, an int8 for each int8: about ``slope`` · x +
-    ``offset``, which has the ``zero_point`` in it, rounded and clipped. Raises `NotExact` if none
-    do."""
+    """Constants of one factor that give ``wanted``, the 256 bytes of an int8 for each int8 x:
+    approximately ``slope`` · x + ``offset``, which includes the ``zero_point``, rounded and
+    clipped. Raises `NotExact` if none do."""
     _require_bytes(config)
     results = np.frombuffer(wanted, np.int8).astype(np.int64)
     bounds = (zero_point, int(results.min()), int(results.max()))
@@ -175,13 +175,14 @@ def wide_constants(
 ) -> FixedPoint:
     """Constants of a requantization of int32, clip(rint(f32(f32(x) · scale)) + z, low, high).
 
-    Raises `NotExact` if the machine has no REQUANTIZE and ``scale`` is not 2^-n with n from 0 to
-    16, where rounding to float32 has no effect; or if REQUANTIZE gives something else.
+    Raises `NotExact` if REQUANTIZE gives another result for some int32, or if the machine has no
+    REQUANTIZE and ``scale`` is not 2^-n with n from 0 to 16, where rounding to float32 has no
+    effect.
     """
     if config.requantize:
         least, most = -1 << 31, (1 << 31) - 1
         if not te.requantizes_as_float32(scale, zero_point, low, high, least, most).all():
-            raise NotExact(f"REQUANTIZE by {scale:.6g} differs from float32 for some of all int32")
+            raise NotExact(f"REQUANTIZE by {scale:.6g} differs from float32 for some int32")
         return FixedPoint((1,), 0, 0, zero_point, low, high, scale=float(np.float32(scale)))
     shift = round(-float(np.log2(scale)))
     if scale != 2.0**-shift or not 0 <= shift <= 16:
@@ -201,13 +202,13 @@ def average_constants(
 ) -> FixedPoint:
     """Constants that give `averaged` for every sum of ``count`` pixels.
 
-    Raises `NotExact` if none do; the pooling is then for the host.
+    Raises `NotExact` if none do; the pooling then runs on the host.
     """
     scale = _scale(x, y, count)
     return sum_constants(scale, x.zero_point, y.zero_point, count, config, low, high)
 
 
-@_remembered
+@_memoized
 def sum_constants(
     scale: np.float32,
     x_zero_point: int,
@@ -221,7 +222,7 @@ def sum_constants(
     y_zero_point, low, high) for every sum of ``count`` pixels. Raises `NotExact` if none do."""
     _require_bytes(config)
     if 256 * count > _MOST_SUMS:
-        raise NotExact(f"sums of {count:,} pixels are too many to be checked")
+        raise NotExact(f"sums of {count:,} pixels have too many values to check")
     sums = np.arange(-128 * count, 127 * count + 1)
     offset, bounds = -count * x_zero_point, (y_zero_point, low, high)
     wanted = _scaled(sums + offset, scale, *bounds)
@@ -242,7 +243,7 @@ def _require_bytes(config: Config) -> None:
 
 
 def _dequantized(x: Quantized) -> Array:
-    """float32 (256,): what each int8 stands for."""
+    """float32 (256,): the real value of each int8."""
     return (BYTE - x.zero_point).astype(np.float32) * np.float32(x.scale)
 
 

@@ -1,9 +1,9 @@
 """Scaling and rounding by multiplication, addition and shift, with constants found by search.
 
-What ONNX computes in float32 from a few small integers (the sum of two activations, or of a
-window) is a step function of a linear form. Constants are only accepted if they give every step of
-it: they are checked on all values that the operands can have, against the results that the caller
-wants. Where REQUANTIZE takes part, `te.requantized` defines what it gives.
+What ONNX computes in float32 from a few small integers (the sum of two activations, or of a window)
+is a step function of a linear form. Constants are accepted only if they give every step: they are
+checked on all values of the operands, against the results that the caller wants. Results of
+REQUANTIZE are those of `te.requantized`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Array = npt.NDArray[Any]
-# How far from its rounded value a factor is searched at most.
+# The farthest from its rounded value that a factor is searched.
 _REACH = 24
-# How far above a half a sum still counts as a half.
+# The distance above a half within which a remainder counts as a half.
 _ABOUT_HALF = 1 << 14
-# How many results are checked first, and how many factors are then checked on all results.
+# The number of tightest results that rank factors, and of factors that are then checked on all.
 _TIGHTEST = 256
 _CHOICES = 8
 
 
 class NotExact(ValueError):
-    """No constants give every result."""
+    """No constants give every result exactly; the message says what for."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """What an int8 stands for: (value - ``zero_point``) · ``scale``, a float32."""
+    """A quantization: an int8 stands for (value - ``zero_point``) · ``scale``, in float32."""
 
     scale: float
     zero_point: int = 0
@@ -50,9 +50,9 @@ class Quantized:
 class FixedPoint:
     """clip((Σ factor · operand + addend) / 2^shift + zero_point, low, high).
 
-    The quotient is rounded down; if it is odd and the remainder less than ``to_even``, to the even
-    one below, which rounds halves to even where the addend holds half a step. With a ``scale``,
-    REQUANTIZE by it does everything from the addend on.
+    The quotient is rounded down. If it is odd and the remainder is less than ``to_even``, it is
+    decremented to the even one: with half a step in the addend, this rounds halves to even. With a
+    ``scale``, REQUANTIZE by it replaces everything from the addend on.
     """
 
     factors: tuple[int, ...]
@@ -66,7 +66,7 @@ class FixedPoint:
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops that a vector of results takes, the reset of a copy included."""
+        """ALU micro-ops per vector of results, including the reset of a copy."""
         sums = sum(factor != 1 for factor in self.factors) + len(self.factors) - 1
         if self.scale is not None:
             return sums + 1
@@ -74,11 +74,11 @@ class FixedPoint:
         return sums + (self.addend != 0) + (self.shift > 0) + rounding + (self.zero_point != 0) + 2
 
     def evaluate(self, operands: Sequence[Array]) -> Array:
-        """What the machine makes of ``operands``, int64 that broadcast."""
+        """The machine's results for ``operands``, int64 arrays that broadcast."""
         return self._rounded(_products(self.factors, operands) + self.addend)
 
     def _rounded(self, total: Array) -> Array:
-        """From the sum with its addend."""
+        """The results for sums that include the addend."""
         if self.scale is not None:
             _, *others = self._requantization()[0]
             zero = np.zeros((), np.int32)
@@ -87,9 +87,10 @@ class FixedPoint:
         return np.clip((total - less >> self.shift) + self.zero_point, self.low, self.high)
 
     def first_sums(self, width: int) -> Array:
-        """The least sum of ``width`` bits for each result from ``low`` to ``high``, and the end."""
+        """The least sum of ``width`` bits for each result from ``low`` to ``high``, and the end of
+        sums: int64 (high - low + 2,)."""
         results = np.arange(self.low + 1, self.high + 1)
-        # Results grow with their sums: the least sum lies between these.
+        # Results are monotone in the sum: bisect for the least.
         below = np.full(results.shape, (-1 << width - 1) - 1, np.int64)
         above = np.full(results.shape, 1 << width - 1, np.int64)
         for _ in range(width + 1):
@@ -105,14 +106,14 @@ class FixedPoint:
 
     @property
     def parameter_count(self) -> int:
-        """Tiles of constants in accumulators; none if immediates can hold all constants."""
+        """Tiles of constants in accumulators; 0 if immediates can hold all constants."""
         if self.scale is not None:
             return len(self.factors) + REQUANTIZE_PARAMETERS
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
 
     def parameters(self, env: Environment) -> Array:
-        """(parameters, BATCH, BLOCK_OUT) acc_dtype, the contents of these tiles."""
+        """The contents of these tiles: (parameter_count, BATCH, BLOCK_OUT) acc_dtype."""
         values = [*self.factors, self.addend]
         if self.scale is not None:
             values[-1:] = self._requantization()[0].tolist()
@@ -124,9 +125,9 @@ class FixedPoint:
     def stages(
         self, operands: Sequence[Tensor], parameters: Callable[..., Expr], env: Environment
     ) -> list[Tensor]:
-        """The stages from accumulators to results, all for the ALU; the last has the results.
+        """The stages from accumulators to results, all on the ALU; the last one holds the results.
 
-        ``parameters`` gives the parameter of a number at an index of the operands.
+        ``parameters`` gives the parameter of a given number at an index of the operands.
         """
         stages: list[Tensor] = []
 
@@ -188,11 +189,12 @@ def fixed_point(
     bounds: tuple[int, int, int],
     config: Config,
 ) -> FixedPoint:
-    """Constants that give ``wanted``: about Σ ratio · operand + offset, rounded and clipped.
+    """Constants that give ``wanted``: approximately Σ ratio · operand + offset, rounded and
+    clipped.
 
     ``operands`` and ``wanted`` are one-dimensional and list all values that can occur together.
-    ``bounds`` are the zero point, which ``offset`` has in it, and the least and greatest result.
-    Raises `NotExact` if no constants near the ratios give all of them.
+    ``bounds`` are the zero point, which ``offset`` includes, and the least and the greatest result.
+    Raises `NotExact` if no constants near the ratios give every result.
     """
     values = [np.asarray(operand, np.int64) for operand in operands]
     most = 1 + max(
@@ -214,17 +216,17 @@ def fixed_point(
 def _attempts(
     ratios: Sequence[float], most: int, bounds: tuple[int, int, int], config: Config
 ) -> Iterator[FixedPoint]:
-    """Ways to round, the cheapest first; factors and addend are still to be searched."""
+    """Ways to round, the cheapest first, without factors and addend, which `_search` finds."""
     zero_point, low, high = bounds
     if config.requantize:
         yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most)
-    # Where the ratios are whole multiples of a power of two, ties occur.
+    # Where the ratios are integer multiples of a power of two, ties occur.
     exact = [n for n in range(most) if all((ratio * 2**n).is_integer() for ratio in ratios)]
     for shift in (*exact[:1], most):
         yield FixedPoint((), 0, shift, 0, low, high)
         # An even zero point goes into the addend: even quotients stay even.
         after = zero_point if zero_point % 2 else 0
-        # Rounded factors move halves: what is a little above one has to count as one.
+        # Rounded factors move ties: a remainder a little above a half has to count as a half.
         for to_even in (1, _ABOUT_HALF) if shift > _ABOUT_HALF.bit_length() + 4 else (1,):
             yield FixedPoint((), 0, shift, after, low, high, to_even)
 
@@ -238,14 +240,14 @@ def _search(
 ) -> FixedPoint | None:
     """``attempt`` with factors and addend that give ``wanted``, or None.
 
-    Each result allows its sum an interval, so that given the factors the addend has to lie in all
-    of them. The tightest intervals tell which factors are worth checking against all.
+    Each result confines its sum to an interval; given the factors, the addend has to satisfy all of
+    these. The tightest intervals rank the factors that are then checked against all.
     """
     centre = [round(ratio * 2**attempt.shift) for ratio in ratios]
     first = attempt.first_sums(config.acc_width)
     total = _products(centre, values)
     least, most = first[wanted - attempt.low] - total, first[wanted - attempt.low + 1] - 1 - total
-    # Factors farther away miss the ratios; with small shifts the rounded ones are exact.
+    # Factors farther away miss the ratios; with small shifts the rounded factors are exact.
     reach = min(_REACH, 1 << attempt.shift >> 16)
     moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
     low, high = _smallest(-least), _smallest(most)
@@ -263,7 +265,7 @@ def _search(
 
 
 def _smallest(values: Array) -> Array:
-    """Where the `_TIGHTEST` smallest of ``values`` are, in any order."""
+    """The indices of the `_TIGHTEST` smallest of ``values``, in any order."""
     if values.size <= _TIGHTEST:
         return np.arange(values.size)
     return np.argpartition(values, _TIGHTEST)[:_TIGHTEST]

@@ -1,7 +1,7 @@
 """Accumulators by way of GEMM: a product with the identity matrix.
 
-Compute waits for loads of accumulators, while loads of inputs run ahead. Where the tiles that GEMM
-reads have the layout of those that are stored, activations can be loaded either way.
+Compute waits for loads of accumulators, while loads of inputs run ahead. Where input tiles have the
+layout of output tiles, activations can be loaded either way.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Array = npt.NDArray[Any]
 
 
 def reads_what_it_stores(env: Environment) -> bool:
-    """Whether tiles of inputs are those of outputs, in size and in type."""
+    """Whether input tiles and output tiles have the same size and type."""
     return (env.BLOCK_IN, env.inp_dtype) == (env.BLOCK_OUT, env.out_dtype)
 
 
 def identity_weights(env: Environment) -> Array:
-    """int8 (1, BLOCK_OUT, BLOCK_IN): the identity matrix, an argument of these operators."""
+    """int8 (1, BLOCK_OUT, BLOCK_IN): the identity matrix, an argument of operators that use it."""
     return np.eye(env.BLOCK_OUT, env.BLOCK_IN, dtype=np.int8)[None]
 
 
@@ -39,7 +39,7 @@ def identity_operand(env: Environment) -> tuple[Tensor, Tensor]:
 def multiplied(
     shape: Sequence[int], source: Callable[..., Expr], w_buf: Tensor, name: str, env: Environment
 ) -> Tensor:
-    """Accumulators of ``shape`` with the inputs that ``source`` gives at each index."""
+    """Accumulators of ``shape`` that hold, at each index, the input that ``source`` gives."""
     k = te.reduce_axis((0, env.BLOCK_IN), "k")
     return te.compute(
         shape,

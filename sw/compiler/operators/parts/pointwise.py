@@ -20,7 +20,8 @@ from .identity import identity_operand, multiplied
 
 @dataclass(frozen=True)
 class PointwiseKnobs:
-    """``vectors`` are computed at a time; with ``in_turn`` the next ones while some are stored."""
+    """``vectors`` are computed at a time; with ``in_turn`` the next ones are computed while these
+    are stored."""
 
     vectors: int
     in_turn: bool = False
@@ -29,9 +30,9 @@ class PointwiseKnobs:
 class Pointwise(ABC):
     """An operator on ``vectors`` tiles of BATCH rows and BLOCK_OUT channels.
 
-    Its function takes operands, `identity_weights` if they come by GEMM, parameters if there are
-    any, and output. Operands and output are (vectors, BATCH, BLOCK_OUT), the output out_dtype;
-    parameters are (parameters, BATCH, BLOCK_OUT) acc_dtype.
+    Its function takes the operands, `identity_weights` if they come by GEMM, parameters if there
+    are any, and the output. Operands and output are (vectors, BATCH, BLOCK_OUT), the output
+    out_dtype; parameters are (parameter_count, BATCH, BLOCK_OUT) acc_dtype.
     """
 
     vectors: int
@@ -47,21 +48,21 @@ class Pointwise(ABC):
 
     @abstractmethod
     def buffers(self, config: Config) -> int:
-        """Accumulators per vector, those of the operands included."""
+        """Accumulators per vector, including those of the operands."""
 
     @abstractmethod
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
-        """For each operand out_dtype or acc_dtype."""
+        """The dtype of each operand: out_dtype or acc_dtype."""
 
     def by_gemm(self, env: Environment) -> bool:
-        """Whether operands, all out_dtype, are inputs of GEMM."""
+        """Whether operands, all out_dtype, come to the accumulators by GEMM."""
         return False
 
     @abstractmethod
     def stages(
         self, operands: Sequence[Tensor], parameters: Tensor, env: Environment
     ) -> list[Tensor]:
-        """From accumulators to results, all for the ALU; the last one holds the results.
+        """The stages from accumulators to results, all on the ALU; the last one holds the results.
 
         ``parameters`` must not be read if there are none."""
 
@@ -74,9 +75,9 @@ class Pointwise(ABC):
 
 @dataclass(frozen=True)
 class _Expression:
-    """``given`` are the operands as arguments, ``loaded`` their buffers for GEMM, if it brings
-    them, and ``buffers`` their accumulators; ``identity`` and ``parameters`` are arguments with
-    their buffers, which may not be needed."""
+    """``given`` are the operands as arguments, ``loaded`` their input buffers if they come by GEMM,
+    and ``buffers`` their accumulators; ``identity`` and ``parameters`` are arguments with their
+    buffers, whether or not the operator needs them."""
 
     given: list[Tensor]
     loaded: list[Tensor]

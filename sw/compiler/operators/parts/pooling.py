@@ -1,7 +1,7 @@
-"""Max pooling behind a product, in its tile: windows that do not overlap, over its results.
+"""Max pooling fused behind a product, for windows that do not overlap.
 
-A result belongs to one window, so that tiles of maxima have results of their own and nothing is
-computed twice.
+Each result belongs to one window, so tiles of maxima share no results and nothing is computed
+twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 @dataclass(frozen=True)
 class Pooling:
-    """``output`` (rows, columns) maxima of windows, which are ``strides`` apart and no larger."""
+    """``output`` (rows, columns) maxima of windows that are ``strides`` apart and no larger."""
 
     output: tuple[int, int]
     kernel: tuple[int, int]
@@ -31,19 +31,20 @@ class Pooling:
 
     @property
     def image(self) -> tuple[int, int]:
-        """Rows and columns of results that have a part in some maximum, or lie between two."""
+        """Rows and columns of results up to the end of the last window, gaps between windows
+        included."""
         return self.rows(self.output[0]), self.columns(self.output[1])
 
     def rows(self, rows: int) -> int:
-        """Rows of results for so many rows of maxima."""
+        """Rows of results that ``rows`` rows of maxima need."""
         return (rows - 1) * self.strides[0] + self.kernel[0]
 
     def columns(self, columns: int) -> int:
         return (columns - 1) * self.strides[1] + self.kernel[1]
 
     def stages(self, image: Tensor, env: Environment) -> list[Tensor]:
-        """The stages from ``image`` (…, rows, columns, BATCH, block) to the maxima, which the last
-        one holds.
+        """The stages from ``image`` (…, rows, columns, BATCH, BLOCK_OUT) to the maxima, which the
+        last one holds.
 
         The first one is a reset by GEMM, which comes before the products of the image.
         """

@@ -1,4 +1,4 @@
-"""Sums of products, GEMM's work: their tensors, and where these stand in a schedule."""
+"""Sums of products for GEMM: their tensors, and where a schedule computes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .epilogue import Epilogue
 @dataclass(frozen=True)
 class Product:
     """``x`` and ``w`` are the operands, ``x_buf`` and ``w_buf`` their scratchpad buffers, and
-    ``total`` is the accumulated sum over ``axes``, the last of which is within tiles."""
+    ``total`` is the accumulated sum over ``axes``, the last of which runs within tiles."""
 
     x: Tensor
     w: Tensor
@@ -38,8 +38,8 @@ class Product:
     def place_results(
         self, s: te.Schedule, at: IterVar, env: Environment, in_turn: bool = False
     ) -> None:
-        """The total and the stages of the epilogue at the axis ``at`` of the output; with
-        ``in_turn`` the next tile accumulates while one is post-processed and stored."""
+        """Computes the total and the stages of the epilogue at the axis ``at`` of the output; with
+        ``in_turn`` the next tile accumulates while the epilogue of one runs and it is stored."""
         stages = self.epilogue.stages
         for tensor in (self.total, *stages):
             s[tensor].set_scope(env.acc_scope)
@@ -52,8 +52,8 @@ class Product:
             self.epilogue.residual.place(s, self.epilogue.y, at, env, in_turn)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
-        """Bias or parameters: loaded at the axis ``at`` of the output, else at the beginning, as a
-        table is in any case."""
+        """Loads bias or parameters at the axis ``at`` of the output, or at the beginning if it is
+        None; a table is always loaded at the beginning."""
         if self.epilogue.table is not None:
             table = s[self.epilogue.table[1]]
             table.set_scope(env.acc_scope)
@@ -73,8 +73,9 @@ class Product:
         copies: tuple[int, int],
         env: Environment,
     ) -> None:
-        """Tiles of the operands: loaded for each ``step`` of the sum, else once per tile of the
-        output, at its axes ``x_at`` and ``w_at``; so many ``copies`` of x and w at a time."""
+        """Loads tiles of the operands for each ``step`` of the sum, or, if it is None, once per
+        tile of the output, at its axes ``x_at`` and ``w_at``, into ``copies`` of the buffers of x
+        and w."""
         operands = ((self.x_buf, env.inp_scope, x_at), (self.w_buf, env.wgt_scope, w_at))
         for (tensor, scope, at), held in zip(operands, copies, strict=True):
             s[tensor].set_scope(scope)
@@ -88,16 +89,16 @@ class Product:
 
 
 def reduce_axes(**extents: int) -> tuple[IterVar, ...]:
-    """Axes to sum over, by their names."""
+    """Axes to sum over, given by name and extent."""
     return tuple(te.reduce_axis((0, extent), name) for name, extent in extents.items())
 
 
 def term_axis(terms: int) -> tuple[IterVar, ...]:
-    """The axis over the terms of weights that are sums of several; none if they are single."""
+    """The axis over the terms of weights; empty for weights of one term."""
     return reduce_axes(term=terms) if terms > 1 else ()
 
 
 def of_term(tap: Expr, terms: int, term: Sequence[IterVar]) -> Expr:
-    """The index of a ``term``, a `term_axis`, of the weight of a ``tap``, whose ``terms`` lie next
-    to each other."""
+    """The index of a ``term`` (a `term_axis`) of the weight at ``tap``; the ``terms`` of a weight
+    are adjacent."""
     return tap * terms + term[0] if term else tap

@@ -1,7 +1,7 @@
-"""A residual addition behind a product: another tensor comes by GEMM, beside the product's tiles.
+"""A residual addition fused behind a product: the other operand comes by GEMM, tile by tile.
 
 The ALU adds both, with the factors and the rounding of a `FixedPoint`, before anything is stored:
-neither operand of the addition goes to memory and back.
+the product's result does not go to memory and back.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .identity import identity_operand, multiplied
 
 @dataclass(frozen=True)
 class Addition:
-    """The other operand, of the shape of the result and out_dtype, times the first factor of
-    ``constants``, plus the product's result times the second. For machines whose tiles of inputs
-    are those of outputs: `reads_what_it_stores`."""
+    """The other operand, of the result's shape and out_dtype, times the first factor of
+    ``constants``, plus the product's result times the second. For machines on which
+    `reads_what_it_stores`."""
 
     constants: FixedPoint
 
@@ -33,7 +33,7 @@ class Addition:
 
     @property
     def accumulators(self) -> int:
-        """Accumulators live at a time per result, that of the product included."""
+        """Accumulators live at a time per result, including that of the product."""
         return 2 + (self.constants.to_even > 0)
 
 
@@ -50,7 +50,7 @@ class Residual:
         self.x = te.placeholder(value.shape, "residual", env.out_dtype)
         self._loaded = te.compute(value.shape, lambda *i: self.x(*i), "residual_inp")
         self._identity = identity_operand(env)
-        # Its products come before those of the sum: its place among the inputs is soon free again.
+        # Its products come before those of the sum, so that its input buffer is free soon.
         self._buffer = multiplied(value.shape, self._loaded, self._identity[1], "residual_buf", env)
         tile = (constants.parameter_count or 1, env.BATCH, env.BLOCK_OUT)
         parameters = te.placeholder(tile, "addition", env.acc_dtype)
@@ -66,7 +66,8 @@ class Residual:
     def place(
         self, s: te.Schedule, y: Tensor, at: IterVar, env: Environment, in_turn: bool
     ) -> None:
-        """The other operand at the axis ``at`` of ``y``; what all tiles share at the beginning."""
+        """Loads the other operand at the axis ``at`` of ``y``, and what all tiles share at the
+        beginning."""
         for tensor, scope in ((self._loaded, env.inp_scope), (self._buffer, env.acc_scope)):
             s[tensor].set_scope(scope)
             s[tensor].compute_at(s[y], at)
@@ -74,7 +75,7 @@ class Residual:
         s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
         if in_turn:
             s[self._buffer].double_buffer()
-        # All passes of the ALU come after all products, so that GEMM waits for none of them.
+        # All ALU instructions come after all products, so that GEMM waits for none of them.
         s[self.stages[0]].after(s[self._value])
         for kept, scope in ((self._identity, env.wgt_scope), (self._parameters, env.acc_scope)):
             if kept is not None:

@@ -1,4 +1,4 @@
-"""Operators that move tiles: loaded into accumulators, and stored elsewhere."""
+"""Operators that move tiles: load them into accumulators and store them elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
 @dataclass(frozen=True)
 class MoveKnobs:
-    """The part of the output that is moved at a time: an extent for each axis outside of tiles,
-    in `Move.steps`. With ``in_turn`` the next part is loaded while one is stored."""
+    """The part of the output that is moved at a time: an extent for each axis outside of tiles, in
+    units of `Move.steps`. With ``in_turn`` the next part is loaded while one is stored."""
 
     extents: tuple[int, ...]
     in_turn: bool = False
@@ -28,10 +28,10 @@ class MoveKnobs:
 
 @dataclass(frozen=True)
 class Move:
-    """What an operator is made of: ``inputs`` of the function, ``loaded`` tensors in accumulators,
-    ``copied`` ones that the ALU makes of them, and the output ``y``, out_dtype. All end in (BATCH,
-    BLOCK_OUT). ``steps`` are how many elements of each axis of the output belong together, by
-    default one."""
+    """The tensors of an operator: ``inputs`` of the function, ``loaded`` tensors in accumulators,
+    ``copied`` tensors that the ALU makes of these, and the output ``y``, out_dtype. All end in
+    (BATCH, BLOCK_OUT). ``steps`` gives, for each axis of the output, how many elements belong
+    together, by default one."""
 
     inputs: Sequence[Tensor]
     loaded: Sequence[Tensor]
@@ -42,13 +42,13 @@ class Move:
 
 
 class Moving(ABC):
-    """An operator that is a `Move`; its function takes the inputs of it and the output."""
+    """An operator that is a `Move`; its function takes the inputs and the output."""
 
     @abstractmethod
     def move(self, env: Environment) -> Move: ...
 
     def taken(self, extents: Sequence[int]) -> int:
-        """Accumulators for a part of the output."""
+        """Accumulators that a part of the output of these ``extents`` takes."""
         return prod(extents)
 
     def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
@@ -90,8 +90,8 @@ def scheduled(move: Move, knobs: MoveKnobs, env: Environment) -> Scheduled:
 def candidates(
     shape: Sequence[int], taken: Callable[[Sequence[int]], int], config: Config
 ) -> Iterator[tuple[float, MoveKnobs]]:
-    """Knobs whose parts fit the accumulators, with an estimate of their cycles: a part of one axis,
-    all of the axes inside it, and one step of those outside."""
+    """Knobs whose parts fit the accumulators, with an estimate of their cycles. A part is a range
+    of one axis, with all of the axes inside it and one step of those outside."""
     for axis in range(len(shape)):
         for part in even_tiles(shape[axis]):
             extents = (*[1] * axis, part, *shape[axis + 1 :])

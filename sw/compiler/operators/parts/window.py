@@ -1,4 +1,4 @@
-"""Windows that slide over images: their sizes, and the padding that they read."""
+"""Windows that slide over images: their sizes and their padding."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class SlidingWindow:
         return window.size((self.height, self.width))
 
     def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
-        """Rows of input that ``rows`` of output read under ``kernel_rows``, else all, of the
-        kernel."""
+        """Rows of input that ``rows`` rows of output read through ``kernel_rows`` rows of the
+        kernel, by default all of them."""
         taps = self.kernel[0] if kernel_rows is None else kernel_rows
         return (rows - 1) * self.strides[0] + (taps - 1) * self.dilations[0] + 1
 
     def input_columns(self, columns: int, kernel_columns: int | None = None) -> int:
-        """Columns of input, likewise."""
+        """The same for columns."""
         taps = self.kernel[1] if kernel_columns is None else kernel_columns
         return (columns - 1) * self.strides[1] + (taps - 1) * self.dilations[1] + 1
 
 
 def padded(x: Tensor, pads: Pads, value: int, name: str) -> Tensor:
-    """``x``, (…, height, width, BATCH, block), with ``pads`` of ``value``."""
+    """``x`` (…, height, width, BATCH, BLOCK) with ``pads`` of ``value``."""
     outside = [0] * (len(x.shape) - 4)
     top, left, bottom, right = pads
     return te.pad(x, (*outside, top, left, 0, 0), (*outside, bottom, right, 0, 0), value, name=name)

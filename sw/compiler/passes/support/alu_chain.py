@@ -1,4 +1,4 @@
-"""An expression as a chain of ALU operations: what it begins with, and what follows.
+"""Expressions as chains of ALU operations: an innermost operand, and the operations on it.
 
 An operation overwrites its first operand; its second is an accumulator or an immediate. An
 expression needs no further accumulators if one side of each operation is plain.
@@ -23,14 +23,14 @@ OPERATIONS = {
     "min": AluOp.MIN,
     "max": AluOp.MAX,
 }
-# By the name of the expression.
+# ALU operations by the name of their expression.
 PARAMETRIZED = {"requantize": AluOp.REQUANTIZE, "lookup": AluOp.LOOKUP}
 _COMMUTES = frozenset({"+", "*", "min", "max"})
 
 
 @dataclass
 class Step:
-    """``operation`` of the accumulator and ``operand``."""
+    """``operation`` on the accumulator and ``operand``."""
 
     operation: AluOp
     operand: Plain
@@ -47,8 +47,9 @@ def chain(
 ) -> tuple[Plain, list[Step]]:
     """The innermost operand of ``value``, and the steps that follow.
 
-    Where there is a choice, that operand is an accumulator which ``is_in_place``, where the result
-    goes. Raises `LoweringError`, with the name of the ``stage``, for what is not such a chain.
+    Where there is a choice, that operand is an accumulator which ``is_in_place``: it is the place
+    of the result. Raises `LoweringError`, with the name of the ``stage``, if ``value`` is not such
+    a chain.
     """
     return _Chain(is_in_place, stage).of(value)
 
@@ -64,7 +65,7 @@ def constant(value: int) -> list[Step]:
 
 
 def plain(value: Expr) -> Plain | None:
-    """A constant or an element of a buffer; None for anything computed."""
+    """``value`` if it is a constant or an element of a buffer; None for anything computed."""
     match value:
         case Const():
             return value.value
@@ -111,8 +112,8 @@ class _Chain:
         return first, [*steps, Step(OPERATIONS[value.op], operand)]
 
     def goes_first(self, right: Expr, left: Expr) -> bool:
-        """Whether the right side is overwritten: an expression, else what is in place, else what
-        is not constant."""
+        """Whether the right side comes first and is overwritten: preferably an expression, then
+        what is in place, then what is not constant."""
         first, second = plain(left), plain(right)
         if first is None or second is None:
             return second is None
@@ -131,7 +132,8 @@ class _Chain:
         return first, [*steps, Step(AluOp.SHR, -amount)]
 
     def difference(self, value: Binary) -> tuple[Plain, list[Step]]:
-        """The ALU does not subtract; it multiplies by -1 and adds, which wraps alike."""
+        """A subtraction, as an addition of the negated operand: multiplying by -1 wraps the same
+        way."""
         left, right = plain(value.left), plain(value.right)
         if isinstance(right, int):
             first, steps = self.of(value.left)

@@ -1,4 +1,4 @@
-"""The shortest conditions on loops that hold in given iterations."""
+"""Short conditions on loop variables that hold in given iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Flags = npt.NDArray[np.bool_]
 
 
 def condition(flags: Flags, loops: Sequence[Var]) -> Expr:
-    """A condition on ``loops``, one per dimension of ``flags``, that holds where they are true."""
+    """A condition on ``loops``, one per dimension of ``flags``, that holds where ``flags`` is
+    true."""
     if flags.all() or not flags.any():
         return Const(int(flags.all()), "bool")
     for axis in range(flags.ndim):
@@ -56,8 +57,8 @@ def _between(loop: Var, begin: int, end: int, extent: int) -> Expr:
 
 
 def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
-    """For flags that differ from all others in one corner: by the distance from that corner, summed
-    over the loops."""
+    """For flags that differ in one corner of the iteration space: a bound on the distance from that
+    corner, summed over the loops."""
     odd = flags if np.count_nonzero(flags) == 1 else ~flags
     if np.count_nonzero(odd) != 1:
         return None
@@ -73,7 +74,7 @@ def _corner(flags: Flags, loops: Sequence[Var]) -> Expr | None:
 
 
 def _turning_point(flags: Flags, loops: Sequence[Var]) -> Expr | None:
-    """For flags that change once in the course of all iterations: by the iteration's number."""
+    """For flags that change once over all iterations: a bound on the iteration's number."""
     changes = np.flatnonzero(np.diff(flags.reshape(-1))) + 1
     if len(changes) != 1:
         return None

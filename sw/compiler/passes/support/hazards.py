@@ -1,4 +1,4 @@
-"""Which instructions of a program have to wait for which others, all at once."""
+"""The tokens that order conflicting instructions of a program, found for all of them at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where to cut a loop so that all iterations of a part do the same.
 
-Limits say in which iterations something happens at all, or which of two things does. A loop is cut
-where that, or the extent of a loop inside it, changes; no condition remains at run time.
+Limits say in which iterations something happens, or which of two things does. A loop is cut where
+that changes, or where the extent of a loop inside it changes; no condition remains at run time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from amaranth_vta.sw.compiler.te.simplify import value_interval
 
 @dataclass(frozen=True)
 class Limit:
-    """A sum of loop variables is at most ``most``: iterations beyond do not exist or, if it
-    ``decides``, do something else."""
+    """A sum of loop variables is at most ``most``: iterations beyond it do not exist or, if the
+    limit ``decides``, do something else."""
 
     form: Affine
     most: int
@@ -36,7 +36,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Part:
-    """The iterations from ``begin`` to ``end`` - 1, and the limits that loops inside still have."""
+    """The iterations from ``begin`` to ``end`` - 1, and the limits that remain for loops inside."""
 
     begin: int
     end: int
@@ -81,7 +81,7 @@ def cut(
                 continue
             lasts = set[int]()
             if len(within) == 1:
-                # The last iteration of the loop inside, or its first with a negative factor.
+                # The last iteration of the loop inside, or with a negative factor its first.
                 lasts = {_last(limit.most - end, *within.values()) for end in (low, high)}
             signature.append(lasts if len(lasts) == 1 else iteration)
         if not happens:
@@ -95,12 +95,13 @@ def cut(
 
 
 def _last(room: int, factor: int) -> int:
-    """The last value that ``factor`` times it fits into ``room``, the first for a negative one."""
+    """The greatest value for which ``factor`` times it is at most ``room``; for a negative factor
+    the least."""
     return room // factor if factor > 0 else -(room // -factor)
 
 
 def limits_of(value: Expr) -> list[Limit]:
-    """What the loops around ``value`` can be cut by.
+    """The limits by which the loops around ``value`` can be cut.
 
     A sum leaves out iterations in which its terms are zero, and two branches get separate loops. A
     condition whose other branch is constant stays: a copy pads with the constant.
@@ -119,15 +120,15 @@ def limits_of(value: Expr) -> list[Limit]:
 
 
 def _forms(condition: Expr) -> list[Affine]:
-    """The affine forms of a condition and of all that it joins."""
+    """The affine forms of a condition, or of all conditions that it joins."""
     if isinstance(condition, AllOf):
         return [form for part in condition.conditions for form in _forms(part)]
     return not_negative(condition) or []
 
 
 def not_negative(condition: Expr) -> list[Affine] | None:
-    """Forms that are all at least 0 where, and only where, the condition holds; None if they are
-    not affine."""
+    """Affine forms that are all at least 0 if and only if the condition holds; None if there are
+    none."""
     if isinstance(condition, Compare) and condition.op != "!=":
         left, right = Affine.of(condition.left), Affine.of(condition.right)
         if left is not None and right is not None:

@@ -1,4 +1,4 @@
-"""The loops of one stage: what its splits and fuses make of its axes."""
+"""The loops of one stage, after the splits and fuses of its axes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from amaranth_vta.sw.compiler.te.schedule import Fuse, Split, Stage
 
 from .partition import Limit, limits_of
 
-# The first element that is needed of each dimension, and how many.
+# For each dimension, the first element that is needed, and how many.
 Bounds = list[tuple[Affine, int]]
 
 
 @dataclass
 class Atom:
-    """A loop. A fused axis has several, so that what they stand for stays affine."""
+    """A loop. A fused axis stays several loops, so that indices remain affine."""
 
     var: Var
     extent: int
@@ -27,7 +27,7 @@ class Atom:
 
 @dataclass
 class StageLoops:
-    """The loops of one stage over one region, and what the axes are in terms of them."""
+    """The loops of one stage over one region, and the axes in terms of them."""
 
     stage: Stage
     order: list[Atom]
@@ -81,7 +81,7 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
     limits = [replace(limit, form=_expand(limit.form, parts)) for limit in limits]
     for limit in limits_of(body):
         form = limit.form.replace(values)
-        # A limit that depends on loops around all of these stays a condition.
+        # A limit that depends on loops further out stays a condition.
         if form.terms.keys() <= {atom.var for atom in order}:
             limits.append(replace(limit, form=form))
     return StageLoops(

@@ -1,4 +1,4 @@
-"""Assignments of a region and the tiles that their indices walk through."""
+"""The assignments of a region, and the tiles that their indices walk through."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def assignments(region: Stmt) -> list[tuple[list[For], Assign]]:
 
 
 def merged_loops(loops: Sequence[For], assign: Assign) -> tuple[list[For], Assign]:
-    """``loops`` with those merged that a split separated and a condition depends on."""
+    """``loops`` and ``assign``, with loops merged that a split separated if a condition depends on
+    them."""
     forms = [
         form for value in (*assign.indices, assign.value) for form in _sums(value) if form.terms
     ]
@@ -90,8 +91,8 @@ def _how_to_split(index: Expr) -> str:
 
 
 def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, int] | None:
-    """The loops that walk through one tile of ``scalars`` elements of ``form``, with their
-    factors; None if no loops do."""
+    """The loops, with their factors, by which ``form`` walks through the ``scalars`` scalars of one
+    tile; None if there are none."""
     found: dict[Var, int] = {}
     reached = 1
     while reached < scalars:
@@ -105,8 +106,8 @@ def tile_loops(loops: Sequence[For], form: Affine, scalars: int) -> dict[Var, in
 
 
 def element_index(form: Affine, tile: Mapping[Var, int], scalars: int) -> Affine | None:
-    """``form`` in tiles, given the factors of the loops within a tile; None if it does not walk
-    through whole tiles by these."""
+    """``form`` counted in tiles, without the loops within a ``tile``, given by their factors; None
+    if it does not walk through whole tiles."""
     outer = {var: factor for var, factor in form.terms.items() if var not in tile}
     if any(form.terms.get(var, 0) != factor for var, factor in tile.items()):
         return None

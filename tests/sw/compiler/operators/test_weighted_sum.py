@@ -103,7 +103,7 @@ def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
     # Halves of float32 products are rounded this way and that.
     huge = Quantized(1e8), Quantized(1.0), Quantized(1.0)
     thirds = Quantized(0.3), Quantized(0.3), Quantized(0.6, 7)
-    with pytest.raises(NotExact, match=r"0\.3 and 0\.3 of the steps of 0\.6: no factors"):
+    with pytest.raises(NotExact, match=r"of scales 0\.3 and 0\.3 to 0\.6: no factors"):
         addition_constants(*thirds, PRESETS["pynq"], added(*thirds))
     with pytest.raises(NotExact, match="stores 4 bits, not 8"):
         addition_constants(*CASES[0], PRESETS["int4"], added(*CASES[0]))

@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
 from amaranth_vta.sw.compiler.operators.dense import estimated as estimated_dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner import cost_model as model
-from amaranth_vta.sw.compiler.tuner.cost_model import Pipeline, TakingTurns
+from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Pipeline
 from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.runtime import Runtime
 
@@ -43,7 +43,7 @@ def test_loads_overlap_gemm_as_far_as_there_are_copies() -> None:
     cycles = {}
     for copies in (1, 2):
         pipeline = Pipeline(TINY)
-        buffer = TakingTurns(pipeline, copies)
+        buffer = BufferCopies(pipeline, copies)
         for _ in range(10):
             buffer.load(1, 380 * TINY.bus_bytes, None)
             buffer.use(pipeline.gemm(500, [buffer.loaded]))
