@@ -1,8 +1,8 @@
 """What is made once and kept between processes: elaborated designs, compiled simulators.
 
-A file of the cache is named by a hash of everything that it depends on. It appears whole, with a
-seal beside it, the digest of its name and contents: a file that was damaged, or put there by
-another user, is made again. Several processes may ask for the same file at the same time.
+A file of the cache is named by a hash of everything that it depends on. It appears whole, together
+with a seal, the digest of its name and contents: a file that was damaged, or put there by another
+user, is made again. Several processes may ask for the same file at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# The number of the process that makes it.
+# Finds the number of the process that makes an unfinished file.
 _UNFINISHED = re.compile(r"^build-(\d+)-|\.(\d+)(?:\.seal)?$")
 KEPT_SECONDS = 30 * 24 * 3600
 _OTHERS_WRITE = 0o022
@@ -109,7 +109,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether the file is as `kept` left it; its time is that of its latest use then."""
+    """Whether the file is as `kept` left it; if so, its time becomes that of this use."""
     seal = _seal(path)
     try:
         for file in (path, seal):
@@ -121,7 +121,7 @@ def _is_sound(path: Path) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     for file in (path, seal):
-        with suppress(OSError):  # of a cache that can only be read
+        with suppress(OSError):  # the cache may be read-only
             file.touch()
     return True
 
@@ -131,7 +131,7 @@ def _seal(path: Path) -> Path:
 
 
 def _digest(name: str, file: Path) -> str:
-    # The name counts: a file under the name of another is not what was asked for.
+    # The name is part of it: a file under another's name is not what was asked for.
     return hashlib.sha256(name.encode() + b"\0" + file.read_bytes()).hexdigest()
 
 
@@ -143,15 +143,15 @@ def _unwritable(folder: Path, error: OSError) -> ToolchainError:
 
 @contextmanager
 def build_folder(target: Path) -> Iterator[Path]:
-    """A folder for what is built on the way to ``target``, which `kept` asks for; gone afterwards,
-    and if this process is killed, before the next thing is built."""
+    """A folder for intermediate files of ``target``, which `kept` asks for. It is removed after the
+    build or, if this process is killed, by the next one."""
     prefix = f"build-{os.getpid()}-"
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
         yield Path(folder)
 
 
 def _forget_interrupted(folder: Path) -> None:
-    """Removes what processes that were killed had begun."""
+    """Removes what killed processes left unfinished."""
     for path in folder.iterdir():
         found = _UNFINISHED.search(path.name)
         if found is not None and not _runs(int(found[1] or found[2])):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .trace.perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board", "remote")
-# The environment variable that names the file by which a server is reached.
+# The environment variable that names the client file of a server, which `vta serve` writes.
 REMOTE = "VTA_REMOTE"
 # Parts of the machine that can be skipped.
 PARTS = ("load", "gemm", "alu", "store")
@@ -44,7 +44,7 @@ def open_device(
     """A fresh machine with ``memory_bytes`` of zeros as its memory, from address ``origin`` on.
 
     ``dram`` is the memory's timing, ``ideal``, ``ddr`` or ``random:SEED``, ``waves`` a file for a
-    VCD of each run, and ``timeline`` gets each run; these are for the cycle-accurate devices.
+    VCD of each run, and ``timeline`` is given each run; these are for the cycle-accurate devices.
     ``order`` is for the functional model: ``program``, ``reverse``, ``random:SEED`` or
     ``last:MODULE``. ``skip`` is a part of the machine that does nothing, one of `PARTS`.
     ``timing_only`` is for the estimate: cycles without results. ``progress`` is called with each
@@ -53,7 +53,7 @@ def open_device(
     Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
     """
     if skip is not None and skip not in PARTS:
-        raise DeviceError(f"{skip!r} cannot be skipped; what can is {', '.join(PARTS)}")
+        raise DeviceError(f"{skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")
     if timing_only and name != "estimate":
         raise DeviceError(f"only the estimate can do without results; the {name} device cannot")
     if origin and name in ("estimate", "board"):
@@ -71,7 +71,7 @@ def open_device(
 
 
 def close_device(device: Device) -> None:
-    """Gives back what ``device`` holds, and completes the file of its waves."""
+    """Releases what ``device`` holds, and completes its wave file."""
     close = getattr(device, "close", None)
     if close is not None:
         close()

@@ -1,4 +1,4 @@
-"""Says that a simulator is being built, while it is: `building`."""
+"""Shows the steps of building a simulator: `building`."""
 
 from __future__ import annotations
 

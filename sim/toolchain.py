@@ -16,7 +16,7 @@ Command = Sequence[str | Path]
 
 
 def compiler() -> tuple[str, ...]:
-    """The C++ compiler, $CXX or g++: its path, and options that $CXX has behind its name.
+    """The C++ compiler, $CXX or g++: its path, and the options that $CXX has after its name.
 
     Raises `ToolchainError` if there is none.
     """
@@ -24,7 +24,7 @@ def compiler() -> tuple[str, ...]:
     try:
         name, *options = shlex.split(given)
     except ValueError as error:
-        raise ToolchainError(f"CXX = {given} is no command: {error}") from None
+        raise ToolchainError(f"CXX = {given} is not a command: {error}") from None
     path = shutil.which(name)
     if path is None:
         raise ToolchainError(
@@ -47,7 +47,7 @@ def target_of(command: tuple[str, ...]) -> str:
 
 def run_tool(command: Command, problem: str, environment: Mapping[str, str] | None = None) -> None:
     """Runs ``command``; if it fails, raises `ToolchainError` with ``problem`` and the first error,
-    and leaves all that the tool said in a log in the cache folder."""
+    and leaves the tool's output in a log in the cache folder."""
     done = subprocess.run(
         command,
         capture_output=True,

@@ -11,7 +11,7 @@ from amaranth_vta.sw.boards.device import BoardDevice, BoardError, open_line
 
 from .simulated import SimulatedBoard
 
-# The environment variable that names the board's serial port, and what it says for none.
+# The environment variable that names the board's serial port, and its value for a simulated board.
 PORT = "VTA_PORT"
 SIMULATED = "simulated"
 
@@ -19,8 +19,8 @@ SIMULATED = "simulated"
 def open_board(config: Config, memory_bytes: int, progress: Progress | None = None) -> BoardDevice:
     """The board at $VTA_PORT: a path, a URL of pyserial, or ``simulated`` for one in Verilator.
 
-    Without it, the board at the only serial port that there is on USB. Raises `BoardError` if
-    that is not clear.
+    Without it, the board at the only serial port on USB. Raises `BoardError` if there is none, or
+    more than one.
     """
     with explain_missing_extras():
         port = os.environ.get(PORT) or _only_port()
@@ -30,7 +30,7 @@ def open_board(config: Config, memory_bytes: int, progress: Progress | None = No
 
 
 class SimulatedBoardDevice(BoardDevice):
-    """A `BoardDevice` at the pseudo-terminal of a `SimulatedBoard` of its own."""
+    """A `BoardDevice` at the pseudo-terminal of a `SimulatedBoard`, which ends with it."""
 
     def __init__(self, config: Config, memory_bytes: int, progress: Progress | None = None) -> None:
         self._board = SimulatedBoard(config, progress)

@@ -1,6 +1,6 @@
 """A whole board in Verilator, whose serial line is a pseudo-terminal: `SimulatedBoard`.
 
-Host software opens its ``port`` as it would open that of a board: nothing else of it is reached.
+Host software opens its ``port`` as it would open that of a board: there is no other way to it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library, kept_design
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
-# What the simulated board has; the line is as fast as the design can be simulated.
+# Memory and clock of the simulated board, and its clock cycles per bit on the line: as few as the
+# design can have.
 MEMORY_BYTES = 256 << 10
 CLOCK_HZ = 25_000_000
 DIVISOR = 4
-# A line that is cut is simulated in less time.
+# Less than on a board, so that tests of interrupted requests simulate fewer cycles.
 GAP_BITS = 1_000
 
 
@@ -55,7 +56,7 @@ class SimulatedBoard:
         return int(self._functions.board_cycle(self._board))
 
     def close(self) -> None:
-        """Ends the simulation; the port is gone then."""
+        """Ends the simulation and closes the port."""
         if self._board is not None:
             self._stop.value = 1
             self._clock.join()

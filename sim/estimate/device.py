@@ -24,8 +24,8 @@ class EstimateDevice:
     wait for and how long they take, at the level of bursts and whole instructions.
 
     Memory after a run, and faults, are those of the functional model, which runs the stream too;
-    after a fault there are no cycles. With ``timing_only`` the model runs nothing: memory stays as
-    it is, and of faults only that is found which keeps the stream from its end.
+    after a fault there are no cycles. With ``timing_only`` the model runs only a stream that would
+    not come to its end, to find out why; otherwise memory stays as it is, and faults go unnoticed.
 
     ``dram`` is ``ideal`` or ``ddr``. ``timeline`` gets each run. Raises `ToolchainError` where
     there is no C++ compiler.
@@ -44,7 +44,7 @@ class EstimateDevice:
     ) -> None:
         self.config = config
         self._engine = Engine(config, memory_timing(dram), progress)
-        # What runs nothing need not be fast.
+        # A model that runs next to nothing need not be fast.
         self._model = FunctionalDevice(config, memory_bytes, clear=timing_only, progress=progress)
         self.memory_bytes = self._model.memory_bytes
         self._timing_only = timing_only
@@ -65,8 +65,8 @@ class EstimateDevice:
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; it tells when those that are
-        ``watched`` were done.
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; ``reached`` of the result says
+        in which cycles those with the indices ``watched`` were done.
 
         Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds, of the
         functional model.

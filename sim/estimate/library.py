@@ -22,8 +22,8 @@ from .parameters import instruction_fields, parameters
 
 _ENGINE = Path(__file__).with_name("engine")
 _FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden")
-# In cycles from the launch, per instruction; `NEVER` for what did not happen. An instruction
-# lacks a token of its previous or next neighbour from one time to the other.
+# Times of an instruction, in cycles from the launch; `NEVER` for what did not happen. From lacks_*
+# to has_* it lacks a token of its previous or next neighbour.
 RECORD = np.dtype(
     [
         (name, "<i8")
@@ -34,7 +34,7 @@ RECORD = np.dtype(
     ]
 )
 NEVER = 1 << 60
-# Of hw.registers, in the order of engine/counters.hpp.
+# Counters of hw.registers, in the order of engine/counters.hpp.
 _COUNTED = (
     *(f"{unit}_busy" for unit in ("load", "compute_load", "gemm", "alu", "store")),
     "load_and_gemm_busy",
@@ -75,7 +75,7 @@ class Engine:
         self._counted = np.zeros(len(_COUNTED), np.int64)
         # Asking an array for its address takes as long as replaying ten instructions.
         self._addresses = self._uops.ctypes.data, self._counted.ctypes.data
-        self._memory: npt.NDArray[Any] | None = None  # what ran last, and its address
+        self._memory: npt.NDArray[Any] | None = None  # of the latest run, and its address
         self._memory_address = 0
 
     def replay(self, memory: npt.NDArray[np.uint8], insn_addr: int, insn_count: int) -> Replay:

@@ -1,7 +1,7 @@
 """Instruction streams in a file, with the cycles that the RTL took for them.
 
-Of memory there is only what a replay reads: the instructions and the micro-ops that they load. So
-a whole network is small, and does not change when the compiler does.
+Only the memory that a replay reads is kept: the instructions and the micro-ops that they load. So a
+whole network is small, and does not change when the compiler does.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-_UNIT = 64  # bytes that are kept together
+_UNIT = 64  # bytes that are kept or left out together
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """``count`` instructions at byte ``address``, which took the RTL so many ``cycles``."""
+    """``count`` instructions at byte ``address``, which took the RTL ``cycles``."""
 
     layer: str
     address: int
@@ -86,7 +86,7 @@ def _mark(used: npt.NDArray[np.bool_], address: int, size: int) -> None:
 def _micro_ops(
     config: Config, memory: npt.NDArray[np.uint8], run: RecordedRun
 ) -> list[tuple[int, int]]:
-    """Where in memory the micro-ops of a run are: bytes from, and how many."""
+    """Where in memory the micro-ops of a run are: (first byte, bytes) of each LOAD."""
     instructions = isa.instruction_set(config)
     found = []
     for number in range(run.count):

@@ -24,7 +24,7 @@ _CHUNK = 4
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that devices make different things of; ``image`` is the shortest that was found."""
+    """A case on which devices differ; ``image`` is the shortest program found on which they do."""
 
     case: Case
     differences: list[Difference]
@@ -46,7 +46,7 @@ class Findings:
 
     @property
     def working(self) -> int:
-        """Instructions that are there for more than their tokens."""
+        """Instructions that do more than exchange tokens."""
         return self.instructions - sum(
             count for point, count in self.covered.items() if point.aspect == EMPTY
         )
@@ -71,7 +71,7 @@ def fuzz(
 ) -> Findings:
     """Tries cases 0 to ``programs`` - 1 of ``seed`` on ``devices``, in ``jobs`` processes.
 
-    What is found does not depend on ``jobs``. ``progress`` is called with what is known so far.
+    The findings do not depend on ``jobs``. ``progress`` is called with the findings so far.
     Raises `ToolchainError` if a simulator cannot be built.
     """
     started = time.monotonic()
@@ -100,7 +100,7 @@ def fuzz(
 def _attempt(
     seed: int, configs: Mapping[str, Config], devices: Sequence[str], number: int
 ) -> Findings:
-    """What case ``number`` finds."""
+    """The findings of case ``number``."""
     chosen = case(seed, number, configs)
     image = chosen.image()
     comparison = compare(image, devices, chosen.dram, is_ordered=not chosen.kinds)
@@ -123,7 +123,7 @@ def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Fail
     devices = sorted({difference.device for difference in comparison.differences})
 
     def differs(candidate: ProgramImage) -> bool:
-        """In a program that ends as the first one does, at a fault or not."""
+        """Whether devices differ on a program that ends as the first one, at a fault or not."""
         again = compare(candidate, devices, chosen.dram)
         ends_alike = (again.reference.outcome.fault is None) == ends_well
         return bool(again.differences) and ends_alike

@@ -11,7 +11,7 @@ from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import legal_program, most_origin
 
-# Small presets that differ where hardware and software decide something.
+# Small presets that take different branches in hardware and software.
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
 _EXTENSIONS = ("overwrite", "overlap", "requantize", "pad_value", "lookup")
 # More than the memory of any case.
@@ -68,7 +68,7 @@ def _origin(config: Config, chance: random.Random) -> int:
 
 
 def random_configs(seed: int, count: int) -> dict[str, Config]:
-    """Machines with parameters and extensions at random, by names that say which they are."""
+    """Machines with random parameters and extensions, by the names ``random-0`` and up."""
     chance = random.Random(f"configurations:{seed}")
     found: dict[str, Config] = {}
     while len(found) < count:
@@ -83,7 +83,8 @@ def named_configs(names: tuple[str, ...]) -> dict[str, Config]:
 
 
 def _random_config(chance: random.Random) -> Config | None:
-    """One of a few hundred elements, or None if the parameters that were drawn do not fit."""
+    """One whose memories have a few hundred elements at the most, or None if the parameters that
+    were drawn do not fit."""
     batch, block_in, block_out = (
         chance.choice((0, 0, 1)),
         chance.randint(1, 4),

@@ -1,4 +1,4 @@
-"""Whether devices make the same of a program as the clear functional model."""
+"""Whether devices do the same with a program as the clear functional model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amaranth_vta.sim.machine.host import StuckError
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Device, RunResult
 
-from .reference import Reference, refer
+from .reference import Reference, reference_of
 
 # A run that takes longer hangs; a program of a few hundred instructions takes a fraction of it.
 _SECONDS = 60.0
@@ -24,7 +24,7 @@ _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 @dataclass(frozen=True)
 class Difference:
-    """What ``device`` does otherwise than the clear model."""
+    """How ``device`` differs from the clear model."""
 
     device: str
     what: str
@@ -35,7 +35,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``cycles`` are those of all devices with a clock."""
+    """``cycles`` is the sum over all devices with a clock."""
 
     reference: Reference
     differences: list[Difference]
@@ -48,11 +48,11 @@ def compare(
     """Runs ``image`` on each of ``devices``, fresh, with a memory of timing ``dram``.
 
     Compared are fault, tokens left over, counters that do not depend on time, and all of memory;
-    after a fault, what a second program shows of the scratchpads. Of a program whose modules share
-    what no token orders, only that it ends and keeps to the rules of the bus. To see that takes
-    time, and is not looked for if the program ``is_ordered``.
+    after a fault also the scratchpads, which a second program shows. Of a program with accesses
+    of several modules that no token orders, only that it ends and keeps to the rules of the bus.
+    Such accesses take time to find, and are not looked for if the program ``is_ordered``.
     """
-    reference = refer(image, is_ordered)
+    reference = reference_of(image, is_ordered)
     different: list[Difference] = []
     cycles = 0
     for name in devices:
@@ -71,7 +71,7 @@ def compare(
 def differences(
     device: Device, image: ProgramImage, reference: Reference, seconds: float = _SECONDS
 ) -> tuple[list[str], int]:
-    """What a fresh device does otherwise than ``reference`` says, and its cycles."""
+    """How a fresh device differs from ``reference``, and its cycles."""
     result, after = _run(device, image, reference.memory.size, seconds)
     cycles = result.cycles or 0
     if not reference.ordered:
@@ -82,7 +82,7 @@ def differences(
     if result.fault != outcome.fault:
         found.append(f"the fault is {result.fault}, not {outcome.fault}")
     if outcome.fault is None and result.fault is None:
-        # At a fault the machine may have taken tokens for instructions behind the faulty one.
+        # At a fault the machine may have taken tokens for instructions after the faulty one.
         if result.tokens_left != outcome.tokens_left:
             found.append(f"tokens left are {result.tokens_left}, not {outcome.tokens_left}")
         for name in _COUNTED:

@@ -1,4 +1,4 @@
-"""What programs have reached: how often each kind of instruction, with which flags, and faults."""
+"""Coverage of programs: how often each kind of instruction, with which flags, and each fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault
 
 TOTAL = "all"
-# In a program for its tokens alone.
+# Of an instruction that only exchanges tokens.
 EMPTY = "empty"
 _TOKENS = ("pop_prev", "pop_next", "push_prev", "push_next")
 # What is counted of each kind of instruction: of all, of transfers, and of GEMM and the ALU.
@@ -20,7 +20,7 @@ ASPECTS = (
     ("rows", "stride 0", "stride > 100", "overlapping rows", "padding"),
     ("reset", "immediate", "independent", "several uops", "both loops", "100 iterations"),
 )
-# How the kinds begin that count the programs that ended at a fault, by module and cause.
+# The kinds that count the programs that ended at a fault, by module and cause, begin with this.
 FAULTS = "fault of "
 
 
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def coverage(image: ProgramImage, fault: Fault | None) -> Counter[Point]:
-    """What one program has; ``fault`` is the one at which it ended."""
+    """The coverage of one program; ``fault`` is the one at which it ended."""
     found: Counter[Point] = Counter()
     instructions = isa.instruction_set(image.config)
     for index, bits in enumerate(image.instruction_bits()):

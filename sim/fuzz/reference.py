@@ -1,4 +1,4 @@
-"""What the clear functional model makes of a program, and what of that every device must equal."""
+"""What the clear functional model does with a program, and which part of it all devices share."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)
 
 @dataclass(frozen=True)
 class Reference:
-    """``memory`` holds the same on every device where ``defined``; nowhere if the program is not
-    ``ordered``, because its modules share what no token orders.
+    """``memory`` is the same on every device where it is ``defined``: nowhere if the program is not
+    ``ordered``, which means that no token orders some accesses of its modules.
 
     ``probe``, which runs after a program that ended at a fault, shows what the scratchpads hold;
     ``probed`` is the memory after it.
@@ -39,7 +39,7 @@ class Reference:
     probed: npt.NDArray[np.uint8] | None
 
 
-def refer(image: ProgramImage, is_ordered: bool = False) -> Reference:
+def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
     """Runs ``image`` on the clear model, observed unless it is known that it ``is_ordered``."""
     config, size = image.config, -(-image.dram.size // 64) * 64
     memory = np.zeros(size, np.uint8)
@@ -88,12 +88,13 @@ class _Footprint(Observer):
             self._written[Memory[memory]][elements] = True
 
     def defined_elements(self) -> dict[Memory, npt.NDArray[np.bool_]]:
-        """What was written, without what an unfinished instruction may have written a part of."""
+        """The elements that were written, except those that an unfinished instruction may have
+        written in part."""
         result = {memory: written.copy() for memory, written in self._written.items()}
         for instruction in self._unfinished.values():
             match instruction:
                 case isa.Gemm() | isa.Alu():
-                    # And with it what overlapped with it.
+                    # And so may what overlapped with it.
                     result[Memory.ACC][:] = False
                 case isa.Load() if instruction.memory != Memory.UOP:
                     memory = Memory(instruction.memory)
@@ -118,7 +119,7 @@ class _Footprint(Observer):
         return defined
 
     def _mark(self, defined: npt.NDArray[np.bool_], image: ProgramImage, store: isa.Store) -> bool:
-        """Marks what ``store`` writes; gives whether all of it is in memory."""
+        """Marks what ``store`` writes as undefined; gives whether all of it is in memory."""
         if store.elements > self._config.acc.depth:
             return True  # refused before it wrote anything
         size = self._config.out.element_bytes

@@ -8,15 +8,15 @@ from dataclasses import replace
 from amaranth_vta.hw import isa
 from amaranth_vta.sim.programs.image import ProgramImage
 
-# Programs that are tried at the most.
+# The most programs that are tried.
 _MOST_TRIALS = 200
 
 
 def shrink(image: ProgramImage, differs: Callable[[ProgramImage], bool]) -> ProgramImage:
-    """The shortest program that was found for which ``differs``, which is true of ``image``.
+    """The shortest program found for which ``differs`` holds, as it does for ``image``.
 
-    First instructions come to do nothing but their tokens, many at once and then fewer; then those
-    that can go without the others getting stuck are left out.
+    First, instructions are reduced to their tokens, many at once and then fewer; then those without
+    which the others do not get stuck are left out.
     """
     trials = _Trials(image, differs)
     trials.replace_chunks(trials.empty)
@@ -45,7 +45,7 @@ class _Trials:
             size //= 2
 
     def empty(self, bits: int) -> int:
-        """The instruction with its tokens, but without what else it does."""
+        """The instruction reduced to its tokens."""
         instruction = self._instructions.decode(bits)
         if self._instructions.problem(bits) is not None:
             return bits

@@ -1,6 +1,6 @@
 """The memory behind the machine's AXI4 port, one step per cycle, and the rules the port must keep.
 
-rtl/harness.cpp has the same model in C++; what is changed here is changed there.
+rtl/harness.cpp has the same model in C++; change both together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGE_BYTES = 4096  # no burst may cross a multiple of it
 OKAY, SLVERR, DECERR = 0, 2, 3
 INCR = 1
 
-_R, _W, _B, _AR, _AW, _WREADY = range(6)  # what has random gaps of its own
+_R, _W, _B, _AR, _AW, _WREADY = range(6)  # each with its own random gaps
 _WORDS_WAITING = 2  # write data taken ahead of its turn
 _WRITTEN_AFTER_ERROR = 2  # words that the machine may still have in registers
 _DENSITY_CYCLES = 128  # how long a channel keeps its density of gaps
@@ -107,10 +107,11 @@ class _Write:
 
 
 class AxiMemory:
-    """``memory``, of whole bus words, as ``timing`` allows; `answer` is valid in this cycle.
+    """An AXI4 slave with the bytes of ``memory``, whole bus words, and ``timing``; `answer` is what
+    it shows in this cycle.
 
-    The first byte of the memory has the address ``origin``. Where there is none, the answer is from
-    one word to the next the other of AXI's two errors.
+    The first byte of the memory has the address ``origin``. Accesses outside of it are answered
+    with one of AXI's two errors, which alternate from word to word.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class AxiMemory:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what is under way."""
+        """Forgets the accesses in flight."""
         self.answer = Answer()
         self._ar = Channel[Address]("AR")
         self._aw = Channel[Address]("AW")
@@ -149,7 +150,7 @@ class AxiMemory:
 
     @property
     def quiet(self) -> bool:
-        """Whether no access is under way."""
+        """Whether no access is in flight."""
         return not (self._reads or self._writes or self._words)
 
     def begin(self) -> None:

@@ -25,8 +25,7 @@ class MemoryTiming:
     from the handshake of a write's last word to its response at the earliest. A ``shared`` memory
     moves one word per cycle, read or written; otherwise one of each. No word moves in the last
     ``refresh_stall`` of each ``refresh_period`` cycles, counted from the launch of a run. With a
-    ``seed``, latencies, gaps and backpressure on each channel are random and the seed gives the
-    rest as well.
+    ``seed``, latencies, gaps and backpressure on each channel are random.
     """
 
     latency: int = 4
@@ -38,11 +37,11 @@ class MemoryTiming:
     seed: int | None = None
 
     def least_cycles(self, read: int, written: int, runs: int = 1) -> int:
-        """The least cycles in which so many words move, in as many ``runs``."""
+        """The least cycles in which ``runs`` runs move so many words in total."""
         words = read + written if self.shared else max(read, written)
         if not self.refresh_period or not words:
             return words
-        # Behind the last word of a run no stall has to be waited for.
+        # A run need not wait for a stall after its last word.
         moved = self.refresh_period - self.refresh_stall
         stalls = max(0, (words - runs) // moved - (runs - 1))
         return words + stalls * self.refresh_stall
@@ -62,7 +61,10 @@ TIMINGS = {
 
 
 def memory_timing(name: str) -> MemoryTiming:
-    """The timing called ``ideal``, ``ddr`` or ``random:SEED``; raises `DramError` for others."""
+    """The timing called ``ideal``, ``ddr`` or ``random:SEED``; raises `DramError` for others.
+
+    The seed also decides whether reads and writes share the bus, and how many may be in flight.
+    """
     if name in TIMINGS:
         return TIMINGS[name]
     kind, _, seed = name.partition(":")

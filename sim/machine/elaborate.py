@@ -38,7 +38,7 @@ def verilog(
 ) -> str:
     """The machine as module ``vta``, in one text that is the same on every computer.
 
-    Scratchpads have no initial contents: they hold anything after power-up. ``watched`` adds
+    Scratchpads have no initial contents: they are undefined after power-up. ``watched`` adds
     outputs that show what each module executes, for simulation. With ``grouped``, which is for
     fast simulation too, the text is simplified: the same registers and memories, but less to
     compute, and less to read.
@@ -65,7 +65,7 @@ def split_verilog(text: str) -> dict[str, str]:
 def board_verilog(
     config: Config, memory_bytes: int, clock_hz: int, divisor: int, gap_bits: int
 ) -> str:
-    """What a board holds but for its clock and pins, as module ``vta`` with the pins rx and tx."""
+    """The design on a board except its clock and pins, as module ``vta`` with pins rx and tx."""
     around = Surroundings(memory_bytes, clock_hz, divisor, gap_bits)
     return component_verilog(BoardSystem(config, around), "vta")
 
@@ -84,7 +84,8 @@ def component_verilog(component: wiring.Component, name: str, simplified: bool =
 def cxxrtl(config: Config, watched: bool = False) -> str:
     """The machine as C++ for the runtime in `cxxrtl_runtime`, in the class ``p_vta``.
 
-    Modules stay apart: in one function, which CXXRTL would make of them, a compiler needs minutes.
+    Modules are not flattened: CXXRTL would make one function of them, for which a compiler needs
+    minutes.
     """
     return _run_yosys(machine(config, watched), "vta", ("write_cxxrtl -noflatten -g0",))
 
@@ -168,8 +169,8 @@ _AS_IT_IS = (
     "attrmap -modattr -remove amaranth.hierarchy -remove amaranth.decoding",
     "write_verilog -norename",
 )
-# All modules in one, choices as multiplexers, constants propagated, and what is there twice or
-# unused removed.
+# All modules in one, choices as multiplexers, constants propagated, duplicate and unused logic
+# removed.
 _SIMPLIFIED = (
     "proc -norom",
     "memory_collect",

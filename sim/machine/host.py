@@ -21,8 +21,8 @@ from .dram import ProtocolError
 
 # Longer than the longest instruction that a compiler would make, in which the bus may be silent.
 _SILENT_CYCLES = 20_000_000
-# How often to look until memory has answered what was under way when a run was stopped.
-_STOP_LOOKS = 20
+# How many times to poll until memory has answered the accesses in flight when a run was stopped.
+_STOP_POLLS = 20
 
 
 class StuckError(RuntimeError):
@@ -32,7 +32,7 @@ class StuckError(RuntimeError):
 class Machine(Protocol):
     """A simulated machine; `CompiledMachine` of rtl/engine.py documents each part."""
 
-    cycles_a_look: int
+    cycles_per_poll: int
 
     def write_register(self, address: int, value: int) -> None: ...
     def read_register(self, address: int) -> int: ...
@@ -90,8 +90,9 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; it tells when memory had
-        answered the last write of each of the ``watched``.
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; ``reached`` of the result says
+        in which cycles memory had answered the last write of each STORE with an index in
+        ``watched``.
 
         A run that is stopped at ``time_limit``, in seconds, is a ``timeout`` of the instruction
         that it had reached. Raises `ValueError` if the registers cannot hold one of the two
@@ -106,7 +107,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         deadline = None if time_limit is None else started + time_limit
         self.machine.await_writes(self._last_bytes(insn_addr, watched))
         self._launch(insn_addr, insn_count)
-        while not self.machine.advance(self.machine.cycles_a_look):
+        while not self.machine.advance(self.machine.cycles_per_poll):
             if deadline is not None and time.monotonic() > deadline:
                 fault = self._stop()
                 return RunResult(cycles=None, fault=fault, seconds=time.monotonic() - started)
@@ -115,7 +116,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
                 self.machine.reset()
                 raise StuckError(
                     f"the machine has not used its bus for {_SILENT_CYCLES} cycles; STATUS is "
-                    f"{status:#x}, and no access to memory is under way"
+                    f"{status:#x}, and no access to memory is in flight"
                 )
         cycles, start = self.machine.run_cycles, self.machine.run_start
         reached = tuple(at - start for at in self.machine.writes_reached())
@@ -123,7 +124,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
             moments = self.machine.take_moments()
             self._timeline.add(self.config, words, spans(moments, start, start + cycles), cycles)
         if not self.machine.quiet and not self._status("draining"):
-            raise ProtocolError("the machine is done while accesses to memory are under way")
+            raise ProtocolError("the machine is done while accesses to memory are in flight")
         self._write("INTERRUPT_ENABLE", 0)
         result = RunResult(
             cycles=cycles,
@@ -137,7 +138,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         return result
 
     def _last_bytes(self, insn_addr: int, stores: Sequence[int]) -> list[int]:
-        """Where the last byte goes that each STORE of a stream stores; none if one has none."""
+        """The address of the last byte that each STORE writes; none at all if one has no bytes."""
         decode = isa.instruction_set(self.config).decode
         size = self.config.memory(isa.Memory.OUT).element_bytes
         found = []
@@ -151,13 +152,13 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         return found
 
     def close(self) -> None:
-        """Ends the simulation and the file of its waves."""
+        """Ends the simulation and completes its wave file."""
         self.machine.close()
 
     def _stop(self) -> Fault | None:
         """Stops the run: `timeout` of the instruction it had reached, None if it had just ended."""
         self._ask_to_stop()
-        most = _STOP_LOOKS * self.machine.cycles_a_look
+        most = _STOP_POLLS * self.machine.cycles_per_poll
         if not self.machine.advance(most):
             self.machine.reset()
             raise StuckError(f"memory has not answered within {most} cycles of a stop")
@@ -165,8 +166,8 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
 
     def _drain(self) -> None:
         """Waits for a memory that answers late; one that never does needs the reset line."""
-        for _ in range(_STOP_LOOKS):
+        for _ in range(_STOP_POLLS):
             if not self._status("draining"):
                 return
-            self.machine.advance(self.machine.cycles_a_look)
+            self.machine.advance(self.machine.cycles_per_poll)
         self.machine.reset()

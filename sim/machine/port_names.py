@@ -1,7 +1,7 @@
 """Names for the ports of inner modules.
 
-Where just a part of a signal crosses into a module, a field of a structure for instance, Amaranth
-has a number for a name. Here the port is called by the part.
+Where only a part of a signal crosses into a module, a field of a structure for instance, Amaranth
+names the port by a number. Here the port is named after the part.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _name(value: _nir.Value, parts: list[tuple[str, _nir.Value]]) -> str:
 
 
 def _common(a: _nir.Value, b: _nir.Value) -> int:
-    """How many nets the two begin with alike."""
+    """The length of the longest common prefix, in nets."""
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )

@@ -1,4 +1,4 @@
-"""The machine on Amaranth's own simulator: no compiler needed, some hundred cycles per second."""
+"""The machine on Amaranth's own simulator: no compiler needed, a few hundred cycles per second."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PysimDevice(SimulatedDevice):
 class InterpretedMachine:
     """The same methods as `sim.machine.rtl.engine.CompiledMachine`, and the same cycles."""
 
-    cycles_a_look = 100
+    cycles_per_poll = 100
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class InterpretedMachine:
         return False
 
     def reset(self) -> None:
-        """Holds the reset line for a few cycles and forgets what was under way."""
+        """Holds the reset line for a few cycles and forgets the accesses in flight."""
         self._problem = None
         self._resets = _RESET_CYCLES
         for _ in range(_RESET_CYCLES + 1):
@@ -142,20 +142,20 @@ class InterpretedMachine:
 
     @property
     def quiet(self) -> bool:
-        """Whether no access to memory is under way."""
+        """Whether no access to memory is in flight."""
         return self._memory.quiet
 
     def await_writes(self, addresses: Sequence[int]) -> None:
-        """Notes from now on when the bytes at ``addresses`` are written, each after the one before
-        it."""
+        """Notes from now on in which cycles the bytes at ``addresses`` are written, in this
+        order."""
         self._memory.awaited, self._memory.reached = list(addresses), []
 
     def writes_reached(self) -> list[int]:
-        """The cycles in which memory answered writes that were awaited, as far as they came."""
+        """The cycles in which memory answered the awaited writes, as far as it has."""
         return self._memory.reached
 
     def close(self) -> None:
-        """Ends the simulation and the file of its waves."""
+        """Ends the simulation and completes its wave file."""
         self._stack.close()
 
     def _perform(self, access: _Access) -> int:

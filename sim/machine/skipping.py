@@ -12,8 +12,8 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Device, RunResult
 
-# The instructions of each part, and the field that is zero in one that does nothing but its
-# tokens. Micro-ops and accumulators are still loaded, or GEMM and ALU would do anything.
+# The instructions of each part, and the field that is zero in one that only exchanges tokens.
+# Micro-ops and accumulators are still loaded, or GEMM and ALU would access random elements.
 _PARTS = {
     "load": ((isa.Opcode.LOAD,), "x_size"),
     "gemm": ((isa.Opcode.GEMM, isa.Opcode.MULTIPLY), "iter_out"),
@@ -26,8 +26,8 @@ Words = npt.NDArray[np.uint64]
 
 
 class SkippingDevice:
-    """``device``, on which the instructions of ``part``, one of `sim.devices.PARTS`, do nothing
-    but their tokens.
+    """``device``, on which the instructions of ``part``, one of `sim.devices.PARTS`, only exchange
+    tokens.
 
     Programs take as long as they would if that part took no time; results are wrong.
     """
@@ -59,7 +59,7 @@ class SkippingDevice:
 
 
 def without(config: Config, words: Words, part: str) -> Words:
-    """Instructions, uint64 (instructions, 2), of which those of ``part`` do nothing but tokens."""
+    """``words``, uint64 (instructions, 2), with the instructions of ``part`` reduced to tokens."""
     opcodes, field = _PARTS[part]
     words = words.copy()
     layouts = isa.instruction_set(config).layouts

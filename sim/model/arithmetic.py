@@ -40,7 +40,7 @@ def gemm(acc: Tiles, dst: Indices, inp: Tiles, wgt: Tiles) -> None:
 
 def multiply(acc: Tiles, dst: Indices, inp: Tiles, wgt: Tiles) -> None:
     """acc[dst[j]] = inp[j] · wgt[j]ᵀ for every j in order; shapes as those of `gemm`."""
-    acc[dst] = _products(acc, inp, wgt)  # of what repeats, NumPy keeps the last
+    acc[dst] = _products(acc, inp, wgt)  # where dst repeats, NumPy keeps the last
 
 
 def alu(acc: Tiles, operation: AluOp, dst: Indices, src: Indices | None, immediate: int) -> None:
@@ -109,8 +109,8 @@ def requantized(
 
     All are int32 arrays that broadcast, the parameters as `isa.REQUANTIZE_PARAMETERS` says. The sum
     wraps; the product is exact; rounding to float32 and to a whole number are half to even. A sum
-    of more than 25 bits gives the bound on its side; or, if it is said to be wide, it is divided by
-    2^7 first, the last bit of the quotient being set if anything is lost.
+    of more than 25 bits gives the bound on its side; or, if the parameters say that it is wide, it
+    is divided by 2^7 first, the last bit of the quotient being set if anything is lost.
 
     Checked against the definition, `amaranth_vta.sim.model.scalar.requantize`, and against ONNX
     Runtime (tests/sim/model).
@@ -123,8 +123,8 @@ def requantized(
     limit = 1 << MULTIPLIED_WIDTH - 1
     outside = (factor < -limit) | (factor >= limit)
     factor = np.clip(factor, -limit, limit - 1)
-    # The product in units of 2^-28 without its 15 lowest bits, but for one that says whether any
-    # of them is set: that is rounded as the product is, and fits a float64.
+    # The product in units of 2^-28 without its 15 lowest bits, and a sticky bit that says whether
+    # any of them is set: this is rounded as the product is, and fits a float64.
     cut = (1 << 15) - 1
     upper = (scale_low >> 15).astype(np.int64) & (1 << 17) - 1
     upper |= (scale_high.astype(np.int64) & (1 << SCALE_WIDTH - 32) - 1) << 17
@@ -141,7 +141,7 @@ def requantized(
 
 def _products(acc: Tiles, inp: Tiles, wgt: Tiles) -> Tiles:
     # Products of int8 summed over at most 32 columns stay below 2^20: exact in float32, for which
-    # NumPy has a fast matrix product and for integers it has not.
+    # NumPy has a fast matrix product, while it has none for integers.
     exact = np.matmul(inp.astype(np.float32), wgt.astype(np.float32).transpose(0, 2, 1))
     return exact.astype(np.int32).astype(acc.dtype)
 
@@ -157,7 +157,7 @@ def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
     first_of_dst = np.searchsorted(sorted_dst, sorted_dst)
     earlier = np.arange(count) - first_of_dst  # micro-ops with the same destination before it
     if src is None or not np.isin(src, dst).any():
-        # Micro-ops of different destinations do not meet: the first of each, the second of each, …
+        # Micro-ops of different destinations are independent: the first of each, the second, …
         turns = np.argsort(earlier, kind="stable")
         ends = np.cumsum(np.bincount(earlier))
         start = 0
@@ -165,7 +165,7 @@ def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
             yield order[turns[start:end]]
             start = end
         return
-    # Otherwise in order, cut before each micro-op that needs a result of the part under way.
+    # Otherwise in order, cut before each micro-op that needs a result of the current part.
     writer = np.full(count, -1)  # the last earlier micro-op that writes one of its operands
     repeats = earlier > 0
     writer[order[repeats]] = order[np.flatnonzero(repeats) - 1]

@@ -30,8 +30,8 @@ class FunctionalDevice(MemoryBacked):
     ``order`` is ``program``, ``reverse``, ``random:SEED`` or ``last:MODULE``; `ValueError`
     otherwise. With ``report_uninitialized``, `uninitialized_reads` lists, after each run, its reads
     of scratchpad elements that were never written since the device was made; with
-    ``report_races``, `races` lists what no token orders; with ``report_false_claims``,
-    `false_claims` lists the instructions that say to be independent of another and are not.
+    ``report_races``, `races` lists accesses that no token orders; with ``report_false_claims``,
+    `false_claims` lists the instructions that are marked independent and are not.
 
     Other orders than ``program`` and all reports need the clear model, on NumPy; so does
     ``clear``. Otherwise programs run on the compiled model, if it can be built here: a line in the
@@ -90,8 +90,8 @@ class FunctionalDevice(MemoryBacked):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs ``insn_count`` instructions from byte ``insn_addr``; it does not tell when those
-        that are ``watched`` are done.
+        """Runs ``insn_count`` instructions from byte ``insn_addr``; without a clock, ``watched``
+        has no effect.
 
         Raises `ValueError` if one of the two is negative. ``time_limit`` is in seconds.
         """

@@ -37,9 +37,8 @@ class Executor:
     """Scratchpads that keep their contents, and a memory of bytes shared with the device.
 
     ``memory`` is a 1-D uint8 array, the first byte of which has the address ``origin``.
-    ``observers`` see every read and write. ``counters`` adds up what `registers.COUNTERS` counts,
-    but for what depends on time. ``seed`` decides what scratchpads hold before anything is written
-    to them.
+    ``observers`` see every read and write. ``counters`` are those of `registers.COUNTERS` that do
+    not depend on time. ``seed`` decides what scratchpads hold before anything is written to them.
     """
 
     config: Config

@@ -1,7 +1,7 @@
 """The functional model: the machine without a clock, and the definition of what it does.
 
-Load, compute and store each run their instructions in order, one whole instruction a step; which
-of those that can take a step does so is chosen by an *order*:
+Load, compute and store each run their instructions in order, one whole instruction per step; an
+*order* chooses which of the modules that can take a step does so:
 
 - ``program``: the earliest instruction of the stream. This is how a reader runs a program.
 - ``reverse``: the latest that fetch and tokens allow: modules run as far apart as they can.
@@ -12,17 +12,17 @@ A program whose modules are ordered by tokens where they share memory gives the 
 every order. So does the report of a fault, because a step that can be taken stays possible
 whatever the others do.
 
-What ISA.md leaves open is decided here:
+What the fields and effects of instructions (docs/isa.md) leave open is decided here:
 
 - Fetch looks at an instruction once it has handed on the one before, and before it asks whether
   the queue has room: a ``bus_error`` or a ``bad_stream`` is found even when every queue is full. A
-  stream of no instructions, or one whose address is no multiple of 16, is a ``bad_stream`` at 0.
+  stream of no instructions, or one whose address is not a multiple of 16, is a ``bad_stream`` at 0.
 - Bits of GEMM and ALU that no field covers are free for extensions; one that is set is illegal.
   FINISH has no fields beyond its flags, and its other bits are ignored.
 - An instruction whose pushes find a counter full has had its effects and waits for room, with all
   of its pushes. If room never comes, that is its ``token_overflow``. (If it faulted at once, the
   report would depend on how far the receiver happens to be.) Among the faults of a machine that is
-  stuck it counts like the others; deadlock is what there is when there is no other fault.
+  stuck it counts like the others; a deadlock is reported only when there is no other fault.
 - FINISH takes its tokens when they are there, then waits for load and store, then pushes.
 - A transfer without elements (``x_size`` = 0, or no row and no padding row) checks neither index
   nor address; padding rows alone touch no DRAM. GEMM and ALU without micro-ops check nothing.
@@ -52,8 +52,8 @@ from .observers.observer import Observer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its fault, the tokens left in each queue, and what was counted, by the names
-    of `registers.COUNTERS`."""
+    """How a run ended: its fault, the tokens left in each queue, and the counters, by the names of
+    `registers.COUNTERS`."""
 
     fault: Fault | None
     tokens_left: dict[str, int]
@@ -147,7 +147,7 @@ class _Decoded:
 
 
 class _Queue:
-    """A module's instructions, the oldest of which may be under way."""
+    """A module's instructions, the oldest of which may be in progress."""
 
     def __init__(self) -> None:
         self.entries: deque[tuple[int, _Decoded]] = deque()
@@ -175,7 +175,7 @@ class _Machine:
         self._insn_count = insn_count
         self._next = 0
         self._decoded: dict[bytes, _Decoded] = {}
-        # What fetch holds that its queue has no room for, once it was looked at.
+        # The instruction that fetch has looked at and holds until its queue has room.
         self._fetched: _Decoded | None = None
         self._fetch_stopped = False
         self._queues = {module: _Queue() for module in _EXECUTING}
@@ -213,7 +213,7 @@ class _Machine:
         return deadline is not None and time.monotonic() > deadline
 
     def _timeout(self, ready: dict[isa.Module, int]) -> Fault:
-        """The timeout, of the lowest instruction that could go on or was stopped in the middle."""
+        """The timeout, of the lowest instruction that could proceed or was stopped midway."""
         unfinished = {index: module for module, index in ready.items()}
         for index, (module, cause) in self._faults.items():
             if cause is isa.Cause.TIMEOUT:
@@ -225,7 +225,7 @@ class _Machine:
         return len(self._queues[module].entries) < isa.QUEUE_DEPTH
 
     def _fetch(self) -> None:
-        """Looks at the next instruction, if that is not done, and hands it on if there is room."""
+        """Looks at the next instruction, unless it has, and hands it on if there is room."""
         if self._fetched is None:
             cause = self._look()
             if cause is not None:

@@ -1,7 +1,7 @@
-"""Programs made of instructions with what each touches: `ProgramBuilder`.
+"""Builds programs from instructions and the elements that each touches: `ProgramBuilder`.
 
-It lays out memory, loads micro-ops, adds the tokens that what modules share needs, and can end a
-program so that memory shows the scratchpads.
+It lays out memory, loads micro-ops, adds the tokens that order what modules share, and can end a
+program with stores that show the scratchpads in memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .image import ProgramImage
 from .ordered_stream import Access, Kernel, OrderedStream, kernel_accesses
 from .random_data import REACH, random_data
 
-# Elements of a window, the parts of a scratchpad that a program uses: at both ends, and where there
-# is room around the middle, the border of accumulator banks.
+# Elements of a window. Programs use windows of a scratchpad: at both ends and, if there is room,
+# around the middle, the border of accumulator banks.
 WINDOW = 24
 _ROOM_FOR_MIDDLE = 4 * WINDOW
 
@@ -32,7 +32,7 @@ class ProgramBuilder:
     """Makes one program. Its memory, from address ``origin`` on, holds in this order: random data;
     what stores write; what the end of the program stores; micro-ops; the instructions.
 
-    Fields of DRAM addresses are given from the beginning of the memory on.
+    DRAM addresses in instructions that are given to it count from the beginning of the memory.
     """
 
     def __init__(self, config: Config, chance: random.Random, origin: int = 0) -> None:
@@ -54,9 +54,9 @@ class ProgramBuilder:
         self.tables: list[range] = []
 
     def image(self) -> ProgramImage:
-        """The program so far, which must have ended."""
+        """The program so far, which must end with FINISH."""
         words = np.array(self._uop_words, "<u4").view(np.uint8)
-        # Any multiple of an instruction will do for an address.
+        # The address need only be a multiple of an instruction.
         end = self._uops_at + words.size + self.chance.randrange(8) * isa.INSTRUCTION_BYTES
         address = -(-end // isa.INSTRUCTION_BYTES) * isa.INSTRUCTION_BYTES
         instructions = self.stream.instructions()
@@ -91,7 +91,7 @@ class ProgramBuilder:
         self.load(Load(memory=memory, sram_base=elements.start, dram_base=at, x_size=len(elements)))
 
     def data_index(self, memory: TileMemory, elements: int) -> int:
-        """Where so many elements of the random data begin."""
+        """A random index, in elements, from which ``elements`` of them are random data."""
         return self.chance.randrange(self.data.size // memory.element_bytes - elements + 1)
 
     def load(self, load: Load) -> None:
@@ -127,7 +127,7 @@ class ProgramBuilder:
         uops: dict[str, Elements],
         may_pad: bool = False,
     ) -> None:
-        """Loads micro-ops to somewhere in their buffer, and emits the instruction of them."""
+        """Loads micro-ops to a random place of their scratchpad, and emits their instruction."""
         chance = self.chance
         count = uops["dst"].size
         window = self.window(self.config.uop)
@@ -181,7 +181,7 @@ class ProgramBuilder:
 
     @property
     def _slices(self) -> int:
-        """Stores that take all bits of an accumulator."""
+        """How many stores it takes to write all bits of an accumulator."""
         return max(1, self.config.acc_width // self.config.out_width)
 
     @property

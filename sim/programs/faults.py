@@ -1,4 +1,4 @@
-"""Random programs with faults, each with the report that every device must make of it."""
+"""Random programs with faults, each with the fault that every device must report."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from .random import legal_program
 def random_faulty_program(
     config: Config, kinds: str | Sequence[str], seed: int, origin: int = 0
 ) -> tuple[ProgramImage, Fault]:
-    """A program with faults of some of `FAULT_KINDS`, and the report that every device must make,
-    which is of the fault that comes first in the stream.
+    """A program with faults of some of `FAULT_KINDS`, and the one that every device must report,
+    which comes first in the stream.
 
     What memory holds after a fault may depend on the order, so the image expects nothing. Its
     memory begins at address ``origin``.
@@ -70,8 +70,8 @@ _MEMORY_UNIT = 64
 
 @dataclass
 class _Fault:
-    """Where a fault is put: before instruction ``at`` of ``stream``; ``memory`` are the addresses
-    that there are, those of data ``before`` that of the stream."""
+    """Where a fault is put: before instruction ``at`` of ``stream``; ``memory`` are the valid
+    addresses, those of data ``before`` that of the stream."""
 
     config: Config
     chance: random.Random
@@ -194,7 +194,7 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         if config.alu_sources(operation) > 1
     ]
     if extended and chance.random() < 0.2:
-        # The last of the parameters, or of the table, is the first element that there is not.
+        # The last of the parameters, or of the table, is the first element past the depth.
         operation = chance.choice(extended)
         first = config.acc.depth - config.alu_sources(operation) + 1
         beyond = {"iter_out": 2, "src_factor_out": first, "dst_factor_out": 1}
@@ -203,7 +203,7 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
 
 
 def _insert_bus_error(fault: _Fault) -> None:
-    """A transfer that leaves the memory, or comes into it, in any of its rows and beats."""
+    """A transfer that crosses the end of the memory, or its beginning, in any row and beat."""
     chance = fault.chance
     memory = chance.choice((*_LOADED, Memory.OUT))
     geometry = fault.config.memory(memory)
@@ -293,7 +293,7 @@ def _insert_deadlock(fault: _Fault) -> None:
 
 
 def _flip_bits(fault: _Fault) -> None:
-    """Up to three bits of one instruction, which may be none that matter."""
+    """Flips up to three bits of one instruction, which need not make it faulty."""
     encode = isa.instruction_set(fault.config).encode
     decode = isa.instruction_set(fault.config).decode
     found = fault.stream[fault.at]

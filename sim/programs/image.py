@@ -1,4 +1,4 @@
-"""Program images: a memory with an instruction stream in it, and what should come of it.
+"""Program images: a memory with an instruction stream in it, and the result to expect.
 
 The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
 ``dram`` (uint8; the index is the physical byte address, base registers are 0), ``insn_addr`` and
@@ -59,8 +59,8 @@ class ProgramImage:
                 )
         if self.expected is not None and self.expected.size != self.dram.size:
             raise ImageError(
-                f"expected has {self.expected.size} bytes, dram has {self.dram.size}: they must be "
-                "of one size"
+                f"expected has {self.expected.size} bytes, dram has {self.dram.size}: they must "
+                "have the same size"
             )
         if self.insn_addr < 0 or self.insn_addr % isa.INSTRUCTION_BYTES:
             raise ImageError(
@@ -148,7 +148,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise ImageError(f"{path} cannot be read: {error.strerror}") from None
     with file:
         if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
-            raise ImageError(f"{path} is not a program image: it is no .npz file")
+            raise ImageError(f"{path} is not a program image: it is not an .npz file")
         file.seek(0)
         try:
             archive = ArrayFile(file)
@@ -167,7 +167,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _config(array: npt.NDArray[Any]) -> Config:
     if array.dtype.kind != "U" or array.ndim != 0:
-        raise ImageError(f"config is an array of {array.dtype}, not one text of JSON")
+        raise ImageError(f"config is an array of {array.dtype}, not a single JSON text")
     try:
         return Config.from_json(str(array))
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Instruction streams whose modules share nothing that a token does not order."""
+"""Instruction streams in which tokens order everything that modules share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from amaranth_vta.sim.model.observers.false_claims import Claims, unit_of
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sim.model.observers.races import Accesses, Clocks
 
-# Tokens that may be under way: short of the limit by what a module may be ahead of another.
+# The most tokens in a queue: short of the limit by how far one module may be ahead of another.
 TOKENS = 900
 
 
@@ -36,7 +36,7 @@ class _Entry:
 
 
 class OrderedStream:
-    """Instructions in program order, with the tokens that what they share needs."""
+    """Instructions in program order, with the tokens that order what they share."""
 
     def __init__(self, config: Config, chance: random.Random) -> None:
         self.clocks = Clocks()
@@ -144,7 +144,7 @@ class OrderedStream:
     def _follow(self, module: Module, other: Module, index: int, pops: set[isa.TokenQueue]) -> None:
         """Has the next instruction of ``module`` start after instruction ``index`` of ``other``.
 
-        ``pops`` are those that it takes; more than one of a queue need more instructions.
+        ``pops`` collects the tokens that it takes; several of one queue take more instructions.
         """
         if self.clocks.known[module][other] >= index:
             return

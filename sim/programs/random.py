@@ -1,4 +1,4 @@
-"""Random programs for any configuration, each with what must come of it.
+"""Random programs for any configuration, each with its expected result.
 
 `random_program` makes legal programs that give the same result in every order, since a token
 orders whatever two modules share: the generator follows what each module knows of the others and
@@ -6,8 +6,8 @@ adds a token, or an instruction that only passes one on, where that is not enoug
 stores go on at both ends of every scratchpad and around its middle at once; tokens pile up; and the
 corners of the instruction set are visited: empty ranges and rows, indices and addresses that are
 not read, row overlaps, padding of every memory, shifts by any amount, micro-ops that need the one
-before, destinations half a scratchpad apart. What extensions the configuration has is used; what is
-claimed to be independent is.
+before, destinations half a scratchpad apart. All extensions of the configuration are used;
+instructions that are marked independent are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_ITERATIONS = (1 << isa.ITERATION_WIDTH) - 1
 def random_program(
     config: Config, seed: int, length: int = 60, deep_tokens: bool = False, origin: int = 0
 ) -> ProgramImage:
-    """A `legal_program`, and as ``expected`` what the clear functional model makes of it."""
+    """A `legal_program`, with the memory after it on the clear functional model as ``expected``."""
     image = legal_program(config, seed, length, deep_tokens, origin)
     device = FunctionalDevice(config, image.dram.size, clear=True, origin=origin)
     device.write(origin, image.dram)
@@ -63,7 +63,7 @@ def legal_program(
     With ``deep_tokens`` some queues come to hold hundreds of tokens, which takes as many
     instructions. The memory begins at address ``origin``, which `most_origin` limits.
     """
-    # Not by the keys that are as in the base profile: one that is new changes no programs.
+    # Only keys that differ from the base profile seed it, so that a new key changes no programs.
     keys = sorted(config.to_dict().items() - PYNQ.to_dict().items())
     chance = random.Random(f"{seed}:{keys}")
     return _Generator(config, chance, origin).program(length, deep_tokens)
@@ -80,7 +80,7 @@ def most_origin(config: Config, size: int) -> int:
 class _Generator(ProgramBuilder):
     def __init__(self, config: Config, chance: random.Random, origin: int) -> None:
         super().__init__(config, chance, origin)
-        # Where lookups have found tables.
+        # Elements that lookups have used as tables.
         self._lookups: list[range] = []
 
     def program(self, length: int, deep_tokens: bool) -> ProgramImage:
@@ -102,7 +102,7 @@ class _Generator(ProgramBuilder):
         return self.image()
 
     def _makers(self) -> list[tuple[Callable[[], None], float]]:
-        """What makes an instruction or a few, and how often it does."""
+        """The methods that emit one or several instructions, with their weights."""
         makers: list[tuple[Callable[[], None], float]] = [
             (lambda: self._load(Memory.INP), 4),
             (lambda: self._load(Memory.WGT), 4),
@@ -136,7 +136,7 @@ class _Generator(ProgramBuilder):
         load = Load(memory=memory, **random_rows(self.chance, len(window), most, padded=True))
         reach = max(load.y_size - 1, 0) * load.x_stride + load.x_size
         if self.chance.random() < 0.2 and memory is not Memory.ACC:
-            # What stores wrote, if an element of this memory is small enough for it.
+            # The results of stores, if an element of this memory fits into them.
             size = geometry.element_bytes
             first, last = -(-self.results.start // size), self.results.stop // size - reach
             at = self.chance.randrange(first, last) if last > first else 0
@@ -254,7 +254,7 @@ class _Generator(ProgramBuilder):
         )
 
     def _iterate_long(self) -> None:
-        """One micro-op, as often as a loop's field can say."""
+        """One micro-op, with the most iterations that a loop's field can hold."""
         long = self.chance.choice(("iter_out", "iter_in"))
         loops = {"iter_out": 1, "iter_in": 1, long: _MOST_ITERATIONS}
         window = self.window(self.config.acc)
@@ -306,7 +306,7 @@ class _Generator(ProgramBuilder):
     ) -> None:
         """An operation whose second operand are elements of ``table``, from ``src`` on."""
         chance, count = self.chance, src.size
-        # Parameters that were written over by the same instruction would mean nothing.
+        # An instruction may not overwrite its own parameters.
         window = outside(self.window(self.config.acc), table)
         dst, fields = random_operand(chance, "dst", window, loops, count)
         value = chance.randrange(-(1 << 15), 1 << 15)
@@ -334,7 +334,7 @@ class _Generator(ProgramBuilder):
         self.tables.append(range(base, base + size * sets, size))
 
     def _anything(self, name: str, count: int) -> Elements:
-        """The field ``name`` of ``count`` micro-ops where it says nothing."""
+        """Random values of the field ``name`` of ``count`` micro-ops, where it is ignored."""
         top = 1 << isa.instruction_set(self.config).uop_layout[name].width
         return np.array([self.chance.randrange(top) for _ in range(count)])
 
@@ -348,7 +348,7 @@ class _Generator(ProgramBuilder):
             self._repeat()
 
     def _repeat(self) -> None:
-        """Micro-ops that stayed in their buffer, once more."""
+        """Runs micro-ops again that are still in their scratchpad."""
         if not self.kernels:
             self._gemm()
             return

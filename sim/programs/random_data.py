@@ -36,13 +36,13 @@ def random_data(config: Config, chance: random.Random) -> npt.NDArray[np.uint8]:
 def _parameters(chance: random.Random) -> tuple[int, ...]:
     """Bias, scale in two parts, and bounds of one lane's requantization, as bits."""
     bias = chance.choice((0, chance.randint(-3000, 3000), chance.randrange(1 << 32)))
-    # From 2^-24 to 2^0 mostly, which leaves something of most accumulators.
+    # From 2^-24 to 2^0 mostly, so that few results are all zero or out of bounds.
     mantissa = chance.choice((0, 0, 1, (1 << 23) - 1, *[chance.randrange(1 << 23)] * 4))
     mantissa |= 1 << 23
     scale = chance.choice((0, mantissa << 25, *[mantissa << 20 >> chance.randrange(24)] * 8))
     low, high = sorted(chance.choice((-128, 127, chance.randint(-128, 127))) for _ in range(2))
     zero_point = chance.choice((0, -128, 127, chance.randint(-128, 127)))
-    # With the flag of wide sums, and bits that say nothing.
+    # With the flag of wide sums, and random ignored bits.
     bounds = sum(byte % 256 << 8 * at for at, byte in enumerate((zero_point, low, high)))
     bounds |= chance.randrange(256) << isa.WIDE_BIT
     upper = scale >> 32 | chance.randrange(1 << 15) << 17

@@ -42,7 +42,7 @@ async def put_all(ctx: Any, stream: Any, payloads: Iterable[Any], pause: Pauses 
         ctx.set(stream.payload, payload)
         ctx.set(stream.valid, 1)
         taken = False
-        while not taken:  # unlike `until`, ends without a word with a test that never takes it
+        while not taken:  # unlike `until`, ends silently with a test that never takes it
             _, _, taken = await ctx.tick().sample(stream.ready)
         ctx.set(stream.valid, 0)
 
@@ -50,7 +50,7 @@ async def put_all(ctx: Any, stream: Any, payloads: Iterable[Any], pause: Pauses 
 async def get_all(
     ctx: Any, stream: Any, count: int, pause: Pauses = never, within: int = 100_000
 ) -> list[Any]:
-    """Takes ``count`` payloads; `TimeoutError` if they do not come ``within`` so many cycles."""
+    """Takes ``count`` payloads; `TimeoutError` if they do not come within ``within`` cycles."""
     payloads: list[Any] = []
     for _ in range(within):
         if len(payloads) == count:
@@ -97,10 +97,10 @@ class BurstMemory:
     """DRAM behind a `ReadSignature` or `WriteSignature` port, for tests of what is connected to it.
 
     Answers in order, one beat per cycle, ``latency`` cycles after the request at the earliest, with
-    ``outstanding`` bursts under way at the most; ``pause`` holds up requests, beats and
-    responses. Bursts that touch one of the ``bad`` addresses end in an error. Every burst is
-    checked against the rules of the bus, and writes against `Storer`'s own: two words at most after
-    an error; `AssertionError` if one is broken.
+    at most ``outstanding`` bursts in flight; ``pause`` stalls requests, beats and responses. Bursts
+    that touch one of the ``bad`` addresses end in an error. Every burst is checked against the
+    rules of the bus, and writes against `Storer`'s own: at most two words after an error;
+    `AssertionError` if one is broken.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class BurstMemory:
         self.bursts.append((address, beats))
 
     async def serve_reads(self, ctx: Any, port: Any) -> None:
-        """Runs for ever: add it as a background process."""
+        """Runs forever: add it as a background process."""
         size = len(port.beat.payload.data) // 8
         due: deque[tuple[int, dict[str, int]]] = deque()
         bursts, cycle, offered = 0, 0, False
@@ -167,7 +167,7 @@ class BurstMemory:
                     due.append((cycle + self._latency - 1, beat))
 
     async def serve_writes(self, ctx: Any, port: Any) -> None:
-        """Runs for ever: add it as a background process."""
+        """Runs forever: add it as a background process."""
         size = len(port.beat.payload.strobe)
         announced: deque[tuple[int, int]] = deque()
         due: deque[tuple[int, int]] = deque()
@@ -285,7 +285,7 @@ def simulate(
 ) -> None:
     """Runs the testbenches on the component, clocked, until all have ended.
 
-    Those in the ``background`` may run for ever.
+    Those in the ``background`` may run forever.
     """
     with collector_paused():
         simulator = Simulator(component)

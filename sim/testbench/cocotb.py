@@ -1,7 +1,7 @@
 """Helpers for cocotb benches of single modules: clock, handshakes, and memories behind ports.
 
-What a bench reads after a rising edge of the clock is what was there before it; what it sets
-counts from then on. Payloads are integers: `packed` makes them, `unpacked` takes them apart.
+After a rising edge of the clock a bench reads the values from before the edge; what it sets takes
+effect from then on. Payloads are integers: `packed` makes them, `unpacked` takes them apart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .amaranth import Pauses, never
 
 Tiles = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-# Cycles in which a signal that a bench waits for has to come.
+# Cycles within which a signal that a bench waits for must be high.
 TIME_LIMIT = 2000
 
 
@@ -89,7 +89,7 @@ async def get(dut: Any, stream: str, pause: Pauses = never) -> int:
 
 
 async def serve_reads(dut: Any, contents: Bytes, pause: Pauses = never) -> None:
-    """Answers the bursts that the port ``read`` asks for, one after the other, for ever."""
+    """Answers the bursts that the port ``read`` requests, one after the other, forever."""
     bits = len(dut.read_beat_payload) - 2
     while True:
         address, beats = _burst(await get(dut, "read_request", pause))
@@ -100,7 +100,7 @@ async def serve_reads(dut: Any, contents: Bytes, pause: Pauses = never) -> None:
 
 
 async def serve_writes(dut: Any, contents: Bytes, pause: Pauses = never) -> None:
-    """Stores the bursts of the port ``write`` into ``contents``, one after the other, for ever."""
+    """Stores the bursts of the port ``write`` into ``contents``, one after the other, forever."""
     size = (len(dut.write_beat_payload) - 1) // 9
     while True:
         address, beats = _burst(await get(dut, "write_request", pause))
@@ -119,7 +119,7 @@ def _burst(request: int) -> tuple[int, int]:
 
 
 async def serve_tiles(dut: Any, reads: Mapping[str, Tiles], writes: Mapping[str, Tiles]) -> None:
-    """Serves the ports that begin with these names from arrays (element, row, column), for ever.
+    """Serves the ports that begin with these names from arrays (element, row, column), forever.
 
     The arrays have dtypes as wide as the scalars of the ports. What is written in a cycle can be
     read in it.

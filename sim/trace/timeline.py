@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 
-# A cycle in which something begins or ends; of the modules in the order of `_MODULES` the index
-# of the next instruction, and flags: bits 3..0 the unit to which it is handed (of fetch: that it
-# is), 7..4 the unit that is done with its oldest, 8 and 9 that a token of the previous or the
-# next neighbour is missing, 11 and 10 the unit that is to have it, 15..12 the unit that takes its
-# next instruction.
+# A cycle in which something begins or ends: for each of `_MODULES`, the index of its next
+# instruction, and flags. Bits 3..0 have one bit per unit: the instruction is issued to it (in
+# fetch, bit 0: it is handed over). 7..4, per unit: it is done with its oldest instruction. 8 and 9:
+# the instruction lacks a token of the previous, or next, neighbour. 11..10: the unit that will
+# execute it. 15..12, per unit: it takes its next instruction.
 MOMENT = np.dtype([("cycle", "<u8"), ("index", "<u4", 4), ("flags", "<u2", 4)])
 _MODULES = ("fetch", "load", "compute", "store")
 _ENDS, _LACKS_PREV, _LACKS_NEXT, _UNIT, _BEGINS = 4, 8, 9, 10, 12
@@ -100,6 +100,6 @@ def _lane(module: str, unit: int) -> str:
 def moment_flags(
     starts: int, begins: int, ends: int, lacks_prev: int, lacks_next: int, unit: int
 ) -> int:
-    """Those of a module in a `MOMENT`."""
+    """The flags of a module in a `MOMENT`."""
     lacks = lacks_prev << _LACKS_PREV | lacks_next << _LACKS_NEXT
     return starts | ends << _ENDS | lacks | unit << _UNIT | begins << _BEGINS

@@ -165,7 +165,7 @@ class Layers:
     """The checks, on a simulator whose bug the environment chooses."""
 
     def __init__(self, design: Design) -> None:
-        from amaranth_vta.sim.fuzz.reference import refer
+        from amaranth_vta.sim.fuzz.reference import reference_of
         from amaranth_vta.sim.programs.image import ProgramImage
         from tests.support.golden import VECTORS
 
@@ -175,12 +175,12 @@ class Layers:
             for path in sorted(VECTORS.glob("tiny-*.npz"))
         ]
         self._programs: dict[str, list[Any]] = {
-            "vectors": [(image, refer(image, True), "ideal") for image in vectors],
+            "vectors": [(image, reference_of(image, True), "ideal") for image in vectors],
             "legal programs": [
-                (image, refer(image, True), dram) for image, dram in self._legal_programs()
+                (image, reference_of(image, True), dram) for image, dram in self._legal_programs()
             ],
             "faulty programs": [
-                (image, refer(image), dram) for image, dram in self._faulty_programs()
+                (image, reference_of(image), dram) for image, dram in self._faulty_programs()
             ],
         }
         self._timed: list[Any] | None = None

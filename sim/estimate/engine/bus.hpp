@@ -9,7 +9,7 @@ namespace estimate {
 
 enum Reader { FETCH_READER, LOAD_READER, COMPUTE_READER, NO_READER };
 
-// The cycles between two refreshes of the memory, for times that never go back.
+// The cycles between two refreshes of the memory, for queries whose times never decrease.
 class Window {
   public:
     explicit Window(const Parameters& parameters)
@@ -25,7 +25,7 @@ class Window {
         return std::max(time, begin);
     }
 
-    // How many cycles it goes on like that.
+    // How many cycles are left from then to the next refresh.
     Time left(Time time) const { return until - time; }
 
   private:
@@ -69,7 +69,7 @@ class Bus {
         return planned_read = both(read);
     }
 
-    // What `plan` said has happened; `done` gets what that ends. Who has read, if anyone.
+    // The part that `plan` gave has moved; adds what that ends to `done`. Returns who has read.
     Reader move(const Part& part, Queue<Done> (&done)[MODULES]) {
         Reader reader = NO_READER;
         if (part.reads) {
@@ -201,7 +201,7 @@ class Bus {
         }
     }
 
-    // Of all words asked for, the one that has to come before the next burst is started.
+    // The number, among all requested words, of the one that must arrive before the next burst starts.
     std::int64_t awaited_word() const {
         const std::int64_t by_words = granted_words - parameters.words_ahead + 1;
         const std::int64_t by_bursts =

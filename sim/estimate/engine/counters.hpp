@@ -10,7 +10,7 @@ struct Interval {
     Time begin, end;
 };
 
-// Adds the cycles from `begin` on up to `end` to what a unit was busy in order before.
+// Adds the cycles from `begin` up to `end` to those in which a unit was busy; called in order.
 inline void add_busy(std::vector<Interval>& busy, Time begin, Time end) {
     if (!busy.empty() && begin <= busy.back().end)
         busy.back().end = std::max(busy.back().end, end);

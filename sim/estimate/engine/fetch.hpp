@@ -66,7 +66,7 @@ class Fetch {
         return instructions ? (first + instructions - 1) / per_word - first / per_word + 1 : 0;
     }
 
-    // The next burst, if it fits behind what has not been handed over.
+    // The next burst, if there is room for it besides what has not been handed over.
     void plan() {
         request = NEVER;
         if (asked == entries(count)) return;

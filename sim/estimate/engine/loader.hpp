@@ -30,7 +30,7 @@ class Loader {
     Time takes_from() const { return next_word; }
     Time cycles_per_word() const { return parameters.kinds[turns.front().transfer->memory].cycles_per_word; }
 
-    // That are still to come of the transfer whose turn it is.
+    // Words still to come of the transfer whose turn it is.
     std::int64_t words_left() const { return turns.front().words_left; }
 
     // `count` words have come, the last at `last`.

@@ -20,7 +20,7 @@ struct LoopCommand {
     std::int64_t is_alu = 0, reset = 0, requantizes = 0, looks_up = 0, reads_source = 0;
 };
 
-// What an accumulator's micro-op at one end of an instruction names, and how far from that end.
+// The operands of an ALU micro-op near one end of an instruction, and its distance from that end.
 struct Edge {
     std::int64_t dst, src;
     Time distance;
@@ -34,10 +34,10 @@ struct Loops {
     bool many_uops = false;     // another micro-op is read for each item
     std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
     bool requantizes = false;
-    std::int64_t table = -1;    // the first and the last one that it looks things up in
+    std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;
-    Time stalls = 0;            // in which the ALU waits for what it has not written yet
-    std::vector<Edge> first, last;  // of the ALU, as far as they can meet another instruction's
+    Time stalls = 0;            // cycles in which the ALU waits for its own writes
+    std::vector<Edge> first, last;  // of the ALU: those that may have a hazard with another instruction
 };
 
 class Profiles {
@@ -86,7 +86,7 @@ class Profiles {
     }
 
     // The halves of the accumulators that an instruction works in. A few micro-ops in the other half
-    // delay no other for long: they do not count.
+    // do not count: they delay nothing for long.
     std::uint8_t banks(const LoopCommand& c, std::span<const std::uint32_t> uops, std::int64_t items) const {
         std::int64_t low = INT64_MAX, high = 0;
         for (std::int64_t i = c.uop_begin; i < c.uop_end; i++) {
@@ -107,7 +107,7 @@ class Profiles {
         return std::uint8_t((items - in_upper > few ? 1 : 0) | (in_upper > few ? 2 : 0));
     }
 
-    // The latest items of the ALU, as many as it can have under way and more.
+    // The latest items of the ALU, at least as many as it can have in flight.
     struct Recent {
         static constexpr std::size_t SIZE = 8;
         std::int64_t dst[SIZE], src[SIZE];
@@ -142,7 +142,7 @@ class Profiles {
                     Time earliest = at + 1;
                     if (recent.names(dst, src)) earliest = std::max(earliest, written(recent, dst, src));
                     if (c.requantizes && src != parameters_of) {
-                        // Of the first item this is done when the instruction starts.
+                        // For the first item this is done when the instruction starts.
                         if (parameters_of >= 0)
                             earliest = std::max(earliest, at + parameters.alu_latency + 2) +
                                        parameters.requantize_parameters + 1;
@@ -163,7 +163,7 @@ class Profiles {
                 loops.last.push_back({recent.dst[i], recent.src[i], at - recent.taken[i]});
     }
 
-    // When a micro-op that reads `dst` and `src` can be taken, for what the recent ones write.
+    // When a micro-op that reads `dst` and `src` can be taken, as far as recent writes decide that.
     Time written(const Recent& recent, std::int64_t dst, std::int64_t src) const {
         Time from = 0;
         for (std::size_t i = 0; i < std::min(recent.count, Recent::SIZE); i++)

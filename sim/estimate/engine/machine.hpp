@@ -1,8 +1,8 @@
 // The machine: modules that issue and retire in order, tokens between them, and what happens when.
 //
-// All that an instruction waits for is known as a time once what came before it is known, but for
-// two things that depend on who comes first: the bus, and what GEMM and ALU share. These are taken
-// in the order of time; everything that follows from them is found at once.
+// The time until which an instruction waits follows from the times of those before it, except for
+// two resources that go to who comes first: the bus, and what GEMM and ALU share. Their events are
+// taken in the order of time; everything that follows from one is computed at once.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace estimate {
 
-// `RECORD` of library.py: when what happened to an instruction, and from when to when it was the
+// `RECORD` of library.py: the times of an instruction's events, and from when to when it was the
 // next of an idle module and lacked a token.
 struct Wait {
     Time since, until;
@@ -46,7 +46,7 @@ class Machine {
             if (next >= NEVER) return false;
             if (grant == next) {
                 grant = grant_all(grant, std::min({part.end, begins[0], begins[1], ends[0], ends[1]}));
-                // Writes take turns with a read that may come now.
+                // Writes take turns with a read that may become possible now.
                 if (part.reads || changed) continue;
                 part = bus.plan();
                 grant = bus.grant_from();
@@ -89,8 +89,8 @@ class Machine {
     } modules[MODULES];
 
   private:
-    // Starts a burst at `grant`, and those that are next while nothing follows from them, as long
-    // as nothing else happens before `until`. When the next one is.
+    // Starts a burst at `grant`, and those after it before `until`, while nothing else follows from
+    // them. Returns when the next one starts.
     Time grant_all(Time grant, Time until) {
         do {
             const Reader reader = bus.grant(grant);
@@ -174,7 +174,7 @@ class Machine {
 
     static Time last_retired(const State& state) { return state.retired.empty() ? -1 : state.retired.back(); }
 
-    // Takes a token; a module that has nothing under way from `empty` on may wait for it.
+    // Takes a token; a module that is idle from `empty` on may wait for it. Returns how long it waits.
     static Time wait(Tokens& queue, Time empty, Wait& record) {
         const Time given = queue.given[queue.taken++];
         if (given <= empty) return 0;

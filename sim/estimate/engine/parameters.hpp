@@ -40,7 +40,7 @@ struct Parameters {
     Time launch_to_fetch;     // to the first request of fetch
     Time hand_over_to_issue;  // of an instruction that nothing else holds up
     Time issue_to_issue;      // of the next instruction of a module, if nothing else holds it up
-    Time done_to_retire;      // from a unit's being done to what it lets go on being able to start
+    Time done_to_retire;      // from a unit's being done to the issue of what waits for that
     Time issue_to_request;    // of a LOAD; of a STORE, to its first burst's being announced
     Time grant_to_memory;     // from the choice of a request to its reaching memory
     Time word_to_fetch;       // from a word on the bus to the hand-over of its instruction

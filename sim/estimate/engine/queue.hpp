@@ -35,9 +35,9 @@ class Queue {
         last = count;
     }
 
-    std::size_t mask = 15;  // places, a power of two, less one
+    std::size_t mask = 15;  // places, a power of two, minus one
     std::unique_ptr<Item[]> items = std::make_unique<Item[]>(mask + 1);
-    std::size_t first = 0, last = 0;  // counted from the beginning, never back
+    std::size_t first = 0, last = 0;  // counts of items taken and put, not wrapped
 };
 
 }  // namespace estimate

@@ -78,7 +78,7 @@ class Storer {
         const Burst burst = bursts.front();
         bursts.pop();
         filling--;
-        // The burst that takes its place is as many later as can be under way.
+        // Its place in flight goes to the burst that is `bursts_in_flight` later.
         answers[(answered + parameters.bursts_in_flight) % 64] = burst.answered;
         answered++;
         burst_count++;
@@ -90,7 +90,7 @@ class Storer {
         end_empty(done);
     }
 
-    // Transfers of nothing end when it is their turn.
+    // Transfers without data end when it is their turn.
     void end_empty(Queue<Done>& done) {
         while (!turns.empty() && !turns.front().has_data) {
             ended = std::max(turns.front().issued + parameters.response_to_done, ended + 1);

@@ -30,7 +30,7 @@ struct Padding {
     Time above = 0, rows = 0, per_row = 0, idle_per_row = 0;
     bool begins_idle = false;
 
-    // Of the cycles without a write, how many pass while data are written that leave `free` cycles.
+    // How many of the cycles without a write pass while data are written that leave `free` cycles.
     Time idle(Time free) const {
         if (free < above || !rows) return 0;
         const Time passed = per_row ? std::min(rows, (free - above) / per_row) : rows;
@@ -107,7 +107,7 @@ class Stream {
         found.unit = TRANSFER_UNIT;
         found.at = std::uint32_t(transfers.size());
         if (stores) found.module = STORE_MODULE;
-        // The two after ACC_8BIT set what is padded with: 6 in load, 7 in compute.
+        // The two memories after ACC_8BIT set padding values: 6 in load, 7 in compute.
         else if (memory_id == INP || memory_id == WGT || memory_id == 6) found.module = LOAD_MODULE;
         Transfer transfer;
         if (memory_id < MEMORIES) fill(transfer, Memory(memory_id), stores);
@@ -159,7 +159,7 @@ class Stream {
         };
         Padding padding;
         padding.above = above * writes(width);
-        // The walk goes along the rows if there is padding beside them, or below them.
+        // The walk visits the rows if there is padding at their sides, or below them.
         if (y && (left | right | below)) {
             padding.rows = y;
             padding.per_row = writes(left) + writes(right);
@@ -231,7 +231,7 @@ class Stream {
     const std::span<std::uint32_t> uops;
     Profiles profiles;
     std::uint64_t words[2] = {};
-    // Of the first word, which all instructions have there.
+    // The token flags in the first word, at the same place in all instructions.
     const std::uint64_t flags = bit(fields.pop_prev) | bit(fields.pop_next) | bit(fields.push_prev) | bit(fields.push_next);
     struct Known {
         std::uint64_t words[2];

@@ -9,13 +9,13 @@ namespace estimate {
 
 // An instruction waits in the queue before its unit, which it enters in the order of time. With the
 // extension OVERLAP the halves of the accumulators are banks. A unit enters a bank when the
-// other one has written all that it has under way there; GEMM goes first, and an ALU instruction in
-// its bank stands still until GEMM has left it.
+// other one has no write in flight there; GEMM has priority, and an ALU instruction in its bank
+// stalls until GEMM has left it.
 class Units {
   public:
     explicit Units(const Parameters& parameters) : parameters(parameters) {}
 
-    // Before GEMM, or the ALU, there is room for an instruction from then on, as far as that is known.
+    // From when on the queue of GEMM, or the ALU, has room for an instruction, as far as known.
     Time room_from(bool alu) const {
         const Waiting& queue = waiting[alu];
         const std::int64_t depth = alu ? parameters.alu_commands : parameters.gemm_commands;
@@ -31,13 +31,13 @@ class Units {
         waiting[alu].commands.push({index, now, &loops, independent ? 0 : waiting[!alu].issued});
     }
 
-    // Accumulators from `begin` up to `end` are loaded: a table among them has to be read again. That
-    // GEMM or the ALU writes to a table is not foreseen here.
+    // Accumulators from `begin` up to `end` are loaded: a table among them has to be read again.
+    // Writes of GEMM or the ALU to a table are not modelled.
     void load(std::int64_t begin, std::int64_t end) {
         if (begin < table + parameters.table_elements && table < end) table = NO_TABLE;
     }
 
-    // When the unit takes the next of its queue, as far as that is known.
+    // When the unit takes the next instruction of its queue, as far as known.
     Time begins(bool alu) const {
         if (waiting[alu].commands.empty()) return NEVER;
         const Command& next = waiting[alu].commands.front();
@@ -48,7 +48,7 @@ class Units {
         return std::max({next.issued, free, before});
     }
 
-    // It takes it at `now`; gives its number.
+    // The unit takes that instruction at `now`; returns its index.
     std::uint32_t begin(Time now, bool alu) {
         const Command next = waiting[alu].commands.front();
         waiting[alu].commands.pop();
@@ -86,7 +86,7 @@ class Units {
         Time begin = valid;
         const bool meets = alu.remaining && (alu.banks & loops.banks);
         if (meets) {
-            // What the ALU has begun in this bank is written first.
+            // The ALU's writes in flight to this bank come first.
             const Time done = std::min(std::max<Time>(0, valid - alu.resumes), alu.remaining);
             if (done) begin = std::max(begin, std::min(valid, alu.last + 1) + parameters.alu_latency + 1);
         } else if (alu.written_banks & loops.banks) {
@@ -122,7 +122,7 @@ class Units {
         alu.banks = alu.written_banks = parameters.overlap ? loops.banks : 0;
         alu.many_uops = loops.many_uops;
         alu.tail = &loops.last;
-        // The ALU reads its micro-ops first.
+        // The ALU has priority in reading micro-ops.
         if (gemm.many_uops && gemm.last >= valid && loops.works) {
             const Time until = std::min(gemm.last, alu.last);
             delay_gemm(loops.many_uops ? std::max<Time>(0, until - begin + 1) : 1);
@@ -130,7 +130,7 @@ class Units {
         done[1].push({instruction, alu.last + parameters.alu_latency + 2});
     }
 
-    // What GEMM waits for micro-ops that the ALU reads, when it begins at `begin`.
+    // Cycles that GEMM loses to micro-op reads of the ALU when it begins at `begin`.
     Time shared_reads(const Loops& loops, Time begin) const {
         if (!loops.many_uops || !alu.many_uops || !alu.remaining) return 0;
         return std::max<Time>(0, alu.last - std::max(begin, alu.resumes) + 1);
@@ -144,7 +144,7 @@ class Units {
             if (last == before) last = gemm.last;
     }
 
-    // GEMM comes into the bank of the ALU's latest instruction at `now`.
+    // GEMM enters the bank of the ALU's latest instruction at `now`.
     void pause_alu(Time now) {
         const Time worked = now - alu.resumes;
         if (worked >= alu.remaining) return;

@@ -23,8 +23,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Harness:
-    """What is compiled with a design: C++ around it, and Verilog in front of its pins if that is
-    the machine's."""
+    """What is compiled with a design: C++ around it, and for the machine's also Verilog in front
+    of its pins."""
 
     source: Path
     pins: Path | None = None
@@ -70,8 +70,8 @@ COMPILER_FLAGS = (
 # most loops as they are unless it is told to make vector instructions of them.
 _GCC_FLAGS = ("-fno-gnu-unique", "-ftree-vectorize", "-fvect-cost-model=dynamic")
 OPTIMIZED, PLAIN = "-O2", "-O1"  # what runs each cycle, and what runs once
-# C++ of the model up to which all of it is one unit, compiled without more effort: a small design
-# runs as fast then, and half of the time that the build took went into reading headers again.
+# Bytes of the model's C++ up to which all of it is one unit, compiled with less effort: a small
+# design runs as fast then, and several units would take half of their time to read headers again.
 SMALL_BYTES = 4_000_000
 
 
@@ -85,9 +85,9 @@ def machine_library(
 ) -> Path:
     """The shared library with the machine of ``config``.
 
-    ``traced`` writes waves as it runs, ``watched`` takes down what the modules are doing.
-    ``grouped`` clocks parts of the machine in the cycles alone in which they are active, which
-    changes nothing but the time that a cycle takes; waves show all parts at all times.
+    ``traced`` writes waves as it runs, ``watched`` records what the modules are doing.
+    ``grouped`` clocks parts of the machine only in the cycles in which they are active, which
+    changes nothing but the time that a cycle takes; with ``traced`` it has no effect.
     """
     grouped = grouped and not traced
     verilog = machine_verilog(config, watched=watched, grouped=grouped, progress=progress)
@@ -124,8 +124,8 @@ def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | No
     return kept("designs", key, make).read_text(encoding="utf-8")
 
 
-# Where bits of a word are always equal, simplification makes one of the other: a loop through the
-# word, but through none of its bits. The text that is not simplified is still checked for loops.
+# Where bits of a word are always equal, simplification drives one from the other: a loop through
+# the word, but through none of its bits. The text without simplification is checked for loops.
 _SIMPLIFIED_FLAGS = ("-Wno-UNOPTFLAT",)
 
 
@@ -254,7 +254,8 @@ def _units(folder: Path, harness: Path) -> list[_Unit]:
 
 
 def _knows_clocks(folder: Path, grouped: bool) -> bool:
-    """Whether the model's memory of its clocks has the names that verilator.hpp expects."""
+    """Whether the model keeps the previous values of its clocks by the names that verilator.hpp
+    expects."""
     header = (folder / "Vtop___024root.h").read_text(encoding="utf-8")
     kept = set(re.findall(r" __Vtrigprevexpr___TOP__(\w+)__0;", header))
     groups = set(
@@ -283,7 +284,7 @@ def compiler_flags() -> tuple[str, ...]:
 
 
 def link_flags() -> tuple[str, ...]:
-    # Clang calls a library for what GCC knows of atomic numbers.
+    # Clang calls a library for atomic operations that GCC has built in.
     atomic = ("-latomic",) if _is_clang() else ()
     return ("-shared", "-Wl,-Bsymbolic", "-pthread", *atomic)
 
@@ -304,7 +305,7 @@ def _toolchain() -> tuple[str, ...]:
 
 
 def hardware_sources() -> list[Path]:
-    """The files that what is elaborated depends on."""
+    """The files that an elaborated design depends on."""
     machine = Path(__file__).resolve().parents[1]
     hardware = machine.parents[1] / "hw"
     return [

@@ -53,8 +53,8 @@ class RtlDevice(SimulatedDevice):
 class CxxrtlDevice(SimulatedDevice):
     """The same machine, cycles and memory by another simulator: CXXRTL of Yosys.
 
-    It has no waves. Registers and memories hold anything before the reset; `cxxrtl_library` says
-    what. Raises `ToolchainError` when the simulator cannot be built.
+    It has no waves. Registers and memories are undefined before the reset; `cxxrtl_library` says
+    what they hold. Raises `ToolchainError` when the simulator cannot be built.
     """
 
     name = "cxxrtl"
@@ -81,7 +81,7 @@ class CompiledMachine:
     Every method raises `ProtocolError` once the machine broke a rule of its buses.
     """
 
-    cycles_a_look = 100_000
+    cycles_per_poll = 100_000
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class CompiledMachine:
             timing.seed or 0,
         )
         if waves is not None:
-            Path(waves).open("wb").close()  # the library would not say that it cannot
+            Path(waves).open("wb").close()  # the library would not report that it cannot
         path = str(waves).encode() if waves is not None else None
         self._machine = functions.vta_open(
             ctypes.byref(parameters), memory.ctypes.data, memory.nbytes, origin, path
@@ -128,7 +128,7 @@ class CompiledMachine:
         return interrupted
 
     def reset(self) -> None:
-        """Holds the reset line for a few cycles and forgets what was under way."""
+        """Holds the reset line for a few cycles and forgets the accesses in flight."""
         self._functions.vta_reset(self._machine)
 
     @property
@@ -154,7 +154,7 @@ class CompiledMachine:
 
     @property
     def quiet(self) -> bool:
-        """Whether no access to memory is under way."""
+        """Whether no access to memory is in flight."""
         return bool(self._functions.vta_quiet(self._machine))
 
     def take_moments(self) -> np.ndarray:
@@ -167,19 +167,19 @@ class CompiledMachine:
         return moments
 
     def await_writes(self, addresses: Sequence[int]) -> None:
-        """Notes from now on when the bytes at ``addresses`` are written, each after the one before
-        it."""
+        """Notes from now on in which cycles the bytes at ``addresses`` are written, in this
+        order."""
         array = (ctypes.c_uint64 * len(addresses))(*addresses)
         self._functions.vta_await_writes(self._machine, array, len(addresses))
 
     def writes_reached(self) -> list[int]:
-        """The cycles in which memory answered writes that were awaited, as far as they came."""
+        """The cycles in which memory answered the awaited writes, as far as it has."""
         first = ctypes.POINTER(ctypes.c_uint64)()
         count = self._functions.vta_writes_reached(self._machine, ctypes.byref(first))
         return first[:count] if count else []
 
     def close(self) -> None:
-        """Ends the simulation and the file of its waves."""
+        """Ends the simulation and completes its wave file."""
         if self._machine is not None:
             self._functions.vta_close(self._machine)
             self._machine = None

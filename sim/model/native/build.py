@@ -1,8 +1,8 @@
 """Compiles the C++ of the functional model into one library for all configurations, once.
 
-What runs instructions is compiled for each instruction set of the host that has a faster way to
-multiply bytes; which of them the processor has is asked when the library is used. So one library
-serves all machines that share a cache folder.
+The part that executes instructions is compiled once for each vector extension of the host that
+multiplies bytes faster; which of them the processor has is found out when the library is used. So
+one library serves all computers that share a cache folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FLAGS = (
     "-ffp-contract=off",
 )
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
-# By the namespace of each engine, what the compiler may use in it.
+# The compiler's options for each engine, by the engine's namespace.
 _ENGINES: dict[str, tuple[str, ...]] = {"portable": ()}
 if _X86:
     _ENGINES["avx2"] = ("-mavx2",)

@@ -41,7 +41,8 @@ _CONSTANTS = {
 class Rule(ctypes.Structure):
     """One field of an `isa.Rule`: an instruction of ``opcode`` has one of ``values`` in ``field``.
 
-    It need not if it has none of ``when_values`` in ``when_field``. Values are bits of a mask.
+    The rule holds only if it has one of ``when_values`` in ``when_field``. Values are bits of a
+    mask.
     """
 
     _fields_ = [
@@ -54,7 +55,7 @@ def _rules(extensions: frozenset[str]) -> list[Rule]:
     rules = []
     for opcode in isa.Opcode:
         for rule in isa.rules(opcode, extensions):
-            # A rule for all is one for instructions of this very opcode.
+            # A rule without a condition is one for instructions of this very opcode.
             when_field, when_values = rule.when or ("opcode", (opcode,))
             when = FIELDS.index(when_field), _mask(rule.values), _mask(when_values)
             rules += [Rule(opcode, FIELDS.index(field), *when) for field in rule.fields]

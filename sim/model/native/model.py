@@ -20,12 +20,12 @@ from amaranth_vta.sw.runtime.device import Fault
 from .build import Progress, native_library
 from .definitions import COUNTED, Parameters, Report, parameters_of
 
-# Between two of these the host can be interrupted.
-_SECONDS_A_CALL = 0.2
+# Python can be interrupted between two calls of the library.
+_SECONDS_PER_CALL = 0.2
 
 
 class Vectors(IntEnum):
-    """The instruction sets of the host that the library was compiled for, as library.cpp has
+    """The vector extensions of the host that the library was compiled for, as library.cpp has
     them; the fastest last."""
 
     PORTABLE = 0
@@ -69,18 +69,18 @@ class NativeModel:
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
         """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
         deadline = None if time_limit is None else time.monotonic() + time_limit
-        # Beyond the memory, all addresses and all lengths of a stream are the same.
+        # Beyond the memory, all addresses and all lengths of a stream are equivalent.
         most = self._memory.size // isa.INSTRUCTION_BYTES + 1
         end = self._origin + self._memory.size
         address = min(insn_addr, end + insn_addr % isa.INSTRUCTION_BYTES)
         report = Report()
         self._library.vta_begin(self._model, address, min(insn_count, most + 1))
         while True:
-            left = _SECONDS_A_CALL if deadline is None else deadline - time.monotonic()
+            left = _SECONDS_PER_CALL if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 self._library.vta_time_out(self._model, ctypes.byref(report))
                 break
-            seconds = min(left, _SECONDS_A_CALL)
+            seconds = min(left, _SECONDS_PER_CALL)
             if self._library.vta_advance(self._model, seconds, ctypes.byref(report)):
                 break
         return _outcome(report)
@@ -100,7 +100,7 @@ class NativeModel:
 
 
 def available_vectors() -> list[Vectors]:
-    """What the processor has of `Vectors`; raises `ToolchainError` without a library to ask."""
+    """The `Vectors` that the processor has; raises `ToolchainError` without a library to ask."""
     library = library_or_reason()
     if isinstance(library, str):
         raise ToolchainError(library)

@@ -16,11 +16,11 @@ from .observer import Elements, Observer
 
 @dataclass(frozen=True)
 class FalseClaim:
-    """Instruction ``second`` says that it is independent of what GEMM, or ALU, may still be at with
+    """Instruction ``second`` is marked independent while GEMM, or the ALU, may still execute
     instruction ``first``, and both touch ACC[``element``], which one of them writes.
 
-    Or, if they are one: a REQUANTIZE that writes one of its own parameters, or a LOOKUP that writes
-    its own table.
+    Or, if the two are one: a REQUANTIZE that writes one of its own parameters, or a LOOKUP that
+    writes its own table.
     """
 
     first: int
@@ -30,8 +30,8 @@ class FalseClaim:
     def __str__(self) -> str:
         if self.first == self.second:
             return (
-                f"instruction {self.first} writes ACC[{self.element}], of its own parameters or "
-                "table"
+                f"instruction {self.first} writes ACC[{self.element}], one of its own parameters "
+                "or part of its own table"
             )
         return (
             f"instruction {self.second} claims to be independent, but may overtake instruction "
@@ -42,8 +42,8 @@ class FalseClaim:
 class FalseClaims(Observer):
     """Collects the false claims of a run in ``found``.
 
-    A run without any proves that a machine which executes independent instructions beside others
-    gives the same result as one that executes all one after the other.
+    A run without any proves that a machine which overlaps independent instructions with others
+    gives the same result as one that executes all in sequence.
     """
 
     def __init__(self, config: Config) -> None:
@@ -55,7 +55,7 @@ class FalseClaims(Observer):
         self.found = []
         self._claims.wait()
         self._unit: Unit | None = None
-        # Of the instruction under way.
+        # Of the current instruction.
         self._kept: list[Elements] = []
         self._written: list[Elements] = []
         self._seen: set[FalseClaim] = set()
@@ -111,8 +111,7 @@ class Unit(Enum):
 
 
 def unit_of(instruction: isa.Instruction) -> Unit | None:
-    """The unit that executes ``instruction``; None if the whole of compute does, as it does LOAD
-    and FINISH, which wait for everything."""
+    """The unit that executes ``instruction``; None for LOAD and FINISH, which wait for both."""
     match instruction:
         case isa.Gemm():
             return Unit.GEMM
@@ -123,7 +122,7 @@ def unit_of(instruction: isa.Instruction) -> Unit | None:
 
 class Claims:
     """For each unit of compute, the last instruction that read, and that wrote, each accumulator
-    and may still be under way; -1 where there is none."""
+    and may still be in flight; -1 where there is none."""
 
     def __init__(self, config: Config) -> None:
         self._last = {
@@ -133,7 +132,7 @@ class Claims:
         }
 
     def wait(self) -> None:
-        """Nothing is under way any more."""
+        """Everything so far has ended."""
         for last in self._last.values():
             last[:] = -1
 

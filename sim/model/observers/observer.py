@@ -1,4 +1,4 @@
-"""What the functional model shows of a run, step by step, to whoever observes it."""
+"""What the functional model shows of a run, step by step, to its observers."""
 
 from __future__ import annotations
 

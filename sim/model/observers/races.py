@@ -102,10 +102,10 @@ class Races(Observer):
 
 
 class Clocks:
-    """What each module knows by its tokens of how far the others are.
+    """Vector clocks: how far each module knows the others to be, by its tokens.
 
     ``known[a][b]`` is the last instruction of module ``b`` that is complete whenever ``a`` starts
-    its next one; -1 for none. ``tokens`` are those under way, oldest first, each with what its
+    its next one; -1 for none. ``tokens`` are those in the queues, oldest first, each with what its
     giver knew.
     """
 

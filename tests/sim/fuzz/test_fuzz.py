@@ -16,7 +16,7 @@ from amaranth_vta.sim.fuzz import campaign
 from amaranth_vta.sim.fuzz.campaign import Findings, fuzz
 from amaranth_vta.sim.fuzz.cases import case, named_configs, random_configs
 from amaranth_vta.sim.fuzz.comparison import compare
-from amaranth_vta.sim.fuzz.reference import refer
+from amaranth_vta.sim.fuzz.reference import reference_of
 from amaranth_vta.sim.fuzz.shrink import shrink
 from amaranth_vta.sim.model import arithmetic, execution
 from amaranth_vta.sim.model.device import FunctionalDevice
@@ -97,8 +97,8 @@ def test_memory_that_begins_anywhere_is_reached_up_to_its_last_byte() -> None:
         config = PRESETS[name]
         origin = most_origin(config, 1 << 20)
         image = legal_program(config, 7, origin=origin)
-        low = refer(legal_program(config, 7)).memory
-        high = refer(image)
+        low = reference_of(legal_program(config, 7)).memory
+        high = reference_of(image)
         assert high.outcome.fault is None
         assert high.ordered
         stream = image.insn_addr - origin
@@ -110,7 +110,7 @@ def test_memory_and_scratchpads_are_compared_after_most_faults() -> None:
     probed = defined = 0
     for seed in range(10):
         image = faulty_program(PRESETS["tiny-extended"], ["illegal_instruction"], seed)
-        reference = refer(image)
+        reference = reference_of(image)
         assert reference.outcome.fault is not None
         assert reference.ordered
         probed += reference.probe is not None

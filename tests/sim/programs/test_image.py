@@ -99,12 +99,12 @@ def test_a_wrong_value_is_refused_with_its_reason(
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "image.npz"
     path.write_text("not a program image\n")
-    assert "no .npz file" in refusal(path)
+    assert "not an .npz file" in refusal(path)
     path.write_bytes(b"")
-    assert "no .npz file" in refusal(path)
+    assert "not an .npz file" in refusal(path)
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    assert "no .npz file" in refusal(path)
+    assert "not an .npz file" in refusal(path)
     assert "No such file" in refusal(tmp_path / "absent.npz")
     assert "directory" in refusal(tmp_path)
     with zipfile.ZipFile(path, "w") as archive:

@@ -33,8 +33,8 @@ inline V alu_result(V first, V second)
     default: {
         const V zero{}, most = zero + 31;
         const V right = second > most ? most : second;
-        // An amount of 32 or more to the left leaves nothing; minus the least number wraps to
-        // itself, so that it is compared before the sign changes.
+        // A left shift by 32 or more leaves nothing; the negation of the least number wraps to
+        // itself, so amounts are compared before they are negated.
         const V left = second < -most ? zero : first << (second < zero ? -second & 31 : zero);
         return second < zero ? left : first >> (right & 31);
     }
@@ -71,8 +71,8 @@ void run_operation(const Alu &alu, const MicroOps &uops, const Part &part, const
         run_operation<OPERATION, N, false>(alu, uops, part, 0);
 }
 
-// Parameters are read once for all iterations of the inner loop, which does not go on to others
-// and writes none.
+// For an inner loop that uses the same parameters in all iterations and writes none of them: they
+// are read once.
 template <int N>
 void requantize_reordered(const Alu &alu, const MicroOps &uops, const Part &part)
 {
@@ -159,7 +159,7 @@ inline void look_up(const Alu &alu, const MicroOps &uops, const Part &part)
     in_order(uops, part, [&](uint32_t src, uint32_t dst) {
         if (src != known)
             table.emplace(alu, src);
-        // One that is written over is read again.
+        // A table that is written to is read again.
         known = dst >= src && dst < src + alu.table_elements ? ~0u : src;
         int32_t *scalars = alu.accumulators + dst * alu.words;
         for (size_t word = 0; word < alu.words; word++)

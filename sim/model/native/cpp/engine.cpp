@@ -245,7 +245,7 @@ private:
         } else {
             part.inner.count = std::min<uint64_t>(most, inner_count - i);
         }
-        // A loop that does not loop adds nothing, whatever its factors are.
+        // A loop of one iteration adds nothing, whatever its factors are.
         for (Loop *loop : {&part.outer, &part.inner})
             if (loop->count == 1)
                 *loop = {1, 0, 0, 0};
@@ -274,7 +274,7 @@ private:
     // Whether `gemm_` has sorted the micro-ops that are selected.
     bool is_sorted_ = false;
     int32_t padding_of_load_, padding_of_compute_;
-    // Of GEMM or ALU under way: the next iteration of both loops, and all.
+    // Of the GEMM or ALU instruction in progress: its next iteration, of both loops, and how many.
     uint64_t next_, iterations_;
 };
 

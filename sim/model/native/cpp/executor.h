@@ -26,12 +26,12 @@ public:
     // A new run: padding values become zero, scratchpads stay.
     virtual void begin() = 0;
 
-    // Checks a legal instruction, which must be neither FINISH, and makes it the one under way.
-    // Nothing is written if there is a fault.
+    // Checks a legal instruction other than FINISH, and begins it. Nothing is written if there is a
+    // fault.
     virtual Cause start(const Instruction &instruction) = 0;
 
-    // Executes a part of the instruction under way; whether that was the last. A part takes a
-    // fraction of a second at most, so that a run can be stopped in the middle of an instruction.
+    // Executes a part of the instruction that was begun; returns whether that was the last. A part
+    // takes a fraction of a second at most, so that a run can be stopped amid an instruction.
     virtual bool proceed(const Instruction &instruction) = 0;
 
     // Writes all elements of a scratchpad, laid out as in DRAM.
@@ -40,14 +40,14 @@ public:
     // All accumulators, sign-extended, element after element.
     virtual const int32_t *accumulators() const = 0;
 
-    // What was counted, by Counter.
+    // Indexed by Counter.
     uint64_t counters[COUNTERS] = {};
 
 protected:
     void count(Counter counter, uint64_t amount) { counters[unsigned(counter)] += amount; }
 };
 
-// One for each instruction set of the host that the library was compiled for.
+// One for each vector extension of the host that the library was compiled for.
 namespace portable {
 std::unique_ptr<Executor> make_executor(const Parameters &, const Dram &);
 }

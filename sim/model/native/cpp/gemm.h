@@ -98,7 +98,7 @@ private:
     void run_sorted(const Part &part, bool overwrite)
     {
         Loop outer = part.outer, inner = part.inner;
-        // A loop with other weights for other rows: its iterations have nothing in common.
+        // The iterations of a loop that changes both weights and rows have nothing in common.
         Part each = {ONCE, ONCE, part.dst, part.src, part.wgt};
         if (outer.dst && outer.wgt)
             std::swap(outer, each.outer);

@@ -10,7 +10,7 @@ bool is_padding(uint32_t memory)
     return memory == uint32_t(Padding::LOAD) || memory == uint32_t(Padding::COMPUTE);
 }
 
-// The module to which fetch hands an instruction; what is illegal goes to compute.
+// The module to which fetch hands an instruction; compute for an unknown opcode or memory.
 Module module_of(const Instruction &instruction, bool known)
 {
     if (!known)
@@ -34,7 +34,7 @@ bool breaks(const Instruction &instruction, const Rule &rule)
            !in(rule.values, instruction[Field(rule.field)]);
 }
 
-// What `isa.illegal_reason` says of a known instruction.
+// Whether `isa.illegal_reason` gives no reason for a known instruction.
 bool is_legal(const Instruction &instruction, const Rule *begin, const Rule *end)
 {
     const bool without_previous = instruction.module == Module::LOAD;
@@ -78,7 +78,7 @@ void find_tokens(Instruction &instruction)
 Decoder::Decoder(const Parameters &parameters) : parameters_(parameters)
 {
     for (unsigned number = 0; number < OPCODES; number++) {
-        // What all instructions have lies where FINISH, which has nothing else, has it.
+        // The fields that all instructions have are those of FINISH, which has no others.
         const bool known = parameters.known >> number & 1;
         const unsigned from = known ? number : unsigned(Opcode::FINISH);
         Layout &layout = layouts_[number];
@@ -89,7 +89,7 @@ Decoder::Decoder(const Parameters &parameters) : parameters_(parameters)
                                                   uint8_t(offset % 64),
                                                   uint32_t((uint64_t(1) << width) - 1)};
         }
-        // The rest of FINISH is ignored.
+        // Other bits of FINISH are ignored.
         for (unsigned word = 0; word < 2; word++)
             layout.covered[word] =
                 from == unsigned(Opcode::FINISH) ? ~uint64_t(0) : parameters.covered[from][word];

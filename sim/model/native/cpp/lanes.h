@@ -1,8 +1,8 @@
-// Vectors of whole numbers, and the products of a tile's row, on one instruction set of the host.
+// Vectors of integers, and the products of a tile's row, for one vector extension of the host.
 //
 // This file is compiled once for each: LANES names the namespace, so that nothing compiled for one
-// processor is linked into code for another. Within it, all depends on two things. GROUP inputs of
-// a row lie together in 32 bits, which a product takes at once; and with BIASED inputs are kept
+// processor is linked into code for another. Two constants decide the layout of tiles: GROUP inputs
+// of a row lie together in 32 bits, which a product takes at once; and with BIASED, inputs are kept
 // with 128 added, for instructions that multiply unsigned by signed bytes.
 
 #pragma once

@@ -6,10 +6,10 @@
 namespace vta {
 namespace {
 
-// No module: none can take a step.
+// What `choose` returns if no module can take a step.
 constexpr Module NONE = Module(0xff);
-// Steps between two looks at the clock.
-constexpr unsigned STEPS_A_LOOK = 64;
+// Steps between two readings of the clock.
+constexpr unsigned STEPS_PER_READING = 64;
 
 using Clock = std::chrono::steady_clock;
 
@@ -26,7 +26,7 @@ void Machine::begin(uint64_t address, uint64_t count)
 {
     for (ModuleQueue &queue : queues_) {
         queue.first = queue.count = 0;
-        queue.started = queue.under_way = queue.executed = false;
+        queue.started = queue.in_progress = queue.executed = false;
         queue.fault = Cause::NONE;
     }
     std::memset(tokens_, 0, sizeof tokens_);
@@ -52,9 +52,9 @@ bool Machine::advance(double seconds, Report &report)
             fetch();
         } else {
             step(queue_of(module));
-            paused = queue_of(module).under_way;
+            paused = queue_of(module).in_progress;
         }
-        if ((paused || ++steps % STEPS_A_LOOK == 0) && Clock::now() > end)
+        if ((paused || ++steps % STEPS_PER_READING == 0) && Clock::now() > end)
             return false;
     }
     report_end(report);
@@ -82,7 +82,7 @@ bool Machine::can_step(const ModuleQueue &queue) const
     const Instruction &instruction = queue.oldest().instruction;
     if (queue.fault != Cause::NONE)
         return false;
-    if (queue.under_way)
+    if (queue.in_progress)
         return true;
     if (queue.executed)
         return can_push(instruction.pushes);
@@ -118,7 +118,7 @@ bool Machine::others_done() const
     return !queues_[unsigned(Module::LOAD)].count && !queues_[unsigned(Module::STORE)].count;
 }
 
-// Looks at the next instruction, if that is not done, and hands it on if there is room.
+// Looks at the next instruction, unless it has, and hands it on if there is room.
 void Machine::fetch()
 {
     if (!holds_one_) {
@@ -170,15 +170,15 @@ void Machine::step(ModuleQueue &queue)
             queue.fault = executor_->start(instruction);
             if (queue.fault != Cause::NONE)
                 return;
-            queue.under_way = true;
+            queue.in_progress = true;
         }
     }
     if (is_finish && !others_done())
         return;
-    if (queue.under_way) {
+    if (queue.in_progress) {
         if (!executor_->proceed(instruction))
             return;
-        queue.under_way = false;
+        queue.in_progress = false;
     }
     queue.executed = true;
     if (can_push(instruction.pushes))

@@ -15,7 +15,7 @@ public:
     // A new run of `count` instructions at byte `address`.
     void begin(uint64_t address, uint64_t count);
 
-    // Goes on for about so many seconds; whether the run has ended. `report` tells how.
+    // Continues for about so many seconds; returns whether the run has ended, and how in `report`.
     bool advance(double seconds, Report &report);
 
     // Ends the run with the fault of the lowest instruction that could go on, if there is one.
@@ -32,8 +32,8 @@ private:
     struct ModuleQueue {
         Entry entries[QUEUE_DEPTH];
         unsigned first, count;
-        // Of the oldest: tokens are taken; some of it is executed; all but its pushes.
-        bool started, under_way, executed;
+        // Of the oldest: its tokens are taken; a part of it is executed; all but its pushes is done.
+        bool started, in_progress, executed;
         Cause fault;
 
         const Entry &oldest() const { return entries[first]; }
@@ -61,7 +61,7 @@ private:
     ModuleQueue queues_[3];
     uint32_t tokens_[TOKEN_QUEUES];
     uint64_t address_, count_, next_;
-    // What fetch holds, once it has looked at it.
+    // The instruction that fetch has looked at, if it holds one.
     Instruction fetched_;
     bool holds_one_, fetch_stopped_, finished_;
     Cause fetch_fault_;

@@ -9,7 +9,7 @@
 namespace vta::LANES {
 namespace {
 
-// One of the two loops: how often, and what each iteration adds to the fields of a micro-op.
+// One of the two loops: its iterations, and what each adds to the fields of a micro-op.
 struct Loop {
     uint32_t count, dst, src, wgt;
 
@@ -19,21 +19,21 @@ struct Loop {
     }
 };
 
-// Iterations of both loops; the rest of those under way, or a part of them.
+// Some iterations of both loops of an instruction, executed at once.
 struct Part {
     Loop outer, inner;
     // What the iterations before the first one of the part have added.
     uint32_t dst, src, wgt;
 };
 
-// Destinations: how far apart any two are at the least, and from the lowest to the highest; and
-// whether they are known to differ.
+// A set of destinations: the least distance of any two, the distance of the lowest from the highest,
+// and whether all are known to differ.
 struct Spread {
     uint32_t step, span;
     bool differs;
 };
 
-// Whether all sums of one offset from each spread differ. May say no if they do, never yes if not.
+// Whether all sums of one offset from each spread differ. Conservative: true only if they do.
 inline bool are_distinct(Spread one, Spread other, Spread third = {0, 0, true})
 {
     Spread spreads[] = {one, other, third};
@@ -70,7 +70,7 @@ public:
     // The scratchpad has changed.
     void forget() { begin_ = end_ = 0; }
 
-    // Takes the fields of micro-ops [begin, end) apart; whether they are others than before.
+    // Extracts the fields of micro-ops [begin, end); returns whether they are others than before.
     bool select(const uint32_t *uops, uint32_t begin, uint32_t end)
     {
         if (begin == begin_ && end == end_)

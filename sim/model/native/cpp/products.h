@@ -14,8 +14,8 @@ struct Row {
     uint32_t accumulators, inputs;
 };
 
-// A product that each row gets: the row of inputs so much further, and a tile of weights, whose
-// excess is what it adds to each column too much because inputs are biased; in 32-bit words.
+// A product that is added to each row: the offset of its inputs from the row's, a tile of weights,
+// and the excess that these add to each column since inputs are biased; in 32-bit words.
 struct Product {
     uint32_t inputs, weights, excess;
 };

@@ -39,7 +39,7 @@ public:
         const Vector<N> high = load<N>(parameters + 2 * stride);
         constexpr int upper_bits = SCALE_WIDTH - 32;
         const Vector<N> upper = high & ((1 << upper_bits) - 1);
-        // As signed numbers: bit 31 counts for minus 2^31, so that 2^32 more are due.
+        // `low` is converted as signed, so its bit 31 stands for -2^31: that is corrected by 2^32.
         const Double lower = __builtin_convertvector(low, Double);
         const Vector<N> carried = upper - (low >> 31);
         const Double scale = __builtin_convertvector(carried, Double) * 4294967296.0 + lower;
@@ -50,7 +50,7 @@ public:
     {
         const Vector<N> total = accumulators + bias_;
         constexpr int rest = 32 - MULTIPLIED_WIDTH, limit = 1 << (MULTIPLIED_WIDTH - 1);
-        // A comparison that holds gives all bits set.
+        // A true comparison has all bits set.
         const Vector<N> halved = total >> rest | (((total & ((1 << rest) - 1)) != 0) & 1);
         const Vector<N> factor = wide_ ? halved : total;
         const Vector<N> above = factor >= limit, below = factor < -limit;
@@ -59,8 +59,8 @@ public:
         const Float far = all_floats(FAR);
         value = (above | (value > far)) ? far : value;
         value = (below | (value < -far)) ? -far : value;
-        // The float32 that it is added to has no bits for a fraction: the sum is rounded to a
-        // whole number, in its lowest bits.
+        // A float32 of this magnitude has no bits for a fraction: the sum is rounded to a whole
+        // number, which is in its lowest bits.
         const Float whole_numbers = all_floats(3 << 22);
         const Vector<N> whole =
             (Vector<N>)(value + whole_numbers) - (Vector<N>)whole_numbers + zero_point_;

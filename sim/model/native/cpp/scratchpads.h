@@ -1,4 +1,4 @@
-// The on-chip memories in the form that is computed with, and what LOAD and STORE make of it.
+// The on-chip memories in a layout that suits the arithmetic, and how LOAD and STORE convert it.
 
 #pragma once
 
@@ -127,12 +127,13 @@ public:
     // Copies the low bits of `count` accumulators from `element` on, as they lie in DRAM.
     void take(size_t element, uint8_t *to, size_t count) const;
 
-    // In 32-bit words: the inputs of a row, and of an element each.
+    // Columns of an element and groups of inputs in a row; then 32-bit words of an element of each
+    // scratchpad.
     const uint32_t columns, groups, input_words, weight_words, accumulator_words;
     Buffer<uint32_t> uops;
     // Groups of inputs in a word each, row after row.
     Buffer<int32_t> inputs;
-    // Of each tile, for each group of its rows in turn that group of all rows (output channels).
+    // For each tile and each group of inputs in turn, that group of all rows (output channels).
     Buffer<int32_t> weights;
     // For each tile, what the bias of all inputs adds to each column.
     Buffer<int32_t> excess;
@@ -270,7 +271,7 @@ template <int N>
 void Scratchpads::put_excess(size_t element)
 {
     if constexpr (BIASED) {
-        // Unsigned, each of these bytes is 128.
+        // Four unsigned bytes of 128.
         constexpr int32_t bias = int32_t(0x80808080);
         const int32_t *tile = weights + element * weight_words;
         for (size_t part = 0; part < columns; part += N) {

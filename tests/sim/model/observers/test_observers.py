@@ -237,5 +237,5 @@ def test_a_false_claim_is_told_in_a_sentence() -> None:
         "shares ACC[17]"
     )
     assert str(FalseClaim(3, 3, 17)) == (
-        "instruction 3 writes ACC[17], of its own parameters or table"
+        "instruction 3 writes ACC[17], one of its own parameters or part of its own table"
     )
