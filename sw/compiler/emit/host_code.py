@@ -133,8 +133,10 @@ class HostCode:
         assert buffer.base is not None
         if buffer.copies == 1 or not loops:
             return str(buffer.base)
-        turn = self._expr(iteration(loops))
-        return f"{buffer.base} + {buffer.pitch} * (({turn}) % {buffer.copies})"
+        copy = f"({self._expr(iteration(loops))}) % {buffer.copies}"
+        if buffer.pair:
+            return f"{tuple(map(buffer.copy_begins, range(buffer.copies)))}[{copy}]"
+        return f"{buffer.base} + {buffer.pitch} * ({copy})"
 
     def _dma(self, stmt: Dma) -> str:
         dram, sram = self._name(stmt.dram, stmt.dram.name), self._element(stmt.sram, stmt.index)

@@ -58,11 +58,10 @@ class Issued:
     def elements(self, buffer: NestBuffer, index: Expr) -> Numbers:
         """Where element ``index`` of a buffer is in its scratchpad: int64 (instructions,)."""
         assert buffer.base is not None
-        place = buffer.base + self.values(index)
+        place = self.values(index)
         if buffer.copies == 1:
-            return place
-        turns = self.values(iteration(self._places[buffer]))
-        return place + buffer.pitch * (turns % buffer.copies)
+            return place + buffer.base
+        return place + buffer.copy_begins(self.values(iteration(self._places[buffer])))
 
     def starts(self, kernel: Kernel) -> tuple[Numbers, Numbers, Numbers]:
         """The elements at which dst, src and wgt of a kernel begin: int64 (instructions,) each, 0

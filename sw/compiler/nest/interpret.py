@@ -127,7 +127,7 @@ class _Interpreter:
         scalars = self.scratchpads.setdefault(buffer.scope, [None] * (depth * tile))
         turn = self.turns.get(stmt, 0)
         self.turns[stmt] = turn + 1
-        return scalars, (buffer.base + turn % buffer.copies * buffer.pitch) * tile
+        return scalars, buffer.copy_begins(turn) * tile
 
     def tile(self, buffer: NestBuffer) -> int:
         return tile_scalars(self.config, buffer.scope)

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from operator import is_
-from typing import Union
+from typing import TypeVar, Union
+
+import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw.isa import AluOp, Memory, Module
 from amaranth_vta.sw.compiler.te.dtypes import Interval, dtype_interval
@@ -21,6 +24,7 @@ from amaranth_vta.sw.compiler.te.origin import Origin
 from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expression
 
+Turn = TypeVar("Turn", int, npt.NDArray[np.int64])
 Stmt = Union[
     "Seq", "For", "Allocate", "Region", "Assign", "Dma", "Uop", "Kernel", "WaitForAlu", "Token"
 ]
@@ -35,7 +39,8 @@ class NestBuffer:
     """Dense storage of ``shape`` scalars, row-major, in DRAM or in a scratchpad.
 
     ``copies`` of it are used in turn. Once it is allocated, ``base`` is its first element in the
-    scratchpad and ``pitch`` the number of elements from one copy to the next.
+    scratchpad and ``pitch`` the number of elements from one copy to the next. Where pairs of copies
+    lie in two banks, ``pair`` is the number of elements from one pair to the next; else it is 0.
     """
 
     name: str
@@ -46,6 +51,16 @@ class NestBuffer:
     copies: int = 1
     base: int | None = None
     pitch: int = 0
+    pair: int = 0
+
+    def copy_begins(self, turn: Turn) -> Turn:
+        """The first element of the copy that is used in a ``turn``: a number, or an array of
+        them."""
+        assert self.base is not None
+        copy = turn % self.copies
+        if not self.pair:
+            return self.base + self.pitch * copy
+        return self.base + self.pitch * (copy % 2) + self.pair * (copy // 2)
 
     @cached_property
     def strides(self) -> tuple[int, ...]:

@@ -102,7 +102,7 @@ class _Parser(ExpressionParser):
         assert isinstance(call, ast.Call)
         if len(call.args) != 3:
             raise self.error(node, "allocate takes a scope, a dtype and a shape")
-        named = self.named(call, optional=("copies", "base", "pitch"))
+        named = self.named(call, optional=("copies", "base", "pitch", "pair"))
         name, scope = self.word(node.targets[0]), self.word(call.args[0])
         if scope not in _SCOPES:
             raise self.error(node, f"{scope} is not one of the scopes {', '.join(_SCOPES)}")

@@ -92,6 +92,7 @@ class _Printer:
                 more = f", copies={buffer.copies}" if buffer.copies > 1 else ""
                 more += f", base={buffer.base}" if buffer.base is not None else ""
                 more += f", pitch={buffer.pitch}" if buffer.copies > 1 and buffer.pitch else ""
+                more += f", pair={buffer.pair}" if buffer.pair else ""
                 self.line(
                     depth,
                     f"{self.name(buffer, buffer.name)} = allocate({buffer.scope}, "

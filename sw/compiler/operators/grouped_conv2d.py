@@ -156,7 +156,7 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
     (go, gi), (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
     s[y].reorder(go, oo, n, ho, wo, gi, oi, hi, wi, b, k)
     s[y].pragma(gi, env.dma_copy)
-    product.place_results(s, wo, env, knobs.in_turn)
+    product.place_results(s, wo, env, 1 + knobs.in_turn)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, g, o, h, w, b, k = s[conv].op.axis

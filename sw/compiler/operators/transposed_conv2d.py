@@ -157,7 +157,7 @@ def scheduled(c: TransposedConv2d, env: Environment, knobs: TransposedConv2dKnob
     (hq, hp), (wq, wp) = s[y].split(hi, v.stride), s[y].split(wi, u.stride)
     s[y].reorder(oo, n, ho, wo, oi, hq, hp, wq, wp, b, k)
     s[y].pragma(oi, env.dma_copy)
-    product.place_results(s, wo, env, knobs.in_turn)
+    product.place_results(s, wo, env, 1 + knobs.in_turn)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, o, h, p, w, q, b, k = s[conv].op.axis

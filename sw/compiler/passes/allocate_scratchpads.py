@@ -1,7 +1,7 @@
 """Gives every scratchpad buffer its place, behind those that are live when it is allocated.
 
-Where GEMM and ALU can overlap, double-buffered accumulators lie in the two banks of their
-scratchpad, the lower and the upper half, so that the units do not compete for a port.
+Where GEMM and ALU can overlap, copies of accumulators lie in the two banks of their scratchpad in
+turn, the lower and the upper half, so that the units do not compete for a port.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
     Raises `LoweringError` when a scratchpad is too small, with the size of each buffer in it and
     the size that would fit.
     """
-    if config.overlap and _is_double_buffered(nest):
+    if config.overlap and _alternates(nest):
         try:
             return replace(nest, body=_Allocator(config, True).visit(nest.body, ()))
         except LoweringError:
@@ -35,10 +35,12 @@ def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
     return replace(nest, body=_Allocator(config, False).visit(nest.body, ()))
 
 
-def _is_double_buffered(nest: LoopNest) -> bool:
+def _alternates(nest: LoopNest) -> bool:
+    """Whether accumulators that have several copies all have the same even number of them."""
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     copies = {buffer.copies for buffer in buffers if buffer.scope == "acc"}
-    return 2 in copies and copies <= {1, 2}
+    several = copies - {1}
+    return len(several) == 1 and not min(several) % 2
 
 
 def elements(buffer: NestBuffer, config: Config) -> int:
@@ -56,7 +58,9 @@ class _Allocator:
     def taken(self, buffer: NestBuffer) -> int:
         """Elements that ``buffer`` takes from its base on; in banks, those of one copy."""
         size = elements(buffer, self.config)
-        return size if self.banked and buffer.scope == "acc" else buffer.copies * size
+        if self.banked and buffer.scope == "acc":
+            return -(-buffer.copies // 2) * size
+        return buffer.copies * size
 
     def visit(self, stmt: Stmt, live: tuple[NestBuffer, ...]) -> Stmt:
         """``live`` are the buffers that exist around ``stmt``, in the order of their bases."""
@@ -75,7 +79,9 @@ class _Allocator:
             raise LoweringError(self.overflow([*same, buffer], depth))
         # Many statements refer to the buffer, so it is changed in place.
         buffer.base = base
-        buffer.pitch = depth // 2 if in_banks else elements(buffer, self.config)
+        size = elements(buffer, self.config)
+        buffer.pitch = depth // 2 if in_banks else size
+        buffer.pair = size if in_banks and buffer.copies > 2 else 0
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))
 
     def overflow(self, buffers: list[NestBuffer], depth: int) -> str:

@@ -69,10 +69,10 @@ class Task:
     """Work of ``amount`` cycles of a unit, or of ``amount`` words on the bus, which begins once all
     tasks in ``after`` have ended; None there is nothing to wait for. The task behind a ``queued``
     one need not wait until that begins. ``end`` is in cycles from the launch, None until it is
-    known.
+    known; ``retired`` is when its module gives its tokens, in the order of the program.
     """
 
-    __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "unit")
+    __slots__ = ("after", "amount", "end", "multiplies", "queued", "rate", "retired", "unit")
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class Task:
         self.multiplies = multiplies
         self.queued = queued
         self.end: float | None = None
+        self.retired = 0.0
 
 
 class Pipeline:
@@ -227,7 +228,7 @@ class _Module:
                 self.awaits = other
                 return inf
             own = self.in_compute and other.unit == "gemm"
-            handed = end + (_RESULT_CYCLES if own else _TOKEN_CYCLES)
+            handed = end + _RESULT_CYCLES if own else other.retired + _TOKEN_CYCLES
             if handed > at:
                 at = handed
         self.awaits = None
@@ -253,6 +254,8 @@ class _Walk:
         self.free = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.busy = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
         self.fill: float | None = None
+        # What compute has been handed so far has retired by then.
+        self.retired = 0.0
 
     def estimate(self) -> Estimate:
         end = 0.0
@@ -333,7 +336,7 @@ class _Walk:
         module.free = request if request > ended - ahead else ended - ahead
         if module.left <= 0:
             # A store ends with its response.
-            task.end = ended if ahead else ended + READ_LATENCY
+            task.end = task.retired = ended if ahead else ended + READ_LATENCY
             if module.in_compute:
                 module.free = ended
 
@@ -350,5 +353,6 @@ class _Walk:
             # Without the resets before it.
             self.fill = begin - self.busy["gemm"]
         task.end = self.free[unit] = begin + task.amount
+        task.retired = self.retired = max(self.retired, task.end)
         self.busy[unit] += task.amount
         return unit == "gemm" and task.end + self.least - self.done >= self.limit

@@ -84,18 +84,19 @@ class _Tiles:
             self._load_constants(c.outputs)
         if c.parameters:
             pipeline.load_for_compute(c.parameters * self.config.acc.element_bytes)
-        banks = 2 if knobs.in_turn else 1
+        copies = knobs.copies_of_results()
         stores: list[Task] = []
         alu: Task | None = None
-        added: Task | None = None
+        added: list[Task] = []
         before: _Tile | None = None
         for tile in self.tiles:
             vectors = self._pixels(tile)
-            free = stores[-banks] if len(stores) >= banks else None
+            free = stores[-copies] if len(stores) >= copies else None
             waits: list[Task | None] = [free, alu if tile.nest in behind_alu else None]
             if c.addition is not None:
-                added = pipeline.gemm(vectors, [*waits, self._load_added(tile, added)])
-                waits = [added]
+                used = added[-knobs.added_copies] if len(added) >= knobs.added_copies else None
+                added.append(pipeline.gemm(vectors, [*waits, self._load_added(tile, used)]))
+                waits = [added[-1]]
             if knobs.resets(c, self.config):
                 waits = [pipeline.reset(vectors, waits)]
             gemm: Task | None = None
@@ -158,7 +159,7 @@ class _Tiles:
         rows, columns = c.image_rows(knobs.rows), c.image_columns(knobs.columns)
         loops = [knobs.outputs, rows, columns, knobs.inputs, knobs.kernel_rows]
         loops = sorted([*loops, c.kernel[1], c.terms])
-        copies = lcm(2 if knobs.in_turn else 1, knobs.copies_of_image(c))
+        copies = lcm(knobs.copies_of_results(), knobs.copies_of_image(c))
         copies = min(copies * knobs.copies_of_weights(c), len(self.tiles) * len(self.steps))
         nests = len({tile.nest for tile in self.tiles})
         one = prod(loops[:-2])

@@ -115,8 +115,12 @@ class Conv2dKnobs:
     each tile of the image is stationary while the weights pass. With ``ahead`` the next tiles are
     loaded while the machine computes, into copies of the buffers. With ``in_turn`` the next tile of
     the output accumulates while one is requantized and stored; all of the bias or parameters is
-    then loaded at the beginning. ``image_copies`` tiles of the image are held at a time if
-    ``ahead``: with more than two, loading weights delays fewer tiles.
+    then loaded at the beginning. ``result_copies`` of its accumulators are then used in turn, half
+    of them in each bank: with four, one tile may accumulate while another is requantized and a
+    third is stored. ``image_copies`` tiles of the image are held at a time if ``ahead``: with more
+    than two, loading weights delays fewer tiles. ``added_copies`` tiles of the other operand of an
+    addition are: with two, the next one is loaded before compute retires the product that reads
+    the first.
 
     The methods also work on arrays: each field may hold a NumPy array with one item per schedule,
     and the results then do too.
@@ -130,7 +134,9 @@ class Conv2dKnobs:
     weights_outside: bool = True
     ahead: bool = False
     in_turn: bool = False
+    result_copies: int = 2
     image_copies: int = 2
+    added_copies: int = 1
 
     def is_whole(self, c: Conv2dSizes) -> bool:
         """Whether all operands of a tile are loaded at once."""
@@ -157,6 +163,10 @@ class Conv2dKnobs:
     def copies_of_weights(self, c: Conv2dSizes) -> int:
         return 1 + (self.ahead & (self.weights_loaded_once(c) ^ True))
 
+    def copies_of_results(self) -> int:
+        """Tiles whose accumulators are in use at a time."""
+        return 1 + self.in_turn * (self.result_copies - 1)
+
     def resets(self, c: Conv2dSizes, config: Config) -> bool:
         """Whether accumulators are reset; else the first products overwrite them."""
         return (self.is_whole(c) & bool(config.overwrite)) ^ True
@@ -172,14 +182,13 @@ class Conv2dKnobs:
         pixels = self.outputs * c.image_rows(self.rows) * c.image_columns(self.columns)
         results = c.accumulators * pixels + vectors * (c.pooling is not None)
         added = c.addition is not None
+        added_vectors = added * self.added_copies * vectors
         channels = self.outputs + self.in_turn * (c.outputs - self.outputs)
         banks = 1 + self.in_turn
+        results = results * self.copies_of_results() // banks
         return (
             (self.copies_of_weights(c) * weights + added <= config.wgt.depth)
-            & (
-                self.copies_of_image(c) * self.image_elements(c) + added * vectors
-                <= config.inp.depth
-            )
+            & (self.copies_of_image(c) * self.image_elements(c) + added_vectors <= config.inp.depth)
             & (
                 banks * (results + c.requantize.constants * channels) + c.parameters
                 <= config.acc.depth
@@ -187,9 +196,23 @@ class Conv2dKnobs:
         )
 
     def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:
-        """The same with more copies of the image, an even number, as long as there is room."""
-        if self.copies_of_image(c) > 1:
-            for copies in range(self.image_copies + 2, _MOST_COPIES + 1, 2):
-                more = replace(self, image_copies=copies)
-                if more.fits(c, config):
-                    yield more
+        """The same with more copies of the image, an even number, of an addition's other operand,
+        and of accumulators for smaller tiles, as long as there is room."""
+        most = _MOST_COPIES if self.copies_of_image(c) > 1 else self.image_copies
+        more = replace(self, added_copies=1 + (c.addition is not None))
+        start = more if more.fits(c, config) else self
+        for tile in (start, *start._halves()):
+            filled = [
+                tile_copies
+                for copies in range(self.image_copies, most + 1, 2)
+                if (tile_copies := replace(tile, image_copies=copies)).fits(c, config)
+            ]
+            # Halves have twice the copies of accumulators as well: only the most.
+            yield from filled[tile == self :] if tile is start else filled[-1:]
+
+    def _halves(self) -> Iterator[Conv2dKnobs]:
+        """Tiles of half the size, of which twice as many are held in accumulators."""
+        for name in ("columns", "rows", "outputs") if self.in_turn else ():
+            size = getattr(self, name)
+            if size > 1:
+                yield replace(self, result_copies=4, **{name: -(-size // 2)})

@@ -31,7 +31,7 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
     s[y].reorder(*outer, oi, hi, wi, b, k)
     s[y].pragma(oi, env.dma_copy)
-    product.place_results(s, outer[-1], env, knobs.in_turn)
+    product.place_results(s, outer[-1], env, knobs.copies_of_results(), knobs.added_copies)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, o, h, w, b, k = s[conv].op.axis

@@ -36,20 +36,27 @@ class Product:
         return [self.x, added.x, self.w, end.constants, *table, *added.args, end.y]
 
     def place_results(
-        self, s: te.Schedule, at: IterVar, env: Environment, in_turn: bool = False
+        self,
+        s: te.Schedule,
+        at: IterVar,
+        env: Environment,
+        copies: int = 1,
+        added_copies: int = 1,
     ) -> None:
-        """Computes the total and the stages of the epilogue at the axis ``at`` of the output; with
-        ``in_turn`` the next tile accumulates while the epilogue of one runs and it is stored."""
+        """Computes the total and the stages of the epilogue at the axis ``at`` of the output, in
+        ``copies``: with several, the next tile accumulates while the epilogue of one runs and it is
+        stored. ``added_copies`` of the other operand of an addition are held at a time."""
         stages = self.epilogue.stages
         for tensor in (self.total, *stages):
             s[tensor].set_scope(env.acc_scope)
             s[tensor].compute_at(s[self.epilogue.y], at)
-            if in_turn:
-                s[tensor].double_buffer()
+            if copies > 1:
+                s[tensor].double_buffer(copies)
         for tensor in stages:
             s[tensor].pragma(s[tensor].op.axis[0], env.alu)
         if self.epilogue.residual is not None:
-            self.epilogue.residual.place(s, self.epilogue.y, at, env, in_turn)
+            added = (added_copies, copies)
+            self.epilogue.residual.place(s, self.epilogue.y, at, env, added)
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Loads bias or parameters at the axis ``at`` of the output, or at the beginning if it is

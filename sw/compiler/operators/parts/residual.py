@@ -64,17 +64,23 @@ class Residual:
         return [*given, self._parameters[0]] if self._parameters else given
 
     def place(
-        self, s: te.Schedule, y: Tensor, at: IterVar, env: Environment, in_turn: bool
+        self,
+        s: te.Schedule,
+        y: Tensor,
+        at: IterVar,
+        env: Environment,
+        copies: tuple[int, int],
     ) -> None:
-        """Loads the other operand at the axis ``at`` of ``y``, and what all tiles share at the
-        beginning."""
-        for tensor, scope in ((self._loaded, env.inp_scope), (self._buffer, env.acc_scope)):
+        """Loads the other operand at the axis ``at`` of ``y``, in so many ``copies`` as inputs and
+        in accumulators, and what all tiles share at the beginning."""
+        scopes = (self._loaded, env.inp_scope), (self._buffer, env.acc_scope)
+        for (tensor, scope), held in zip(scopes, copies, strict=True):
             s[tensor].set_scope(scope)
             s[tensor].compute_at(s[y], at)
+            if held > 1:
+                s[tensor].double_buffer(held)
         s[self._loaded].pragma(self._loaded.op.axis[0], env.dma_copy)
         s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
-        if in_turn:
-            s[self._buffer].double_buffer()
         # All ALU instructions come after all products, so that GEMM waits for none of them.
         s[self.stages[0]].after(s[self._value])
         for kept, scope in ((self._identity, env.wgt_scope), (self._parameters, env.acc_scope)):

@@ -25,7 +25,7 @@ def test_every_statement_of_the_form_reads_back() -> None:
 def f(a: int8[4, 2], b: int32[8]):
     for i in cthread(2):
         with lifetime():
-            x = allocate(acc, int32, [2, 4], copies=2, base=0, pitch=3)
+            x = allocate(acc, int32, [2, 4], copies=4, base=0, pitch=3, pair=1)
             for j in unroll(3):
                 with dma_copy():
                     b[j] = if_then_else(all(j >= 1, i < 1), max(b[j + 1], -5), 7) - int32(a[0, i])

@@ -94,14 +94,20 @@ def test_random_ones_give_what_two_operators_give(
     np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
 
 
-@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        ("tiny", {}),
+        ("tiny-extended", {"in_turn": True}),
+        ("tiny-extended", {"in_turn": True, "result_copies": 4, "added_copies": 2}),
+    ],
+)
 def test_no_pass_changes_them_nor_does_the_rtl(
-    config: str, interpreted: Any, run: Any, some: Callable[..., Any]
+    config: str, more: dict[str, Any], interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
     workload, env = random_case(3, config)
-    knobs = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True)
-    if env.config.overlap:
-        knobs = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True, in_turn=True)
+    tile = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True)
+    knobs = replace(tile, **more)
     schedule = workload.scheduled(env, knobs)
     inputs = operands(workload, env, schedule[1], some, 3)
     want = wanted(workload, env, inputs, 3).astype(np.int8)

@@ -219,7 +219,7 @@ def doubled() -> Scheduled:
     return s, args
 
 
-def requantized() -> Scheduled:
+def requantized(copies: int = 2) -> Scheduled:
     """Matrix products of one output tile at a time, in accumulators that are used in turn."""
     rows, inputs, outputs = 2, 3, 4
     x = te.placeholder((rows, inputs, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
@@ -251,7 +251,7 @@ def requantized() -> Scheduled:
     for tensor in (total, result):
         s[tensor].compute_at(s[y], o)
         s[tensor].set_scope(ENV.acc_scope)
-        s[tensor].double_buffer()
+        s[tensor].double_buffer(copies)
     for tensor, scope in zip(bufs, (ENV.inp_scope, ENV.wgt_scope, ENV.acc_scope), strict=True):
         s[tensor].set_scope(scope)
         s[tensor].pragma(tensor.op.axis[0], ENV.dma_copy)
@@ -327,6 +327,11 @@ def rows_stored_twice() -> Scheduled:
     return s, [x, y]
 
 
+def two_in_each_bank() -> Scheduled:
+    return requantized(4)
+
+
+OF_EXTENSIONS = (requantized, padded_with_a_value, parts_of_a_product, two_in_each_bank)
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
     ("infer_bounds", minor_loops_outside),
@@ -357,12 +362,13 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("tensorize_gemm", requantized),
     ("map_to_alu", requantized),
     ("allocate_scratchpads", requantized),
+    ("allocate_scratchpads", two_in_each_bank),
     ("mark_independent", requantized),
 ]
 
 
 def environment(case: tuple[str, Callable[[], Scheduled]]) -> Environment:
-    return EXTENDED if case[1] in (requantized, padded_with_a_value, parts_of_a_product) else ENV
+    return EXTENDED if case[1] in OF_EXTENSIONS else ENV
 
 
 def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:
