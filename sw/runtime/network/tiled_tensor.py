@@ -42,7 +42,9 @@ class TiledTensor:
     @property
     def buffer(self) -> str:
         """A name for where it is."""
-        return f"{self.tensor} in {self.layout}" + (f", {self.packing!r}" if self.packing else "")
+        images, channels, *pixels = self.image
+        shape = f"{self.tensor} {images}x{channels}x{prod(pixels)} in {self.layout}"
+        return shape + (f", {self.packing!r}" if self.packing else "")
 
     def pack(self, data: Array) -> Bytes:
         """The bytes of the host's ``data``, whose elements are those of the image."""

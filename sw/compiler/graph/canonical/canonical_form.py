@@ -11,6 +11,8 @@ The rules of this folder rewrite that and other forms:
   becomes QLinearConv with weights of one, then Clip,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
+- products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
+  ``alpha`` or ``beta`` become one of those above,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - operators that only move or choose elements do so on integers instead,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
@@ -33,13 +35,19 @@ from .contributed_forms import split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_weights
+from .matrix_forms import (
+    constant_first,
+    fold_gemm_factors,
+    matrix_of_vector,
+    transpose_first,
+)
 from .moves import (
     hoist_over_concatenation,
     hoist_over_padding,
     hoist_quantize,
     sink_dequantize,
 )
-from .quantization import clip_node, integer_limits, is_clamp, parameters_of
+from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
 from .simpler_forms import drop_identity, merge_reshapes, share_quantize, sum_of_two
 from .transposed_products import fuse_transposed
@@ -87,6 +95,8 @@ def _clamp_integers(network: Network, node: Node) -> bool:
     after = parameters_of(network, quantize, "QuantizeLinear")
     if before is None or after is None or dequantize is None or not before.same_as(after):
         return False
+    if after.zero.dtype not in BYTE_TYPES:  # of which ONNX Runtime has no Clip
+        return False
     low, high = integer_limits(network, [node], after)
     data, result = dequantize.inputs[0], quantize.outputs[0]
     clip = clip_node(network, node.name, data, result, low, high, after.zero.dtype)
@@ -100,6 +110,8 @@ _RULES: tuple[Rule, ...] = (
     drop_identity,
     sum_of_two,
     merge_reshapes,
+    transpose_first,
+    fold_gemm_factors,
     share_quantize,
     sink_dequantize,
     hoist_quantize,
@@ -108,6 +120,8 @@ _RULES: tuple[Rule, ...] = (
     _cancel_pair,
     fuse_product,
     fuse_transposed,
+    matrix_of_vector,
+    constant_first,
     match_weights,
     with_rows,
     split_concatenation,

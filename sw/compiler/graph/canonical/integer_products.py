@@ -82,7 +82,10 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
         return None
     if not data.per_tensor or not out.per_tensor:
         return None
-    if data.zero.dtype not in BYTE_TYPES or out.zero.dtype != data.zero.dtype:
+    if data.zero.dtype not in BYTE_TYPES or out.zero.dtype not in BYTE_TYPES:
+        return None
+    constant_first = anchor.data.inputs[0] in network.constants
+    if out.zero.dtype != (weight if constant_first else data).zero.dtype:
         return None
     data_shape = network.types[anchor.data.inputs[0]].shape
     if weight.zero.dtype not in BYTE_TYPES or data_shape is None:
@@ -90,7 +93,7 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     values = network.constants.get(anchor.weight.inputs[0])
     of_matrix = anchor.node.operator == "MatMul" and values is not None and values.ndim == 2
     made = None
-    if anchor.node.operator == "MatMul" and not (of_matrix and len(data_shape) == 2):
+    if anchor.node.operator == "MatMul" and not (of_matrix and len(data_shape) <= 2):
         made = _matrix_product(network, anchor, data, weight, out)
     if made is None and values is not None and (anchor.node.operator != "MatMul" or of_matrix):
         made = _convolution(network, anchor, data, weight, out, values, data_shape)
@@ -142,7 +145,7 @@ def _has_form_of_convolution(node: Node, shape: tuple[int, ...]) -> bool:
     if node.operator == "Conv":
         return len(shape) in (3, 4)
     if node.operator == "MatMul":
-        return len(shape) > 1
+        return len(shape) > 0
     plain = not node.attributes.get("transA", 0)
     factors = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     return len(shape) == 2 and plain and all(factor == 1.0 for factor in factors)
@@ -185,18 +188,22 @@ def _matrix_product(
     """QLinearMatMul, which has no bias."""
     if anchor.node.operator != "MatMul" or anchor.bias or not weight.per_tensor:
         return None
-    if weight.zero.dtype != data.zero.dtype:
-        return None
-    name = anchor.node.name
-    inputs = (
-        *(anchor.data.inputs[0], anchor.data.inputs[1]),
-        network.add_constant(f"{name}_a_zero_point", data.zero.reshape(())),
-        *(anchor.weight.inputs[0], anchor.weight.inputs[1]),
-        network.add_constant(f"{name}_b_zero_point", weight.zero.reshape(())),
+    name, inputs = anchor.node.name, []
+    for what, factor, own in (("a", anchor.data, data), ("b", anchor.weight, weight)):
+        values, zero = network.constants.get(factor.inputs[0]), own.zero.reshape(())
+        integers = factor.inputs[0]
+        if zero.dtype != out.zero.dtype:
+            if values is None:
+                return None
+            values, zero = like_data(values, zero, out.zero.dtype)
+            integers = network.add_constant(f"{name}_{what}", values)
+        zero_point = network.add_constant(f"{name}_{what}_zero_point", zero)
+        inputs += [integers, factor.inputs[1], zero_point]
+    inputs += [
         anchor.quantize.inputs[1],
         network.add_constant(f"{name}_y_zero_point", out.zero.reshape(())),
-    )
-    return [Node("QLinearMatMul", name, inputs, anchor.quantize.outputs)]
+    ]
+    return [Node("QLinearMatMul", name, tuple(inputs), anchor.quantize.outputs)]
 
 
 def integer_bias(

@@ -8,7 +8,7 @@ input with zero points inserted between its pixels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_products import Anchor, anchor_of, integer_bias, like_data
+from .matrix_forms import reshape
 from .quantization import BYTE_TYPES, Parameters, clipped, integer_limits, parameters_of
 
 
@@ -61,14 +62,20 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     weight = parameters_of(network, anchor.weight, "DequantizeLinear")
     out = parameters_of(network, anchor.quantize, "QuantizeLinear")
     values = network.constants.get(anchor.weight.inputs[0])
-    if data is None or weight is None or out is None or values is None or values.ndim != 4:
+    if data is None or weight is None or out is None or values is None:
+        return None
+    if values.ndim not in (3, 4):
         return None
     known = data.zero.dtype in BYTE_TYPES and weight.zero.dtype in BYTE_TYPES
     if not known or out.zero.dtype != data.zero.dtype or not (data.per_tensor and out.per_tensor):
         return None
+    if not (weight.per_tensor or weight.axis % values.ndim == 1):
+        return None
+    if values.ndim == 3:
+        values = values[:, :, None, :]
     axes = _axes(network, anchor.node, values.shape[2:])
     groups = anchor.node.attributes.get("group", 1)
-    if axes is None or not (weight.per_tensor or weight.axis % 4 == 1):
+    if axes is None:
         return None
     outputs = values.shape[1] * groups
     whole = weight
@@ -84,32 +91,40 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
 
 
 def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis, _Axis] | None:
+    """Of images, or of a sequence as images of one row."""
     given, made = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
+    if given is None or made is None:
+        return None
+    rank = len(given) - 2
     attributes = node.attributes
-    if given is None or made is None or attributes.get("auto_pad", "NOTSET") != "NOTSET":
-        return None
-    if "output_shape" in attributes:
-        return None
-    strides, dilations = (attributes.get(name, (1, 1)) for name in ("strides", "dilations"))
-    pads = attributes.get("pads", (0, 0, 0, 0))
-    rows, columns = (
-        _Axis(
-            given[2 + axis],
-            (kernel[axis] - 1) * dilations[axis] + 1,
-            strides[axis],
-            pads[axis],
-            made[2 + axis],
-        )
-        for axis in (0, 1)
+    strides, dilations, more = (
+        attributes.get(name, [default] * rank)
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
     )
-    return rows, columns
+    pads = attributes.get("pads", [0] * 2 * rank)
+    automatic = attributes.get("auto_pad", "NOTSET")
+    axes = []
+    for axis in range(rank):
+        size = (kernel[axis - rank] - 1) * dilations[axis] + 1
+        before = pads[axis]
+        if automatic == "VALID":
+            before = 0
+        elif automatic != "NOTSET" or "output_shape" in attributes:
+            whole = (given[2 + axis] - 1) * strides[axis] + size + more[axis]
+            cropped = whole - made[2 + axis]
+            before = cropped // 2 if automatic == "SAME_UPPER" else cropped - cropped // 2
+        if before < 0:
+            return None
+        axes.append(_Axis(given[2 + axis], size, strides[axis], before, made[2 + axis]))
+    rows = axes[0] if rank == 2 else _Axis(1, 1, 1, 0, 1)
+    return rows, axes[-1]
 
 
 def _zero_free(values: Array, weight: Parameters, node: Node) -> Array:
     """int16 weights (inputs, outputs / groups, …) less their zero points, dilated with zeros."""
     zero = weight.zero.astype(np.int16)
     centred = values.astype(np.int16) - (zero.reshape(1, -1, 1, 1) if zero.size > 1 else zero)
-    down, right = node.attributes.get("dilations", (1, 1))
+    down, right = (1, *node.attributes.get("dilations", (1, 1)))[-2:]
     height, width = values.shape[2:]
     wide = np.zeros((*values.shape[:2], (height - 1) * down + 1, (width - 1) * right + 1), np.int16)
     wide[:, :, ::down, ::right] = centred
@@ -165,29 +180,64 @@ def _nodes(
     # A convolution reads the taps of a phase in reverse.
     pads = [rows.taps - 1, columns.taps - 1]
     pads += [axis.steps - axis.inputs for axis in axes]
+    source, cropped = inputs[0], result
+    around: list[Node] = []
+    if len(network.types[anchor.node.inputs[0]].shape or ()) == 3:
+        source, cropped, around = _as_images(network, inputs[0], result)
     images = (network.types[anchor.node.inputs[0]].shape or (1,))[0]
+    sums = network.unused_name(f"{name}_sums")
+    shape = (images, count * outputs, rows.steps, columns.steps)
+    network.types[sums] = TensorType(dtype, shape)
+    return [
+        *around[:1],
+        Node("QLinearConv", name, (source, *inputs[1:]), (sums,), {"pads": pads}),
+        *_pixels(network, name, sums, cropped, axes),
+        *around[1:],
+    ]
+
+
+def _pixels(
+    network: Network, name: str, sums: str, result: str, axes: tuple[_Axis, _Axis]
+) -> list[Node]:
+    """What brings phases from the channels of ``sums`` to the pixels of ``result``."""
+    (rows, columns), info = axes, network.types[sums]
+    images, channels, *steps = info.shape or ()
+    outputs = channels // (rows.stride * columns.stride)
     shapes = (
-        (images, count * outputs, rows.steps, columns.steps),
-        (images, rows.stride, columns.stride, outputs, rows.steps, columns.steps),
+        (images, rows.stride, columns.stride, outputs, *steps),
         (images, outputs, rows.steps, rows.stride, columns.steps, columns.stride),
         (images, outputs, rows.steps * rows.stride, columns.steps * columns.stride),
     )
-    tensors = [network.unused_name(f"{name}_{what}") for what in ("sums", "parts", "turned", "all")]
+    tensors = [network.unused_name(f"{name}_{what}") for what in ("parts", "turned", "all")]
     for tensor, shape in zip(tensors, shapes, strict=True):
-        network.types[tensor] = TensorType(dtype, shape)
-
-    def size(at: int) -> str:
-        return network.add_constant(f"{tensors[at]}_shape", np.array(shapes[at], np.int64))
-
-    sums, parts, turned, everything = tensors
-    order = {"perm": [0, 3, 4, 1, 5, 2]}
+        network.types[tensor] = replace(info, shape=shape)
+    parts, turned, everything = tensors
     begins = np.array([axis.before for axis in axes], np.int64)
     bounds = (begins, begins + [axis.results for axis in axes], np.array([2, 3], np.int64))
     cut = tuple(network.add_constant(f"{name}_bounds", item) for item in bounds)
     return [
-        Node("QLinearConv", name, inputs, (sums,), {"pads": pads}),
-        Node("Reshape", parts, (sums, size(1)), (parts,)),
-        Node("Transpose", turned, (parts,), (turned,), order),
-        Node("Reshape", everything, (turned, size(3)), (everything,)),
+        reshape(network, sums, parts, shapes[0]),
+        Node("Transpose", turned, (parts,), (turned,), {"perm": [0, 3, 4, 1, 5, 2]}),
+        reshape(network, turned, everything, shapes[2]),
         Node("Slice", f"{name}_results", (everything, *cut), (result,)),
     ]
+
+
+def _as_images(network: Network, source: str, result: str) -> tuple[str, str, list[Node]]:
+    """``source`` and ``result``, two sequences, as images of one row, and the Reshape from the one
+    and to the other."""
+    names = []
+    for name in (source, result):
+        names.append(network.unused_name(f"{name}_image"))
+        images, channels, pixels = network.types[name].shape or ()
+        shape = (images, channels, 1, pixels)
+        network.types[names[-1]] = replace(network.types[name], shape=shape)
+    image, cropped = names
+    return (
+        image,
+        cropped,
+        [
+            reshape(network, source, image, network.types[image].shape or ()),
+            reshape(network, cropped, result, network.types[result].shape or ()),
+        ],
+    )

@@ -60,8 +60,8 @@ def _of_one(node: Node, tensors: Tensors) -> OneTensor | None:
 
 def gemm(node: Node, tensors: Tensors) -> Layer:
     """A QGemm with constant weights, with a Clip that follows. Raises `Unsupported`."""
-    if node.attributes.get("transA", 0) or node.attributes.get("alpha", 1.0) != 1.0:
-        raise Unsupported("it transposes its first factor, or its alpha is not 1")
+    if node.attributes.get("alpha", 1.0) != 1.0:
+        raise Unsupported("its alpha is not 1")
     return matrix_product(node, tensors)
 
 

@@ -44,8 +44,7 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
         return average_pool(product, tensors, moved, image, out)
     if groups == 1 and moved.taps == 1 and not any(moved.pads) and image[2:] == (1, 1):
         return product_layer(product, tensors, image, out)
-    tensors.require_held(node.inputs[0], image)
-    source = TiledTensor(tensors.root(node.inputs[0]), image, tensors.input_layout)
+    source = tensors.product_input(node.inputs[0], image, tensors.is_held(node.inputs[0], image))
     if groups > 1:
         return _grouped(product, tensors, moved, source, out)
     return _convolution(product, tensors, moved, source, out)

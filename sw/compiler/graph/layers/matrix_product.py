@@ -8,9 +8,8 @@ from math import prod
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
-from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
-from .parts.layer import Layer, Unsupported
+from .parts.layer import Layer
 from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
@@ -33,8 +32,9 @@ def product_layer(product: QuantizedProduct, tensors: Tensors, image: Image, out
     `Unsupported`."""
     node, config = product.nodes[0], tensors.config
     held = tensors.held(node.inputs[0], image)
-    if (held[0], prod(held[1:])) != image[:2]:
-        raise Unsupported(f"its input is held as an image of {list(held)}")
+    fits = (held[0], prod(held[1:])) == image[:2]
+    source = tensors.product_input(node.inputs[0], held if fits else image, fits)
+    held = source.image
     workload = Dense(
         rows=tiles(held[0], config.batch),
         # The features of a flattened image, in the order in which its tiles are held.
@@ -44,5 +44,4 @@ def product_layer(product: QuantizedProduct, tensors: Tensors, image: Image, out
         terms=product.sums.terms,
     )
     weights = product.sums.weights.reshape(out[1], *held[1:])
-    source = TiledTensor(tensors.root(node.inputs[0]), held, tensors.input_layout)
     return product.layer(tensors, source, out, dense, workload, pack_weights(weights, config))

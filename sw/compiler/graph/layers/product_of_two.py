@@ -35,8 +35,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     rows = image[0] // groups
     if rows % config.batch:
         raise Unsupported(f"its {rows:,} rows are not a multiple of BATCH, {config.batch}")
-    if tensors.held(first, image) != image:
-        raise Unsupported(f"its input is held as an image of {list(tensors.held(first, image))}")
+    given = tensors.product_input(first, image, tensors.held(first, image) == image)
     limits, clip = tensors.clip_after(result)
     zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, 5)
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
@@ -53,7 +52,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     added, *rest = constants
     bias = FactorBias(*zero_points, added, tuple(rest), config.batch, config.block_out)
     sources = [
-        TiledTensor(tensors.root(first), image, tensors.input_layout),
+        given,
         TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights),
         TiledTensor(tensors.root(second), matrices, TileLayout.of(config.acc), bias),
     ]

@@ -57,8 +57,8 @@ def read_model(source: Source) -> onnx.ModelProto:
         raise ModelError(f"{what} is damaged: a name in it is not text")
     version = opset_of(what, model)
     try:
-        model = _with_output_shapes(model)
-        onnx.checker.check_model(model)
+        model = _with_output_shapes(_with_own_constants(model))
+        onnx.checker.check_model(_with_any_output_shapes(model))
     except (
         onnx.checker.ValidationError,
         onnx.shape_inference.InferenceError,
@@ -145,7 +145,31 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     a copy with those that can be inferred."""
     if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
         return model
-    return with_foreign_types(onnx.shape_inference.infer_shapes(model))
+    return with_foreign_types(onnx.shape_inference.infer_shapes(model, data_prop=True))
+
+
+def _with_any_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model``, or if shapes of outputs are known only once constants are folded, a copy for the
+    check that has some."""
+    if all(item.type.tensor_type.HasField("shape") for item in model.graph.output):
+        return model
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    for item in copied.graph.output:
+        item.type.tensor_type.shape.SetInParent()
+    return copied
+
+
+def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model``, or a copy in a format in which constants need not be inputs as well: quantizers
+    add constants to files of format 3, where ONNX Runtime minds it as little."""
+    inputs = {item.name for item in model.graph.input}
+    if model.ir_version >= 4 or all(item.name in inputs for item in model.graph.initializer):
+        return model
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    copied.ir_version = 4
+    return copied
 
 
 def _true_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

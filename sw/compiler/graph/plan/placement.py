@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float
 from amaranth_vta.sw.compiler.graph.layers import contributed
 from amaranth_vta.sw.compiler.graph.layers.addition import addition
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
@@ -119,10 +120,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case "", "DequantizeLinear":
             raise Unsupported("float tensors are the host's")
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
-            raise Unsupported(
-                f"{node.operator} is in float: it is not between DequantizeLinear and "
-                "QuantizeLinear of one integer type, with a bias of their scale"
-            )
+            raise Unsupported(why_float(tensors.network, node))
         case "", "AveragePool" if any(node.attributes.get("pads", ())) and not (
             node.attributes.get("count_include_pad")
         ):
@@ -148,7 +146,7 @@ def _needed(items: list[Layer | HostNode], tensors: Tensors) -> list[Layer | Hos
         if read.isdisjoint(map(tensors.root, made)):
             continue
         if isinstance(item, Layer):
-            read.update(source.tensor for source in item.sources)
+            read.update(tensors.root(source.tensor) for source in item.sources)
         else:
             read.update(map(tensors.root, item.node.reads))
         needed.append(item)

@@ -120,13 +120,21 @@ def _segments(network: Network, placement: Placement) -> Iterator[list[Item]]:
         left -= len(segment)
         if segment:
             yield segment
+        elif not any(ready.values()):
+            waiting = next(item for item, count in zip(items, missing, strict=True) if count > 0)
+            lacks = ", ".join(sorted(_reads(waiting, placement) & readers.keys()))
+            raise AssertionError(f"nothing in the placement makes {lacks} for {_named(waiting)}")
         side = Layer if side is HostNode else HostNode
 
 
 def _reads(item: Item, placement: Placement) -> set[str]:
     if isinstance(item, Layer):
-        return {source.tensor for source in item.sources}
+        return {placement.views.get(source.tensor, source.tensor) for source in item.sources}
     return {placement.views.get(name, name) for name in item.node.reads}
+
+
+def _named(item: Item) -> str:
+    return item.name if isinstance(item, Layer) else item.node.name
 
 
 def _makes(item: Item) -> tuple[str, ...]:

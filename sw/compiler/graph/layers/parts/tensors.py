@@ -131,6 +131,10 @@ class Tensors:
         """The shape of images; raises `Unsupported` if ``name`` has another rank or no fixed
         shape."""
         shape = self.network.types[name].shape
+        if shape is not None and len(shape) > 4:
+            raise Unsupported(
+                f"its images have {len(shape) - 2} dimensions; the machine's have two"
+            )
         if shape is None or len(shape) != 4:
             raise Unsupported(f"{name} is not an image (N, C, H, W) of fixed size")
         return shape[0], shape[1], shape[2], shape[3]
@@ -138,7 +142,7 @@ class Tensors:
     def rows(self, name: str) -> Image:
         """The shape of a matrix as images of one pixel; all leading dimensions count as rows."""
         shape = self.network.types[name].shape
-        if shape is None or len(shape) < 2:
+        if not shape:
             raise Unsupported(f"{name} is not a matrix of fixed size")
         return prod(shape[:-1]), shape[-1], 1, 1
 
@@ -170,11 +174,23 @@ class Tensors:
         return image, [self.source(name, image) for name in sources]
 
     def require_held(self, name: str, image: Image) -> None:
-        """Raises `Unsupported` unless the machine holds a tensor in the shape ``image``, or with
-        the pixels of a channel arranged otherwise."""
+        """Raises `Unsupported` unless `is_held`."""
+        if not self.is_held(name, image):
+            raise Unsupported(f"its input is held as an image of {list(self.held(name, image))}")
+
+    def is_held(self, name: str, image: Image) -> bool:
+        """Whether the machine holds a tensor in the shape ``image``, or with the pixels of a
+        channel arranged otherwise, or will when the host writes it."""
         held = self.held(name, image)
-        if (*held[:2], prod(held[2:])) != (*image[:2], prod(image[2:])):
-            raise Unsupported(f"its input is held as an image of {list(held)}")
+        return (*held[:2], prod(held[2:])) == (*image[:2], prod(image[2:]))
+
+    def product_input(self, name: str, image: Image, fits: bool) -> TiledTensor:
+        """A tensor as GEMM reads it in the shape ``image``.
+
+        Unless what the machine has ``fits``, the host brings it into that shape: that costs less
+        than the product would there.
+        """
+        return TiledTensor(self.root(name) if fits else name, image, self.input_layout)
 
     # Numbers.
 

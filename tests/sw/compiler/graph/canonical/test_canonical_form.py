@@ -150,9 +150,9 @@ def left_in_float(graph: Any) -> Counter[str]:
     return Counter(operators(canonical_of(graph.model())))
 
 
-def test_a_scaled_gemm_is_left_in_float(qdq: Make) -> None:
+def test_a_gemm_that_changes_the_sign_is_left_in_float(qdq: Make) -> None:
     graph = qdq((4, 20)).qdq(2**-5)
-    graph.node("Gemm", graph.weights(20, 7), alpha=0.5).qdq(2**-3)
+    graph.node("Gemm", graph.weights(20, 7), alpha=-0.5).qdq(2**-3)
     assert left_in_float(graph)["Gemm"] == 1
 
 

@@ -23,6 +23,15 @@ WAYS: list[dict[str, Any]] = [
     {"strides": [2, 2], "group": 2},
     {"strides": [4, 4], "group": 4, "pads": [1, 1, 1, 1]},
 ]
+SIZES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((1, 4, 5, 6), {"strides": [2, 1], "auto_pad": "SAME_UPPER"}),
+    ((1, 4, 5, 6), {"strides": [2, 1], "auto_pad": "SAME_LOWER"}),
+    ((1, 4, 5, 6), {"strides": [1, 3], "auto_pad": "VALID"}),
+    ((1, 4, 5, 6), {"strides": [2, 1], "output_shape": [10, 6]}),
+    ((1, 4, 9), {"strides": [2]}),
+    ((1, 4, 9), {"strides": [3], "pads": [1, 2]}),
+    ((1, 4, 9), {"strides": [2], "output_shape": [18]}),
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -47,3 +56,19 @@ def test_a_transposed_convolution_is_exact(
     (want,) = exact_session(model.SerializeToString()).run(None, {"x": x})
     np.testing.assert_array_equal(report.outputs["y"], want)
     assert np.unique(want).size > 3
+
+
+@pytest.mark.parametrize(("shape", "way"), SIZES)
+def test_sizes_said_otherwise_and_sequences_are_exact(
+    qdq: Make, shape: tuple[int, ...], way: dict[str, Any]
+) -> None:
+    graph = qdq(shape).qdq(2**-5, 100)
+    weights = graph.weights(4, 5, *[3, 2][: len(shape) - 2], scale=2**-6, axis=1)
+    graph.node("ConvTranspose", weights, **way).qdq(2**-2, 4)
+    model, x = graph.model(), graph.images()
+    with Session(model, "tiny-extended") as session:
+        report = session.check({"x": x})
+        assert session.report()["summary"]["share_on_machine"] == 1
+    (want,) = exact_session(model.SerializeToString()).run(None, {"x": x})
+    assert report.histogram == {}
+    np.testing.assert_array_equal(report.outputs["y"], want)

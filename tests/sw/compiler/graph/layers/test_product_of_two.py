@@ -136,11 +136,15 @@ def test_rows_are_whole_tiles_of_several_images() -> None:
     assert layer.reason == "its 7 rows are not a multiple of BATCH, 2"
 
 
+@pytest.mark.parametrize("shapes", [((8,), (8, 16)), ((3, 5, 8), (8,))])
+def test_a_vector_is_a_matrix(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    assert checked(product(*shapes)).placed_on == "machine"
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         (product((2, 4, 8), (1, 8, 4)), "different stacks of matrices: [2, 4, 8] and [1, 8, 4]"),
-        (product((8,), (8, 16)), "its factors are not matrices of fixed size"),
         (product((4, 8), (8, 4), (UINT8, INT8)), "one of its factors is int8 and the other uint8"),
     ],
 )

@@ -134,3 +134,19 @@ def test_weights_in_a_file_that_is_missing_are_reported(tmp_path: Path) -> None:
     (tmp_path / "data.bin").unlink()
     with pytest.raises(ModelError, match=r"model\.onnx (cannot be read|is not an ONNX model)"):
         read_model(path)
+
+
+def test_constants_need_not_be_inputs_whatever_the_format(qdq: Make) -> None:
+    """Quantizers add constants to files of a format in which each has to be an input."""
+    model = qdq((1, 4)).qdq(2**-5).model()
+    model.ir_version = 3
+    assert read_model(model).ir_version == 4
+    assert model.ir_version == 3
+
+
+def test_an_output_whose_shape_comes_of_constants_is_known_once_they_are_folded(qdq: Make) -> None:
+    graph = qdq((1, 1, 4)).qdq(2**-5)
+    graph.nodes.append(helper.make_node("Identity", [graph.constant([1], np.int64)], ["axes"]))
+    model = graph.node("Squeeze", "axes").model()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert load_network(read_model(model), 1).types["y"].shape == (1, 4)

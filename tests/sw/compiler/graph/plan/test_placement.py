@@ -209,15 +209,57 @@ def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5)
     graph.node("Conv", graph.weights(3, 3, 1, 1), graph.bias(3, 2**-9)).node("Sin")
     result = placed(graph.model())
-    assert result["Conv"].startswith("Conv is in float: it is not between DequantizeLinear")
+    assert result["Conv"] == "Conv is in float: Sin follows, and nothing quantizes in between"
     assert result["Sin"] == "the machine has no Sin"
 
 
-def test_a_transposed_convolution_in_float_is_the_hosts(qdq: Make) -> None:
-    graph = convolution(qdq)
-    model = graph.node("ConvTranspose", graph.weights(5, 3, 2, 2)).node("Sin").model()
-    reason = "ConvTranspose is in float: it is not between DequantizeLinear and QuantizeLinear"
-    assert placed(model)["ConvTranspose"].startswith(reason)
+def floats_of_kind(graph: Any, kind: str) -> None:
+    """A convolution that stays in float, for one reason of each kind."""
+    weights = graph.weights(4, 3, 1, 1)
+    if kind == "weights":
+        weights = graph.constant(np.ones((4, 3, 1, 1)), np.float32)
+    graph.node("Conv", weights)
+    graph.dtype = np.uint8 if kind == "type" else graph.dtype
+    graph.qdq(2**-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("weights", "nothing quantizes its weights"),
+        ("type", "it makes uint8 of int8"),
+    ],
+)
+def test_reasons_for_products_in_float_are_true(qdq: Make, kind: str, reason: str) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    floats_of_kind(graph, kind)
+    assert placed(graph.model())["Conv"] == f"Conv is in float: {reason}"
+
+
+def test_integers_of_16_bits_and_volumes_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8), np.int16).qdq(2**-5)
+    graph.node("Conv", graph.weights(4, 3, 1, 1)).qdq(2**-3)
+    reason = "Conv is in float: its input is of int16, not int8 or uint8"
+    assert placed(graph.model(21)) == {"Conv": reason}
+    graph = qdq((1, 3, 4, 4, 4)).qdq(2**-5)
+    graph.node("Conv", graph.weights(4, 3, 1, 1, 1)).qdq(2**-3)
+    assert placed(graph.model()) == {"Conv": "its images have 3 dimensions; the machine's have two"}
+
+
+def test_relu_of_16_bits_stays_in_float(qdq: Make) -> None:
+    """ONNX Runtime has no Clip of int16."""
+    graph = qdq((1, 12), np.int16).qdq(2**-5).node("Relu").qdq(2**-5)
+    with Session(graph.model(21), EXTENDED) as session:
+        assert session.check({"x": graph.images()}).ok
+
+
+def test_the_host_brings_what_the_machine_has_into_the_shape_of_a_product(qdq: Make) -> None:
+    """Convolutions have channels behind the images, products of matrices have them last."""
+    graph = qdq((1, 3, 5, 6)).qdq(0.03)
+    graph.node("Conv", graph.weights(4, 3, 3, 2)).qdq(0.9)
+    graph.node("MatMul", graph.weights(5, 7)).qdq(0.8)
+    graph.node("Conv", graph.weights(2, 4, 1, 1)).qdq(0.7)
+    assert_exact(graph, {"QLinearConv", "QLinearMatMul"}, "tiny-extended")
 
 
 def test_sums_that_could_wrap_are_the_hosts(qdq: Make) -> None:

@@ -1,0 +1,64 @@
+"""Products of matrices in other forms, against the file as it stands: scales are powers of two, so
+that float sums are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import Session
+from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
+
+Make = Callable[..., Any]
+
+
+def gemm(graph: Any) -> None:
+    weights = graph.weights(6, 9)
+    bias = graph.constant(graph.rng.integers(-40, 40, 9) * 2.0**-5, np.float32)
+    graph.node("Gemm", weights, bias, transA=1, alpha=0.5, beta=2.0)
+
+
+def vector_first(graph: Any) -> None:
+    graph.node("MatMul", graph.weights(6, 9))
+
+
+def vector_second(graph: Any) -> None:
+    graph.node("MatMul", graph.weights(6))
+
+
+def matrix_first(graph: Any) -> None:
+    weights, given = graph.weights(9, 6), graph.value
+    graph.value = weights
+    graph.node("MatMul", given)
+
+
+CASES: list[tuple[Callable[[Any], None], tuple[int, ...]]] = [
+    (gemm, (6, 4)),
+    (vector_first, (6,)),
+    (vector_second, (4, 6)),
+    (vector_second, (2, 4, 6)),
+    (matrix_first, (6, 5)),
+    (matrix_first, (2, 3, 6, 5)),
+]
+
+
+@pytest.mark.parametrize(("product", "shape"), CASES)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_products_in_other_forms_are_on_the_machine(
+    qdq: Make, product: Callable[[Any], None], shape: tuple[int, ...], dtype: Any
+) -> None:
+    low = np.iinfo(dtype).min
+    graph = qdq(shape, dtype).qdq(2**-5, low + 100)
+    product(graph)
+    graph.qdq(2**-2, low + 130)
+    model, x = graph.model(), graph.images()
+    with Session(model, "pynq-extended") as session:
+        report = session.check({"x": x})
+        assert session.report()["summary"]["share_on_machine"] == 1
+    (want,) = exact_session(model.SerializeToString()).run(None, {"x": x})
+    assert report.histogram == {}
+    np.testing.assert_array_equal(report.outputs["y"], want)
+    assert np.unique(want).size > 3
