@@ -105,13 +105,13 @@ def measure() -> list[Interval]:
         Interval(
             "GEMM, issue to done",
             done[GEMM] - issued[GEMM],
-            timing.GEMM_LATENCY + timing.is_small(CONFIG),
+            timing.gemm_latency(CONFIG),
             "issue_to_item",
         ),
         Interval(
             "ALU, from the end of GEMM to done",
             done[ALU] - done[GEMM],
-            known.done_to_retire + timing.ALU_LATENCY + around,
+            known.done_to_retire + timing.alu_latency(CONFIG) + around,
             "issue_to_item",
         ),
         Interval(

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Shape, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -25,12 +25,16 @@ class InstructionQueues(wiring.Component):
 
     A module is given no more while `isa.QUEUE_DEPTH` of its instructions have not retired.
 
-    Timing: an instruction can be taken six cycles after it is handed over, if its queue is empty,
-    and the next one three cycles after that, or later where others come first::
+    Timing: an instruction can be taken four cycles after it is handed over, if its queue is empty,
+    and the next one a cycle after that. In a small machine, whose queues are in block RAM, it can
+    be taken after six cycles, and the next one three cycles later, or more where others come
+    first::
 
-        compute        i   j
-        compute_out                            i           j
-        taken                                  1           1
+        compute              i   j
+        compute_out                          i   j
+        taken                                1   1
+        compute_out (small)                          i           j
+        taken (small)                                1           1
 
     Ports
     -----
@@ -63,13 +67,50 @@ class InstructionQueues(wiring.Component):
         m = Module()
         m.submodules.checker = checker = ExtentChecker(self._config)
         passing = self._admit(m, checker)
-        # One memory for all: a block RAM has 512 words, of which a queue would use 64.
+        puts = Signal(len(_NAMES))
+        m.d.comb += puts.eq(Mux(checker.o.valid, 1 << passing, 0))
+        if is_small(self._config):
+            settled = self._queue_in_block_ram(m, checker, puts)
+        else:
+            self._queue_in_luts(m, checker, puts)
+            settled = Const(1)
+        m.d.comb += self.settled.eq(checker.empty & settled)
+        return m
+
+    def _queue_in_luts(self, m: Module, checker: ExtentChecker, puts: Signal) -> None:
+        """A memory for each module, read within the cycle: an instruction can be taken in the cycle
+        after it came, without a register for it and a choice before that."""
+        for number, name in enumerate(_NAMES):
+            out = getattr(self, f"{name}_out")
+            memory = Memory(shape=_BITS, depth=isa.QUEUE_DEPTH, init=[])
+            m.submodules[f"{name}_memory"] = memory
+            write, read = memory.write_port(), memory.read_port(domain="comb")
+            level = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_level")
+            level_next = Signal.like(level, name=f"{name}_level_next")
+            takes = Signal(name=f"{name}_takes")
+            m.d.comb += [
+                write.en.eq(puts[number]),
+                write.data.eq(Value.cast(checker.o.payload)),
+                Value.cast(out.payload).eq(read.data),
+                takes.eq(out.valid & out.ready),
+                level_next.eq(level + write.en - takes),
+            ]
+            m.d.sync += [level.eq(level_next), out.valid.eq(level_next != 0)]
+            for port, moves in ((write, write.en), (read, takes)):
+                place = Signal.like(port.addr, name=f"{name}_{'tail' if port is write else 'head'}")
+                m.d.comb += port.addr.eq(place)
+                with m.If(moves):
+                    m.d.sync += place.eq(place + 1)
+
+    def _queue_in_block_ram(self, m: Module, checker: ExtentChecker, puts: Signal) -> Value:
+        """One memory for all, since a block RAM has 512 words, of which a queue would use 64; and
+        a register for each module. Gives whether these have all that they can have."""
         log_depth = (isa.QUEUE_DEPTH - 1).bit_length()
         m.submodules.memory = memory = Memory(
             shape=_BITS,
             depth=isa.QUEUE_DEPTH << (len(_NAMES) - 1).bit_length(),
             init=[],
-            attrs={"ram_style": "block" if is_small(self._config) else "distributed"},
+            attrs={"ram_style": "block"},
         )
         write, read = memory.write_port(), memory.read_port()
         arrives = Signal(len(_NAMES))
@@ -78,40 +119,36 @@ class InstructionQueues(wiring.Component):
             write.data.eq(Value.cast(checker.o.payload)),
         ]
         m.d.sync += arrives.eq(0)
-        settled = [checker.empty]
+        settled: list[Value] = []
         taken = Signal()
         for number, name in enumerate(_NAMES):
             out = getattr(self, f"{name}_out")
             level = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_level")
             head = Signal(log_depth, name=f"{name}_head")
             tail = Signal(log_depth, name=f"{name}_tail")
-            puts, wants, gets = (
-                Signal(name=f"{name}_{verb}") for verb in ("puts", "wants", "gets")
-            )
+            wants, gets = (Signal(name=f"{name}_{verb}") for verb in ("wants", "gets"))
             payload = Signal(_BITS, name=f"{name}_payload", reset_less=True)
             m.d.comb += [
-                puts.eq(checker.o.valid & (passing == number)),
                 # From registers alone: whether an instruction can be issued is known late in a
                 # cycle.
                 wants.eq((level != 0) & ~out.valid & ~arrives[number]),
                 gets.eq(wants & ~taken),
                 Value.cast(out.payload).eq(payload),
             ]
-            with m.If(puts):
+            with m.If(puts[number]):
                 m.d.comb += write.addr.eq(Cat(tail, Const(number, 2)))
                 m.d.sync += tail.eq(tail + 1)
             with m.If(gets):
                 m.d.comb += [read.en.eq(1), read.addr.eq(Cat(head, Const(number, 2)))]
                 m.d.sync += [head.eq(head + 1), arrives[number].eq(1)]
-            m.d.sync += level.eq(level + puts - gets)
+            m.d.sync += level.eq(level + puts[number] - gets)
             with m.If(arrives[number]):
                 m.d.sync += [payload.eq(read.data), out.valid.eq(1)]
             with m.Elif(out.ready):
                 m.d.sync += out.valid.eq(0)
             settled += [(level == 0) | out.valid, ~arrives[number]]
             taken = taken | wants
-        m.d.comb += self.settled.eq(Cat(settled).all())
-        return m
+        return Cat(settled).all()
 
     def _admit(self, m: Module, checker: ExtentChecker) -> Signal:
         """Hands instructions to the checker while their modules have room; gives the module whose

@@ -8,7 +8,7 @@ with. `LATENCIES` are what follows from how its parts are put together;
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config import Config
 
@@ -29,30 +29,40 @@ FETCH_BURST_BYTES = 256
 # The most beats of an element that loads gather before they write them. A lane of 4 beats
 # of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
 MOST_LANE_BEATS = 4
-# Cycles from tiles to their dot products, and from operands of the ALU to its result, in lanes that
-# cannot requantize and in those that can.
+# Cycles from tiles to their dot products, and from operands of the ALU to its result in lanes that
+# cannot requantize, both without the register of small machines; and in lanes that can requantize.
 DOT_PRODUCT_LATENCY = 3
-ALU_LATENCY = 2
+ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 5
 # Words in which a table of LOOKUP is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
-# Cycles of GEMM from a micro-op's being taken to its being done: tiles are read before the dot
-# products, and accumulators written after them.
+# Cycles of GEMM from a micro-op's being taken to its being done, without that register: tiles are
+# read before the dot products, and accumulators written after them.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
 # Machines of at most this many multiply-accumulates per cycle are for small FPGAs.
 SMALL_MACS = 64
 
 
 def is_small(config: Config) -> bool:
-    """Whether the machine is made for a small FPGA. Block RAM is slow there, and multipliers have
-    18 bits, so tiles have a register between the two, at the cost of one more cycle of GEMM. But
-    scratchpads leave some block RAM, which holds the queues of instructions."""
+    """Whether the machine is made for a small FPGA. Block RAM is slow there, so tiles and operands
+    of the ALU have a register behind it, at the cost of one more cycle of each. But scratchpads
+    leave some block RAM, which holds the queues of instructions."""
     return config.macs_per_cycle <= SMALL_MACS
+
+
+def gemm_latency(config: Config) -> int:
+    """Cycles of GEMM from a micro-op's being taken to its being done."""
+    return GEMM_LATENCY + is_small(config)
+
+
+def alu_latency(config: Config) -> int:
+    """Cycles from operands of the ALU to its result."""
+    return REQUANTIZING_ALU_LATENCY if config.requantize else ALU_LATENCY + is_small(config)
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Cycles from one event to the next, if nothing else holds it up."""
+    """Cycles from one event to the next of a small machine, if nothing else holds it up."""
 
     # From the launch to the first request of fetch.
     launch_to_fetch: int = 6
@@ -83,3 +93,10 @@ class Latencies:
 
 
 LATENCIES = Latencies()
+
+
+def latencies(config: Config) -> Latencies:
+    """Those of the machine. In a large one instructions wait in LUTs, which give them sooner."""
+    if is_small(config):
+        return LATENCIES
+    return replace(LATENCIES, hand_over_to_issue=4, issue_to_issue=1)

@@ -1,7 +1,7 @@
 """The accumulator scratchpad: in two banks where GEMM and ALU overlap."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -57,10 +57,13 @@ class Accumulators(wiring.Component):
         m = Module()
         banks = 2 if self._config.overlap else 1
         size = self._shape.depth // banks
-        ports = [self._add_bank(m, bank, size) for bank in range(banks)]
-        destinations, sources, shadows = zip(*ports, strict=True)
-        _connect_read(m, "gemm_read", self.gemm_read, destinations, self.gemm_write)
-        _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
+        parts = [self._add_bank(m, bank, size) for bank in range(banks)]
+        destinations, sources, shadows, _ = zip(*parts, strict=True)
+        if banks == 1:
+            self._connect_destinations(m, parts[0])
+        else:
+            _connect_read(m, "gemm_read", self.gemm_read, destinations, self.gemm_write)
+            _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
         _connect_read(m, "alu_src", self.alu_src, sources, self.alu_write)
         for element in range(self._out_elements):
             bank = Signal(name=f"out_bank_{element}")
@@ -71,8 +74,24 @@ class Accumulators(wiring.Component):
             )
         return m
 
-    def _add_bank(self, m: Module, bank: int, size: int) -> tuple[Any, Any, Any]:
-        """One bank of ``size`` elements; its read ports for destinations, sources and store."""
+    def _connect_destinations(self, m: Module, bank: "_Bank") -> None:
+        """Read ports for the destinations of both units, of one bank: they take turns, so that one
+        LUT per bit forwards what is written to either."""
+        read, write = acc_read_port(self._config).create(), acc_write_port(self._config).create()
+        for either, gemm, alu in (
+            (read, self.gemm_read, self.alu_dst),
+            (write, self.gemm_write, self.alu_write),
+        ):
+            m.d.comb += [
+                either.enable.eq(gemm.enable | alu.enable),
+                either.index.eq(Mux(gemm.enable, gemm.index, alu.index)),
+            ]
+        m.d.comb += write.data[0].eq(bank.written)
+        _connect_read(m, "destination", read, [bank.destination], write)
+        m.d.comb += [port.data[0].eq(read.data[0]) for port in (self.gemm_read, self.alu_dst)]
+
+    def _add_bank(self, m: Module, bank: int, size: int) -> "_Bank":
+        """One bank of ``size`` elements."""
         config, shape = self._config, self._shape
         accumulators = Scratchpad(
             element_bits=shape.element_bits,
@@ -104,11 +123,12 @@ class Accumulators(wiring.Component):
             shadow.read0.index.eq(self.out_read.index - bank * size),
         ]
 
-        self._connect_writes(m, accumulators.write, shadow.write, bank, size)
-        return destination, source, shadow.read0
+        written = self._connect_writes(m, accumulators.write, shadow.write, bank, size)
+        return _Bank(destination, source, shadow.read0, written)
 
-    def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> None:
-        """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits."""
+    def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> Signal:
+        """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits; gives
+        what units write."""
         shape, load = self._shape, self.load_write
         banks = shape.depth // size
         gemm_writes = self._uses(m, "gemm_write", bank, size)
@@ -150,6 +170,7 @@ class Accumulators(wiring.Component):
         ]
         for element in range(shape.elements):
             m.d.comb += shadow.data[element].eq(self._low_bits(write.data[element]))
+        return written.data
 
     def _low_bits(self, element: Value) -> Value:
         """What store sees of an element."""
@@ -164,6 +185,15 @@ class Accumulators(wiring.Component):
         banks = self._shape.depth // size
         m.d.comb += uses.eq(port.enable[0] & (_bank(port.index, size, banks) == bank))
         return uses
+
+
+class _Bank(NamedTuple):
+    """Read ports of a bank for destinations, sources and store; and what units write into it."""
+
+    destination: Any
+    source: Any
+    shadow: Any
+    written: Signal
 
 
 class _Written(wiring.Component):

@@ -11,7 +11,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import ALU_LATENCY
+from amaranth_vta.hw.timing import ALU_LATENCY, alu_latency, is_small
 
 from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
 from .operation import simple_operation
@@ -23,17 +23,17 @@ from .table import LOOKUP_PORTS, Table, TableReader, TableWords, written_element
 class AluLane(wiring.Component):
     """``result = operation(a, b)`` on one pair of scalars, wrapped to their width.
 
-    Timing: the result is valid `LATENCY` cycles after the operands. With ``looks_up``, the result
-    of LOOKUP is ``entry``: ``index`` is valid `TO_INDEX` cycles after the operands, and the entry
-    is taken a cycle later.
+    Timing: the result is valid `latency` cycles after the operands: one, or two if the operands are
+    ``registered``. With ``looks_up``, the result of LOOKUP is ``entry``: ``index`` is valid
+    `to_index` cycles after the operands, and the entry is taken a cycle later.
     """
 
-    LATENCY = ALU_LATENCY
-    TO_INDEX = 1
-
-    def __init__(self, width: int, looks_up: bool = False) -> None:
+    def __init__(self, width: int, looks_up: bool = False, registered: bool = False) -> None:
         self._width = width
         self._looks_up = looks_up
+        self._registered = registered
+        self.latency = ALU_LATENCY + registered
+        self.to_index = self.latency - 1
         super().__init__(
             {
                 "operation": In(AluOp),
@@ -46,11 +46,12 @@ class AluLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
+        operation, a, b = (
+            Signal.like(operand, reset_less=True) for operand in (self.operation, self.a, self.b)
+        )
         # Operands come from block RAM, whose data arrive late in a cycle.
-        operation = Signal(AluOp, reset_less=True)
-        a = Signal(signed(self._width), reset_less=True)
-        b = Signal(signed(self._width), reset_less=True)
-        m.d.sync += [operation.eq(self.operation), a.eq(self.a), b.eq(self.b)]
+        domain = m.d.sync if self._registered else m.d.comb
+        domain += [operation.eq(self.operation), a.eq(self.a), b.eq(self.b)]
         simple = simple_operation(m, operation, a, b)
         # The product has a separate register, which the multipliers of FPGAs contain.
         simple_result = Signal(self._width, reset_less=True)
@@ -83,7 +84,7 @@ class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
     Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t and writes
-    `latency` + 1 cycles later, where `latency` is the lanes': 2, with REQUANTIZE 5. The read
+    `alu_latency` + 1 cycles later, where `alu_latency` is the lanes'. The read
     ports forward what is being written. A micro-op with a hazard, that reads what an earlier one
     has yet to write, stalls until that is written. A REQUANTIZE with parameters other than those of
     the micro-op before it in its instruction stalls until everything before it is written and its
@@ -136,8 +137,7 @@ class AluUnit(wiring.Component):
         # Control that goes with a micro-op: one stage for each register of the lanes; the last one
         # writes.
         entering = Signal(control)
-        lane_type = RequantizingLane if config.requantize else AluLane
-        stages = [Signal(control, name=f"stage_{n}") for n in range(lane_type.LATENCY + 1)]
+        stages = [Signal(control, name=f"stage_{n}") for n in range(alu_latency(config) + 1)]
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
 
@@ -189,7 +189,7 @@ class AluUnit(wiring.Component):
         if config.requantize:
             active |= self._read_parameters(m, lanes, ready, failed, works, busy, taken)
         if config.lookup:
-            looks_up = stages[lane_type.TO_INDEX]
+            looks_up = stages[lanes[0].to_index]
             active |= self._look_up(m, lanes, looks_up, ready, failed, works, busy, taken)
         self._groups.activate(m, "lanes", active)
         return m
@@ -209,7 +209,7 @@ class AluUnit(wiring.Component):
                 lane: Any = (
                     RequantizingLane(looks_up)
                     if config.requantize
-                    else AluLane(config.acc_width, looks_up)
+                    else AluLane(config.acc_width, looks_up, registered=is_small(config))
                 )
                 lanes.append(lane)
                 m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)

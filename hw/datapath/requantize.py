@@ -52,7 +52,7 @@ _INTEGER = 9
 class RequantizingLane(wiring.Component):
     """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
 
-    Timing: the result is valid `LATENCY` cycles after the operands. A parameter applies to the
+    Timing: the result is valid `latency` cycles after the operands. A parameter applies to the
     operations after it. With ``looks_up``, LOOKUP gives ``entry`` as in `AluLane`.
 
     Ports
@@ -63,9 +63,8 @@ class RequantizingLane(wiring.Component):
         operation of another kind overwrites the scale.
     """
 
-    LATENCY = REQUANTIZING_ALU_LATENCY
-
-    TO_INDEX = 3
+    latency = REQUANTIZING_ALU_LATENCY
+    to_index = 3
 
     def __init__(self, looks_up: bool = False) -> None:
         self._looks_up = looks_up
@@ -85,7 +84,7 @@ class RequantizingLane(wiring.Component):
         m = Module()
         # Nothing is reset: control outside says which results count.
         kinds = [
-            Signal(_Kind, name=f"kind_{stage}", reset_less=True) for stage in range(self.LATENCY)
+            Signal(_Kind, name=f"kind_{stage}", reset_less=True) for stage in range(self.latency)
         ]
         for before, after in pairwise(kinds):
             m.d.sync += after.eq(before)

@@ -40,10 +40,11 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         *(timing.FETCH_BURST_BYTES, timing.BURST_BEATS, timing.BURST_BYTES),
         isa.REQUANTIZE_PARAMETERS,
         timing.TABLE_WORDS,
-        timing.GEMM_LATENCY + timing.is_small(config),
-        timing.REQUANTIZING_ALU_LATENCY if config.requantize else timing.ALU_LATENCY,
+        timing.gemm_latency(config),
+        timing.alu_latency(config),
     ]
-    latencies = [getattr(timing.LATENCIES, item.name) for item in fields(timing.Latencies)]
+    known = timing.latencies(config)
+    latencies = [getattr(known, item.name) for item in fields(known)]
     return _array([*base, *kinds, *limits, *latencies])
 
 

@@ -9,17 +9,21 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.instructions import InstructionQueues
+from amaranth_vta.hw.timing import latencies
 from amaranth_vta.sim.testbench.amaranth import pauses, simulate
 
 NAMES = ("load", "compute", "store")
 
 
+@pytest.mark.parametrize("config", ["tiny", "pynq"])
 @pytest.mark.parametrize("stalls", [0, 0.5, 0.95])
 @pytest.mark.parametrize("gaps", [0, 0.6])
-def test_each_module_gets_its_instructions_in_order(gaps: float, stalls: float) -> None:
+def test_each_module_gets_its_instructions_in_order(
+    gaps: float, stalls: float, config: str
+) -> None:
     generator = random.Random(3)
     targets = [generator.choice(generator.choice([NAMES, NAMES[:1]])) for _ in range(250)]
-    dut = InstructionQueues(PRESETS["tiny"])
+    dut = InstructionQueues(PRESETS[config])
     taken: dict[str, list[int]] = {name: [] for name in NAMES}
 
     async def hand_over(ctx: Any) -> None:
@@ -55,3 +59,25 @@ def test_each_module_gets_its_instructions_in_order(gaps: float, stalls: float) 
     assert taken == {
         name: [index for index, target in enumerate(targets) if target == name] for name in NAMES
     }
+
+
+@pytest.mark.parametrize("config", ["tiny", "pynq"])
+def test_instructions_can_be_taken_when_the_latencies_say(config: str) -> None:
+    dut = InstructionQueues(PRESETS[config])
+    known = latencies(PRESETS[config])
+    taken: list[int] = []
+
+    async def run(ctx: Any) -> None:
+        ctx.set(dut.compute_out.ready, 1)
+        for cycle in range(30):
+            ctx.set(dut.compute.valid, cycle < 3)
+            # The payload is the same at all three ports.
+            ctx.set(dut.load.payload.index, cycle)
+            if ctx.get(dut.compute_out.valid):
+                assert ctx.get(dut.compute_out.payload.entry.index) == len(taken)
+                taken.append(cycle)
+            await ctx.tick()
+
+    simulate(dut, run)
+    first, interval = known.hand_over_to_issue, known.issue_to_issue
+    assert taken == [first + interval * number for number in range(3)]

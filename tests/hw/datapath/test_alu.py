@@ -45,7 +45,11 @@ def interesting(width: int) -> list[int]:
     return [low, low + 1, high, 0, 1, -1, 5, -7, 1 << width - 2, *amounts, 1000, -1000]
 
 
-LANES = {"16": lambda: AluLane(16), "32": lambda: AluLane(32), "extended": RequantizingLane}
+LANES = {
+    "16": lambda: AluLane(16, registered=True),
+    "32": lambda: AluLane(32),
+    "extended": RequantizingLane,
+}
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -62,7 +66,7 @@ def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane:
             for b in interesting(width):
                 ctx.set(dut.a, a)
                 ctx.set(dut.b, b)
-                await ctx.tick().repeat(dut.LATENCY)
+                await ctx.tick().repeat(dut.latency)
                 assert ctx.get(dut.result) == operate(operation, a, b, width), (a, b)
 
     simulate(dut, check)
@@ -172,7 +176,7 @@ def test_alu_unit_reads_a_table_once() -> None:
     items[30] = micro_op(2 + EXTENDED.table_elements - 1, immediate=1)
     *_, cycles = run(EXTENDED, items, 0)
     # Once more, after that has been written.
-    assert cycles == 60 + 2 * (TABLE_WORDS + 1) + RequantizingLane.LATENCY + 1
+    assert cycles == 60 + 2 * (TABLE_WORDS + 1) + RequantizingLane.latency + 1
 
 
 def test_alu_unit_takes_one_independent_micro_op_a_cycle() -> None:

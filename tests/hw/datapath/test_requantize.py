@@ -42,13 +42,13 @@ def run_lane(sums: Integers, parameters: Integers) -> Integers:
                 ctx.set(dut.b, value >> 3)
                 await ctx.tick()
             # While the last ones are under way, something else, which may take the scale's place.
-            for number in range(dut.LATENCY):
+            for number in range(dut.latency):
                 ctx.set(dut.operation, AluOp.MUL if number % 2 else AluOp.SHR)
                 await ctx.tick()
 
     async def take(ctx: Any) -> None:
         for row in results:
-            await ctx.tick().repeat(parameters.shape[1] + dut.LATENCY - 1)
+            await ctx.tick().repeat(parameters.shape[1] + dut.latency - 1)
             for place in range(len(row)):
                 await ctx.tick()
                 row[place] = ctx.get(dut.result)
