@@ -107,6 +107,7 @@ class Config:
     requantize: int = _extension("an ALU operation that requantizes as ONNX Runtime does")
     pad_value: int = _extension("LOADs that pad with a value that the program sets")
     lookup: int = _extension("an ALU operation that maps bytes through a table of 256")
+    counters: int = field(default=1, metadata={"low": 0, "high": 1, "doc": "1 for counters"})
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -352,17 +353,19 @@ _KEYS_WITHOUT_MEANING = frozenset(
 
 DEFAULT_ATTRIBUTES = BusAttributes()
 PYNQ = Config()
+_TINY = Config(
+    log_block_in=2,
+    log_block_out=2,
+    log_uop_buff_size=10,
+    log_inp_buff_size=9,
+    log_wgt_buff_size=10,
+    log_acc_buff_size=11,
+)
+_EXTENSIONS = {item.name: 1 for item in fields(Config) if item.metadata.get("extension")}
 
 PRESETS: dict[str, Config] = {
     # Every scratchpad holds a few dozen elements: for tests, and for reading waveforms.
-    "tiny": Config(
-        log_block_in=2,
-        log_block_out=2,
-        log_uop_buff_size=10,
-        log_inp_buff_size=9,
-        log_wgt_buff_size=10,
-        log_acc_buff_size=11,
-    ),
+    "tiny": _TINY,
     # More inputs than outputs per tile, and two rows: no square shape hides a swapped axis.
     "batch2": Config(
         log_batch=1,
@@ -385,22 +388,11 @@ PRESETS: dict[str, Config] = {
     # VTA's published configuration, without extensions: 1 x 16 x 16 on a Zynq-7020.
     "pynq": PYNQ,
     # The same with all extensions.
-    "pynq-extended": replace(PYNQ, overwrite=1, overlap=1, requantize=1, pad_value=1, lookup=1),
+    "pynq-extended": replace(PYNQ, **_EXTENSIONS),
     # A small one, for the tests of the extensions.
-    "tiny-extended": Config(
-        log_block_in=2,
-        log_block_out=2,
-        log_uop_buff_size=10,
-        log_inp_buff_size=9,
-        log_wgt_buff_size=10,
-        log_acc_buff_size=11,
-        overwrite=1,
-        overlap=1,
-        requantize=1,
-        pad_value=1,
-        lookup=1,
-    ),
-    # For an ECP5-25F: block RAMs of 512 words, and no more multipliers than the device has.
+    "tiny-extended": replace(_TINY, **_EXTENSIONS),
+    # For an ECP5-25F: block RAMs of 512 words, no more multipliers than the device has, and
+    # nothing that a program does not need.
     "ecp5-25f": Config(
         log_block_in=2,
         log_block_out=2,
@@ -409,6 +401,7 @@ PRESETS: dict[str, Config] = {
         log_wgt_buff_size=13,
         log_acc_buff_size=13,
         overwrite=1,
+        counters=0,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(

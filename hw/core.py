@@ -174,7 +174,12 @@ class Core(wiring.Component):
             m.d.sync += [running.eq(1), stopping.eq(1), reported.eq(1)]
         self._watch(m, self.busy & ~drained & ~expired, silent)
         self._report_fault(m, parts, finished, stop, stopped_before, silent, expired)
-        self._count(m, parts, running)
+        for module in ("fetch", "load", "compute", "store"):
+            connect(m, getattr(parts, module).activity, flipped(getattr(self.activity, module)))
+        if self._config.counters:
+            self._count(m, parts, running)
+        else:
+            m.d.comb += self.counters_ready.eq(1)
         return m
 
     def _add_modules(self, machine: Module) -> "_Parts":
@@ -285,15 +290,7 @@ class Core(wiring.Component):
             m.d.comb += self.fault.eq(Mux(lowest.cause != 0, lowest, deadlock))
 
     def _count(self, m: Module, parts: "_Parts", running: Signal) -> None:
-        """Activity and counters."""
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
-        for name, component in (
-            ("fetch", fetch),
-            ("load", load),
-            ("compute", compute),
-            ("store", store),
-        ):
-            connect(m, component.activity, flipped(getattr(self.activity, name)))
         counted = events(m, fetch, load, compute, store, self.read, self.write, self.held)
         m.submodules.counters = counters = CounterBank(
             {name: len(event) for name, event in counted.items()}

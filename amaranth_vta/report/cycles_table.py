@@ -26,6 +26,11 @@ _NOTE = (
 )
 
 
+# Of a machine without counters.
+UNKNOWN = (
+    "Where the cycles went is not known: the machine has no counters (COUNTERS = 0). "
+    "`--device estimate` estimates it."
+)
 # Of the cycles of the device estimate.
 ESTIMATED = "The cycles are estimated, not counted on the design."
 
@@ -35,8 +40,11 @@ def cycles_table(
 ) -> str:
     """One row per item, and one for all if there are several: its cycles per run, and shares.
 
-    ``per`` says what the cycles are per; ``estimated`` cycles are marked as such.
+    ``per`` says what the cycles are per; ``estimated`` cycles are marked as such. Of a machine
+    without counters `UNKNOWN`.
     """
+    if not all(item.is_known for item in spent):
+        return fill(UNKNOWN, width or 80)
     heads = ("", "cycles", *_SHARES.values(), "overlap")
     total = _row(summed(spent)) if len(spent) > 1 else None
     table = text_table(heads, [_row(item) for item in spent], total, width=width)

@@ -67,8 +67,9 @@ def _layers(entries: list[dict[str, Any]]) -> list[MeasuredLayer]:
     for entry in entries:
         if entry["cycles"] is None:
             continue
-        # A layer that was launched with others has no counters.
-        counted = entry["counters"] or {**dict.fromkeys(COUNTERS, 0), "cycles": entry["cycles"]}
+        # A layer that was launched with others has no counters, nor have all machines any.
+        none = {**dict.fromkeys(COUNTERS, 0), "cycles": entry["cycles"]}
+        counted = entry["counters"] if len(entry["counters"]) > 1 else none
         counters = {name: _count(counted[name]) for name in ("cycles", *COUNTERS)}
         if not counters["cycles"]:
             continue

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from amaranth_vta.sw.runtime.counters import Spent, summed
 
 from .chart import legend, stacked_bars
+from .cycles_table import UNKNOWN
 from .html import html_page, html_table
 from .layer_table import HEADS, layer_row, per_run, whole
 
@@ -28,7 +29,9 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
             f'<p class="wrong">{numbers["skipped"]} did nothing but its tokens: the results of '
             "this run are wrong.</p>"
         )
-    if spent:
+    if not all(item.is_known for item in spent):
+        parts.append(f"<p>{escape(UNKNOWN)}</p>")
+    elif spent:
         timed = [layer for layer in session.layers if layer.counters.get("cycles")]
         parts += [
             "<h2>Where the cycles went</h2>",

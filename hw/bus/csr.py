@@ -122,10 +122,11 @@ class RegisterFile(wiring.Component):
                     with m.Case(register.offset // WORD_BYTES):
                         m.d.comb += read_data.eq(value)
 
-        with m.If(of_counter):
-            m.d.comb += read_data.eq(
-                self.counter_value.word_select(read_address[word.start], 8 * WORD_BYTES)
-            )
+        if self._constants["COUNTERS"]:
+            with m.If(of_counter):
+                m.d.comb += read_data.eq(
+                    self.counter_value.word_select(read_address[word.start], 8 * WORD_BYTES)
+                )
 
         for register in REGISTERS.values():
             if register.access in (Access.READ, Access.COUNTER):

@@ -85,7 +85,7 @@ def differences(
         # At a fault the machine may have taken tokens for instructions after the faulty one.
         if result.tokens_left != outcome.tokens_left:
             found.append(f"tokens left are {result.tokens_left}, not {outcome.tokens_left}")
-        for name in _COUNTED:
+        for name in _COUNTED if image.config.counters else ():
             if result.counters[name] != outcome.counters[name]:
                 found.append(f"{name} is {result.counters[name]}, not {outcome.counters[name]}")
     found += _other_bytes(after, reference.memory, reference.defined, image.origin, "")

@@ -44,6 +44,11 @@ class Spent:
     def cycles(self) -> int:
         return self.counters["cycles"]
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there are counters that say where the cycles went."""
+        return "gemm_busy" in self.counters
+
     def share(self, counter: str) -> float:
         """Of all cycles, those that ``counter`` counts."""
         return self.counters[counter] / self.cycles if self.cycles else 0.0

@@ -78,13 +78,17 @@ class RegisterDriver:
         return Fault(module.name.lower(), self._read("FAULT_INSN"), isa.Cause.TIMEOUT.name.lower())
 
     def _counters(self) -> dict[str, int]:
-        """`COUNTERS` by name, and what follows from them."""
+        """``cycles``; and if the machine has them, `COUNTERS` by name, and what follows from
+        them."""
+        cycles = self._read("CYCLES")
+        if not self.config.counters:
+            return {"cycles": cycles}
         words = self.read_words(COUNTERS_OFFSET, 2 * len(COUNTERS))
         counted = {
             counter.name: low | high << _WORD_BITS
             for counter, low, high in zip(COUNTERS, words[::2], words[1::2], strict=True)
         }
-        return {"cycles": self._read("CYCLES"), **completed(self.config, counted)}
+        return {"cycles": cycles, **completed(self.config, counted)}
 
     def _tokens_left(self) -> dict[str, int]:
         return {

@@ -92,6 +92,7 @@ def test_the_printed_form_has_every_key_and_no_other() -> None:
         "REQUANTIZE",
         "PAD_VALUE",
         "LOOKUP",
+        "COUNTERS",
     }
 
 

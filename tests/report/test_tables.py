@@ -106,3 +106,9 @@ def test_numbers_of_a_session_are_per_run_of_its_images(images: int | None) -> N
     assert report["runs"] == 6 // together
     (total,) = (line for line in text.splitlines() if line.startswith("all "))
     assert int(total.split()[1].replace(",", "")) * report["runs"] == report["macs"]
+
+
+def test_a_machine_without_counters_says_that_they_are_missing() -> None:
+    table = cycles_table([Spent("layer", {"cycles": 400})], "per run")
+    assert "no counters (COUNTERS = 0)" in table
+    assert "--device estimate" in table

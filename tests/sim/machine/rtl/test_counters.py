@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from amaranth_vta.hw import isa
@@ -150,3 +152,19 @@ def test_both_simulators_count_the_same() -> None:
         device.write(0, image.dram)
         counted.append(device.run(image.insn_addr, image.insn_count).counters)
     assert counted[0] == counted[1]
+
+
+def test_a_machine_without_counters_counts_its_cycles_and_nothing_else() -> None:
+    image = random_program(TINY, 5, length=12)
+    results, memories = [], []
+    for device in (
+        RtlDevice(TINY, image.dram.size),
+        PysimDevice(replace(TINY, counters=0), image.dram.size),
+    ):
+        device.write(0, image.dram)
+        results.append(device.run(image.insn_addr, image.insn_count))
+        memories.append(bytes(device.read(0, image.dram.size)))
+    counted, uncounted = results
+    assert uncounted.counters == {"cycles": counted.counters["cycles"]}
+    assert (uncounted.cycles, uncounted.fault) == (counted.cycles, counted.fault)
+    assert memories[0] == memories[1]
