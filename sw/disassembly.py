@@ -1,4 +1,4 @@
-"""Instructions and micro-ops as text, made for reading."""
+"""Instructions and micro-ops as readable text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def listing(
     read_memory: ReadMemory | None = None,
     uop_buffer: Mapping[int, int] | None = None,
 ) -> Iterator[str]:
-    """One line an instruction: index, module, what it does, its tokens, and why it is illegal.
+    """One line per instruction: index, module, what it does, its tokens, and why it is illegal.
 
-    With ``read_memory(address, size)``, which gives device memory as the stream finds it, the
-    micro-ops of each GEMM and ALU instruction follow on lines of their own. ``uop_buffer`` is what
-    is known to be in the micro-op buffer before the stream: bits by index.
+    With ``read_memory(address, size)``, which returns device memory as it is when the stream
+    starts, the micro-ops of each GEMM and ALU instruction follow, one per line. ``uop_buffer`` is
+    the known content of the micro-op buffer before the stream: bits by index.
     """
     instructions = isa.instruction_set(config)
     uops = dict(uop_buffer or {})
@@ -37,7 +37,7 @@ def listing(
         if read_memory is None or problem:
             continue
         if isinstance(instruction, isa.Load) and instruction.memory == isa.Memory.UOP:
-            # A load that does not fit is refused before it loads anything.
+            # A LOAD that reaches beyond the buffer is a fault before it loads anything.
             if instruction.sram_base + instruction.elements <= config.uop.depth:
                 uops |= _loaded_uops(instruction, read_memory)
         elif isinstance(instruction, isa.Gemm | isa.Alu):
@@ -151,7 +151,7 @@ def _name(kind: type[isa.Memory] | type[isa.AluOp], number: int) -> str:
 
 
 def _loaded_uops(load: isa.Load, read_memory: ReadMemory) -> dict[int, int]:
-    """What a LOAD UOP puts where: micro-op buffer index to bits."""
+    """What a LOAD UOP loads: bits by index of the micro-op buffer."""
     if not load.elements:
         return {}
     row = load.row_elements

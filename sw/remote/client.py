@@ -1,4 +1,4 @@
-"""A machine that another computer serves, as a device."""
+"""A device: the machine that another computer serves."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _PART = MOST_BYTES
 
 
 class RemoteError(RuntimeError):
-    """A server that is not there, that refuses, or that is gone."""
+    """A server does not answer, refuses a request, or has gone; the message names it."""
 
 
 class RemoteDevice:
-    """The `Device` at the server that ``credentials`` names, with the machine of ``config``.
+    """The `Device` at the server that ``credentials`` name, with the machine of ``config``.
 
-    Waits for its turn if others use the server; ``progress`` is told what for. It is given back by
-    `close`, or when this process ends. ``dram`` is for the server's simulator.
+    Waits for its turn while others use the server; ``progress`` is told what it waits for. The
+    machine is released by `close`, or when this process ends. ``dram`` is the memory model of the
+    server's simulator.
 
-    Raises `RemoteError` where the server is not there, does not know the key, or refuses the
+    Raises `RemoteError` if the server does not answer, does not know the key, or refuses the
     machine or the size of its memory.
     """
 
@@ -79,7 +80,7 @@ class RemoteDevice:
             self._socket.connect(credentials.address)
         except zmq.ZMQError as error:
             self._disconnect()
-            raise RemoteError(f"{credentials.address} is no address: {error}") from None
+            raise RemoteError(f"{credentials.address} is not an address: {error}") from None
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
@@ -112,7 +113,7 @@ class RemoteDevice:
         ``timeout``.
         """
         if insn_addr < 0 or insn_count < 0:
-            raise ValueError("a program has neither a negative address nor a negative length")
+            raise ValueError("a program's address and length cannot be negative")
         header, _ = self._ask(
             "run",
             insn_addr=insn_addr,
@@ -125,14 +126,14 @@ class RemoteDevice:
         return RunResult(**result, fault=Fault(**fault) if fault else None, reached=reached)
 
     def close(self) -> None:
-        """Gives the machine to the next one; may be called again."""
+        """Releases the machine for the next client; calling it again does nothing."""
         if self._context.closed:
             return
         try:
             if self._is_there:
                 self._ask("close")
         except RemoteError:
-            pass  # it was given to others
+            pass  # the server has released it already
         finally:
             self._disconnect()
 

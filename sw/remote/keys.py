@@ -1,8 +1,8 @@
-"""Keys of CURVE, by which server and clients know each other.
+"""CURVE keys, by which server and clients authenticate each other.
 
-A folder of the server has its own pair in ``server.json``, and in ``clients`` a file per client,
-which is all that the client needs: where the server is, the server's public key, and its own pair.
-Whoever has the file may use the server.
+The server's folder has its own pair in ``server.json``, and in ``clients`` one file per client,
+with all that the client needs: the address of the server, the server's public key, and a pair of
+its own. Whoever has the file may use the server.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SERVER, _CLIENTS = "server.json", "clients"
 
 
 class KeyFileError(ValueError):
-    """A file of keys that is none, or cannot be read."""
+    """A file is not a file of keys, or cannot be read; the message names it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A public key and its secret one, in Z85."""
+    """A public key and its secret key, in Z85."""
 
     public: str
     secret: str
@@ -40,7 +40,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client needs to reach the server at ``address``, as in tcp://desk:7654."""
+    """What a client needs to reach the server at ``address``, such as tcp://desk:7654."""
 
     address: str
     server: str
@@ -49,12 +49,12 @@ class Credentials:
 
     @classmethod
     def load(cls, path: str | Path) -> Credentials:
-        """From a file in ``clients``; raises `KeyFileError`."""
+        """The credentials in a file of ``clients``; raises `KeyFileError`."""
         return _load(Path(path), cls)
 
 
 class Keys:
-    """The folder ``path`` of a server, made if it is not there."""
+    """The folder ``path`` with the keys of a server, made if it does not exist."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -67,7 +67,7 @@ class Keys:
         self.server = _load(self._path / _SERVER, Pair)
 
     def client(self, name: str, address: str) -> Path:
-        """The file of the client ``name``, made if it is not there."""
+        """The file of the client ``name``, made if it does not exist."""
         path = self._path / _CLIENTS / f"{name}.json"
         if not path.exists():
             pair = Pair.new()
@@ -76,7 +76,7 @@ class Keys:
         return path
 
     def admitted(self) -> set[str]:
-        """The public keys of all clients, as they are now."""
+        """The public keys of all clients at present."""
         files = (self._path / _CLIENTS).glob("*.json")
         return {_load(path, Credentials).public for path in files}
 
@@ -97,7 +97,7 @@ def _load(path: Path, made: Callable[..., Any]) -> Any:
 
 
 def _save(path: Path, values: dict[str, str]) -> None:
-    """For the owner alone."""
+    """Writes a file that only its owner can read."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(file, "w") as text:
         text.write(json.dumps(values, indent=2) + "\n")

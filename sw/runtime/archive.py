@@ -1,4 +1,4 @@
-"""Files of compiled things: a header in JSON and arrays in one .npz, with a checksum over all."""
+"""Files of programs and networks: a JSON header and arrays in one .npz, with a checksum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAGIC = b"PK\x03\x04"
 
 
 class ProgramError(ValueError):
-    """A program that is damaged, incomplete, or made for another machine."""
+    """A program is damaged, incomplete, or made for another machine; the message says which."""
 
 
 def write_archive(file: IO[bytes], kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
@@ -37,17 +37,17 @@ def write_archive(file: IO[bytes], kind: str, header: Mapping[str, Any], arrays:
 
 
 def save_archive(path: str | Path, kind: str, header: Mapping[str, Any], arrays: Arrays) -> None:
-    """The same as a file, which is there whole or not at all; raises `ProgramError`."""
+    """Writes an archive to ``path``, completely or not at all; raises `ProgramError`."""
     _save(Path(path), lambda file: write_archive(file, kind, header, arrays))
 
 
 def save_arrays(path: str | Path, arrays: Arrays) -> None:
-    """Writes arrays alone, whole or not at all; raises `ProgramError`."""
+    """Writes an .npz of arrays alone, completely or not at all; raises `ProgramError`."""
     _save(Path(path), lambda file: write_arrays(file, arrays))
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a file may be one of these, by its first bytes."""
+    """Whether a file may be an archive, by its first bytes."""
     try:
         with Path(path).open("rb") as file:
             return file.read(4) == _MAGIC
@@ -58,10 +58,10 @@ def is_archive(path: str | Path) -> bool:
 def load_archive(
     path: str | Path, kind: str, make: Callable[[dict[str, Any], Arrays], Made]
 ) -> Made:
-    """What ``make`` makes of the header and the arrays that `save_archive` was given.
+    """Calls ``make`` with the header and the arrays that `save_archive` was given.
 
     Raises `ProgramError` if the file cannot be read, is not of that ``kind``, is damaged or of
-    another version, or if ``make`` fails over what is in it, and `FileLimitError`.
+    another version, or if ``make`` fails on its contents, and `FileLimitError`.
     """
     arrays = _read(Path(path), kind)
     header = _parsed_header(path, kind, arrays.pop("header"))
@@ -81,13 +81,14 @@ def load_archive(
 
 
 def require(holds: bool, problem: str) -> None:
-    """Raises `ValueError`, of which `load_archive` makes that its file is damaged."""
+    """Raises `ValueError` unless it ``holds``; `load_archive` then reports a damaged file."""
     if not holds:
         raise ValueError(problem)
 
 
 def check_config(what: str, made_for: Config, config: Config) -> None:
-    """Raises `ProgramError` that names the parameters in which configurations differ."""
+    """Raises `ProgramError`, naming the parameters that differ, unless the configurations are
+    equal."""
     if made_for != config:
         names = [
             item.name

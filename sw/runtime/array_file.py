@@ -1,7 +1,7 @@
-"""Arrays by name in an .npz file, which may come from anywhere.
+"""Arrays by name in an .npz file from an untrusted source.
 
-A file of a few kilobytes can claim arrays that no memory holds: what it says of its sizes is
-checked before anything is read, against itself and against a limit. Nothing in a file is executed.
+A file of a few kilobytes can declare arrays that no memory holds: its sizes are checked before
+anything is read, against the file and against a limit. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LIMIT_VARIABLE = "VTA_FILE_LIMIT"
 _LIMIT_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SUFFIX = ".npy"
-# Others may need gigabytes to unpack a few bytes.
+# Other methods may need gigabytes to unpack a few bytes.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# By version. The third is for fields with names, which no array of ours has.
+# Header readers by version of the format. Version 3 is for named fields, which are not used here.
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# What reading a damaged file raises, by the part of it that is damaged.
+# The exceptions that reading a damaged file raises.
 DAMAGE = (
     ValueError,
     EOFError,
@@ -51,29 +51,29 @@ DAMAGE = (
 
 
 class FileLimitError(ValueError):
-    """A file that holds, or asks for, more than `file_limit` allows."""
+    """A file holds, or declares, more than `file_limit` allows."""
 
 
 class DamagedFile(ValueError):
-    """A file that is not what it should be; the text says in what, not which file."""
+    """A file is damaged; the text says in what way, not which file."""
 
 
 def file_limit() -> int:
-    """Bytes that a file may hold, or ask for: $VTA_FILE_LIMIT, such as 4G, or 1 GiB.
+    """The most bytes that a file may hold or declare: $VTA_FILE_LIMIT, such as 4G, else 1 GiB.
 
-    Raises `FileLimitError` if the variable is no number of bytes.
+    Raises `FileLimitError` if the variable is not a number of bytes.
     """
     text = os.environ.get(LIMIT_VARIABLE, "").strip().upper()
     if not text:
         return _LIMIT_BYTES
     number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "")
     if not (number.isascii() and number.isdecimal()):
-        raise FileLimitError(f"{LIMIT_VARIABLE} = {text} is no number of bytes, such as 4G")
+        raise FileLimitError(f"{LIMIT_VARIABLE} = {text} is not a number of bytes, such as 4G")
     return int(number) * _UNITS[unit]
 
 
 def require_within_limit(what: str, size: int) -> None:
-    """Raises `FileLimitError` if ``size``, in bytes, is beyond the limit."""
+    """Raises `FileLimitError` if ``size`` bytes exceed the limit; ``what`` names them."""
     limit = file_limit()
     if size > limit:
         raise FileLimitError(f"{what} takes {size:,} bytes, more than {_trusted(limit)}")
@@ -87,9 +87,9 @@ def _trusted(limit: int) -> str:
 
 
 def read_limited(path: str | Path) -> bytes:
-    """The contents of a file, which may be a device or a pipe that never ends.
+    """The contents of a file, which may be a device or an endless pipe.
 
-    Raises `OSError`, and `FileLimitError` if there is more than the limit.
+    Raises `OSError`, and `FileLimitError` if it holds more than the limit.
     """
     limit = file_limit()
     with Path(path).open("rb") as file:
@@ -101,7 +101,7 @@ def read_limited(path: str | Path) -> bytes:
 
 def write_arrays(file: IO[bytes], arrays: Arrays, compressed: bool = False) -> None:
     """Writes ``arrays`` as an .npz, which `numpy.load` reads, into an open file."""
-    # numpy.savez has no room for the names of its own parameters.
+    # numpy.savez cannot store arrays that are named like its own parameters.
     method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with zipfile.ZipFile(_Sequential(file), "w", method) as archive:
         for name, array in arrays.items():
@@ -110,8 +110,8 @@ def write_arrays(file: IO[bytes], arrays: Arrays, compressed: bool = False) -> N
 
 
 class _Sequential(io.RawIOBase):
-    """A file that is written from its beginning to its end: devices such as /dev/null say that they
-    can be positioned, and cannot."""
+    """A file that is written sequentially: devices such as /dev/null claim to be seekable and are
+    not."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -124,9 +124,10 @@ class _Sequential(io.RawIOBase):
 
 
 class ArrayFile:
-    """The arrays in an open .npz file; each is read when it is asked for.
+    """The arrays in an open .npz file; each is read on request.
 
-    Raises `DamagedFile` if it is none, or has two arrays of one name, and `FileLimitError`.
+    Raises `DamagedFile` if it is not an .npz file or has two arrays of one name, and
+    `FileLimitError`.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -148,11 +149,11 @@ class ArrayFile:
         return list(self._members)
 
     def read(self, name: str) -> npt.NDArray[Any]:
-        """An array that can be written to; raises `DamagedFile`."""
+        """The array ``name``, writable; raises `DamagedFile`."""
         member = self._members[name]
         try:
             if member.compress_type not in _METHODS:
-                raise DamagedFile("it is packed in a way that .npz files do not use")
+                raise DamagedFile("it is compressed in a way that .npz files do not use")
             with self._archive.open(member) as file:
                 return _array(file, member.file_size)
         except FileLimitError:
@@ -165,7 +166,7 @@ class ArrayFile:
 
 
 def is_single_array(file: IO[bytes]) -> bool:
-    """Whether an open file is one array, an .npy; it is at its beginning again afterwards."""
+    """Whether an open file is a single array, an .npy; leaves it at its beginning."""
     begin = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)
     return begin == np.lib.format.MAGIC_PREFIX
@@ -192,7 +193,7 @@ def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count * dtype.itemsize != size - file.tell():
         raise DamagedFile(f"it does not hold {list(shape)} of {dtype}")
-    # Elements of no bytes would have any number fit.
+    # With elements of no bytes any count would fit.
     require_within_limit("an array in it", count * max(1, dtype.itemsize))
     data = bytearray(count * dtype.itemsize)
     if file.readinto(data) != len(data) or file.read(1):  # type: ignore[attr-defined]

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-# Whose elements are counted, by the name that its counter begins with.
+# The memory whose elements a counter counts, by the prefix of the counter's name.
 _MEMORIES = {memory.name.lower(): memory for memory in isa.Memory}
 
 
 def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
-    """``counted``, values of `registers.COUNTERS` by name, and of them:
+    """``counted``, values of `registers.COUNTERS` by name, and numbers derived from them:
 
-    ``macs``, the multiplications of GEMM; for each memory ``…_bytes``, what its elements take in
-    DRAM; ``bytes_loaded`` and ``bytes_stored``, the sums of these, instructions not included.
+    ``macs``, the multiplications of GEMM; ``…_bytes``, the bytes in DRAM of each memory's elements;
+    ``bytes_loaded`` and ``bytes_stored``, the sums of these, without instructions.
     """
     result = dict(counted)
     result["macs"] = counted["gemm_uops"] * config.macs_per_cycle
@@ -34,7 +34,7 @@ def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Spent:
-    """``counters`` of all runs of a layer, or of whatever ``name`` says; ``runs`` of them."""
+    """The ``counters`` of ``runs`` runs, summed, of the layer or whatever else ``name`` names."""
 
     name: str
     counters: Mapping[str, int]
@@ -50,24 +50,25 @@ class Spent:
         return "gemm_busy" in self.counters
 
     def share(self, counter: str) -> float:
-        """Of all cycles, those that ``counter`` counts."""
+        """The share of all cycles that ``counter`` counts."""
         return self.counters[counter] / self.cycles if self.cycles else 0.0
 
     @property
     def overlap(self) -> float | None:
-        """Of the cycles in which load is busy, those in which GEMM is too; None if it never is."""
+        """The share of the cycles in which load is busy that GEMM is busy too; None if load never
+        is."""
         busy = self.counters["load_busy"]
         return self.counters["load_and_gemm_busy"] / busy if busy else None
 
     @property
     def read_latency(self) -> float | None:
-        """Cycles from the request of a burst to its last word, on average."""
+        """Average cycles from the request of a burst to its last word; None without bursts."""
         bursts = self.counters["read_bursts"]
         return self.counters["read_latency"] / bursts if bursts else None
 
 
 def summed(spent: Sequence[Spent], name: str = "all") -> Spent:
-    """All of ``spent`` as one."""
+    """The sums over all of ``spent``."""
     counters: dict[str, int] = {}
     for item in spent:
         for counter, count in item.counters.items():

@@ -1,7 +1,7 @@
 """What a device is: a flat memory, and a machine that runs an instruction stream found in it.
 
-Scratchpads keep their contents from one run of a device to the next. Which part of the memory
-serves what is the business of `amaranth_vta.sw.runtime.memory`, not of the device.
+Scratchpads keep their contents from one run of a device to the next. The use of the memory is up to
+`amaranth_vta.sw.runtime.memory`, not to the device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from amaranth_vta.hw.config import Config
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run stopped early: `amaranth_vta.hw.isa.Module` and `Cause` as lower-case names."""
+    """Why a run stopped early: ``module`` and ``cause`` are lower-case names of
+    `amaranth_vta.hw.isa.Module` and `Cause`, and ``instruction`` is an index."""
 
     module: str
     instruction: int
@@ -38,11 +39,11 @@ def no_tokens() -> dict[str, int]:
 class RunResult:
     """How a run ended.
 
-    ``cycles`` is None on devices without a clock, and ``estimated`` says that they, and what
-    ``counters`` count of time, were not counted on the design itself. ``tokens_left`` counts what
-    each of `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device itself took.
-    ``reached`` are the cycles, from the launch, at which each watched instruction was done, as far
-    as the device can tell.
+    ``cycles`` is None on devices without a clock; ``estimated`` tells that cycles, and counters of
+    time, come from a model and not from the design itself. ``tokens_left`` counts the tokens that
+    each of `isa.TOKEN_QUEUES` held at the end. ``seconds`` is the time that the device took.
+    ``reached`` are the cycles, from the launch, at which each watched instruction retired, empty if
+    the device cannot tell.
     """
 
     cycles: int | None
@@ -55,7 +56,7 @@ class RunResult:
 
 
 def total(results: Sequence[RunResult]) -> RunResult:
-    """Several runs as one: sums, and the tokens left by the last."""
+    """Several runs as one: sums, and the tokens that the last one left."""
     cycles = [result.cycles for result in results if result.cycles is not None]
     counters: dict[str, int] = {}
     for result in results:
@@ -97,11 +98,11 @@ class Device(Protocol):
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        """Runs a stream to its end and says how it ended.
+        """Runs a stream to its end.
 
-        ``watched`` are STOREs of the stream, by their indices in order: a device with a clock may
-        say when memory had what each of them stores. ``time_limit`` is in seconds of the host's
-        clock. A run that takes longer is stopped and reported as a `Fault` with cause ``timeout``,
-        of the module that is stuck.
+        ``watched`` are the indices, in order, of STOREs of the stream: a device with a clock may
+        tell when each of them retired. ``time_limit`` is in seconds of the host's clock: a run that
+        takes longer is stopped and reported as a `Fault` with the cause ``timeout`` and the module
+        that is stuck.
         """
         ...

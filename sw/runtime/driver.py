@@ -1,4 +1,4 @@
-"""The machine's registers as a driver uses them, whatever it reaches them through."""
+"""Driving the machine by its registers, whatever gives access to them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _WORD_BITS = 8 * WORD_BYTES
 
 
 class MismatchError(RuntimeError):
-    """The hardware's configuration is not the one that the software was told."""
+    """The hardware's configuration differs from the software's; the message names the parameter."""
 
 
 class RegisterDriver:
-    """What a `Device` with registers does with them; a subclass has the configuration and says how
-    words are read and written."""
+    """What a `Device` does with the machine's registers; a subclass has the configuration and reads
+    and writes words."""
 
     config: Config
 
     def read_words(self, address: int, count: int) -> list[int]:
-        """``count`` words from the register at byte ``address`` on."""
+        """Reads ``count`` words from the register at byte ``address`` on."""
         raise NotImplementedError
 
     def write_words(self, address: int, words: Sequence[int]) -> None:
-        """Writes ``words`` from the register at byte ``address`` on, in their order."""
+        """Writes ``words`` from the register at byte ``address`` on, in order."""
         raise NotImplementedError
 
     def _check_machine(self) -> None:
-        """Raises `MismatchError`, which names the parameter, if the machine is not one of
-        ``config``."""
+        """Raises `MismatchError`, which names the parameter, if the machine has another
+        configuration."""
         for name, expected in (("IDENTITY", IDENTITY), ("VERSION", VERSION)):
             found = self._read(name)
             if found != expected:
@@ -69,8 +69,8 @@ class RegisterDriver:
         return bool(self._read("STATUS") & _bit("STATUS", name))
 
     def _stopped_fault(self) -> Fault | None:
-        """Of a run that was asked to stop and is done: `timeout` of the instruction that it had
-        reached, or as it ended if that was before."""
+        """The fault of a run that was asked to stop and is done: ``timeout`` of the instruction
+        that it had reached, or how it ended if it ended before."""
         self._write("INTERRUPT_ENABLE", 0)
         if not self._status("stopped"):
             return self._fault()
@@ -78,8 +78,7 @@ class RegisterDriver:
         return Fault(module.name.lower(), self._read("FAULT_INSN"), isa.Cause.TIMEOUT.name.lower())
 
     def _counters(self) -> dict[str, int]:
-        """``cycles``; and if the machine has them, `COUNTERS` by name, and what follows from
-        them."""
+        """``cycles`` alone, or on a machine with counters all of them by name, `completed`."""
         cycles = self._read("CYCLES")
         if not self.config.counters:
             return {"cycles": cycles}

@@ -1,4 +1,4 @@
-"""Instructions as arrays of 64-bit words, whose fields are read many at a time."""
+"""Instructions as arrays of 64-bit words, so that a field of many is read at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 
-# Instructions, low word first: (instructions, 2).
+# uint64 (instructions, 2), low word first.
 Words = npt.NDArray[np.uint64]
 
 

@@ -1,4 +1,4 @@
-"""Micro-op kernels: from loops and micro-ops to what GEMM and ALU instructions can hold.
+"""Micro-op kernels: from loops and micro-ops to GEMM and ALU instructions.
 
 A kernel is what one `push_gemm` or `push_alu` asks for: up to two loops around a list of
 micro-ops. It becomes one instruction, or several where the loops exceed their fields or the
@@ -24,11 +24,11 @@ _IMMEDIATES = range(-1 << isa.IMMEDIATE_WIDTH - 1, 1 << isa.IMMEDIATE_WIDTH - 1)
 
 
 class CommandError(ValueError):
-    """A call that the machine has no instructions for; the message says why."""
+    """The machine has no instructions for a call of the runtime; the message says why."""
 
 
 class UopMode(IntEnum):
-    """The unit that executes a kernel, by the number that the published calls have for it."""
+    """The unit that executes a kernel; the numbers are those of the published calls."""
 
     GEMM = 0
     ALU = 1
@@ -54,8 +54,8 @@ class Loop:
 class KernelOperation:
     """What all micro-ops of a kernel do.
 
-    ``overwrite``: GEMM micro-ops set accumulators instead of adding to them. ``independent`` claims
-    that the kernel touches no accumulator that instructions of the other unit in flight use.
+    With ``overwrite`` GEMM micro-ops set accumulators instead of adding to them. ``independent``
+    claims that the kernel touches no accumulator that instructions of the other unit in flight use.
     """
 
     mode: UopMode
@@ -82,7 +82,7 @@ class KernelBuilder:
 
     def loop_begin(self, extent: int, dst: int, src: int, wgt: int) -> None:
         if self.dst or self.open_loops < len(self.loops):
-            raise CommandError("the loops of a micro-op kernel stand around all its micro-ops")
+            raise CommandError("the loops of a micro-op kernel must enclose all its micro-ops")
         if len(self.loops) == 2:
             raise CommandError("a micro-op kernel has at most two loops; unroll the others")
         if min(extent, dst, src, wgt) < 0:
@@ -102,7 +102,7 @@ class KernelBuilder:
         if operation != self.operation:
             self._begin(operation)
         if self.open_loops < len(self.loops):
-            raise CommandError("a micro-op after the end of a loop; all stand in the innermost one")
+            raise CommandError("a micro-op after the end of a loop; all must be in the innermost")
         if isinstance(dst, int) and isinstance(src, int) and isinstance(wgt, int):
             self.dst.append(dst)
             self.src.append(src)
@@ -148,7 +148,7 @@ class KernelBuilder:
             return []
         operation = self.operation
         uops = np.array([self.dst, self.src, self.wgt], np.int64)
-        # What is not read is zero, so that kernels which differ in nothing else are one.
+        # Unused indices are zeroed, so that kernels that differ only in them are one.
         used = np.array(
             [1, operation.mode is UopMode.ALU and not operation.use_immediate, 0]
             if operation.mode is UopMode.ALU or operation.reset
@@ -184,11 +184,11 @@ class KernelBuilder:
     def _split(
         self, uops: npt.NDArray[np.int64], loops: list[Loop]
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Loop]]]:
-        """Micro-ops and loops of instructions that together do what the whole does.
+        """The micro-ops and loops of instructions that together do what the kernel does.
 
-        The order of micro-ops may change where it has no effect: accumulators that are added to,
-        reset, or combined with an immediate depend on nothing that the kernel writes elsewhere.
-        An ALU operation between registers keeps its order, and so does what overwrites.
+        Micro-ops are reordered only where that has no effect: accumulators that are added to,
+        reset, or combined with an immediate do not depend on other accumulators that the kernel
+        writes. ALU operations on two accumulators, and overwriting micro-ops, keep their order.
         """
         most = min(self.config.uop.depth, _LOADED_AT_ONCE)
         if not loops:

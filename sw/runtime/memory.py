@@ -1,4 +1,4 @@
-"""Allocation of a device's memory: buffers and free space."""
+"""Allocation of a device's memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class OutOfMemory(MemoryError):
-    """A buffer that does not fit; the message says how much was asked and how much is left."""
+    """A buffer does not fit; the message says how much was asked for and how much is left."""
 
 
 def buffer_alignment(config: Config) -> int:
-    """Alignment of a buffer that can serve as any memory of the machine, in bytes."""
+    """The alignment, in bytes, of buffers that any memory of the machine can load or store."""
     return max(isa.BASE_ALIGNMENT, *(config.memory(memory).element_bytes for memory in isa.Memory))
 
 
 class DeviceMemory:
-    """Allocator over the whole memory of ``device``: first fit; adjacent free pieces are merged."""
+    """A first-fit allocator over the whole memory of ``device``; adjacent free pieces are
+    merged."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -111,7 +112,7 @@ class Buffer:
         shape: int | tuple[int, ...],
         offset: int = 0,
     ) -> npt.NDArray[_Scalar]:
-        """An array of its own with the contents from ``offset`` on; raises as `write` does."""
+        """A new array with the contents from ``offset`` on. Raises what `write` raises."""
         shape = (shape,) if isinstance(shape, int) else shape
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         device = self._device()
@@ -119,7 +120,7 @@ class Buffer:
         return device.read(self.address + offset, size).view(dtype).reshape(shape)
 
     def free(self) -> None:
-        """Gives the memory back; raises `ValueError` the second time."""
+        """Frees the memory; raises `ValueError` if it is free already."""
         self._device()
         assert self._memory is not None
         self._memory._release(self.address, self.size)

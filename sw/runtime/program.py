@@ -1,8 +1,8 @@
-"""Compiled programs: recorded runs of the runtime, which a file can keep for other machines.
+"""Compiled programs: recorded runs of the runtime, which can be saved to a file.
 
 A program holds its instruction streams with addresses relative to buffers, the buffers with the
-contents of those that are constant (micro-ops among them), and the configuration of the machine
-it was made for.
+contents of constant ones (including micro-ops), and the configuration of the machine that it was
+made for.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BufferPlan:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Instructions to run at once: uint64 (instructions, 2), low word first, FINISH included.
+    """Instructions of one launch: uint64 (instructions, 2), low word first, FINISH included.
 
     ``buffer`` (int32) has for each instruction the index of the buffer to whose first element its
     dram_base is relative, or -1.
@@ -64,9 +64,9 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class Program:
-    """Streams that run one after the other, and the buffers that they use.
+    """Streams that run one after another, and the buffers that they use.
 
-    ``contents`` has the first bytes (uint8) of constant buffers, by name.
+    ``contents`` has, by name, the bytes (uint8) with which constant buffers begin.
     """
 
     config: Config
@@ -75,8 +75,8 @@ class Program:
     contents: Mapping[str, npt.NDArray[np.uint8]]
 
     def place(self, runtime: Runtime, streams: Collection[int] | None = None) -> PlacedProgram:
-        """The program in the memory of the runtime's device, ready to run; with ``streams``, only
-        those of these indices.
+        """Places the program, or only its ``streams`` (indices), in the memory of the runtime's
+        device, ready to run.
 
         Raises `ProgramError` if the machine has another configuration, and `OutOfMemory`.
         """
@@ -91,7 +91,7 @@ class Program:
     def load(cls, path: str | Path, config: Config | None = None) -> Program:
         """The program in a file.
 
-        Raises `ProgramError` if the file is no program, is damaged, has another format version,
+        Raises `ProgramError` if the file is not a program, is damaged, has another format version,
         or was made for another machine than ``config``.
         """
         program = load_archive(path, _KIND, cls.from_parts)
@@ -100,7 +100,7 @@ class Program:
         return program
 
     def parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """What JSON can hold, and arrays by name: what `from_parts` makes a program of."""
+        """A header for JSON, and arrays by name; `from_parts` makes the program again from both."""
         header = {
             "config": self.config.to_dict(),
             "buffers": [asdict(item) for item in self.buffers],
@@ -119,7 +119,7 @@ class Program:
     def from_parts(
         cls, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
     ) -> Program:
-        """Raises `ConfigError`, or what Python raises of parts that are not those of a program."""
+        """The program of these `parts`; malformed ones raise `ConfigError` or a Python error."""
         buffers = tuple(BufferPlan(**item) for item in header["buffers"])
         program = cls(
             config=Config.from_dict(header["config"]),
@@ -141,27 +141,27 @@ class Program:
         """Raises `ValueError` if parts of the program do not fit together, and `FileLimitError`."""
         for item in self.buffers:
             sound = isinstance(item.name, str) and type(item.size) is int and item.size >= 0
-            require(sound and item.role in _ROLES, f"its buffer {item.name} is none")
+            require(sound and item.role in _ROLES, f"its buffer {item.name} is malformed")
         names = {item.name for item in self.buffers}
         require(len(names) == len(self.buffers), "two of its buffers have the same name")
         for number, stream in enumerate(self.streams):
             words, used = stream.words, stream.buffer
             sound = words.dtype == np.uint64 and words.ndim == 2 and words.shape[1] == 2
             sound &= used.dtype == np.int32 and used.shape == words.shape[:1]
-            require(sound, f"its stream {number} is none")
+            require(sound, f"its stream {number} is malformed")
             inside = used.size and used.min() >= -1 and used.max() < len(self.buffers)
             require(bool(inside), f"its stream {number} uses buffers that it does not have")
         for item in self.buffers:
             data = self.contents.get(item.name, np.empty(0, np.uint8))
             sound = data.dtype == np.uint8 and data.ndim == 1 and data.size <= item.size
-            require(sound, f"its buffer {item.name} has other contents")
+            require(sound, f"the contents of its buffer {item.name} do not fit it")
         require_within_limit("the memory that it needs", self.placed_bytes())
 
     def save_image(self, path: str | Path, inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Writes a program image with these contents of input buffers, for ``vta replay``.
+        """Writes a program image for ``vta replay``, with ``inputs`` in the buffers of these names.
 
-        An image has one stream: raises `ProgramError` if the program has more, or if the file
-        cannot be written.
+        Raises `ProgramError` if the program has more than one stream, or if the file cannot be
+        written.
         """
         if len(self.streams) != 1:
             raise ProgramError(
@@ -182,29 +182,30 @@ class Program:
     def placed_at_zero(
         self, streams: Collection[int] | None = None
     ) -> tuple[npt.NDArray[np.uint8], PlacedProgram]:
-        """A memory (uint8, index = byte address) with the program in it, or those of its
-        ``streams``, and where its parts are. With the base registers at another address, and the
-        launch too, it runs from there."""
+        """A memory (uint8, indexed by byte address) that holds the program, or only its
+        ``streams``, and where its parts are in it. It runs at another address if the base registers
+        and the launch add that address."""
         tape = _Tape(self.config, self.placed_bytes(streams))
         return tape.memory, self.place(Runtime(tape), streams)
 
     def placed_bytes(self, streams: Collection[int] | None = None) -> int:
-        """Bytes of device memory that it takes when it is placed, likewise."""
+        """Bytes of device memory that the program, or only its ``streams``, takes when it is
+        placed."""
         alignment = buffer_alignment(self.config)
         sizes = [item.size for item in self.buffers]
         sizes += [self.streams[index].words.nbytes for index in self.chosen(streams)]
         return sum(-(-size // alignment) * alignment for size in sizes)
 
     def chosen(self, streams: Collection[int] | None) -> Collection[int]:
-        """The indices in ``streams``, or of all."""
+        """``streams``, or the indices of all streams if it is None."""
         return range(len(self.streams)) if streams is None else streams
 
 
 class PlacedProgram:
     """A program in the memory of a runtime's device.
 
-    ``streams`` has, by index, the address of each stream that was placed and its instructions as
-    they stand there.
+    ``streams`` has, by index, the address of each stream that was placed, and its instructions with
+    absolute addresses.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class PlacedProgram:
             self.streams[index] = buffer.address, words
 
     def buffer(self, name: str) -> Buffer:
-        """Raises `ProgramError` if the program has no buffer of that name."""
+        """The buffer of that name; raises `ProgramError` if the program has none."""
         if name not in self._buffers:
             raise ProgramError(
                 f"the program has no buffer {name}; it has {', '.join(sorted(self._buffers))}"
@@ -254,7 +255,7 @@ class PlacedProgram:
         return self._runtime.run_stream(*self.streams[index], watched, time_limit)
 
     def free(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         for buffer in (*self._buffers.values(), *self._stream_buffers):
             buffer.free()
         self._buffers, self._stream_buffers, self.streams = {}, [], {}
@@ -264,8 +265,8 @@ class Recorder(Runtime):
     """A runtime that keeps its streams, for a `Program`, instead of running them.
 
     It needs no device: ``memory_bytes`` is the memory that buffers can take. A stream ends at
-    `synchronize`, or at ``stream_limit`` instructions if that is given. Each stands alone: it
-    begins with the micro-ops that it needs of those that earlier streams have loaded.
+    `synchronize`, or at ``stream_limit`` instructions. Each can run by itself: it begins by loading
+    the micro-ops that it needs of those that earlier streams have loaded.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class Recorder(Runtime):
         self._tape = _Tape(config, memory_bytes)
         super().__init__(self._tape, stream_limit)
         self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
-        # As they were made, one after the other, without FINISH.
+        # The streams in the order in which they were recorded, without FINISH.
         self._made: list[Stream] = []
         self._loaded: list[tuple[int, UopSequence]] = []
         self._uses = 0
@@ -284,10 +285,10 @@ class Recorder(Runtime):
         self._loaded = []
 
     def join(self, streams: range) -> tuple[int, tuple[int, ...]]:
-        """Adds a stream that does what ``streams`` do, one after the other, each beginning while
-        the one before it ends. Gives its index, and where each of them ends in it.
+        """Adds a stream that joins ``streams``, so that each begins while the one before it ends.
+        Returns its index, and the number of instructions at which each of them ends.
 
-        What they load of micro-ops must have been recorded from the first of them on. Raises
+        The first of ``streams`` must not rely on micro-ops that earlier streams loaded. Raises
         `CannotJoin`.
         """
         joiner = Joiner(self.config, self._tape.memory)
@@ -314,8 +315,8 @@ class Recorder(Runtime):
         outputs: Sequence[Buffer] = (),
         constants: Sequence[Buffer] = (),
     ) -> Program:
-        """What was recorded. Other buffers that it uses are scratch. Constants are saved as they
-        are now.
+        """The program of what was recorded. Buffers without another role are scratch. Constants are
+        saved with their present contents.
 
         Raises `ProgramError` if instructions are queued, or if buffers share a name or a role.
         """
@@ -364,7 +365,7 @@ class Recorder(Runtime):
 
 
 class _Tape:
-    """A device to record for: memory that starts as zeros, and no machine."""
+    """A device to record on: a memory of zeros without a machine."""
 
     name = "recorder"
 
@@ -387,7 +388,7 @@ class _Tape:
         time_limit: float | None = None,
         watched: Sequence[int] = (),
     ) -> RunResult:
-        raise ProgramError("a recorder runs nothing; place its program on a device")
+        raise ProgramError("a recorder runs nothing: place its program on a device")
 
 
 def _moved(
@@ -397,7 +398,8 @@ def _moved(
     addresses: npt.NDArray[np.int64],
     sign: int,
 ) -> Words:
-    """Instructions with the start of their buffers added to dram_base, or taken from it."""
+    """Instructions with the start of their buffers added to dram_base, or subtracted by
+    ``sign``."""
     layout = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
     base = layout["dram_base"]
     element_bytes = np.ones(1 << layout["memory"].width, np.int64)

@@ -1,6 +1,6 @@
-"""The runtime: the calls that a lowered loop nest makes, turned into instructions as they come.
+"""The runtime: turns the calls of a lowered loop nest into instructions as they are made.
 
-Micro-op kernels are made when they are first met and stay in the micro-op buffer, between
+Micro-op kernels are compiled when they are first met (JIT) and stay in the micro-op buffer, between
 instructions and between runs, until others need their place. Instructions gather in a stream that
 runs on the device at `Runtime.synchronize`, or earlier when it is full.
 """
@@ -39,9 +39,9 @@ class RuntimeFault(RuntimeError):
 class Runtime:
     """Makes and runs instructions for one device.
 
-    A stream that reaches ``stream_limit`` instructions runs without being asked to, unless a pop in
-    it waits for a token that comes later; then it grows. So the host may touch the buffers of
-    queued instructions only after `synchronize`. ``time_limit`` holds for each run, in seconds.
+    A stream that reaches ``stream_limit`` instructions runs by itself, or, if a pop in it waits for
+    a later push, as soon as none does. So the host may touch the buffers of queued instructions
+    only after `synchronize`. ``time_limit``, in seconds, holds for each run.
 
     All calls raise `CommandError` for what the machine cannot do.
     """
@@ -63,11 +63,11 @@ class Runtime:
         self._cache = UopCache(self.config.uop.depth)
         self._kernels: dict[Hashable, list[tuple[int, UopSequence]]] = {}
         self._builder: KernelBuilder | None = None
-        # What the micro-op buffer holds where the stream starts.
+        # The contents of the micro-op buffer at the start of the stream.
         self._resident: list[tuple[int, UopSequence]] = []
 
         self._transfers = TransferEncoder(self.config)
-        # These two are where GEMM and ALU have them alike.
+        # GEMM and ALU have these two fields at the same place.
         gemm = isa.instruction_set(self.config).layouts[isa.Opcode.GEMM]
         self._at_uop_begin = gemm["uop_begin"].offset
         self._at_uop_end = gemm["uop_end"].offset
@@ -82,7 +82,7 @@ class Runtime:
         return self.memory.allocate(size, name)
 
     def free(self, buffer: Buffer) -> None:
-        """Gives a buffer back; raises `CommandError` while queued instructions use it."""
+        """Frees a buffer; raises `CommandError` while queued instructions use it."""
         if any(used is buffer for _, used in self._stream.relocations):
             raise CommandError(f"{buffer.name} is used by queued instructions; synchronize first")
         buffer.free()
@@ -104,12 +104,13 @@ class Runtime:
         memory: Memory,
         pad_value: int = 0,
     ) -> None:
-        """``y_size`` rows of ``x_size`` elements from ``buffer``, rows ``x_stride`` elements apart,
-        with padding around them, to consecutive elements of ``memory`` from ``sram_index`` on.
+        """Loads ``y_size`` rows of ``x_size`` elements from ``buffer``, rows ``x_stride`` elements
+        apart, with padding around them, to consecutive elements of ``memory`` from ``sram_index``
+        on.
 
         Everything is counted in elements of ``memory``. What one instruction cannot hold is split.
-        Every scalar of the padding is ``pad_value``; only machines with the extension PAD_VALUE
-        can pad with another value than 0, and none so for UOP.
+        Every scalar of the padding is ``pad_value``; only machines with the extension PAD_VALUE can
+        pad with a value other than 0, and none can for UOP.
         """
         info = self._transfers.memory(memory)
         pads = Pads(x_pad_before, y_pad_before, x_pad_after, y_pad_after)
@@ -132,10 +133,10 @@ class Runtime:
         y_size: int,
         x_stride: int,
     ) -> None:
-        """Consecutive accumulators from ``sram_index`` on, cut to their low bits, to ``y_size``
-        rows of ``x_size`` elements of ``buffer``, rows ``x_stride`` elements apart.
+        """Stores consecutive accumulators from ``sram_index`` on, truncated to their low bits, to
+        ``y_size`` rows of ``x_size`` elements of ``buffer``, rows ``x_stride`` elements apart.
 
-        Counted in elements of OUT. What one instruction cannot hold is split.
+        Everything is counted in elements of OUT. What one instruction cannot hold is split.
         """
         info = self._transfers.memory(Memory.OUT)
         self._check_owned(buffer)
@@ -157,11 +158,11 @@ class Runtime:
     # Micro-op kernels.
 
     def push_gemm(self, body: Callable[[], None], key: Hashable = None) -> None:
-        """Runs the micro-op kernel that ``body`` makes by its calls of `uop_loop_begin`,
+        """Runs the GEMM micro-op kernel that ``body`` makes by its calls of `uop_loop_begin`,
         `uop_push` and `uop_loop_end`.
 
-        ``key`` names what decides the kernel: with a key that this runtime has met, ``body`` is
-        not called again.
+        ``key`` identifies the kernel: for a key that this runtime has met before, ``body`` is not
+        called again.
         """
         self._push_kernel(UopMode.GEMM, body, key)
 
@@ -212,8 +213,8 @@ class Runtime:
         self._kernel().push(operation, dst, src, wgt)
 
     def wait_for_alu(self) -> None:
-        """Later kernels of GEMM, those that claim independence too, begin after what the ALU has
-        been given so far: by a GEMM instruction that does nothing, without the claim."""
+        """Makes later GEMM kernels, including those that claim independence, wait for all earlier
+        ALU kernels, by a GEMM instruction that does nothing and has no claim."""
         nothing = isa.instruction_set(self.config).encode(isa.Gemm(uop_end=0))
         self._append(Module.COMPUTE, nothing)
 
@@ -226,8 +227,8 @@ class Runtime:
         """Loads the micro-ops of kernels that are used later: mode, body and key of each, as for
         `push_gemm` and `push_alu`.
 
-        All at once takes few instructions, and none of them stands between kernels, which would
-        wait for it. If they do not fit the micro-op buffer together, each is loaded at its use.
+        Loading them together takes few instructions, none of which delays a kernel. If they do not
+        fit the micro-op buffer together, each is loaded when it is used.
         """
         sequences: dict[UopSequence, None] = {}
         for mode, body, key in kernels:
@@ -271,9 +272,9 @@ class Runtime:
         return [(piece.bits, self._uops.intern(piece.uops)) for piece in pieces]
 
     def _load_uops(self, sequence: UopSequence, begin: int, count: int) -> None:
-        # Compute loads micro-ops in order with their uses, so this needs no token, neither to
-        # overwrite what earlier instructions use nor to be seen by later ones; and it need not
-        # wait for the tokens that the kernel waits for.
+        # Compute loads micro-ops in order with their uses, so this needs no token to overwrite what
+        # earlier instructions use, nor to be visible to later ones; and it need not wait for the
+        # tokens that the kernel waits for.
         info = self._transfers.memory(Memory.UOP)
         rows = info.rows_of(sequence.buffer, sequence.offset, count, 1, 0)
         bits = self._transfers.encode(info, begin, rows)
@@ -282,17 +283,17 @@ class Runtime:
     # Dependences.
 
     def dep_push(self, giver: Module, taker: Module) -> None:
-        """``giver`` gives ``taker`` a token when its latest instruction is done."""
+        """``giver`` pushes a token to ``taker`` when its latest instruction retires."""
         self._stream.push(giver, taker)
 
     def dep_pop(self, giver: Module, taker: Module) -> None:
-        """``taker`` takes a token of ``giver`` before its next instruction."""
+        """``taker`` pops a token of ``giver`` before its next instruction."""
         self._stream.pop(giver, taker)
 
     def barrier(self) -> None:
-        """What comes later sees everything that comes earlier, through device memory too."""
+        """Orders all later instructions behind all earlier ones, through device memory too."""
         if not self._stream.balanced():
-            # Tokens carry no names: those of a barrier could be taken for others in flight.
+            # Tokens are anonymous: those of a barrier could be mistaken for others in flight.
             if not self._stream.divisible():
                 raise CommandError("a barrier between a dep_pop and the dep_push that it waits for")
             self._run_and_continue()
@@ -307,11 +308,11 @@ class Runtime:
     # Runs.
 
     def synchronize(self, time_limit: float | None = None) -> RunResult:
-        """Runs what is queued and waits for its end.
+        """Runs the queued instructions and waits for their end.
 
         Returns the sums over the runs since the last call. Raises `RuntimeFault` if the machine
-        stops early; with cause ``timeout`` and the stuck module if a run takes longer than
-        ``time_limit``, or else that of the runtime. What was queued is gone then.
+        stops early, which discards the queue; its cause is ``timeout``, with the module that is
+        stuck, if a run takes longer than ``time_limit``, or if that is None, than the runtime's.
         """
         if not self._stream.is_empty():
             self._stream.settle()
@@ -326,9 +327,9 @@ class Runtime:
         watched: Sequence[int] = (),
         time_limit: float | None = None,
     ) -> RunResult:
-        """Runs instructions that are in device memory at ``address`` already, as ``words``, an
-        array (instructions, 2) says; what the micro-op buffer holds afterwards is unknown.
-        ``watched`` are those of `Device.run`.
+        """Runs instructions that are in device memory already: ``words``, uint64 (instructions, 2),
+        at ``address``. The contents of the micro-op buffer are unknown afterwards. ``watched`` is
+        as in `Device.run`.
 
         Raises `RuntimeFault`, and `CommandError` while other instructions are queued.
         """
@@ -338,7 +339,7 @@ class Runtime:
         return self._launch(address, words, time_limit, watched)
 
     def forget_kernels(self) -> None:
-        """Loads micro-ops anew before their next use, for when others have used the machine."""
+        """Forgets which micro-ops are loaded, for when others have used the machine."""
         self._cache.clear()
         self._resident = []
 
@@ -379,7 +380,7 @@ class Runtime:
             buffer.write(words)
             result = self._launch(buffer.address, words, time_limit)
         except BaseException:
-            # Which of its micro-ops have arrived is not known.
+            # It is not known which of its micro-ops have been loaded.
             self.forget_kernels()
             self._results = []
             raise

@@ -1,4 +1,4 @@
-"""An instruction stream under construction: tokens join the instructions around them."""
+"""An instruction stream under construction: pushes and pops become flags of instructions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kernels import CommandError
 from .memory import Buffer
 
 _HEAD = isa.instruction_set(Config()).layouts[isa.Opcode.FINISH]
-# The flags of instructions that push a token into a queue, (giver, taker), and pop one.
+# By queue (giver, taker): the flag with which an instruction pushes a token, and pops one.
 PUSH = {
     (module, other): _HEAD[f"push_{side}"].insert(1)
     for module in Module
@@ -43,19 +43,19 @@ class Stream:
     """Instructions in program order, 128 bits each.
 
     `pop` takes effect before the next instruction of the taking module, `push` after the latest
-    one of the giving module. Each becomes a flag of that instruction; where there is none that
-    can carry it without changing the order of the module's pops, work and pushes, an instruction
-    that does nothing else does.
+    instruction of the giving module. Each becomes a flag of that instruction; where none can carry
+    it without changing the order of the module's pops, work and pushes, an instruction that does
+    nothing else carries it.
     """
 
     words: list[int] = field(default_factory=list)
     # (index of the instruction, buffer that its dram_base lies in)
     relocations: list[tuple[int, Buffer]] = field(default_factory=list)
-    # Tokens of each queue given and not yet taken by the instructions in `words`.
+    # By queue: tokens that the instructions in `words` push and do not pop.
     outstanding: dict[tuple[Module, Module], int] = field(
         default_factory=lambda: dict.fromkeys(isa.TOKEN_QUEUES, 0)
     )
-    # What is padded with after the instructions in `words`; a run begins with zeros.
+    # The padding values after the instructions in `words`; a run begins with zeros.
     padding: dict[isa.Padding, int] = field(default_factory=lambda: dict.fromkeys(isa.Padding, 0))
     _pending: list[list[tuple[Module, Module]]] = field(default_factory=lambda: [[], [], []])
     _latest: list[int | None] = field(default_factory=lambda: [None, None, None])
@@ -88,7 +88,7 @@ class Stream:
                 self._latest[module] = latest + shift
 
     def pad_with(self, padding: isa.Padding, value: int) -> None:
-        """Later loads that ``padding`` stands for are padded with ``value``."""
+        """Pads later loads of the memories of ``padding`` with ``value``."""
         if self.padding[padding] != value:
             instruction = isa.set_padding(padding, value)
             bits = SET_PADDING.encode(instruction)
@@ -111,28 +111,25 @@ class Stream:
         self._pending[taker].append(queue)
 
     def settle(self) -> None:
-        """Gives the pops that no instruction has followed to instructions of their own."""
+        """Appends instructions for the pops that no instruction has followed."""
         for module in (Module.LOAD, Module.COMPUTE, Module.STORE):
             if self._pending[module]:
                 self.append(module, _NO_OPERATION_BITS[module])
 
     def balanced(self) -> bool:
-        """Whether every token given has been taken, and no pop waits for an instruction."""
+        """Whether every token pushed is popped, and no pop waits for an instruction."""
         return not any(self.outstanding.values()) and not any(self._pending)
 
     def divisible(self) -> bool:
-        """Whether what is here so far can run on its own.
-
-        It can if none of its pops waits for a token that is given later.
-        """
+        """Whether the stream so far can run on its own: no pop in it waits for a later push."""
         return min(self.outstanding.values()) >= 0
 
     def successor(self) -> Stream:
         """An empty stream that continues a `divisible` one after its end.
 
-        A run ends when everything in it is done, and clears the tokens left; so the successor
-        gives them again at its start, by instructions that do nothing else. Padding values are
-        set again too.
+        A run ends when everything in it has retired, and clears the tokens left; so the successor
+        pushes them again at its start, by instructions that do nothing else. It also sets padding
+        values again.
         """
         stream = Stream()
         for padding, value in self.padding.items():
@@ -140,7 +137,7 @@ class Stream:
         for queue, count in self.outstanding.items():
             for _ in range(count):
                 stream.push(*queue)
-        # After the pushes: what was given already must not wait for these.
+        # After the pushes, which must not wait for these pops.
         stream._pending = self._pending
         return stream
 
@@ -148,7 +145,7 @@ class Stream:
         return not self.words and not any(self._pending)
 
     def finished(self) -> Words:
-        """The stream with its FINISH."""
+        """The stream with a FINISH at its end."""
         return instruction_words((*self.words, FINISH_BITS))
 
 

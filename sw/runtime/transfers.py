@@ -1,7 +1,7 @@
 """LOADs and STOREs: a transfer of any size, stride and padding as instructions.
 
-Everything is counted in elements of the memory that is loaded or stored. What the fields of one
-instruction cannot hold is split.
+Everything counts elements of the memory that is loaded or stored. A transfer that exceeds the
+fields of one instruction is split.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DRAM_ELEMENTS = 1 << isa.DRAM_BASE_WIDTH
 
 @dataclass(frozen=True)
 class TransferredMemory:
-    """What the encoding of a LOAD or STORE of one memory takes from the configuration.
+    """What the configuration determines of a LOAD or STORE of one memory.
 
-    ``head`` are the bits of such an instruction whose other fields are 0. ``padding`` is what pads
-    its loads, if it can be set, with values of ``scalar_width`` bits.
+    ``head`` are the bits of such an instruction with all other fields 0. ``padding`` selects the
+    padding value of its loads, of ``scalar_width`` bits; None if it cannot be set.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TransferredMemory:
         )
 
     def check_pad_value(self, value: int, config: Config) -> None:
-        """Raises `CommandError` unless loads can be padded with ``value``, which is not 0."""
+        """Raises `CommandError` unless loads can be padded with ``value``, other than 0."""
         if not config.pad_value or self.padding is None:
             why = "are" if config.pad_value else "of a machine without PAD_VALUE are"
             raise CommandError(
@@ -76,8 +76,8 @@ class TransferredMemory:
     def rows_of(
         self, buffer: Buffer, element_offset: int, x_size: int, y_size: int, x_stride: int
     ) -> Rows:
-        """Rows from an element of ``buffer`` on; raises `CommandError` if they leave it, or if
-        instructions cannot address them."""
+        """The rows from an element of ``buffer`` on. Raises `CommandError` if they exceed the
+        buffer, or if instructions cannot address them."""
         rows = Rows(buffer.address // self.element_bytes + element_offset, x_size, y_size, x_stride)
         if min(x_size, y_size, x_stride) < 0:
             raise CommandError(
@@ -113,7 +113,7 @@ class Rows:
 
     @property
     def reach(self) -> int:
-        """Elements from the first to the last, both counted."""
+        """Elements from the first to the last, inclusive."""
         return (self.y_size - 1) * self.x_stride + self.x_size if self.x_size and self.y_size else 0
 
 
@@ -133,7 +133,7 @@ class Pads:
 
     @property
     def any_bits(self) -> int:
-        """0 without padding, negative if one is negative; as many bits as the largest has."""
+        """The bitwise or of all pads: 0 without padding, negative if one is negative."""
         return self.x_before | self.x_after | self.y_before | self.y_after
 
 
@@ -142,7 +142,7 @@ NO_PADS = Pads()
 
 @dataclass(frozen=True)
 class Transfer:
-    """One instruction; ``moves`` is False if it only pads, and has no address."""
+    """One instruction; ``moves`` is False if it only pads and has no address."""
 
     bits: int
     moves: bool
@@ -193,7 +193,7 @@ class TransferEncoder:
     def rows(
         self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads = NO_PADS
     ) -> Iterator[Transfer]:
-        """``rows`` of any size and stride, in as many instructions as their fields ask for."""
+        """``rows`` of any size and stride, in as few instructions as their fields allow."""
         x_size, y_size, x_stride = rows.x_size, rows.y_size, rows.x_stride
         row = pads.x_before + x_size + pads.x_after
         if x_size <= _SIZES and (x_stride <= _SIZES or y_size == 1):
@@ -206,14 +206,14 @@ class TransferEncoder:
         for y in range(y_size):
             for x in range(0, x_size, _SIZES):
                 part = Rows(rows.base + y * x_stride + x, min(_SIZES, x_size - x))
-                # A row that needs two instructions fills the scratchpad: there is no padding then.
+                # A row that takes two instructions fills the scratchpad, so it has no padding.
                 start = sram_index + y * row + x
                 yield Transfer(self.encode(memory, start, part, pads), moves=True)
 
     def encode(
         self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads = NO_PADS
     ) -> int:
-        """The bits of one instruction, whose fields hold all of these."""
+        """The bits of one instruction; its fields must hold all of these."""
         return (
             memory.head
             | sram_index << self._at_sram_base
@@ -244,7 +244,7 @@ class TransferEncoder:
     def _padding(
         self, memory: TransferredMemory, sram_index: int, count: int
     ) -> Iterator[Transfer]:
-        """``count`` elements of padding: rows of it around no row of data."""
+        """``count`` elements of padding: rows of padding around no data."""
         for x in range(0, count, _SIZES):
             nothing = Rows(0, min(_SIZES, count - x), y_size=0)
             bits = self.encode(memory, sram_index + x, nothing, Pads(y_before=1))

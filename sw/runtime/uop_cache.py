@@ -1,4 +1,4 @@
-"""Micro-op kernels in device memory, and which of them the micro-op buffer holds."""
+"""Micro-op kernels in device memory, and a cache of them in the micro-op buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amaranth_vta.hw import isa
 from .memory import Buffer, DeviceMemory
 
 _UOP_BYTES = isa.UOP_WIDTH // 8
-# Micro-ops in each buffer of device memory that is taken for them.
+# Micro-ops per buffer of device memory that is allocated for them.
 _CHUNK = 1 << 14
 
 
@@ -22,7 +22,7 @@ class UopSequence:
     """Micro-ops that are used together.
 
     In device memory they are ``count`` elements from ``offset`` on in ``buffer``. In the micro-op
-    buffer they start at ``begin``, or are not there if it is None.
+    buffer they start at ``begin``, None if they are not loaded.
     """
 
     buffer: Buffer
@@ -37,7 +37,7 @@ class UopSequence:
 
 
 class UopStore:
-    """Micro-op sequences in device memory, each content once, contiguous in a few buffers."""
+    """Micro-op sequences in device memory, without duplicates, contiguous in a few buffers."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
@@ -46,7 +46,7 @@ class UopStore:
         self._room = 0
 
     def used_bytes(self) -> dict[Buffer, int]:
-        """How much of each buffer holds micro-ops."""
+        """By buffer, the bytes that hold micro-ops."""
         used = {buffer: buffer.size for buffer in self.buffers}
         if self.buffers:
             used[self.buffers[-1]] -= self._room * _UOP_BYTES
@@ -74,10 +74,10 @@ class UopStore:
 
 
 class UopCache:
-    """Which sequences the micro-op buffer of ``depth`` elements holds.
+    """The sequences that the micro-op buffer of ``depth`` elements holds.
 
-    A new one goes where the most recent use of what it overwrites is longest ago. Overwriting is
-    safe while instructions that use the old contents are in flight: compute both loads micro-ops
+    A new sequence goes where the most recent use of what it overwrites is longest ago. Overwriting
+    is safe while instructions that use the old contents are in flight: compute both loads micro-ops
     and uses them, and executes its instructions in order.
     """
 
@@ -94,7 +94,7 @@ class UopCache:
             return sequence.begin, False
         filled = sum(item.count for item in self._resident)
         if filled + sequence.count <= self._depth and filled == self._end():
-            # Behind all others, which have no gaps.
+            # Behind all others, between which there are no gaps.
             sequence.begin = filled
             self._resident.append(sequence)
             return filled, True
@@ -114,19 +114,19 @@ class UopCache:
     def place_all(self, sequences: Iterable[UopSequence]) -> list[tuple[UopSequence, int, int]]:
         """The loads that bring ``sequences`` into the micro-op buffer, which has room for all.
 
-        Each is its first sequence, where that starts in the micro-op buffer, and how many micro-ops
-        are loaded: sequences that follow each other in both memories are loaded at once.
+        Each load is given by its first sequence, where that starts in the micro-op buffer, and the
+        number of micro-ops: sequences that are adjacent in both memories are loaded at once.
         """
         placed = ((sequence, *self.place(sequence)) for sequence in sequences)
         return merged((begin, sequence) for sequence, begin, missing in placed if missing)
 
     def resident(self) -> list[tuple[int, UopSequence]]:
-        """What is in the micro-op buffer, and where it starts there."""
+        """The sequences in the micro-op buffer, and where each starts."""
         return [(_begin(item), item) for item in self._resident]
 
     @property
     def clock(self) -> int:
-        """Of uses: what is used later has a later ``last_use``."""
+        """The number of uses so far, with which `last_use` is stamped."""
         return self._clock
 
     def clear(self) -> None:
@@ -136,11 +136,12 @@ class UopCache:
         self._resident = []
 
     def _end(self) -> int:
-        """Behind the last sequence in the micro-op buffer."""
+        """The end of the last sequence in the micro-op buffer."""
         return _begin(self._resident[-1]) + self._resident[-1].count if self._resident else 0
 
     def _best_place(self, count: int) -> int:
-        """The start of the ``count`` elements whose last use is longest ago, lowest first."""
+        """The start of the ``count`` consecutive elements whose last use is longest ago; the lowest
+        of several."""
         spans = [
             (_begin(item), _begin(item) + item.count, item.last_use) for item in self._resident
         ]
@@ -161,7 +162,8 @@ class UopCache:
 def merged(
     places: Iterable[tuple[int, UopSequence]],
 ) -> list[tuple[UopSequence, int, int]]:
-    """Loads of sequences to these places in the micro-op buffer, as of `UopCache.place_all`."""
+    """The loads of sequences to these places in the micro-op buffer, as `UopCache.place_all` gives
+    them."""
     loads: list[tuple[UopSequence, int, int]] = []
     for begin, sequence in places:
         if loads:

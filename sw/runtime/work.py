@@ -1,4 +1,4 @@
-"""What an instruction stream asks of the machine, and the least cycles that takes."""
+"""The work of an instruction stream, and the least cycles that it takes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from amaranth_vta.hw.config import Config
 
 from .instruction_words import Words, field_of, without_fields
 
-# int64 (instructions,): a number for each instruction.
+# int64 (instructions,).
 Counts = npt.NDArray[np.int64]
 Count = Callable[[Words, isa.Layout], Counts]
-# Fields of which no value makes an instruction illegal, save where a LOAD sets a padding value.
+# Fields of which no value makes an instruction illegal, except in a LOAD that sets a padding value.
 _ANY_VALUE = (
     *("sram_base", "dram_base", "y_size", "x_size", "x_stride"),
     *("uop_begin", "uop_end", "iter_out", "iter_in", "immediate"),
@@ -47,12 +47,12 @@ class Work:
 
     @property
     def compute_cycles(self) -> int:
-        """The least that compute takes: one micro-op per cycle, GEMM and ALU overlapping."""
+        """The least cycles of compute: one micro-op per cycle, with GEMM and ALU overlapping."""
         return max(self.gemm_uops, self.alu_uops)
 
     @property
     def words_read(self) -> int:
-        """The least words of the bus that are read."""
+        """The least number of bus words that are read."""
         return -(-self.bytes_loaded // self.config.bus_bytes)
 
     @property
@@ -73,7 +73,7 @@ def work(config: Config, words: Words) -> Work:
             if opcode in instructions.layouts
         )
 
-    # A LOAD that sets a padding value names what is no memory, and moves nothing.
+    # The memory field of a LOAD that sets a padding value names no memory: it moves nothing.
     element_bytes = np.zeros(8, np.int64)
     for memory in isa.Memory:
         element_bytes[memory] = config.memory(memory).element_bytes
@@ -97,14 +97,14 @@ def work(config: Config, words: Words) -> Work:
 
 
 def _uops(rows: Words, layout: isa.Layout) -> Counts:
-    """Micro-ops that GEMM or ALU instructions execute, counting each iteration."""
+    """Micro-ops that each GEMM or ALU instruction executes, counting each iteration."""
     count = field_of(rows, layout["uop_end"]) - field_of(rows, layout["uop_begin"])
     loops = field_of(rows, layout["iter_out"]) * field_of(rows, layout["iter_in"])
     return np.maximum(count, 0) * loops
 
 
 def _legal(instructions: isa.InstructionSet, words: Words) -> npt.NDArray[np.bool_]:
-    """bool (instructions,): which of ``words`` the machine does not refuse.
+    """bool (instructions,): which of ``words`` are legal.
 
     Most instructions differ only in addresses and counts, which no rule looks at.
     """
@@ -113,7 +113,7 @@ def _legal(instructions: isa.InstructionSet, words: Words) -> npt.NDArray[np.boo
     for opcode, layout in instructions.layouts.items():
         rows = opcodes == opcode
         if "memory" in layout:
-            # One that sets a padding value must have zeros in these.
+            # A LOAD that sets a padding value must have zeros in these fields.
             rows &= field_of(words, layout["memory"]) < min(isa.Padding)
         ignored = [layout[name] for name in _ANY_VALUE if name in layout]
         kinds[rows] = without_fields(words[rows], ignored)

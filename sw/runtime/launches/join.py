@@ -1,9 +1,9 @@
 """Streams of layers joined into one: a layer begins while the one before it ends.
 
-Within a layer, tokens order what its instructions share. Where layers meet, more of them do: the
-next one loads what the last one stored, into scratchpads that the last one still reads. The joined
-stream has a token for each such pair, and only where no earlier token implies it. From store to
-load it passes through compute.
+Within a layer, tokens order its instructions. At the border of two layers there are more conflicts:
+the next layer loads what the previous one stores, into scratchpads that the previous one still
+reads. The joined stream has a token for each such conflict, unless an earlier token implies it. A
+token from store to load passes through compute.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .touched import Followed, Interval, MicroOps, Touched
 
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
-# By module, the queues that it gives tokens to and takes them from, with the flags of that.
+# By module, the queues that it pushes to and those that it pops from, with the flags for that.
 _GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] for one in _MODULES]
 _TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
 _NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
 
-# Whether what follows can be appended as it is, is looked at once in so many instructions.
+# How often, in instructions, to check whether the rest of a layer can be appended unchanged.
 _CHECKED = 16
 
 
 class CannotJoin(ValueError):
-    """A stream that has to be a launch of its own, and why."""
+    """A stream has to be a launch by itself; the message says why."""
 
 
 class _Use(NamedTuple):
@@ -53,16 +53,15 @@ class _Use(NamedTuple):
 
 @dataclass
 class Joined:
-    """``stream`` has the layers in order; the instructions of layer n are those before
-    ``ends``[n], from the end of the one before it on."""
+    """``stream`` has the layers in order; layer n ends before instruction ``ends``[n]."""
 
     stream: Stream = field(default_factory=Stream)
     ends: list[int] = field(default_factory=list)
 
 
 class Joiner:
-    """Joins streams that follow one another; ``memory`` is that of the device, with the micro-ops
-    that they load. Each has to give the tokens that it takes, and to leave none."""
+    """Joins streams that follow one another; ``memory`` is the device's, with the micro-ops that
+    they load. Each stream has to push the tokens that it pops, and to leave none."""
 
     def __init__(self, config: Config, memory: npt.NDArray[np.uint8]) -> None:
         self.joined = Joined()
@@ -76,24 +75,24 @@ class Joiner:
         self._wait = isa.instruction_set(config).encode(
             isa.Gemm(uop_end=0, independent=int(bool(config.overlap)))
         )
-        # By module, the last instructions of all modules that it knows to be done.
+        # By module, the last instruction of each module that it knows to have retired.
         self._known = [[-1, -1, -1] for _ in _MODULES]
-        # What compute has come to know of store: from which of its instructions on.
+        # Pairs of an instruction of compute, and the last STORE that it knows to have retired.
         self._compute_knows: list[tuple[int, int]] = [(-1, -1)]
         self._queues: dict[TokenQueue, deque[Token]] = {queue: deque() for queue in TOKEN_QUEUES}
-        # Pops that take no token any more: another one implies it.
+        # By queue, the next pops to drop, since another token implies theirs.
         self._dropped = dict.fromkeys(TOKEN_QUEUES, 0)
-        # Of earlier layers and of this one, by module.
+        # By module, what instructions of earlier layers, and of this one, touch.
         self._earlier: tuple[list[_Use], ...] = ([], [], [])
         self._own: tuple[list[_Use], ...] = ([], [], [])
-        # Around all that earlier layers move, by module.
+        # By module, an interval of DRAM around everything that earlier layers move.
         self._moved: list[Interval] = [(0, 0) for _ in _MODULES]
         self._waiting_units: set[int] = set()
 
     def add(self, part: Stream) -> None:
-        """Appends a stream that is complete but for its FINISH; raises `CannotJoin`."""
+        """Appends a stream that is complete except for its FINISH; raises `CannotJoin`."""
         if not part.balanced():
-            raise CannotJoin("it leaves tokens")
+            raise CannotJoin("it leaves tokens in a queue")
         for module in _MODULES:
             done = self._known_by_others(module)
             self._earlier[module].extend(self._own[module])
@@ -104,7 +103,8 @@ class Joiner:
                 min((begin for begin, _ in moved), default=0),
                 max((end for _, end in moved), default=0),
             )
-        # Claims are about the layer alone: its first instructions wait for earlier layers.
+        # Claims of independence hold within a layer: its first instructions wait for earlier
+        # layers.
         self._waiting_units = set(self._claims)
         for padding, value in self.joined.stream.padding.items():
             if value:
@@ -125,7 +125,7 @@ class Joiner:
         self.joined.ends.append(len(self.joined.stream.words))
 
     def _settled(self) -> bool:
-        """Whether nothing that earlier layers do can concern the layer any more."""
+        """Whether no instruction of earlier layers can conflict with the rest of the layer."""
         if self._waiting_units or any(self._dropped.values()):
             return False
         return all(
@@ -136,7 +136,7 @@ class Joiner:
         )
 
     def _append(self, part: Stream, words: Words, touched: Followed, begin: int) -> None:
-        """The instructions of a layer from ``begin`` on, as they are."""
+        """Appends the instructions of a layer from ``begin`` on, unchanged."""
         stream = self.joined.stream
         shift = len(stream.words) - begin
         steady = Steady(
@@ -166,7 +166,7 @@ class Joiner:
                 self._own[module].append(_Use(number, found.read, found.dram, known))
 
     def _known_by_others(self, module: Module) -> int:
-        """The last instruction of ``module`` that all others know to be done."""
+        """The last instruction of ``module`` that all other modules know to have retired."""
         return min(self._known[other][module] for other in _MODULES if other is not module)
 
     def _instruction(self, bits: int, touched: Touched, buffer: Buffer | None) -> None:
@@ -184,7 +184,7 @@ class Joiner:
             self._own[module].append(use)
 
     def _emit(self, module: Module, bits: int, buffer: Buffer | None) -> int:
-        """Appends an instruction, whose tokens are then in their queues."""
+        """Appends an instruction, and its tokens to their queues; returns its number."""
         stream = self.joined.stream
         number = len(stream.words)
         stream.append_before_pops(module, bits, buffer)
@@ -199,7 +199,7 @@ class Joiner:
         return load, compute, store
 
     def _take(self, module: Module, bits: int) -> int:
-        """``bits`` without the pops that are dropped; the others are done."""
+        """``bits`` without the pops to drop; ``module`` learns from the tokens of the others."""
         for queue, flag in _TAKES[module]:
             if bits & flag:
                 if self._dropped[queue]:
@@ -219,9 +219,9 @@ class Joiner:
     # What an instruction has to wait for.
 
     def _latest(self, module: Module, of: Module, where: Memory | None, at: Interval | None) -> int:
-        """The last instruction of module ``of`` in earlier layers that touches ``at``, of a
-        scratchpad or, if ``where`` is None, of DRAM, and that ``module`` does not know to be
-        done; -1 if there is none."""
+        """The last instruction of module ``of`` in earlier layers that touches the interval ``at``
+        of the scratchpad ``where`` or, if that is None, of DRAM, and that ``module`` does not know
+        to have retired; -1 if there is none."""
         if at is None or (where is None and not _overlap(at, self._moved[of])):
             return -1
         known = self._known[module][of]
@@ -260,7 +260,7 @@ class Joiner:
                 unit for unit in self._waiting_units if (unit != isa.Opcode.ALU) == multiplies
             }
         elif touched.opcode == isa.Opcode.LOAD:
-            self._waiting_units.clear()  # a LOAD of compute waits for all that came before
+            self._waiting_units.clear()  # a LOAD of compute waits for both units
         return bits
 
     def _check_store(self, touched: Touched) -> None:
@@ -271,20 +271,21 @@ class Joiner:
     # Tokens between layers.
 
     def _emit_wait(self, stored: int) -> None:
-        """An instruction of compute that does nothing, after the store ``stored``."""
+        """Emits an instruction of compute that does nothing but wait for the STORE ``stored``."""
         self._emit(_COMPUTE, self._wait | self._pop_of_store(stored), None)
 
     def _pop_of_store(self, stored: int) -> int:
-        """The flag of an instruction of compute, the next one, that waits for a store."""
+        """The pop with which the next instruction of compute waits for the STORE ``stored``."""
         self.joined.stream.words[stored] |= PUSH[_STORED]
         use = next(use for use in self._earlier[_STORE] if use.number == stored)
         self._learn(_COMPUTE, use.known)
         return POP[_STORED]
 
     def _free(self, giver: int, bits: int) -> int:
-        """The LOAD ``bits`` after the instruction ``giver`` of compute."""
+        """The LOAD ``bits``, made to wait for the instruction ``giver`` of compute."""
         words, queue = self.joined.stream.words, self._queues[_FREES]
-        # Tokens on their way that come before it are implied: load takes this one before them.
+        # Tokens in flight from earlier instructions are implied, since load pops this one before
+        # them.
         while queue and queue[0].giver <= giver:
             words[queue.popleft().giver] &= ~PUSH[_FREES]
             self._dropped[_FREES] += 1

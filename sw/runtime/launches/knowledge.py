@@ -1,4 +1,4 @@
-"""What modules know of each other: which of the others' instructions are done."""
+"""What modules know of each other through tokens: which instructions have retired."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 from amaranth_vta.sw.runtime.instruction_words import Words
 from amaranth_vta.sw.runtime.stream import POP, PUSH
 
-# By module, the last instruction of each that is done, -1 if none is.
+# By module, the last of its instructions that has retired, -1 if none has.
 Known = tuple[int, int, int]
 
 
 class Token(NamedTuple):
-    """Given by the instruction ``giver``, whose module knew these others to be done."""
+    """A token that the instruction ``giver`` pushes, and what its module then knows."""
 
     giver: int
     known: Known
 
 
 class Steady:
-    """What is known while instructions run that tokens of their own order: found by looking for
-    the tokens, where `Joiner` follows them one by one.
+    """What modules know while instructions run that only their own tokens order. It is looked up
+    from the tokens, where `Joiner` follows instructions one by one.
 
-    ``words`` are the instructions, whose numbers begin at ``first``, and ``modules`` execute them.
-    Before them modules knew ``known``, and ``queues`` held tokens. They take all of these.
+    ``words`` are the instructions, numbered from ``first``, and ``modules`` execute them. Before
+    them modules know ``known``, and ``queues`` hold tokens, all of which they pop.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Steady:
 
     @staticmethod
     def _flagged(words: Words, chosen: npt.NDArray[np.bool_], flag: int, first: int) -> list[int]:
-        """The instructions among ``chosen`` that have a flag."""
+        """The numbers of the instructions among ``chosen`` that have the ``flag``."""
         flagged = words[:, 0] & np.uint64(flag) != 0
         numbers: list[int] = (first + np.flatnonzero(flagged & chosen)).tolist()
         return numbers
 
     def numbers(self, module: Module) -> list[int]:
-        """Those of the instructions of a module."""
+        """The numbers of the instructions of a module."""
         result: list[int] = self._numbers[module].tolist()
         return result
 
@@ -72,18 +72,18 @@ class Steady:
         return load, compute, store
 
     def at_end(self, module: Module) -> Known:
-        """What ``module`` knows after all of them."""
+        """What ``module`` knows after all instructions."""
         own = self._numbers[module]
         return self.after(module, int(own[-1])) if own.size else self._before[module]
 
     def stores_known(self) -> Iterator[tuple[int, int]]:
-        """Instructions of compute that learn of stores, each with the last one."""
+        """Instructions of compute that learn of STOREs, each with the last STORE that it knows."""
         queue = (Module.STORE, Module.COMPUTE)
         for number in self._pops[queue]:
             yield number, self._knows(Module.COMPUTE, Module.STORE, number)
 
     def _knows(self, module: Module, other: Module, number: int) -> int:
-        """The last instruction of ``other`` that ``module`` knows to be done then."""
+        """The last instruction of ``other`` that ``module`` knows to have retired at ``number``."""
         before = self._before[module][other]
         direct = Module.COMPUTE in (module, other)
         queue = (other if direct else Module.COMPUTE, module)
@@ -94,5 +94,5 @@ class Steady:
         if taken <= len(waiting):
             return max(before, waiting[taken - 1].known[other])
         giver = self._givers[queue][taken - 1 - len(waiting)]
-        # Load and store hear of each other from compute.
+        # Load and store know of each other only through compute.
         return max(before, giver if direct else self._knows(Module.COMPUTE, other, giver))

@@ -1,4 +1,4 @@
-"""What the instructions of a stream touch: scratchpads and device memory, as intervals."""
+"""What the instructions of a stream touch of scratchpads and device memory, as intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.runtime.instruction_words import Words, field_of
 
-# From the first element or byte to the one behind the last.
+# The first element or byte, and the one behind the last.
 Interval = tuple[int, int]
 _FIRST_PADDING = min(isa.Padding)
 # What LOADs of the module LOAD have in the place of their memory.
@@ -35,7 +35,7 @@ class Touched(NamedTuple):
 
 
 class MicroOps:
-    """The micro-op buffer, as streams that run one after the other leave it.
+    """The micro-op buffer, followed through streams that run one after another.
 
     ``memory`` is device memory, uint8, with the micro-ops that are loaded.
     """
@@ -47,16 +47,16 @@ class MicroOps:
         self.layouts = instructions.layouts
         self._uop = instructions.uop_layout
         self._buffer = np.zeros(config.uop.depth, np.uint32)
-        # Least and greatest index of each field, of what a range of the buffer holds now.
+        # By range of the buffer, the `spans` of its present contents.
         self._known: dict[tuple[int, int], tuple[Interval, ...]] = {}
 
     def load(self, here: Interval, moved: Interval) -> None:
-        """Elements ``here`` become the bytes ``moved`` of device memory."""
+        """Loads the bytes ``moved`` of device memory to the elements ``here``."""
         self._buffer[slice(*here)] = self._memory[slice(*moved)].view(np.uint32)
         self._known.clear()
 
     def spans(self, begin: int, end: int) -> tuple[Interval, ...]:
-        """Of the micro-ops in a range, the least and the greatest dst, src and wgt."""
+        """The least and the greatest dst, src and wgt of the micro-ops in a range."""
         known = self._known.get((begin, end))
         if known is None:
             uops = self._buffer[begin:end]

@@ -1,5 +1,5 @@
-"""Second factors of matrix products that the network makes when it runs, packed by the host as
-weights, and as what depends on them besides.
+"""Second factors of matrix products that the network computes, packed by the host as weights and as
+the bias that depends on them.
 
 With integers as the machine holds them, Σ (a − z_a)(b − z_b) is Σ a·w − z_a·Σ w for w = b − z_b, of
 9 bits: weights are w as sums of int8, and the rest is the bias of a column.
@@ -13,14 +13,14 @@ import numpy as np
 
 from .tile_layout import Array, Image, signed, tiles
 
-# Of what GEMM multiplies with.
+# The range of a weight.
 _LEAST, _MOST = -128, 127
 
 
 @dataclass(frozen=True)
 class FactorWeights:
-    """Matrices (groups, inputs, outputs, 1) less ``zero_point`` as weights, each the sum of so many
-    ``terms``. Outputs of each group are padded to whole tiles of ``block``."""
+    """Packs matrices (groups, inputs, outputs, 1), less ``zero_point``, as weights, each the sum of
+    ``terms`` int8 values. Outputs of each group are padded to whole tiles of ``block``."""
 
     zero_point: int
     terms: int
@@ -30,7 +30,7 @@ class FactorWeights:
         return "second factors as weights"
 
     def image(self, image: Image) -> Image:
-        """The shape of the weights of matrices of shape ``image``."""
+        """The shape of the weights for matrices of shape ``image``."""
         groups, inputs, outputs, _ = image
         return groups * tiles(outputs, self.block) * self.block, inputs, 1, self.terms
 
@@ -42,9 +42,9 @@ class FactorWeights:
 
 @dataclass(frozen=True)
 class FactorBias:
-    """Of the same matrices, the constants of the epilogue: for each output the bias for a first
-    factor of ``first_zero_point``, to which ``added`` is added, then ``rest``, the same for all.
-    Repeated for ``batch`` rows."""
+    """Packs the constants of the epilogue for the same matrices: for each output its bias for a
+    first factor with the zero point ``first_zero_point``, plus ``added``, then ``rest``, the same
+    for all. They are repeated for ``batch`` rows."""
 
     first_zero_point: int
     zero_point: int
@@ -62,7 +62,7 @@ class FactorBias:
         return self.batch, groups * tiles(outputs, self.block) * self.block, 1 + len(self.rest), 1
 
     def pack(self, matrices: Array) -> Array:
-        """int32 constants (batch, groups · outputs, their number, 1)."""
+        """int32 constants (batch, groups · outputs, constants per output, 1)."""
         centred = _centred(matrices, self.zero_point, self.block)
         sums = centred.sum(axis=-1, dtype=np.int64).reshape(-1)
         made = np.empty(self.image(_shape(matrices)), np.int32)
@@ -73,8 +73,8 @@ class FactorBias:
 
 
 def as_terms(weights: Array, terms: int) -> Array:
-    """int8 (…, width · terms), the sums of whose terms are ``weights`` (…, width). All but the
-    first are 0 where one is enough."""
+    """int8 (…, width · terms): values whose sums over terms are ``weights`` (…, width). All terms
+    but the first are 0 where one is enough."""
     parts = []
     rest = weights.astype(np.int64)
     for _ in range(terms):
@@ -84,7 +84,7 @@ def as_terms(weights: Array, terms: int) -> Array:
 
 
 def terms_between(least: int, most: int) -> int:
-    """How many int8 each integer from ``least`` to ``most`` has to be the sum of."""
+    """The number of int8 values that an integer from ``least`` to ``most`` has to be the sum of."""
     return max(1, tiles(most, _MOST), tiles(-least, -_LEAST))
 
 

@@ -2,4 +2,4 @@
 
 
 class ModelError(ValueError):
-    """A model that is damaged or that cannot be run; the message says what is wrong and where."""
+    """A model is damaged or cannot be run; the message says what is wrong and where."""

@@ -1,4 +1,4 @@
-"""Compiled networks in files."""
+"""Files of compiled networks."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from .tile_layout import Array, TileLayout
 from .tiled_tensor import HostPacking, TiledTensor
 
 KIND = "network"
-# Names that no array of the program has.
+# Names of arrays, different from those of the program's.
 _MODEL, _CONSTANT = "model_{}", "constant_{}"
 
 
 def save_network(network: NetworkProgram, path: str | Path) -> None:
-    """Writes a file for `load_network`, whole or not at all; raises `ProgramError`."""
+    """Writes a file for `load_network`, completely or not at all; raises `ProgramError`."""
     save_archive(path, KIND, *_parts(network))
 
 
 def write_network(network: NetworkProgram, file: IO[bytes]) -> None:
-    """The same into an open file."""
+    """Writes the contents of such a file into an open one."""
     write_archive(file, KIND, *_parts(network))
 
 
 def load_network(path: str | Path, config: Config | None = None) -> NetworkProgram:
     """The network in a file.
 
-    Raises `ProgramError` if the file is no network, is damaged, has another format version,
-    or was made for another machine than ``config``.
+    Raises `ProgramError` if the file is not a network, is damaged, has another format version, or
+    was made for another machine than ``config``.
     """
     network = load_archive(path, KIND, _from_parts)
     if config is not None:
@@ -100,7 +100,7 @@ def _from_parts(header: dict[str, Any], arrays: Mapping[str, Array]) -> NetworkP
             name: arrays[_CONSTANT.format(index)] for index, name in enumerate(header["constants"])
         },
         open_batch=header["open_batch"],
-        # Files of earlier releases have a launch per layer.
+        # Without launches, as in files of the first releases, each layer is one.
         launches=tuple(
             Launch(item["stream"], range(*item["streams"]), tuple(item["ends"]))
             for item in header.get("launches", ())
@@ -155,7 +155,7 @@ def _step(item: Mapping[str, Any], config: Config, models: Iterator[bytes]) -> S
         case "to_host":
             operand = _operand(item["operand"])
             return ToHost(item["tensor"], _type(item["type"]), operand, item["buffer"])
-    raise ValueError(f"{item['kind']} is no kind of step")
+    raise ValueError(f"{item['kind']} is not a kind of step")
 
 
 def _operand(item: Mapping[str, Any]) -> TiledTensor:
@@ -165,7 +165,7 @@ def _operand(item: Mapping[str, Any]) -> TiledTensor:
 
 
 def _packing(item: Mapping[str, Any]) -> HostPacking:
-    """By what it has."""
+    """The packing; its keys tell the kind."""
     if "window" in item:
         window = {name: tuple(values) for name, values in item["window"].items()}
         return Packing(Window(**window), item["value"])

@@ -16,7 +16,7 @@ from .tiled_tensor import TiledTensor
 
 @dataclass(frozen=True)
 class OnHost:
-    """An operator on the host, why it is there, and its multiplications per run."""
+    """An operator on the host, the reason for that, and its multiplications per run."""
 
     name: str
     operator: str
@@ -26,7 +26,7 @@ class OnHost:
 
 @dataclass(frozen=True)
 class RunHost:
-    """Runs ``model``, a part of the network as ONNX, on the host's tensors of these names."""
+    """Runs ``model``, a part of the network as ONNX, on the host; inputs and outputs are names."""
 
     model: bytes
     inputs: tuple[str, ...]
@@ -36,8 +36,8 @@ class RunHost:
 
 @dataclass(frozen=True)
 class RunLayer:
-    """Runs ``streams`` of the program, those of one layer. ``macs`` are those of the network,
-    without what padding to tiles adds."""
+    """Runs ``streams`` of the program: those of one layer. ``macs`` are those of the network,
+    without those that padding to tiles adds."""
 
     name: str
     operator: str
@@ -65,14 +65,14 @@ class ToHost:
 
 
 Step = RunHost | RunLayer | ToMachine | ToHost
-# What the machine is launched for: layers that follow one another as one, or each of them.
+# What a launch runs: consecutive layers of the network, or one layer.
 LAUNCHES = ("network", "layer")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A stream of the program, of this index, that does what its ``streams`` do for successive
-    layers, one each: ``ends`` has the end of each layer in it, counted in instructions."""
+    """The index of a ``stream`` of the program that joins ``streams``, one per layer of successive
+    layers. ``ends`` has the end of each layer in it, as a number of instructions."""
 
     stream: int
     streams: range
@@ -83,11 +83,10 @@ class Launch:
 class NetworkProgram:
     """``steps`` in order; ``program`` has the streams and buffers that they use.
 
-    ``launches`` are streams for layers that follow one another, instead of one for each.
-
-    ``constants`` are outputs that depend on no input, and constants that are written to the
-    machine as activations are. With ``open_batch`` the first dimension of
-    inputs is the number of images, and that of a run is the machine's.
+    ``launches`` join the streams of layers that follow one another. ``constants`` has outputs that
+    depend on no input, and constants that are written to the machine as activations. With
+    ``open_batch`` the first dimension of inputs is any number of images, of which a run takes as
+    many as the machine's BATCH.
     """
 
     program: Program
@@ -103,7 +102,7 @@ class NetworkProgram:
         return self.program.config
 
     def launched(self, by: str) -> list[int]:
-        """The streams that a run launches, by `LAUNCHES`."""
+        """The streams that a run launches; ``by`` is one of `LAUNCHES`."""
         joined = self.launches if by == "network" else ()
         covered = {index for launch in joined for index in launch.streams}
         layers = [step.streams for step in self.steps if isinstance(step, RunLayer)]

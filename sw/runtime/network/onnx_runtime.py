@@ -9,13 +9,14 @@ import onnxruntime
 from .model_error import ModelError
 from .tile_layout import Array
 
-# What goes wrong is raised; the log would say it once more, in colours, on the terminal.
+# Errors are raised; the log would repeat them on the terminal.
 _SILENT = 4
 onnxruntime.set_default_logger_severity(_SILENT)
 
 
 def exact_session(model: bytes) -> onnxruntime.InferenceSession:
-    """A session that computes the model, a file of ONNX, as it stands, operator by operator.
+    """A session that computes ``model``, the bytes of an ONNX file, as it stands, operator by
+    operator.
 
     Raises `ModelError` if ONNX Runtime cannot run it.
     """
@@ -25,14 +26,14 @@ def exact_session(model: bytes) -> onnxruntime.InferenceSession:
 
 
 def default_session(model: bytes) -> onnxruntime.InferenceSession:
-    """A session as users of ONNX Runtime have it, with all its optimizations."""
+    """A session with ONNX Runtime's defaults: all optimizations."""
     return _session(model, onnxruntime.SessionOptions())
 
 
 def run_session(
     session: onnxruntime.InferenceSession, outputs: Iterable[str], inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Arrays by name, of those asked for; raises `ModelError` if an operator fails."""
+    """The ``outputs``, by name, for ``inputs``; raises `ModelError` if an operator fails."""
     names = list(outputs)
     try:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -42,19 +43,19 @@ def run_session(
 
 def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     _require_no_other_files(model)
-    # Networks are small and images many: threads cost more than they give.
+    # Networks are small and images many, so threads cost more than they gain.
     options.intra_op_num_threads = 1
     options.log_severity_level = _SILENT
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's exceptions have no common base but this one
+    except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
         raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
 
 
 def _require_no_other_files(model: bytes) -> None:
     """Raises `ModelError` if tensors are in other files, which ONNX Runtime would read from the
-    folder that the process happens to be in. What the compiler makes has all tensors in it."""
-    # Each such tensor has this word with the name of its file: most models need not be read twice.
+    current folder. Models that the compiler makes contain all their tensors."""
+    # Such a tensor has its file under this key; without the key the model need not be parsed.
     if b"location" not in model:
         return
     import onnx
@@ -65,6 +66,6 @@ def _require_no_other_files(model: bytes) -> None:
         tensors = external_data_helper._get_all_tensors(onnx.load_model_from_string(model))
         named = [tensor.name for tensor in tensors if tensor.external_data or tensor.data_location]
     except DecodeError as error:
-        raise ModelError(f"a part for the host is not an ONNX model: {error}") from None
+        raise ModelError(f"the host's part of the network is not an ONNX model: {error}") from None
     if named:
-        raise ModelError(f"a part for the host keeps tensor {named[0]} in another file")
+        raise ModelError(f"the host's part of the network keeps tensor {named[0]} in another file")

@@ -1,4 +1,4 @@
-"""Pixels that the host packs into channels, for layers with few channels."""
+"""Packing of pixels into channels by the host, for layers with few channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .tile_layout import Array, Image, signed
 
 @dataclass(frozen=True)
 class Window:
-    """How a window moves; ``pads`` are rows and columns at the top, left, bottom and right."""
+    """How a window moves over an image; ``pads`` are rows and columns at the top, left, bottom and
+    right."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -26,20 +27,21 @@ class Window:
 
     @cached_property
     def reach(self) -> tuple[int, int]:
-        """Rows and columns that it spans."""
+        """Rows and columns that the dilated window spans."""
         (height, width), (down, right) = self.kernel, self.dilations
         return (height - 1) * down + 1, (width - 1) * right + 1
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of results for an image of so many rows and columns."""
-        # Searches of schedules ask this often: it is written out for both axes.
+        """Rows and columns of results for an ``image`` of (rows, columns)."""
+        # Written out for both axes, since searches of schedules call it often.
         top, left, bottom, right = self.pads
         rows = (image[0] + top + bottom - self.reach[0]) // self.strides[0] + 1
         columns = (image[1] + left + right - self.reach[1]) // self.strides[1] + 1
         return rows, columns
 
     def only(self, rows: bool, columns: bool) -> Window:
-        """The part that moves along rows, along columns, both, or a window of one pixel."""
+        """The part of the window along rows, columns or both; for neither, a window of one
+        pixel."""
 
         def part(values: tuple[int, int], otherwise: int) -> tuple[int, int]:
             return (values[0] if rows else otherwise, values[1] if columns else otherwise)
@@ -55,7 +57,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Packing:
-    """``window`` is what becomes channels, padded with ``value`` (as the machine holds it)."""
+    """The pixels under ``window`` become channels; padding has ``value`` (as the machine holds
+    it)."""
 
     window: Window
     value: int
@@ -70,7 +73,7 @@ class Packing:
         return image[0], image[1] * self.window.taps, height, width
 
     def pack(self, images: Array) -> Array:
-        """Images (N, C, H, W) as the machine is to hold them, int8."""
+        """int8 images (N, C, H, W), packed."""
         top, left, bottom, right = self.window.pads
         rows, columns = ((0, 0), (0, 0), (top, bottom), (left, right)), (2, 3)
         padded = np.pad(signed(images), rows, constant_values=self.value)
@@ -82,7 +85,7 @@ class Packing:
     def weights(self, weights: Array) -> Array:
         """Weights (outputs, C, kernel height, kernel width) for packed images."""
         (outputs, channels, height, width), (dy, dx) = weights.shape, self.window.kernel
-        # An axis of the kernel is packed as a whole or not at all.
+        # An axis of the kernel is packed completely or not at all.
         apart = weights.reshape(outputs, channels, dy, height // dy, dx, width // dx)
         packed = apart.transpose(0, 1, 2, 4, 3, 5)
         return packed.reshape(outputs, channels * dy * dx, height // dy, width // dx)

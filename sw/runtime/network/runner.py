@@ -24,7 +24,7 @@ from .tiled_tensor import Bytes, TiledTensor
 
 @dataclass
 class Measured:
-    """Time and counters of a step so far; ``result`` is None for a step of the host."""
+    """Time and counters of all runs of a step; ``result`` is None for steps of the host."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class _Joined:
-    """Steps that one launch runs: the last STORE of each layer in it, and what it took."""
+    """The layers of one launch, the last STORE of each, and the time and counters of the launch."""
 
     launch: Launch
     layers: tuple[RunLayer, ...]
@@ -54,10 +54,10 @@ class _Joined:
 class Runner:
     """A compiled network in the memory of a device.
 
-    ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order:
-    where a launch runs several layers, those have cycles, from the last result of one layer in
-    memory to that of the next, as far as the device can tell, and no counters. ``begins`` is called
-    with the name of each launch before the machine runs it.
+    ``launch`` is one of `LAUNCHES`. ``measured`` has one item per step of the network, in order. In
+    a launch of several layers, a layer has no counters, and its cycles go from the last STORE of
+    the layer before it to its own, if the device can tell. ``begins`` is called with the name of
+    each launch before the machine runs it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Runner:
 
     @property
     def launched(self) -> list[tuple[str, Measured]]:
-        """What the launches took, each with its name, in order."""
+        """The name, and the time and counters, of each launch in order."""
         found = []
         steps = iter(range(len(self.measured)))
         for index in steps:
@@ -153,7 +153,7 @@ class Runner:
 
 
 def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
-    """What each launch runs, with the index of its first step."""
+    """The layers of each launch, with the index of its first step."""
     layers = {
         step.streams.start: (index, step)
         for index, step in enumerate(network.steps)
@@ -170,12 +170,13 @@ def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
 
 
 def _named(error: RuntimeFault, step: RunLayer) -> RuntimeFault:
-    """The same fault, whose text names the layer."""
+    """The same fault with the name of the layer in its text."""
     return RuntimeFault(error.fault, error.instruction, f"{step.name}: {error}")
 
 
 def _packed(operand: TiledTensor, value: Array) -> Bytes:
-    """``value`` as the machine takes it; the host may have made something else than was said."""
+    """The bytes of ``value`` for the machine. Raises `ModelError` if the host's tensor is not what
+    the compiler expected."""
     if value.size != prod(operand.image) or value.dtype.kind not in "iu":
         raise ModelError(
             f"the host made {operand.tensor} a tensor of {value.dtype} with {value.size:,} "

@@ -1,7 +1,7 @@
-"""Whether the parts of a compiled network fit together.
+"""Checks that the parts of a compiled network fit together.
 
-A file with the right checksum can still say anything. What is checked here, once, nothing that
-runs the network has to expect.
+A file with the right checksum may still hold anything. The code that runs a network relies on what
+is checked here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .tensor_type import TensorType
 from .tiled_tensor import TiledTensor
 
 _HELD = ("int4", "int8", "int16", "int32")  # scalars that the machine can hold
-# Of what ONNX Runtime makes: it says so when it runs.
+# The type of tensors that ONNX Runtime makes: it is known when they are made.
 _ANY = TensorType(np.dtype(np.void), None)
 
 
 def require_sound(network: NetworkProgram) -> None:
-    """Raises `ValueError` that says what does not fit, and `FileLimitError`."""
+    """Raises `ValueError`, which says what does not fit, and `FileLimitError`."""
     known = dict(network.inputs)
     for name, info in known.items():
         require(info.shape is not None, f"input {name} has no shape")
@@ -65,7 +65,7 @@ def require_sound(network: NetworkProgram) -> None:
 def _check_step(
     step: Step, known: dict[str, TensorType], sizes: dict[str, int], streams: int
 ) -> None:
-    """``known`` are the tensors that the host has before the step, and after it."""
+    """Adds to ``known``, the tensors that the host has, those that the step makes."""
     match step:
         case RunHost():
             for name in step.inputs:
@@ -96,10 +96,10 @@ def _check_step(
 
 
 def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> None:
-    """``steps`` has the index of the layer that runs these streams."""
+    """``steps`` has the index of each layer by its streams."""
     numbers = (launch.stream, launch.streams.start, launch.streams.stop, *launch.ends)
     _check_numbers("a launch", numbers)
-    require(launch.stream < len(program.streams), "a launch runs a stream that is not there")
+    require(launch.stream < len(program.streams), "a launch runs a stream that does not exist")
     alone = [range(stream, stream + 1) for stream in launch.streams]
     require(bool(alone) and all(item in steps for item in alone), "a launch runs no layers")
     first = steps[alone[0]]
@@ -119,7 +119,7 @@ def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> 
 
 def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> None:
     layout, packing = operand.layout, operand.packing
-    require(layout.dtype in _HELD, f"the machine holds no {layout.dtype}")
+    require(layout.dtype in _HELD, f"{layout.dtype} is not a type that the machine holds")
     _check_numbers(operand.tensor, (*operand.image, layout.batch, layout.block), least=1)
     if packing is not None and not isinstance(packing, Packing):
         _check_factor(operand, packing)
@@ -129,7 +129,7 @@ def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> 
         _check_numbers(operand.tensor, moves, least=1)
         _check_numbers(operand.tensor, window.pads)
         _check_numbers(operand.tensor, packing.image(operand.image), least=1)
-        require(packing.value in range(-128, 128), f"{operand.tensor} is padded with no int8")
+        require(packing.value in range(-128, 128), f"{operand.tensor} is not padded with an int8")
         wide = zip(operand.image[2:], (window.pads[::2], window.pads[1::2]), strict=True)
         require_within_limit(
             f"{operand.tensor} with its padding",
@@ -153,7 +153,7 @@ def _check_factor(operand: TiledTensor, packing: FactorWeights | FactorBias) -> 
     for zero in zeros:
         sound = type(zero) is int and -128 <= zero < 128
         require(sound, f"{name} has a zero point of {zero!r}")
-    require(operand.image[3] == 1, f"{name} is no stack of matrices")
+    require(operand.image[3] == 1, f"{name} is not a stack of matrices")
     image = packing.image(operand.image)
     _check_numbers(name, image, least=1)
     require_within_limit(f"{name} as weights", prod(image))
@@ -184,5 +184,5 @@ def _check_numbers(what: str, numbers: tuple[Any, ...], least: int = 0) -> None:
 
 
 def _text(value: Any) -> str:
-    require(isinstance(value, str), f"{value!r} is no name")
+    require(isinstance(value, str), f"{value!r} is not a name")
     return str(value)

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TensorType:
-    """Element type and shape of a tensor; the shape is None where only the run will tell."""
+    """Element type and shape of a tensor; the shape is None where it is known only at run time."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...] | None

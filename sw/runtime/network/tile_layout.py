@@ -1,6 +1,6 @@
-"""Tensors as the machine holds them: cut into tiles, channels and images padded with zeros.
+"""Tensors as the machine holds them: in tiles, with channels and images padded with zeros.
 
-Scalars are signed: where the graph has uint8, the machine holds int8 that are less by 128.
+Scalars are signed: for a uint8 of the graph the machine holds an int8, which is less by 128.
 
 Activations (N, C, H, W) become (N/B, C/K, H, W, B, K). Tiles that GEMM reads have K = BLOCK_IN
 channels, those that store writes K = BLOCK_OUT. Where the two are equal, in size and in type, so
@@ -40,7 +40,7 @@ class TileLayout:
         return cls(memory.rows, memory.columns, f"int{memory.scalar_width}")
 
     def shape(self, image: Image) -> tuple[int, ...]:
-        """The shape that activations (N, C, H, W) have in tiles."""
+        """The shape of activations (N, C, H, W) in tiles: (N/B, C/K, H, W, B, K)."""
         n, c, h, w = image
         return (tiles(n, self.batch), tiles(c, self.block), h, w, self.batch, self.block)
 
@@ -71,12 +71,12 @@ class TileLayout:
 
 
 def offset(dtype: np.dtype[Any]) -> int:
-    """By how much integers of a graph exceed those that the machine holds."""
+    """The difference of a graph's integers and the machine's: 128 for uint8, else 0."""
     return 128 if dtype == np.uint8 else 0
 
 
 def signed(values: Array) -> Array:
-    """Integers of a graph as the machine holds them."""
+    """A graph's integers as the machine holds them."""
     return (values ^ np.uint8(128)).view(np.int8) if values.dtype == np.uint8 else values
 
 

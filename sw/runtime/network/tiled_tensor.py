@@ -1,4 +1,4 @@
-"""A tensor as a layer of the machine has it."""
+"""A tensor in the tiles in which a layer reads or writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .packing import Packing
 from .tile_layout import Array, Image, TileLayout
 
 Bytes = npt.NDArray[np.uint8]
-# What the host makes of a tensor before it is cut into tiles.
+# How the host packs a tensor before it cuts it into tiles.
 HostPacking = Packing | FactorWeights | FactorBias
 
 
@@ -21,7 +21,7 @@ HostPacking = Packing | FactorWeights | FactorBias
 class TiledTensor:
     """A tensor as a layer reads or writes it: of shape ``image`` (N, C, H, W), in ``layout``.
 
-    With a ``packing`` the host has packed it before, which only the network's layer knows of.
+    With a ``packing`` the host packs the tensor first, for one layer.
     """
 
     tensor: str
@@ -30,7 +30,7 @@ class TiledTensor:
     packing: HostPacking | None = None
 
     def is_in_memory_of(self, other: TiledTensor) -> bool:
-        """Whether both are the same bytes: pixels of a channel may be arranged otherwise."""
+        """Whether both are the same bytes; the pixels of a channel may have another shape."""
         plain = replace(self, image=other.image) == other and self.packing is None
         sizes = [(*item.image[:2], prod(item.image[2:])) for item in (self, other)]
         return self == other or (plain and sizes[0] == sizes[1])
@@ -41,12 +41,12 @@ class TiledTensor:
 
     @property
     def buffer(self) -> str:
-        """A name for where it is."""
+        """The name of its buffer."""
         images, channels, *pixels = self.image
         shape = f"{self.tensor} {images}x{channels}x{prod(pixels)} in {self.layout}"
         return shape + (f", {self.packing!r}" if self.packing else "")
 
     def pack(self, data: Array) -> Bytes:
-        """The bytes of the host's ``data``, whose elements are those of the image."""
+        """The bytes of the host's ``data``, which has the elements of the image in any shape."""
         images = data.reshape(self.image)
         return self.layout.pack(self.packing.pack(images) if self.packing else images)

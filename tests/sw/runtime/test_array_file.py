@@ -74,8 +74,8 @@ def test_what_is_written_is_read_by_us_and_by_numpy(compressed: bool) -> None:
         (member(described((1,), "|O"), b"12345678"), "Python objects"),
         (member("{'descr': __import__('os').abort()}"), "cannot be read"),
         (member("[" * 5000), "cannot be read"),
-        (member(described((3,)), b"123", zipfile.ZIP_LZMA), "packed in a way"),
-        (member(described((3,)), b"123", zipfile.ZIP_BZIP2), "packed in a way"),
+        (member(described((3,)), b"123", zipfile.ZIP_LZMA), "compressed in a way"),
+        (member(described((3,)), b"123", zipfile.ZIP_BZIP2), "compressed in a way"),
     ],
 )
 def test_what_contradicts_itself_is_refused(file: io.BytesIO, what: str) -> None:
@@ -125,7 +125,7 @@ def test_the_limit_can_be_set(text: str, size: int, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("text", ["much", "-1", "4T", "1.5G", "G"])
 def test_a_limit_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VTA_FILE_LIMIT", text)
-    with pytest.raises(FileLimitError, match="is no number of bytes, such as 4G"):
+    with pytest.raises(FileLimitError, match="is not a number of bytes, such as 4G"):
         file_limit()
 
 

@@ -245,8 +245,8 @@ def test_impossible_kernels_are_refused(fake_device: MakeDevice) -> None:
     push_gemm, push_alu = runtime.push_gemm, runtime.push_alu
     for push, body, message in [
         (push_gemm, calls(loop(), loop(), loop()), "at most two loops; unroll the others"),
-        (push_gemm, calls(gemm, loop()), "stand around all its micro-ops"),
-        (push_gemm, calls(loop(), end, loop()), "stand around all its micro-ops"),
+        (push_gemm, calls(gemm, loop()), "must enclose all its micro-ops"),
+        (push_gemm, calls(loop(), end, loop()), "must enclose all its micro-ops"),
         (push_gemm, calls(loop(), gemm, end, gemm), "a micro-op after the end of a loop"),
         (push_gemm, calls(loop(), gemm), "1 uop_loop_begin without uop_loop_end"),
         (push_gemm, end, "uop_loop_end without uop_loop_begin"),
