@@ -34,11 +34,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a `Layer`: cycles of the compiler's own choice and of the best, its knobs;
-    how many were tried, and how many of them the compiler refused."""
+    """What became of a `Layer`: cycles of the compiler's own choice, of the best, and of the worst;
+    the best one's knobs; how many were tried, and how many of them the compiler refused."""
 
     default_cycles: int
     cycles: int
+    worst_cycles: int
     knobs: Mapping[str, int]
     tried: int
     refused: int
@@ -72,9 +73,11 @@ def tune_layer(layer: Layer, _: bytes) -> Tried:
         # As the compiler does, which tries more.
         function = tuned(layer.workload, environment, None, "layer")
         own = _estimated(function, layer)
-        return Tried(own, own, {}, refused, refused)
+        return Tried(own, own, own, {}, refused, refused)
     best = min(cycles, key=lambda item: item[0])
-    return Tried(cycles[0][0], best[0], asdict(best[1]), len(cycles) + refused, refused)
+    worst = max(number for number, _ in cycles)
+    tried = len(cycles) + refused
+    return Tried(cycles[0][0], best[0], worst, asdict(best[1]), tried, refused)
 
 
 def _estimated(function: Function, layer: Layer) -> int:

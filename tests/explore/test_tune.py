@@ -55,7 +55,7 @@ def test_the_best_of_what_was_tried_is_no_slower(workloads: list[Any]) -> None:
 def test_recorded_knobs_are_those_that_are_built(workloads: list[Any], tmp_path: Path) -> None:
     """Other knobs than the compiler's, in a file: other cycles, the same results."""
     found = {
-        number: Tried(2, 1, vars(list(choose(workload, CONFIG).ranked)[-1]), 1, 0)
+        number: Tried(2, 1, 2, vars(list(choose(workload, CONFIG).ranked)[-1]), 1, 0)
         for number, workload in enumerate(workloads)
     }
     path = tmp_path / "tuned.json"
@@ -100,7 +100,7 @@ def test_knobs_that_do_not_fit_are_passed_over(workloads: list[Any]) -> None:
     for number, workload in enumerate(workloads):
         knobs = vars(choose(workload, CONFIG).best)
         large = {name: 1 << 14 if type(value) is int else value for name, value in knobs.items()}
-        found[number] = Tried(2, 1, large, 1, 0)
+        found[number] = Tried(2, 1, 2, large, 1, 0)
     records = records_of(found, workloads, CONFIG, "ddr")
     records.add(record(workload_name(workloads[0]), 0, unknown=3))
     with Session(DIGITS, CONFIG, tuned=records) as session:
@@ -144,6 +144,10 @@ def test_the_command_writes_what_run_and_compile_read(
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["cycles"] < report["default_cycles"]
     assert report["improved"] == len(Records.load(records))
+    assert len(report["layers"]) == report["workloads"]
+    for layer in report["layers"]:
+        assert layer["cycles"] <= layer["default_cycles"] <= layer["worst_cycles"]
+    assert 0 < report["bound_cycles"] < report["cycles"]
     compiled = tmp_path / "digits.vta"
     tuned = ["--tuned", str(records)]
     assert cli.invoke(["compile", str(DIGITS), "-o", str(compiled), *machine, *tuned]) == 0

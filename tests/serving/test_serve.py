@@ -126,6 +126,42 @@ def test_clients_have_the_machine_in_turn(serve: Callable[..., Served]) -> None:
     assert turns == ["first", "second", "00" * 6]
 
 
+def test_many_clients_at_once_all_get_their_own_results(serve: Callable[..., Served]) -> None:
+    """Eight at a time, each three turns, one of which it gives up halfway."""
+    served = serve()
+    image = ProgramImage.load(VECTOR)
+    local = open_device("functional", image.config, image.dram.size)
+    local.write(0, image.dram)
+    local.run(image.insn_addr, image.insn_count)
+    expected = local.read(0, image.dram.size)
+    rest = expected.size  # where each client has bytes of its own
+    known = [served.credentials(f"client{number}") for number in range(8)]
+    outcomes: list[bool] = []
+
+    def use(number: int) -> None:
+        own = np.random.default_rng(number).integers(0, 255, 4096, np.uint8)
+        for turn in range(3):
+            device = RemoteDevice(image.config, rest + own.size, known[number])
+            device.write(rest, own)
+            if turn == 1:
+                device.close()
+                continue
+            device.write(0, image.dram)
+            result = device.run(image.insn_addr, image.insn_count)
+            same = np.array_equal(device.read(0, rest), expected)
+            outcomes.append(
+                result.fault is None and same and np.array_equal(device.read(rest, own.size), own)
+            )
+            device.close()
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(len(known))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert outcomes == [True] * 16
+
+
 def test_a_killed_client_leaves_the_machine(serve: Callable[..., Served], tmp_path: Path) -> None:
     served = serve()
     path = served.keys.client("killed", served.server.address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,15 +92,23 @@ def tune(
         workloads = workloads_of(source, config, images)
         found = _tune(workloads, config, dram, candidates, jobs, scheduler, outputs)
         records = records_of(found, workloads, config, dram)
-        before, _ = _run(source, config, images, dram, device, None)
-        after, checked = _run(source, config, images, dram, device, records)
+        default, _ = _run(source, config, images, dram, device, None)
+        tuned, checked = _run(source, config, images, dram, device, records)
+        before, after = default["cycles"], tuned["cycles"]
         better = after < before
         if better:
             for record in records:
                 known.add(record)
             outputs.save("--output", lambda file: file.write(known.to_json().encode()))
-        outputs.save_json("--json", _report(found, before, after, better))
+        bound = tuned["bound_cycles"] if better else default["bound_cycles"]
+        report = {**_report(found, before, after, better), "bound_cycles": bound}
+        layers = [_layer(workloads[number], tried) for number, tried in sorted(found.items())]
+        outputs.save_json("--json", {**report, "layers": layers})
         outputs.say(_conclusion(found, before, after, path if better else ""))
+        outputs.say(
+            f"array or bus need {bound:,} cycles at least, one layer after the other: "
+            f"{bound / min(before, after):.1%} of that"
+        )
     if checked.mismatches:
         outputs.say(f"ONNX Runtime: {checked.mismatches:,} output elements differ")
     return WRONG_RESULT if checked.mismatches else DONE
@@ -145,14 +154,14 @@ def _run(
     dram: str,
     device: str,
     records: Records | None,
-) -> tuple[int, CheckReport]:
-    """Cycles of one run, and what ONNX Runtime says of its results."""
+) -> tuple[dict[str, Any], CheckReport]:
+    """The report of one run, and what ONNX Runtime says of its results."""
     from amaranth_vta.session import Session
     from amaranth_vta.session.random_inputs import random_inputs
 
     with Session(source, config, device, dram, images=images, tuned=records) as session:
         checked = session.check(random_inputs(session))
-        return session.cycles or 0, checked
+        return session.report(), checked
 
 
 def _report(found: dict[int, Tried], before: int, after: int, better: bool) -> dict[str, Any]:
@@ -164,6 +173,15 @@ def _report(found: dict[int, Tried], before: int, after: int, better: bool) -> d
         "workloads": len(found),
         "improved": sum(tried.cycles < tried.default_cycles for tried in found.values()),
     }
+
+
+def _layer(workload: Any, tried: Tried) -> dict[str, Any]:
+    """What became of a workload, without its knobs, which are in the records."""
+    from amaranth_vta.sw.compiler.tuner.records import workload_name
+
+    values = asdict(tried)
+    del values["knobs"]
+    return {"workload": workload_name(workload), **values}
 
 
 def _conclusion(found: dict[int, Tried], before: int, after: int, path: str) -> str:

@@ -1,0 +1,250 @@
+"""Which machine for which network, on three FPGAs: the study of docs/exploration.md.
+
+    python benchmarks/study.py [-o DIR] [--chip NAME ...] [--jobs N] [--write]
+
+Explores machines for ResNet-18, MobileNetV2 and BERT-tiny on an XC7Z020, an ECP5-85F and an
+ECP5-25F by ``vta explore`` into DIR (build/study), each SPEC beside its results, and prints what
+it has found as Markdown; ``--write`` puts that into docs/exploration.md. Takes a quarter of an hour
+of processor time, and goes on where it was stopped. Needs the extras ``explore`` and ``networks``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from amaranth_vta.fpga.chips import CHIPS
+from amaranth_vta.networks.generated_network import generated_network
+from amaranth_vta.networks.generators import NETWORKS, Form
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "exploration.md"
+BEGIN, END = "<!-- made by `python benchmarks/study.py --write` -->", "<!-- end -->"
+STUDIED = ("resnet18", "mobilenetv2", "bert-tiny")
+TITLES = {name: NETWORKS[name].what.partition(",")[0] for name in STUDIED}
+# What multiplies and adds, and what else the machine has, from the most telling.
+NAMES = {
+    "LOG_BUS_WIDTH": "{}-bit bus",
+    "OVERLAP": ("no overlap", ""),
+    "LOOKUP": ("no tables", ""),
+}
+_SPEC = """\
+networks = {networks}
+memory = "ddr"
+base = {base!r}
+rtl = 0
+
+[parameters]
+{parameters}
+
+[limits]
+device = {chip!r}
+
+[objectives]
+minimize = ["seconds", "area"]
+
+[search]
+method = "grid"
+"""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The machines that are tried on a chip; with ``shifts``, networks whose scales are powers of
+    two, since the machines cannot requantize."""
+
+    base: str
+    parameters: dict[str, list[int]]
+    shifts: bool = False
+
+
+SPACES = {
+    "xc7z020": Space(
+        "pynq-extended",
+        {
+            "LOG_BLOCK_IN": [3, 4, 5],
+            "LOG_BLOCK_OUT": [2, 3, 4],
+            "LOG_BUS_WIDTH": [6, 7],
+            "LOG_UOP_BUFF_SIZE": [12],
+            "LOG_INP_BUFF_SIZE": [14],
+            "LOG_WGT_BUFF_SIZE": [15],
+            "LOG_ACC_BUFF_SIZE": [15],
+        },
+    ),
+    "ecp5-85f": Space(
+        "tiny-extended",
+        {
+            "LOG_BLOCK_IN": [2, 3, 4, 5],
+            "LOG_BLOCK_OUT": [2, 3],
+            "LOG_BUS_WIDTH": [6, 7],
+            "LOG_UOP_BUFF_SIZE": [12],
+            "LOG_INP_BUFF_SIZE": [14],
+            "LOG_WGT_BUFF_SIZE": [15],
+            "LOG_ACC_BUFF_SIZE": [14],
+        },
+    ),
+    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1], "LOOKUP": [0, 1]}, shifts=True),
+}
+
+Row = dict[str, str]
+
+
+def explore(chip: str, folder: Path, jobs: list[str]) -> list[Row]:
+    """The points of a chip, by ``vta explore``."""
+    space, names = SPACES[chip], []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in STUDIED:
+        names.append(shifting(name, folder) if space.shifts else name)
+    lines = [f"{key} = {values}" for key, values in space.parameters.items()]
+    text = _SPEC.format(
+        networks=names, base=space.base, parameters="\n".join(lines), chip=chip
+    ).replace("'", '"')
+    spec, out = folder / f"{chip}.toml", folder / chip
+    spec.write_text(text)
+    command = [sys.executable, "-m", "amaranth_vta", "explore", str(spec), "-o", str(out)]
+    said = subprocess.run([*command, *jobs], check=False)
+    if said.returncode not in (0, 1):
+        raise SystemExit(said.returncode)
+    with (out / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def shifting(name: str, folder: Path) -> str:
+    """The file of a network whose scales are powers of two."""
+    path = folder / f"{name}.onnx"
+    if not path.exists():
+        form = Form("int8", per_channel=False, power_of_two=True)
+        generator = replace(NETWORKS[name], form=form)
+        onnx.save(generated_network(name, generator, generator.size, 1.0).model, path)
+    return path.name
+
+
+def found(chip: str, rows: list[Row]) -> Iterator[str]:
+    """Markdown: the best machine for each network, its cost, and what the others' take."""
+    space = SPACES[chip]
+    good = [row for row in rows if row["status"] == "ok"]
+    machines = {row["point"]: row for row in rows if row["status"] != "ok"}
+    legal = {machine(space, row) for row in good}
+    yield (
+        f"### {chip.upper()}, {CHIPS[chip].clock_mhz:g} MHz "
+        f"({'routed' if CHIPS[chip].routed else 'assumed'})"
+    )
+    yield ""
+    yield (
+        f"{len(legal)} machines of {len({machine(space, row) for row in rows})} are within the "
+        f"chip{refused(list(machines.values()))}."
+    )
+    yield ""
+    yield (
+        "| network | machine | cycles per image | ms | MACs used | bound | LUTs | multipliers | "
+        "block RAMs |"
+    )
+    yield "|---|---|--:|--:|--:|---|--:|--:|--:|"
+    best = {name: min(of_network(good, name), key=cycles) for name in STUDIED}
+    for name, row in best.items():
+        yield (
+            f"| {TITLES[name]} | {machine(space, row)} | {cycles(row):,.0f} | "
+            f"{1000 * float(row['seconds']):.1f} | {float(row['utilization']):.1%} | "
+            f"{bound(row)} | {int(row['lut']):,} | {row['dsp']} | {float(row['bram36']):g} |"
+        )
+    yield ""
+    for name, row in best.items():
+        yield f"- {reason(space, good, name, row)}"
+    yield ""
+
+
+def reason(space: Space, good: list[Row], name: str, best: Row) -> str:
+    """Why the machine: what the best ones of the other networks, and smaller ones, take."""
+    own = of_network(good, name)
+    parts = [f"**{TITLES[name]}**: {machine(space, best)}."]
+    for other in STUDIED:
+        chosen = min(of_network(good, other), key=cycles)
+        if machine(space, chosen) != machine(space, best):
+            row = next(row for row in own if machine(space, row) == machine(space, chosen))
+            parts.append(
+                f"With the best for {TITLES[other]} ({machine(space, chosen)}) it takes "
+                f"{cycles(row) / cycles(best):.2f} times the cycles, and uses "
+                f"{float(row['utilization']):.1%} of the MACs."
+            )
+    cheap = min(
+        (row for row in own if cycles(row) <= 1.1 * cycles(best)), key=lambda row: int(row["lut"])
+    )
+    if machine(space, cheap) != machine(space, best):
+        saved = 1 - int(cheap["lut"]) / int(best["lut"])
+        parts.append(
+            f"{machine(space, cheap)} saves {saved:.0%} of the LUTs for "
+            f"{cycles(cheap) / cycles(best) - 1:.1%} more cycles."
+        )
+    narrow = [row for row in own if halves_bus(row, best)]
+    if narrow:
+        parts.append(f"Half the bus takes {cycles(narrow[0]) / cycles(best) - 1:.1%} more cycles.")
+    return " ".join(dict.fromkeys(parts))
+
+
+def halves_bus(row: Row, best: Row) -> bool:
+    """Whether a machine differs in a bus of half the width alone."""
+    same = ("LOG_BLOCK_IN", "LOG_BLOCK_OUT", "OVERLAP", "LOOKUP")
+    return int(row["LOG_BUS_WIDTH"]) == int(best["LOG_BUS_WIDTH"]) - 1 and all(
+        row[key] == best[key] for key in same
+    )
+
+
+def refused(rows: list[Row]) -> str:
+    """What the others have too much of."""
+    kinds = dict.fromkeys(row["reason"].split()[0] for row in rows)
+    names = {"dsp": "multipliers", "lut": "LUTs", "bram36": "block RAMs"}
+    said = [names[kind] for kind in kinds if kind in names]
+    return f"; the others need more {' or '.join(said)}" if said else ""
+
+
+def of_network(rows: list[Row], name: str) -> list[Row]:
+    return [row for row in rows if row["network"] == name]
+
+
+def machine(space: Space, row: Row) -> str:
+    """As in ``32×4, 128-bit bus``: what differs within the space."""
+    parts = [f"{1 << int(row['LOG_BLOCK_IN'])}×{1 << int(row['LOG_BLOCK_OUT'])}"]
+    for key, words in NAMES.items():
+        if len(space.parameters.get(key, [])) > 1:
+            value = int(row[key])
+            parts.append(words.format(1 << value) if isinstance(words, str) else words[value])
+    return ", ".join(filter(None, parts))
+
+
+def cycles(row: Row) -> float:
+    return int(row["cycles"]) / int(row["images"])
+
+
+def bound(row: Row) -> str:
+    """What of the cycles the array or the bus could not do without, at least."""
+    return f"{int(row['bound_cycles']) / int(row['cycles']):.0%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("-o", type=Path, default=ROOT / "build" / "study")
+    parser.add_argument("--chip", action="append", choices=list(SPACES))
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    jobs = ["--jobs", str(arguments.jobs)] if arguments.jobs else []
+    lines: list[str] = []
+    for chip in arguments.chip or SPACES:
+        lines += found(chip, explore(chip, arguments.o, jobs))
+    text = "\n".join(lines)
+    print(text)
+    if arguments.write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, after = page.partition(BEGIN)[0], page.partition(BEGIN)[2].partition(END)[2]
+        PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
