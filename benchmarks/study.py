@@ -81,7 +81,7 @@ SPACES = {
     "ecp5-85f": Space(
         "tiny-extended",
         {
-            "LOG_BLOCK_IN": [2, 3, 4, 5],
+            "LOG_BLOCK_IN": [3, 4, 5],
             "LOG_BLOCK_OUT": [2, 3],
             "LOG_BUS_WIDTH": [6, 7],
             "LOG_UOP_BUFF_SIZE": [12],
