@@ -15,13 +15,13 @@ _SHOWN = ("pynq", "pynq-extended", "tiny")
 _HEAD = """\
 # Instruction set
 
-Made from `hw/isa.py`, with words from `amaranth_vta/reference/semantics.py`, by `make docs`; not
-written by hand.
+Generated from `hw/isa.py`, with words from `amaranth_vta/reference/semantics.py`, by `make docs`;
+not written by hand.
 
 An instruction is 128 bits, two little-endian words of 64; a micro-op is 32. Fields follow one
 another from bit 0, and one that would straddle bit 64 starts the second word. Widths depend on the
-configuration: `vta config` prints a whole one. Bits that no field covers must be zero, but for
-those of FINISH.
+configuration, which `vta config` prints. Bits that no field covers must be zero, except those of
+FINISH.
 """
 
 

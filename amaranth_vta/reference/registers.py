@@ -9,7 +9,7 @@ from .markdown import bits, figure, table
 _HEAD = """\
 # Registers
 
-Made from `hw/registers.py` by `make docs`; not written by hand.
+Generated from `hw/registers.py` by `make docs`; not written by hand.
 
 Byte offsets on the AXI4-Lite port, 32 bits per word; a register of 64 bits is two words, the low
 one first. Offsets without a register read as zero and ignore writes. Configuration registers hold
@@ -18,7 +18,7 @@ the parameters of the machine, so that software can refuse one that it was not m
 _COUNTERS = """\
 ## Counters
 
-Of the latest run, 48 bits each, and a few cycles behind while it runs. Those without a clock in the
+Of the latest run, 48 bits each, and a few cycles behind while it runs. Those without `clock` in the
 last column are the same on every device for a program that ends without a fault; the functional
 model has them too. `RunResult.counters` has all by their names in lower case.
 """

@@ -21,9 +21,10 @@ from amaranth_vta.hw.isa import (
 
 ORDER = (
     "Fetch hands each instruction to one module: LOADs of INP and WGT to load, STOREs to store, "
-    "everything else to compute, what is illegal included. A module executes its instructions as "
-    "if one after the other. Across modules only tokens order: four counters join neighbours, in "
-    "the order load, compute, store. An instruction takes all its tokens before it starts, and "
+    "everything else, unknown opcodes and memories included, to compute. A module executes its "
+    "instructions as if one after the other. Only tokens order instructions of different modules: "
+    "four counters join neighbours, in the order load, compute, store. An instruction takes all "
+    "its tokens before it starts, and "
     f"pushes its own when its last effect is visible. A counter holds {TOKEN_LIMIT:,}; a module "
     f"that finds it full waits. The queue of a module holds {QUEUE_DEPTH} instructions until they "
     "retire."
@@ -32,7 +33,7 @@ ORDER = (
 ADDRESSES = (
     "DRAM is addressed in elements: byte address = base register of the memory + index × bytes of "
     "an element, never wrapped; ACC_8BIT uses the base of OUT. Scratchpads keep their contents "
-    "from run to run, and hold anything after power-up."
+    "from run to run, and are undefined after power-up."
 )
 
 INSTRUCTIONS: dict[Opcode, str] = {
@@ -40,8 +41,8 @@ INSTRUCTIONS: dict[Opcode, str] = {
         "Writes consecutive elements of a scratchpad from `sram_base`: `y_pad_0` rows of padding, "
         "`y_size` rows, `y_pad_1` rows of padding. A row is `x_pad_0` padding elements, `x_size` "
         "elements from DRAM element `dram_base + y · x_stride`, `x_pad_1` padding elements. "
-        "Padding is zero. With `x_size = 0` it does nothing but its tokens, with `y_size = 0` it "
-        "writes rows of padding alone. Any stride is legal."
+        "Padding is zero. With `x_size = 0` it only exchanges tokens, with `y_size = 0` it writes "
+        "rows of padding alone. Any stride is legal."
     ),
     Opcode.STORE: (
         "Reads consecutive accumulators from `sram_base` and writes their low bits, without "
@@ -60,11 +61,11 @@ INSTRUCTIONS: dict[Opcode, str] = {
     ),
     Opcode.ALU: (
         "Loops as GEMM does: acc[dst] = operation(acc[dst], operand), lane by lane; the operand "
-        "is `immediate` with `use_immediate`, else acc[src]. `reset` means nothing."
+        "is `immediate` with `use_immediate`, else acc[src]. `reset` is ignored."
     ),
     Opcode.MULTIPLY: (
-        "GEMM that sets: acc[dst] = inp[src] · wgt[wgt]ᵀ. Where a destination comes again the "
-        "last micro-op wins. `reset` must be 0."
+        "GEMM that sets: acc[dst] = inp[src] · wgt[wgt]ᵀ. Where a destination repeats, the last "
+        "micro-op wins. `reset` must be 0."
     ),
 }
 
@@ -131,7 +132,7 @@ ALU_OPS: dict[AluOp, str] = {
 
 MODULES: dict[Module, str] = {
     Module.LOAD: "LOADs of INP and WGT",
-    Module.COMPUTE: "everything else, illegal instructions included",
+    Module.COMPUTE: "everything else, unknown opcodes and memories included",
     Module.STORE: "STOREs",
     Module.FETCH: "reads the stream",
 }
@@ -139,9 +140,9 @@ MODULES: dict[Module, str] = {
 CONTAINMENT = (
     "Of several faults, that of the first instruction in the stream is reported. A module that "
     "faults gives no tokens and begins nothing more, and all of its units stop: after the fault no "
-    "later instruction of it changes memory or scratchpads. That a write was refused the machine "
-    "learns only from memory's answer, and words of later STOREs that were on the bus before it "
-    "have been written; the words that follow go out without strobes (but two that were in "
+    "later instruction of it changes memory or scratchpads. The machine learns only from memory's "
+    "answer that a write was refused, and words of later STOREs that were on the bus before it "
+    "have been written; the words that follow go out without strobes (except two that were in "
     "registers). After a fault only what instructions that retired have written is defined."
 )
 
@@ -152,7 +153,7 @@ CAUSES: dict[Cause, str] = {
     ),
     Cause.INDEX_OUT_OF_RANGE: "an index past the depth of a scratchpad",
     Cause.BUS_ERROR: "memory answers with an error",
-    Cause.TOKEN_OVERFLOW: "the machine is stuck, and someone waits for room for a token",
+    Cause.TOKEN_OVERFLOW: "the machine is stuck, and a module waits for room for a token",
     Cause.BAD_STREAM: (
         "a FINISH that is not last, a last instruction that is not FINISH, an empty stream, or "
         "an address that is not a multiple of an instruction"
@@ -165,9 +166,9 @@ EXTENSIONS: dict[str, str] = {
     "overwrite": "The opcode MULTIPLY.",
     "overlap": (
         "The field `independent` of GEMM, MULTIPLY and ALU. Without it an instruction of GEMM "
-        "waits for all earlier ones of the ALU and the other way round. With it, it claims to "
-        "touch no accumulator that such an instruction, if still in flight, writes, and to write "
-        "none that it reads; then the two overlap. The functional model checks the "
+        "waits for all earlier ones of the ALU, and the other way round. With it, the instruction "
+        "claims to touch no accumulator that such an earlier one, if still in flight, writes, and "
+        "to write none that this reads; then the two overlap. The functional model checks the "
         "claim. Accumulators lie in two banks by the top bit of their index; two instructions in "
         "one bank take turns."
     ),
@@ -188,14 +189,14 @@ EXTENSIONS: dict[str, str] = {
     "pad_value": (
         f"A LOAD of memory {Padding.LOAD.value} sets the value with which load pads INP and WGT, "
         f"one of memory {Padding.COMPUTE.value} that with which compute pads ACC: the low bits of "
-        "`dram_base`, as many as a scalar of the scratchpad has. Its other fields but the tokens "
-        "must be 0. Values are zero when a run starts."
+        "`dram_base`, as many as a scalar of the scratchpad has. All its other fields except the "
+        "token flags must be 0. Values are zero when a run starts."
     ),
     "lookup": (
         f"The ALU operation LOOKUP; consecutive accumulators from acc[src] hold a table of "
-        f"{TABLE_BYTES} bytes, as they lie in memory, and `use_immediate` must be 0. So a table is "
-        f"{TABLE_BYTES} bytes over those of an element many elements, or the beginning of one "
-        "that has more. Each accumulator v of acc[dst] becomes entry v mod "
+        f"{TABLE_BYTES} bytes, as they lie in memory, and `use_immediate` must be 0. A table takes "
+        f"as many elements as {TABLE_BYTES} bytes fill, or the beginning of one element if that "
+        "has more. Each accumulator v of acc[dst] becomes entry v mod "
         f"{TABLE_BYTES} of the table, sign-extended: entry 0 is for 0, entry {TABLE_BYTES - 1} for "
         "-1."
     ),

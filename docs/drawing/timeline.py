@@ -135,7 +135,7 @@ def _tokens(d: Drawing, strip: Strip, top: float, scale: float) -> None:
 
 
 def _passed(instructions: Sequence[isa.Instruction | isa.Unknown]) -> Iterator[tuple[int, int]]:
-    """Who gives a token and who takes it, as numbers of instructions: queues are in order."""
+    """The instructions that give and take each token, by index: queues are in order."""
     order = ("load", "compute", "store")
     given: dict[tuple[str, str], list[int]] = {}
     taken: dict[tuple[str, str], list[int]] = {}

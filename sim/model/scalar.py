@@ -1,6 +1,6 @@
 """The instruction set, one scalar at a time: what each instruction means, in Python integers.
 
-This is the definition of the effects of LOAD, STORE, GEMM and ALU, written to be read beside the
+This is the definition of the effects of LOAD, STORE, GEMM and ALU, to be read together with the
 page on the instruction set (docs/isa.md). It shares no code with what is checked against it: the
 NumPy model (`amaranth_vta.sim.model.execution`), and through that the compiled model and the RTL.
 Instructions are legal and their indices and addresses in range; faults, tokens and the order
