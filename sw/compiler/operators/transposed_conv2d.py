@@ -32,7 +32,8 @@ class TransposedConv2d:
     """Sizes of a transposed convolution. ``batch``, ``inputs`` and ``outputs`` count tiles of BATCH
     images, BLOCK_IN and BLOCK_OUT channels; ``height`` and ``width`` are those of the input, in
     pixels; ``pads`` are rows and columns cropped from the result at the top, left, bottom and
-    right, and ``output_padding`` those added at the bottom and the right."""
+    right, and ``output_padding`` those added at the bottom and the right. Inputs that a result
+    would read outside of the image are ``pad_value``."""
 
     batch: int
     inputs: int
@@ -44,6 +45,7 @@ class TransposedConv2d:
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     output_padding: tuple[int, int] = (0, 0)
+    pad_value: int = 0
 
     def scheduled(self, env: Environment, knobs: TransposedConv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -138,8 +140,9 @@ def transposed_conv2d(
     """A function of input, weights, bias and output.
 
     Input is (batch, inputs, height, width, BATCH, BLOCK_IN) inp_dtype, weights are (outputs,
-    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH,
-    BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, output is (batch, outputs, output
+    inputs, kernel height, kernel width, BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, vertical
+    stride, horizontal stride, BATCH, BLOCK_OUT) acc_dtype or parameters, as `epilogue` says, for
+    each phase of the results, since each sums over other taps, output is (batch, outputs, output
     height, output width, BATCH, BLOCK_OUT) out_dtype. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)
@@ -181,7 +184,7 @@ def expression(c: TransposedConv2d, env: Environment) -> Product:
         (c.outputs, c.inputs, *c.kernel, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype
     )
     (top, bottom), (left, right) = v.pads, u.pads
-    x_buf = padded(x, (top, left, bottom, right), 0, "x_buf")
+    x_buf = padded(x, (top, left, bottom, right), c.pad_value, "x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
     axes = reduce_axes(ci=c.inputs, ty=v.taps, tx=u.taps, ki=env.BLOCK_IN)
     ci, ty, tx, ki = axes
@@ -209,7 +212,11 @@ def expression(c: TransposedConv2d, env: Environment) -> Product:
             "y",
         )
 
-    end = epilogue(conv, (c.outputs,), lambda n, o, *_: (o,), c.requantize, env, interleaved)
+    def position(n: Expr, o: Expr, h: Expr, p: Expr, w: Expr, q: Expr) -> tuple[Expr, ...]:
+        return o, p, q
+
+    phases = (c.outputs, v.stride, u.stride)
+    end = epilogue(conv, phases, position, c.requantize, env, interleaved)
     return Product(x, w, x_buf, w_buf, axes, conv, end)
 
 
@@ -232,6 +239,7 @@ def candidates(
         for in_turn in (True, False) if config.overlap else (False,):
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
             constants = c.requantize.constants * (c.outputs if in_turn else outputs)
+            constants *= v.stride * u.stride
             room = bank - constants - c.requantize.table
             for columns in even_tiles(u.steps):
                 loaded = inputs * (rows + taps - 1) * (columns + u.taps - 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import ITERATION_WIDTH
+from amaranth_vta.hw.isa import ITERATION_WIDTH, AluOp
 from amaranth_vta.sw.compiler.nest.ir import (
     For,
     Kernel,
@@ -102,10 +102,8 @@ class _LoopFolder:
         inner = [item for item in loops if all(item is not other for other in chosen)]
         repeated: list[_Loop] = []
         if nest.uop.alu is not None:
-            # Consecutive ALU micro-ops on one accumulator stall, so an instruction changes each
-            # accumulator only once.
-            repeated = [item for item in inner if item.factors[0] == 0]
-            inner = [item for item in inner if item.factors[0] != 0]
+            repeated = [item for item in inner if _repeats(item, nest.uop)]
+            inner = [item for item in inner if not _repeats(item, nest.uop)]
         while prod(item.extent for item in inner) > self.config.uop.depth:
             repeated.append(inner.pop(0))
         kernel = Kernel(
@@ -166,6 +164,13 @@ class _Loop:
     loop: For
     extent: int
     factors: tuple[int, int, int]
+
+
+def _repeats(loop: _Loop, uop: Uop) -> bool:
+    """Whether an ALU instruction is repeated for a loop: micro-ops on one accumulator would stall,
+    and those of REQUANTIZE with other parameters in turn would load these for each vector."""
+    accumulator, parameters, _ = loop.factors
+    return accumulator == 0 or (uop.alu is AluOp.REQUANTIZE and parameters != 0)
 
 
 def _factors(uop: Uop, var: Var) -> tuple[int, int, int]:

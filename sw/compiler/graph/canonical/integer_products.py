@@ -168,7 +168,7 @@ def _between_reshapes(
         network.add_constant(f"{name}_{what}_shape", np.array(size, np.int64))
         for what, size in (
             ("images", network.types[tall].shape),
-            ("result", (*shape[:-1], outputs)),
+            ("result", network.types[output].shape or (*shape[:-1], outputs)),
         )
     ]
     return [
@@ -218,18 +218,22 @@ def integer_bias(
     if node is not None:
         parameters = parameters_of(network, node, "DequantizeLinear")
         values = network.constants.get(node.inputs[0])
-        if parameters is None or values is None:
+        if parameters is None or values is None or not is_of_channels(values, channels):
             return None
         same = np.all(parameters.scale.reshape(-1) == scale) and not parameters.zero.any()
         if values.dtype != np.int32 or not same:
             values = _steps(parameters.dequantize(values), scale)
-    elif name in network.constants:
+    elif name in network.constants and is_of_channels(network.constants[name], channels):
         values = _steps(network.constants[name], scale)
     else:
         return None
-    if values.size != channels or max(values.shape, default=1) != values.size:
-        return None
-    return values.reshape(channels)
+    return np.array(np.broadcast_to(values.reshape(-1), channels))
+
+
+def is_of_channels(bias: Array, channels: int) -> bool:
+    """Whether a bias is one number, or one for each of the ``channels``, which are its last axis:
+    those of a matrix may differ from row to row."""
+    return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
 
 
 def _steps(bias: Array, scale: Array) -> Array:

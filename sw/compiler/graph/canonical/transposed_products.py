@@ -21,6 +21,9 @@ from .integer_products import Anchor, anchor_of, integer_bias, like_data
 from .matrix_forms import reshape
 from .quantization import BYTE_TYPES, Parameters, clipped, integer_limits, parameters_of
 
+# From (N, phases, phases, C, H, W) to (N, C, H, phases, W, phases).
+PIXELS_OF_PHASES = [0, 3, 4, 1, 5, 2]
+
 
 @dataclass(frozen=True)
 class _Axis:
@@ -217,7 +220,7 @@ def _pixels(
     cut = tuple(network.add_constant(f"{name}_bounds", item) for item in bounds)
     return [
         reshape(network, sums, parts, shapes[0]),
-        Node("Transpose", turned, (parts,), (turned,), {"perm": [0, 3, 4, 1, 5, 2]}),
+        Node("Transpose", turned, (parts,), (turned,), {"perm": PIXELS_OF_PHASES}),
         reshape(network, turned, everything, shapes[2]),
         Node("Slice", f"{name}_results", (everything, *cut), (result,)),
     ]

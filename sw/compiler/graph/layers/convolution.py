@@ -27,6 +27,7 @@ from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
 from .parts.windows import fitting_window
 from .pooling import average_pool, is_average
+from .transposed import transposed_convolution
 
 
 def convolution(node: Node, tensors: Tensors) -> Layer:
@@ -42,6 +43,8 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
     moved = fitting_window(node, image, out, weights.shape[2:])
     if is_average(product, moved):
         return average_pool(product, tensors, moved, image, out)
+    if groups == 1 and (layer := transposed_convolution(product, tensors, image)) is not None:
+        return layer
     if groups == 1 and moved.taps == 1 and not any(moved.pads) and image[2:] == (1, 1):
         return product_layer(product, tensors, image, out)
     source = tensors.product_input(node.inputs[0], image, tensors.is_held(node.inputs[0], image))

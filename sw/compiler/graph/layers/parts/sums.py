@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.graph.canonical.integer_products import is_of_channels
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     PerChannelScale,
@@ -85,7 +86,10 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     flat = zero_free.reshape(channels, -1)
     bias = np.zeros(channels, np.int64)
     if node.input(bias_at):
-        bias += tensors.constant(node, bias_at).reshape(-1)
+        given = tensors.constant(node, bias_at)
+        if not is_of_channels(given, channels):
+            raise Unsupported("its bias differs from row to row")
+        bias += given.reshape(-1)
     x_zero = tensors.zero_point(node, 2)
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
     # Padding contributes 0, whether or not the range includes it.

@@ -35,11 +35,23 @@ def matrix_first(graph: Any) -> None:
     graph.node("MatMul", given)
 
 
+def added(graph: Any) -> None:
+    """With a bias of one axis more than the result."""
+    bias = graph.constant(graph.rng.integers(-40, 40, (1, 1, 9)) * 2.0**-5, np.float32)
+    graph.node("MatMul", graph.weights(6, 9)).node("Add", bias)
+
+
+def scalar_added(graph: Any) -> None:
+    graph.node("Gemm", graph.weights(6, 9), graph.constant(0.5, np.float32))
+
+
 CASES: list[tuple[Callable[[Any], None], tuple[int, ...]]] = [
     (gemm, (6, 4)),
     (vector_first, (6,)),
     (vector_second, (4, 6)),
     (vector_second, (2, 4, 6)),
+    (added, (4, 6)),
+    (scalar_added, (4, 6)),
     (matrix_first, (6, 5)),
     (matrix_first, (2, 3, 6, 5)),
 ]
@@ -62,3 +74,28 @@ def test_products_in_other_forms_are_on_the_machine(
     assert report.histogram == {}
     np.testing.assert_array_equal(report.outputs["y"], want)
     assert np.unique(want).size > 3
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 1)])
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+def test_a_bias_that_differs_from_row_to_row_is_the_hosts(
+    qdq: Make, shape: tuple[int, int], form: str
+) -> None:
+    graph = qdq((shape[0], 6)).qdq(2**-5, 9)
+    if form == "QDQ":
+        bias = graph.constant(graph.rng.integers(-40, 40, shape) * 2.0**-5, np.float32)
+        graph.node("Gemm", graph.weights(6, 9), bias).qdq(2**-2)
+    else:
+        zero, scale = graph.constant(0, np.int8), graph.constant(2**-6, np.float32)
+        weights = graph.constant(graph.rng.integers(-9, 9, (6, 9)), np.int8)
+        bias = graph.constant(graph.rng.integers(-99, 99, shape), np.int32)
+        result = graph.constant(2**-3, np.float32)
+        graph.nodes.pop()
+        graph.value = graph.nodes[-1].output[0]
+        of_input = [graph.constant(2**-5, np.float32), graph.constant(9, np.int8)]
+        graph.node("QGemm", *of_input, weights, scale, zero, bias, result, zero)
+        graph.nodes[-1].domain = "com.microsoft"
+        graph.dequantize()
+    with Session(graph.model(), "pynq-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert session.report()["summary"]["share_on_machine"] == 0
