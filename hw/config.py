@@ -216,6 +216,7 @@ class Config:
 
     @property
     def bus_bytes(self) -> int:
+        """Bytes of a beat of the memory bus."""
         return (1 << self.log_bus_width) // 8
 
     @property
@@ -247,9 +248,11 @@ class Config:
     # Text form.
 
     def to_dict(self) -> dict[str, int]:
+        """All parameters, by the keys of ``vta_config.json``."""
         return {item.name.upper(): getattr(self, item.name) for item in fields(self)}
 
     def to_json(self) -> str:
+        """The text of a ``vta_config.json`` with all parameters."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod

@@ -33,6 +33,8 @@ BASE_ALIGNMENT = 64
 
 
 class Opcode(IntEnum):
+    """The instructions by their number; docs/isa.md says what each does."""
+
     LOAD = 0
     STORE = 1
     GEMM = 2
@@ -43,6 +45,8 @@ class Opcode(IntEnum):
 
 
 class Memory(IntEnum):
+    """What a LOAD or STORE names; ACC_8BIT loads accumulators from scalars as narrow as OUT's."""
+
     UOP = 0
     WGT = 1
     INP = 2
@@ -69,6 +73,8 @@ def padding_of(memory: Memory) -> Padding | None:
 
 
 class AluOp(IntEnum):
+    """The operations of the tensor ALU by their number."""
+
     MIN = 0
     MAX = 1
     ADD = 2
@@ -168,6 +174,7 @@ class Field:
         return (value & (1 << self.width) - 1) << self.offset
 
     def extract(self, bits: int) -> int:
+        """The field's value in ``bits``."""
         value = bits >> self.offset & (1 << self.width) - 1
         return value - (1 << self.width) if self.signed and value >> self.width - 1 else value
 
@@ -416,6 +423,8 @@ class Unknown(Instruction):
 
 @dataclass(frozen=True)
 class Uop:
+    """A micro-op: indices of destination, source and weight, to which loops add their offsets."""
+
     dst: int = 0
     src: int = 0
     wgt: int = 0

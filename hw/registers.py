@@ -22,6 +22,8 @@ COUNTER_WIDTH = 48
 
 
 class Access(Enum):
+    """How software uses a register."""
+
     READ = "read-only"
     # Of the latest run; while it runs, a few cycles behind.
     COUNTER = "counter"
@@ -42,6 +44,8 @@ class Bits:
 
 @dataclass(frozen=True)
 class Register:
+    """``width`` bits at byte ``offset``, 32 or 64; ``bits`` are its parts, if it has any."""
+
     name: str
     offset: int
     access: Access

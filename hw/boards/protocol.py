@@ -43,6 +43,8 @@ VERSION = 1
 
 
 class Command(IntEnum):
+    """What a request asks for."""
+
     # Reads the board's first `IDENTIFY_WORDS` registers.
     IDENTIFY = 0
     READ = 1
@@ -52,6 +54,8 @@ class Command(IntEnum):
 
 
 class Status(IntEnum):
+    """What became of a request."""
+
     DONE = 0
     OUT_OF_ORDER = 1
     # An unknown command, a wrong number of words, or an address with nothing behind it.

@@ -17,10 +17,10 @@
 namespace {
 
 constexpr unsigned BITS = 10;            // of a byte on the line: start, eight, stop
-constexpr unsigned CHUNK_CYCLES = 1000;  // how often the descriptor is looked at
-constexpr int IDLE_MS = 1;               // how long is waited for the host when the line is quiet
+constexpr unsigned CHUNK_CYCLES = 1000;  // cycles between two polls of the descriptor
+constexpr int IDLE_MS = 1;               // how long to wait for the host when the line is quiet
 
-// Shows bytes on a pin, each bit for `divisor` cycles.
+// Drives a pin with bytes, each bit for `divisor` cycles.
 class Sender {
   public:
     explicit Sender(unsigned divisor) : divisor(divisor) {}
@@ -43,7 +43,7 @@ class Sender {
     unsigned frame = 0, left = 0;
 };
 
-// Takes bytes from a pin, each bit in its middle.
+// Receives bytes from a pin, which is sampled in the middle of each bit.
 class Receiver {
   public:
     explicit Receiver(unsigned divisor) : divisor(divisor) {}
@@ -75,7 +75,7 @@ class Receiver {
 class Board {
   public:
     explicit Board(unsigned divisor) : to_board(divisor), from_board(divisor) {
-        context.randReset(2);  // memories hold anything after power-up
+        context.randReset(2);  // memories are undefined after power-up
         top = std::make_unique<Vtop>(&context);
         top->rst = 0;
         top->rx = 1;
@@ -122,7 +122,7 @@ class Board {
         top->eval();
         top->clk = 0;
 #ifdef FALLS_UNSEEN
-        // Nothing happens at a falling edge: it is forgotten and not evaluated.
+        // Nothing happens at a falling edge: it is hidden from the model and not evaluated.
         top->rootp->__Vtrigprevexpr___TOP__clk__0 = 0;
 #else
         top->eval();

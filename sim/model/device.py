@@ -73,14 +73,17 @@ class FunctionalDevice(MemoryBacked):
 
     @property
     def uninitialized_reads(self) -> list[UninitializedRead]:
+        """Those of the latest run; empty without ``report_uninitialized``."""
         return self._uninitialized_reads.found
 
     @property
     def races(self) -> list[Race]:
+        """Those of the latest run; empty without ``report_races``."""
         return self._races.found
 
     @property
     def false_claims(self) -> list[FalseClaim]:
+        """Those of the latest run; empty without ``report_false_claims``."""
         return self._false_claims.found
 
     def run(

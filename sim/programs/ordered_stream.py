@@ -23,6 +23,8 @@ TOKENS = 900
 
 @dataclass(frozen=True)
 class Access:
+    """What an instruction reads or writes: ``elements`` of a scratchpad, or bytes of ``DRAM``."""
+
     memory: str
     elements: Elements
     writes: bool

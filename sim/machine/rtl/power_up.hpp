@@ -19,8 +19,8 @@
 #include <type_traits>
 #include <vector>
 
-// The runtime has all its templates inlined, which makes functions of a size that takes compilers
-// minutes. Left to judge for themselves they are done in seconds.
+// The runtime forces all its templates inline, which makes functions so large that compilers take
+// minutes. Left to decide for themselves, they take seconds.
 #define __always_inline__ __unused__
 #include <cxxrtl/cxxrtl.h>
 #undef __always_inline__

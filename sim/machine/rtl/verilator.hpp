@@ -15,7 +15,7 @@
 #endif
 
 #ifdef GROUPED
-// Groups of registers with clocks of their own, as in amaranth_vta.hw.fabric.groups.
+// Groups of registers with separate clocks, as in amaranth_vta.hw.fabric.groups.
 #define EACH_GROUP(DO) DO(lanes) DO(products) DO(load_dma) DO(compute_dma) DO(store_dma)
 #endif
 
@@ -26,7 +26,7 @@ class Simulator {
 
   public:
     Simulator(uint64_t seed, const char* waves) {
-        context.randReset(2);  // scratchpads hold anything after power-up
+        context.randReset(2);  // scratchpads are undefined after power-up
         context.randSeed(int(seed % 0x7fffffff) + 1);
         pins = std::make_unique<Vtop>(&context);
 #if VM_TRACE
@@ -66,7 +66,7 @@ class Simulator {
 #endif
     }
 
-    // Completes the file of the waves up to now.
+    // Completes the wave file up to now.
     void flush() {
 #if VM_TRACE
         trace->flush();
@@ -76,8 +76,8 @@ class Simulator {
     std::unique_ptr<Pins> pins;
 
   private:
-    // The falling edge, at which nothing happens. Where the model's memory of its clocks has the names
-    // that build.py knows, it is told so instead of evaluating it.
+    // The falling edge, at which nothing happens. If the model keeps the previous values of its clocks
+    // by the names that build.py knows, these are set, and the edge is not evaluated.
     void fall() {
         pins->clk = 0;
 #ifdef GROUPED

@@ -30,9 +30,11 @@ class Observer:
     ) -> None:
         """Instruction ``index`` has taken its tokens."""
 
-    def read(self, index: int, memory: str, elements: Elements) -> None: ...
+    def read(self, index: int, memory: str, elements: Elements) -> None:
+        """Instruction ``index`` reads ``elements``."""
 
-    def write(self, index: int, memory: str, elements: Elements) -> None: ...
+    def write(self, index: int, memory: str, elements: Elements) -> None:
+        """Instruction ``index`` writes ``elements``."""
 
     def keep(self, index: int, elements: Elements) -> None:
         """Instruction ``index`` may keep what it read of these accumulators until it ends."""
