@@ -300,8 +300,8 @@ class Config:
         path = Path(name_or_path)
         try:
             with path.open("rb") as file:
-                data = file.read(_MOST_BYTES + 1)
-            if len(data) > _MOST_BYTES:
+                data = file.read(_MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
                 raise ConfigError(f"{path} is too long for a configuration")
             text = data.decode("utf-8")
         except UnicodeDecodeError:
@@ -329,7 +329,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # What is read of a file at the most: one such as /dev/zero has no end.
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ BURST_BYTES = 4096
 FETCH_BURST_BYTES = 256
 # The most beats of an element that loads gather before they write them. A lane of 4 beats
 # of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
-MOST_LANE_BEATS = 4
+MAX_LANE_BEATS = 4
 # Cycles from tiles to their dot products, and from operands of the ALU to its result in lanes that
 # cannot requantize, both without the register of small machines; and in lanes that can requantize.
 DOT_PRODUCT_LATENCY = 3

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
 # As many host operators in succession are shown one by one; more of them become one row.
-_MOST_HOST_ROWS = 2
+_MAX_HOST_ROWS = 2
 # As many reasons are shown, so that they fit a screen.
-_MOST_REASONS = 8
+_MAX_REASONS = 8
 
 
 def layer_row(layer: LayerReport) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[
     """Rows of what follows one another on one side."""
     for side, group in groupby(layers, lambda layer: layer.placed_on):
         part = list(group)
-        if side == "host" and len(part) > _MOST_HOST_ROWS and not explain:
+        if side == "host" and len(part) > _MAX_HOST_ROWS and not explain:
             kinds = Counter(layer.operator for layer in part)
             operators = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
             yield [(f"{len(part)} operators", operators, "host", "", "", "")]
@@ -107,11 +107,11 @@ def host_lines(layers: Sequence[LayerReport], width: int | None) -> Iterator[str
         return
     share = share_on_machine(layers)
     yield "On the host:" if share is None else f"On the host, with {1 - share:.1%} of the MACs:"
-    shown = groups[:_MOST_REASONS]
+    shown = groups[:_MAX_REASONS]
     for group in shown:
         macs = f", {group.macs:,} MACs" if group.macs else ""
         advice = f"; {group.advice}" if group.advice else ""
         line = f"{group.count:>5,}  {group.reason}{macs}{advice}"
         yield line if width is None else fill(line, width, subsequent_indent=" " * 7)
-    if rest := sum(group.count for group in groups[_MOST_REASONS:]):
+    if rest := sum(group.count for group in groups[_MAX_REASONS:]):
         yield f"{rest:>5,}  others, for which --explain has the reasons"

@@ -9,7 +9,7 @@ from typing import Any
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sw.remote.messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     VERSION,
     MessageError,
     whole_number,
@@ -64,8 +64,8 @@ class Served:
                 return {}, b""
             case "read":
                 size = whole_number(request, "size")
-                if size > MOST_BYTES:
-                    raise MessageError(f"more than {MOST_BYTES:,} bytes at a time")
+                if size > MAX_BYTES:
+                    raise MessageError(f"more than {MAX_BYTES:,} bytes at a time")
                 return {}, device.read(whole_number(request, "address"), size).tobytes()
             case "run":
                 result = device.run(

@@ -12,7 +12,7 @@ from typing import Any
 from amaranth_vta.sw.remote.keys import KeyFileError, Keys
 from amaranth_vta.sw.remote.messages import (
     ALIVE_SECONDS,
-    MOST_BYTES,
+    MAX_BYTES,
     MessageError,
     packed,
     unpacked,
@@ -21,7 +21,7 @@ from amaranth_vta.sw.remote.messages import (
 from .machine import Limits, Served
 
 # Clients that may wait, and how often the server looks for what is done.
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 _POLL_MILLISECONDS = 5
 _HEARTBEAT_MILLISECONDS = 3000
 
@@ -60,7 +60,7 @@ class Server:
         for option, value in (
             (zmq.CURVE_SERVER, 1),
             (zmq.ROUTER_MANDATORY, 1),
-            (zmq.MAXMSGSIZE, MOST_BYTES),
+            (zmq.MAXMSGSIZE, MAX_BYTES),
             (zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS),
             (zmq.HEARTBEAT_TIMEOUT, 3 * _HEARTBEAT_MILLISECONDS),
             (zmq.LINGER, 0),
@@ -121,8 +121,8 @@ class Server:
         if request.get("do") == "open":
             if owns or any(client.identity == identity for client in self._waiting):
                 raise MessageError("it is open already, or being waited for")
-            if len(self._waiting) >= _MOST_WAITING:
-                raise MessageError(f"{_MOST_WAITING} clients are waiting already")
+            if len(self._waiting) >= _MAX_WAITING:
+                raise MessageError(f"{_MAX_WAITING} clients are waiting already")
             self._waiting.append(_Client(identity, request, time.monotonic()))
             return
         if not owns or self._served is None:

@@ -81,7 +81,7 @@ class Link(wiring.Component):
         m = Module()
         m.submodules.queue = queue = SyncFIFOBuffered(width=8, depth=protocol.RECEIVE_BYTES)
         m.submodules.crc = self._crc = catalog.CRC32_ISO_HDLC(8).create()
-        m.submodules.payload = payload = Memory(shape=32, depth=protocol.MOST_WORDS, init=[])
+        m.submodules.payload = payload = Memory(shape=32, depth=protocol.MAX_WORDS, init=[])
         self._write, self._read = payload.write_port(), payload.read_port(domain="comb")
         self._queue = queue
         m.d.comb += [
@@ -118,7 +118,7 @@ class Link(wiring.Component):
                     m.d.sync += self._bytes.eq(0)
                     whole = data.View(_Header, bits)
                     has_payload = (whole.command == Command.WRITE) | (whole.command == Command.FILL)
-                    with m.If(whole.words > protocol.MOST_WORDS):
+                    with m.If(whole.words > protocol.MAX_WORDS):
                         self._drop(m)
                     with m.Elif(has_payload & (whole.words != 0)):
                         m.next = "payload"

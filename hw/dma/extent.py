@@ -96,7 +96,9 @@ class ExtentChecker(wiring.Component):
             m.d.sync += [
                 above.eq(_sum_of_shifted(y_pad_0, columns)),
                 product.eq(
-                    _sum_of_shifted(rows, columns) if deepest <= _MOST_IN_LOGIC else rows * columns
+                    _sum_of_shifted(rows, columns)
+                    if deepest <= _MAX_DEPTH_IN_LOGIC
+                    else rows * columns
                 ),
                 too_long_next.eq(too_long & ~empty),
                 empty_next.eq(empty),
@@ -126,7 +128,7 @@ class ExtentChecker(wiring.Component):
 
 _MEMORIES = tuple(memory for memory in isa.Memory if memory is not isa.Memory.ACC_8BIT)
 # Up to this depth products are built from adders: a small FPGA has few multipliers.
-_MOST_IN_LOGIC = 1024
+_MAX_DEPTH_IN_LOGIC = 1024
 
 
 def _sum_of_shifted(a: Value, b: Value) -> Value:

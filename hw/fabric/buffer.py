@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.timing import MOST_LANE_BEATS
+from amaranth_vta.hw.timing import MAX_LANE_BEATS
 
 
 class WritePortSignature(wiring.Signature):
@@ -237,7 +237,7 @@ def geometry(config: Config, memory: isa.Memory) -> Geometry:
     tile = config.memory(memory)
     bus_bits = 8 * config.bus_bytes
     beats = max(1, tile.element_bits // bus_bits)
-    lane_beats = min(beats, MOST_LANE_BEATS)
+    lane_beats = min(beats, MAX_LANE_BEATS)
     if memory is isa.Memory.ACC and config.out_width < config.acc_width:
         # A beat of ACC_8BIT becomes this many, which are written at once.
         lane_beats = min(lane_beats, config.acc_width // config.out_width)

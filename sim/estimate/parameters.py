@@ -79,7 +79,7 @@ def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:
         # Widened on its way in, an element at a time; padding is written as that of ACC.
         padding = max(1, config.bus_bytes // config.acc.element_bytes)
         return tile.element_bytes, per_word, 1, padding
-    together = min(words, timing.MOST_LANE_BEATS)
+    together = min(words, timing.MAX_LANE_BEATS)
     if memory is Memory.ACC and config.out_width < config.acc_width:
         together = min(together, config.acc_width // config.out_width)
     return tile.element_bytes, 1, together, per_word

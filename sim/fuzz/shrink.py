@@ -9,7 +9,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.sim.programs.image import ProgramImage
 
 # The most programs that are tried.
-_MOST_TRIALS = 200
+_MAX_TRIALS = 200
 
 
 def shrink(image: ProgramImage, differs: Callable[[ProgramImage], bool]) -> ProgramImage:
@@ -28,7 +28,7 @@ class _Trials:
     def __init__(self, image: ProgramImage, differs: Callable[[ProgramImage], bool]) -> None:
         self.image = image
         self._differs = differs
-        self._left = _MOST_TRIALS
+        self._left = _MAX_TRIALS
         self._instructions = isa.instruction_set(image.config)
 
     def replace_chunks(self, change: Callable[[int], int | None]) -> None:

@@ -54,7 +54,7 @@ def faulty_program(
     image = legal_program(config, seed, length=20, origin=origin)
     stream: list[Instruction | int] = list(image.instruction_bits())
     size = image.insn_addr - origin + len(stream) * isa.INSTRUCTION_BYTES
-    size += len(kinds) * _MOST_INSERTED * isa.INSTRUCTION_BYTES
+    size += len(kinds) * _MAX_INSERTED * isa.INSTRUCTION_BYTES
     memory = range(origin, origin - (-size // _MEMORY_UNIT) * _MEMORY_UNIT)
     for kind in kinds:
         at = chance.randrange(len(stream))
@@ -268,7 +268,7 @@ def _insert_token_overflow(fault: _Fault) -> None:
             Store(x_size=0, push_prev=1),
         )
     )
-    fault.insert(*[nothing] * _MOST_INSERTED)
+    fault.insert(*[nothing] * _MAX_INSERTED)
 
 
 def _insert_finish(fault: _Fault) -> None:
@@ -303,14 +303,14 @@ def _flip_bits(fault: _Fault) -> None:
         for _ in range(fault.chance.randint(1, 3)):
             bits ^= 1 << fault.chance.randrange(isa.INSTRUCTION_WIDTH)
         # Not one that takes minutes.
-        if getattr(decode(bits), "uops", 0) < _MOST_UOPS:
+        if getattr(decode(bits), "uops", 0) < _MAX_UOPS:
             fault.stream[fault.at] = bits
             return
 
 
-_MOST_UOPS = 1 << 15
+_MAX_UOPS = 1 << 15
 # More tokens than a queue holds.
-_MOST_INSERTED = isa.TOKEN_LIMIT + 500
+_MAX_INSERTED = isa.TOKEN_LIMIT + 500
 _IN_ACC = (Memory.ACC, Memory.ACC_8BIT, Memory.OUT)
 # What compute loads, and load.
 _SIBLINGS = ((Memory.UOP, Memory.ACC, Memory.ACC_8BIT), (Memory.INP, Memory.WGT))

@@ -39,7 +39,7 @@ from .random_fields import (
 )
 
 # The most iterations of a loop, and of both: few programs take the time that this takes.
-_MOST_ITERATIONS = (1 << isa.ITERATION_WIDTH) - 1
+_MAX_ITERATIONS = (1 << isa.ITERATION_WIDTH) - 1
 
 
 def random_program(
@@ -256,7 +256,7 @@ class _Generator(ProgramBuilder):
     def _iterate_long(self) -> None:
         """One micro-op, with the most iterations that a loop's field can hold."""
         long = self.chance.choice(("iter_out", "iter_in"))
-        loops = {"iter_out": 1, "iter_in": 1, long: _MOST_ITERATIONS}
+        loops = {"iter_out": 1, "iter_in": 1, long: _MAX_ITERATIONS}
         window = self.window(self.config.acc)
         dst = np.array([self.chance.choice(window)])
         kind = self.chance.choice(({"alu_opcode": AluOp.ADD}, {"alu_opcode": AluOp.SHR}))

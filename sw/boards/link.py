@@ -14,7 +14,7 @@ from typing import Protocol
 from zlib import crc32
 
 from amaranth_vta.hw.boards import protocol
-from amaranth_vta.hw.boards.protocol import MOST_WORDS, WORD_BYTES, Command, Status
+from amaranth_vta.hw.boards.protocol import MAX_WORDS, WORD_BYTES, Command, Status
 
 # After this silence of the board, a request or its reply counts as lost.
 _SILENT_SECONDS = 1.0
@@ -22,11 +22,11 @@ _SILENT_SECONDS = 1.0
 _PATIENCE_SECONDS = 6.0
 # Timeout of one read of the line, and how many reads without a byte are silence, at most.
 _WAIT_SECONDS = 0.05
-_MOST_WAITS = 8
+_MAX_WAITS = 8
 # Bytes of replies in flight: as many as the kernel buffers for a serial line.
 _REPLY_BYTES = 4096
 # Requests in flight: fewer than half of the sequence numbers.
-_MOST_REQUESTS = 64
+_MAX_REQUESTS = 64
 _FRAME_BYTES = 1 + protocol.CHECKSUM_BYTES
 
 
@@ -109,14 +109,14 @@ class Link:
     def read(self, address: int, count: int) -> bytes:
         """``count`` words from byte ``address``, a multiple of 4."""
         requests = [
-            Request(Command.READ, address + WORD_BYTES * at, words=min(MOST_WORDS, count - at))
-            for at in range(0, count, MOST_WORDS)
+            Request(Command.READ, address + WORD_BYTES * at, words=min(MAX_WORDS, count - at))
+            for at in range(0, count, MAX_WORDS)
         ]
         return b"".join(self._exchange(requests))
 
     def write(self, address: int, payload: bytes) -> None:
         """Writes ``payload``, whole words, from byte ``address`` on, a multiple of 4."""
-        most = MOST_WORDS * WORD_BYTES
+        most = MAX_WORDS * WORD_BYTES
         self._exchange(
             [
                 Request(Command.WRITE, address + at, payload[at : at + most])
@@ -188,7 +188,7 @@ class Link:
         drops a request that has lost bytes."""
         self.resent += 1
         deadline = time.monotonic() + _SILENT_SECONDS
-        quiet, longest = 0, min(1 << tries, _MOST_WAITS)
+        quiet, longest = 0, min(1 << tries, _MAX_WAITS)
         while quiet < longest and time.monotonic() < deadline:
             quiet = 0 if self._take() else quiet + 1
         self._received.clear()
@@ -223,7 +223,7 @@ class Link:
                 return
             body = protocol.REPLY_HEADER_BYTES + WORD_BYTES * received[2] + 1
             end = 1 + body
-            if received[2] > MOST_WORDS:
+            if received[2] > MAX_WORDS:
                 del received[0]
                 continue
             if len(received) < end + protocol.CHECKSUM_BYTES:
@@ -247,7 +247,7 @@ def _fits(sent: deque[_Sent], request: Request) -> bool:
     asked = sum(len(item.frame) for item in sent) + len(request.frame(0))
     answered = sum(item.request.reply_bytes for item in sent) + request.reply_bytes
     return (
-        asked <= protocol.RECEIVE_BYTES and answered <= _REPLY_BYTES and len(sent) < _MOST_REQUESTS
+        asked <= protocol.RECEIVE_BYTES and answered <= _REPLY_BYTES and len(sent) < _MAX_REQUESTS
     )
 
 

@@ -13,11 +13,11 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 from .keys import Credentials
-from .messages import ALIVE_SECONDS, MOST_BYTES, SILENCE_SECONDS, VERSION, packed, unpacked
+from .messages import ALIVE_SECONDS, MAX_BYTES, SILENCE_SECONDS, VERSION, packed, unpacked
 
 # Memory sizes are rounded up to this, as on other devices.
 _UNIT = 64
-_PART = MOST_BYTES
+_PART = MAX_BYTES
 
 
 class RemoteError(RuntimeError):
@@ -69,7 +69,7 @@ class RemoteDevice:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
         self._socket.curve_serverkey = credentials.server.encode()
         self._socket.curve_publickey = credentials.public.encode()
         self._socket.curve_secretkey = credentials.secret.encode()

@@ -18,8 +18,8 @@ VERSION = 1
 ALIVE_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 # The most bytes in one message: larger transfers are split.
-MOST_BYTES = 16 << 20
-MOST_HEADER = 1 << 20
+MAX_BYTES = 16 << 20
+MAX_HEADER = 1 << 20
 
 
 class MessageError(ValueError):
@@ -33,7 +33,7 @@ def packed(header: dict[str, Any], data: bytes | memoryview = b"") -> list[bytes
 
 def unpacked(parts: list[bytes]) -> tuple[dict[str, Any], bytes]:
     """Header and bytes; raises `MessageError`."""
-    if len(parts) != 2 or len(parts[0]) > MOST_HEADER or len(parts[1]) > MOST_BYTES:
+    if len(parts) != 2 or len(parts[0]) > MAX_HEADER or len(parts[1]) > MAX_BYTES:
         raise MessageError("a message has another form or size")
     try:
         header = json.loads(parts[0])

@@ -31,7 +31,7 @@ _PROGRAMS = 40
 _OFTEN = ("illegal_instruction", "transfer_out_of_range", "bus_error")
 _SECONDS = 20.0
 # Micro-ops in one of them at the most: each is run for each bug.
-_MOST_UOPS = 4000
+_MAX_UOPS = 4000
 # Of processor time, after which a process that judges one bug is ended: the simulation hangs.
 _PATIENCE = 120
 
@@ -193,7 +193,7 @@ class Layers:
         for seed in range(_PROGRAMS):
             origin = (0, most, 1 << 12 + seed)[seed % 3]
             image = legal_program(self._config, seed, 40, origin=min(origin, most))
-            if self._uops(image) < _MOST_UOPS:
+            if self._uops(image) < _MAX_UOPS:
                 yield image, ("ideal", "ddr", f"random:{seed}")[seed // 3 % 3]
 
     def _faulty_programs(self) -> Iterator[tuple[Any, str]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amaranth_vta.quantize.accuracy import Accuracy
 
 # Layers whose accuracy is shown: those that lose most.
-_MOST_LAYERS = 10
+_MAX_LAYERS = 10
 
 
 @click.command()
@@ -93,7 +93,7 @@ def _table(found: list[Accuracy], width: int | None) -> str:
     inner = sorted((item for item in found if not item.is_output), key=lambda item: item.decibels)
     rows = [
         (item.name, item.operator, f"{item.decibels:.1f} dB")
-        for item in [*ends, *inner[:_MOST_LAYERS]]
+        for item in [*ends, *inner[:_MAX_LAYERS]]
     ]
     head = f"Signal to noise of the outputs ({len(ends)}), and of the layers that lose most"
     heads = ("tensor", "operator", "signal to noise")

@@ -25,7 +25,7 @@ from amaranth_vta.sw.compiler.te.dtypes import Interval
 from amaranth_vta.sw.compiler.te.expr import Affine, Var
 from amaranth_vta.sw.compiler.te.simplify import value_interval
 
-_MOST_ITERATIONS = (1 << ITERATION_WIDTH) - 1
+_MAX_ITERATIONS = (1 << ITERATION_WIDTH) - 1
 
 
 def fold_loops(nest: LoopNest, config: Config) -> LoopNest:
@@ -95,9 +95,7 @@ class _LoopFolder:
     def instruction(self, nest: _UopNest) -> Stmt:
         loops = list(self.joined(nest))
         # The longest loops become the instruction's; the order of micro-ops does not matter.
-        able = [
-            item for item in loops if min(item.factors) >= 0 and item.extent <= _MOST_ITERATIONS
-        ]
+        able = [item for item in loops if min(item.factors) >= 0 and item.extent <= _MAX_ITERATIONS]
         chosen = sorted(able, key=lambda item: -item.extent)[:2]
         inner = [item for item in loops if all(item is not other for other in chosen)]
         repeated: list[_Loop] = []
@@ -140,7 +138,7 @@ class _LoopFolder:
                     if (
                         outer is not inner
                         and outer.factors == tuple(f * inner.extent for f in inner.factors)
-                        and outer.extent * inner.extent <= _MOST_ITERATIONS
+                        and outer.extent * inner.extent <= _MAX_ITERATIONS
                     ):
                         extent = outer.extent * inner.extent
                         axes = f"{outer.loop.label.axis} and {inner.loop.label.axis}"

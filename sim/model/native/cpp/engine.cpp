@@ -65,7 +65,7 @@ public:
 
 private:
     // Micro-ops that one part takes; all iterations of the inner loop if possible.
-    static constexpr uint64_t UOPS_A_PART = Gemm::MOST_PRODUCTS;
+    static constexpr uint64_t UOPS_PER_PART = Gemm::MAX_PRODUCTS;
 
     Cause check_transfer(const Instruction &transfer) const
     {
@@ -230,7 +230,7 @@ private:
         const bool is_alu = instruction.opcode == Opcode::ALU;
         const uint32_t inner_count = instruction[Field::iter_in];
         const uint64_t most = std::max<uint64_t>(
-            1, std::min(UOPS_A_PART / uops_.count, Gemm::MOST_ITERATIONS));
+            1, std::min(UOPS_PER_PART / uops_.count, Gemm::MAX_ITERATIONS));
         const uint32_t o = next_ / inner_count, i = next_ % inner_count;
         const Loop outer = {1, instruction[Field::dst_factor_out], instruction[Field::src_factor_out],
                       is_alu ? 0 : instruction[Field::wgt_factor_out]};

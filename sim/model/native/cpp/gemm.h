@@ -15,13 +15,13 @@ public:
           sum_products_(sum_products_for(scratchpads.columns, scratchpads.groups)),
           group_of_(parameters.acc_depth), group_dst_(parameters.uop_depth),
           group_start_(parameters.uop_depth + 1), sorted_(parameters.uop_depth),
-          next_(parameters.uop_depth), rows_(MOST_ITERATIONS * parameters.batch),
-          products_(MOST_PRODUCTS)
+          next_(parameters.uop_depth), rows_(MAX_ITERATIONS * parameters.batch),
+          products_(MAX_PRODUCTS)
     {
     }
 
     // Iterations of both loops and micro-ops that fit into one part.
-    static constexpr uint64_t MOST_ITERATIONS = 1 << 14, MOST_PRODUCTS = 1 << 17;
+    static constexpr uint64_t MAX_ITERATIONS = 1 << 14, MAX_PRODUCTS = 1 << 17;
 
     // Sorts micro-ops by destination.
     void sort(const MicroOps &uops)

@@ -38,7 +38,7 @@ struct Sums {
 template <int COLUMNS>
 constexpr int WIDTH = COLUMNS < REGISTER_LANES ? COLUMNS : REGISTER_LANES;
 template <int COLUMNS>
-constexpr int MOST_ROWS = REGISTERS * WIDTH<COLUMNS> / COLUMNS;
+constexpr int MAX_ROWS = REGISTERS * WIDTH<COLUMNS> / COLUMNS;
 
 template <int COLUMNS>
 struct TileRow {
@@ -100,7 +100,7 @@ void sum_products(const Sums &sums, int groups)
             for (int part = 0; part < COLUMNS / N; part++)
                 excess.parts[part] +=
                     load<N>(sums.excess + sums.products[number].excess + part * N);
-    sum_blocks<COLUMNS, MOST_ROWS<COLUMNS>, GROUPS>(sums, excess, 0, groups);
+    sum_blocks<COLUMNS, MAX_ROWS<COLUMNS>, GROUPS>(sums, excess, 0, groups);
 }
 
 using SumProducts = void (*)(const Sums &, int groups);

@@ -83,7 +83,7 @@ public:
           weights(parameters.wgt_depth * size_t(weight_words)),
           excess(BIASED ? parameters.wgt_depth * size_t(columns) : 0),
           accumulators(parameters.acc_depth * size_t(accumulator_words)), parameters_(parameters),
-          scratch_(MOST_SCALARS)
+          scratch_(MAX_SCALARS)
     {
     }
 
@@ -142,7 +142,7 @@ public:
 
 private:
     // The widest tile has 32 by 32 scalars, or 16 rows of 32.
-    static constexpr size_t MOST_SCALARS = 1024;
+    static constexpr size_t MAX_SCALARS = 1024;
 
     Input *input_scalars(size_t element)
     {
@@ -299,7 +299,7 @@ void Scratchpads::pad(Memory memory, size_t element, int32_t value, size_t count
         return;
     }
     case Memory::WGT: {
-        std::memset(scratch_, padding_scalar(value, parameters_.wgt_width), MOST_SCALARS);
+        std::memset(scratch_, padding_scalar(value, parameters_.wgt_width), MAX_SCALARS);
         for (size_t at = 0; at < count; at++)
             put_tile(element + at, scratch_);
         return;

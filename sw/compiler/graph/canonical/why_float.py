@@ -8,7 +8,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from .quantization import BYTE_TYPES, is_clamp, parameters_of
 
 # Axes of images (N, C, H, W); sequences have one less.
-_MOST_AXES = 4
+_MAX_AXES = 4
 
 
 def why_float(network: Network, node: Node) -> str:
@@ -28,7 +28,7 @@ def why_float(network: Network, node: Node) -> str:
     shape = network.types[node.inputs[0]].shape
     if shape is None:
         return f"{what} is in float: the shape of its input is not known"
-    if what in ("Conv", "ConvTranspose") and len(shape) > _MOST_AXES:
+    if what in ("Conv", "ConvTranspose") and len(shape) > _MAX_AXES:
         return f"its images have {len(shape) - 2} dimensions; the machine's have two"
     return _of_result(network, node)
 

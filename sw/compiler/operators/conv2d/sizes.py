@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.operators.parts.window import SlidingWindow
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 
 # The most copies of a tile of the image, with `Conv2dKnobs.ahead`.
-_MOST_COPIES = 8
+_MAX_COPIES = 8
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Conv2dKnobs:
     def with_more_copies(self, c: Conv2dSizes, config: Config) -> Iterator[Conv2dKnobs]:
         """The same with more copies of the image, an even number, of an addition's other operand,
         and of accumulators for smaller tiles, as long as there is room."""
-        most = _MOST_COPIES if self.copies_of_image(c) > 1 else self.image_copies
+        most = _MAX_COPIES if self.copies_of_image(c) > 1 else self.image_copies
         more = replace(self, added_copies=1 + (c.addition is not None))
         start = more if more.fits(c, config) else self
         for tile in (start, *start._halves()):

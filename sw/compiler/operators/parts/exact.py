@@ -21,7 +21,7 @@ from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 # All int8 values of an operand.
 BYTE = np.arange(-128, 128)
 # The most sums that are checked.
-_MOST_SUMS = 1 << 24
+_MAX_SUMS = 1 << 24
 _SEARCHES = 1024
 # Scales to try, in steps of float32 from the exact quotient: float32 arithmetic rounds several
 # times.
@@ -221,7 +221,7 @@ def sum_constants(
     """Constants of one factor that give clip(rint(f32(sum - count · x_zero_point) · scale) +
     y_zero_point, low, high) for every sum of ``count`` pixels. Raises `NotExact` if none do."""
     _require_bytes(config)
-    if 256 * count > _MOST_SUMS:
+    if 256 * count > _MAX_SUMS:
         raise NotExact(f"sums of {count:,} pixels have too many values to check")
     sums = np.arange(-128 * count, 127 * count + 1)
     offset, bounds = -count * x_zero_point, (y_zero_point, low, high)

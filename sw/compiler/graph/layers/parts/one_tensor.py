@@ -55,7 +55,7 @@ _ROUNDED_ONCE = frozenset(
 # elements; 15 elements leave a remainder after vectors of 8, and 3 fill no vector.
 _VECTOR = 16
 _LEFT_OVER = (15, 3)
-_MOST_NODES = 64
+_MAX_NODES = 64
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _between(network: Network, last: Node, inner: set[str]) -> tuple[set[str], l
             continue
         found[id(node)] = node
         read = _read(network, node)
-        if read is None or len(found) > _MOST_NODES:
+        if read is None or len(found) > _MAX_NODES:
             return None
         integers = node.operator == "DequantizeLinear" or node.operator in QUANTIZED
         for name in read:
