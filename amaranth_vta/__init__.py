@@ -3,7 +3,7 @@
     import amaranth_vta as vta
     from amaranth_vta import te
 
-The names below are imported at their first use, since some of them load much.
+The names below are imported at their first use, since some of them import large packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sw.compiler.lower import lower
     from amaranth_vta.sw.compiler.tuner.explain import explain
 
-__version__: str  # that of the installed package, read when it is asked for
+__version__: str  # the installed package's, read at its first use
 
 __all__ = [
     "PRESETS",

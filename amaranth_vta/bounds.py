@@ -1,4 +1,4 @@
-"""What no machine of a configuration can beat: `bound_cycles`."""
+"""The least cycles that a machine of a configuration can take: `bound_cycles`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from amaranth_vta.sw.runtime.work import Work
 
 
 def bound_cycles(work: Work, dram: str, runs: int = 1) -> int:
-    """The larger of compute and bus time of a program with the memory ``dram``, in ``runs``."""
+    """The least cycles of a program in ``runs`` runs: the larger of compute and of bus time with
+    the memory ``dram``."""
     bus = memory_timing(dram).least_cycles(work.words_read, work.words_written, runs)
     return max(work.compute_cycles, bus)

@@ -1,4 +1,4 @@
-"""Work without Python's garbage collector."""
+"""Pausing Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile.
+    """A context without garbage collection.
 
-    For work that makes many objects which all stay in use until its end: the collector would go
-    through them again and again, which takes half of the time of an elaboration.
+    For work that makes many objects which all stay in use until its end: the collector would scan
+    them again and again, which takes half of the time of an elaboration.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -21,7 +21,8 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             if not gc.get_freeze_count():
-                # All that was made is old now: the collector need not go through it at once.
+                # Moves the new objects out of the collector's sight, so that it does not scan all
+                # at once.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

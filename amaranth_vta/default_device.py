@@ -1,4 +1,5 @@
-"""Joins the compiler, which knows no simulator, with the device that functions run on."""
+"""`build` for functions that can be called: the compiler, which knows no simulator, with a
+device."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def build(
 ) -> Function:
     """A function of ``args``, placeholders and outputs, which can be called with arrays.
 
-    It runs on the device named ``device``, of the configuration of ``env``. ``passes`` are the
-    caller's own, each with its place: ``("after fold_loops", function)``. Raises
+    It runs on the device named ``device``, of the configuration of ``env``. ``passes`` are
+    additional passes, each with its place: ``("after fold_loops", function)``. Raises
     `amaranth_vta.sw.compiler.build.BuildError` with the reason if the machine cannot run the
     schedule.
     """

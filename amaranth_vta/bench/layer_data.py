@@ -1,6 +1,6 @@
 """Random tensors for a convolution, and its results by NumPy: `layer_data`.
 
-Scales leave results of all sizes.
+Scales are such that results spread over their whole range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def layer_data(layer: Conv2d, config: Config) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """The bytes of input, weights and constants, and of the results by NumPy."""
+    """The bytes of input, weights and constants, and of the results that NumPy computes."""
     x, w, constants = _random_data(layer, config)
     total = _wrapped(convolved(layer, x, w), config)
     expected = _requantized(layer, total, constants, config)
@@ -38,7 +38,7 @@ def _random_data(layer: Conv2d, config: Config, seed: int = 0) -> tuple[Array, A
     chance = np.random.default_rng(seed)
     channels = layer.outputs * config.block_out
     summed = layer.inputs * config.block_in * layer.kernel[0] * layer.kernel[1]
-    # Narrow accumulators hold the sums of smaller numbers only.
+    # Narrow accumulators hold only sums of small numbers.
     most = isqrt((1 << config.acc_width - 2) // summed)
 
     def numbers(width: int, shape: tuple[int, ...]) -> Array:
@@ -55,8 +55,7 @@ def _random_data(layer: Conv2d, config: Config, seed: int = 0) -> tuple[Array, A
         bias = chance.integers(-most_bias, most_bias, channels) + requantize.half
         flat = bias[:, None].astype(f"int{config.acc_width}")
     else:
-        # A sum of products of two such bytes deviates by about 5,500 times the root of their
-        # number.
+        # The standard deviation of a sum of n products of two such bytes is about 5,500 · √n.
         scale = chance.uniform(0.5, 1.5, channels) * 60 / (5500 * summed**0.5)
         flat = te.requantization_parameters(
             chance.integers(-9999, 9999, channels), scale.astype(np.float32), -3, -128, 127
@@ -76,12 +75,12 @@ def _requantized(layer: Conv2d, total: Array, constants: Array, config: Config) 
 
 
 def _wrapped(values: Array, config: Config) -> Array:
-    """Integers as an accumulator holds them."""
+    """``values`` wrapped to the width of an accumulator."""
     return values.astype(f"int{config.acc_width}")
 
 
 def convolved(layer: Conv2d, x: Array, w: Array) -> Array:
-    """The sums of products, int64 (images, outputs, rows, columns, BATCH, BLOCK_OUT), by NumPy."""
+    """The sums of products by NumPy: int64 (images, outputs, rows, columns, BATCH, BLOCK_OUT)."""
     top, left, bottom, right = layer.pads
     padded = np.pad(
         x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0), (0, 0))

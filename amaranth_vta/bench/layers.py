@@ -1,7 +1,7 @@
 """The convolutions of ResNet-18, with bias, requantization and clipping, one layer at a time.
 
-Each is scheduled as the compiler chooses, or by hand to compare with that, and runs on random data.
-What it stores is compared with NumPy and with the functional model.
+Each has the schedule that the compiler chooses, or one found by hand for comparison, and runs on
+random data. What it stores is compared with NumPy and with the functional model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from .measurement import Measurement
 from .resnet18 import Row, rows
 from .watched import WatchedDevice
 
-# Of its bound. Layers of 1x1 are short: their first loads and last stores, which nothing overlaps,
-# are a sixth of them. Each asks for fewer cycles than 85 % of a bound that loads all pixels.
+# Targets as shares of the bound. 1x1 layers are short: their first loads and last stores, which
+# overlap with nothing, take a sixth of the cycles. Each target is below 85 % of a bound that loads
+# all pixels.
 _TARGET = 0.92
 _SHORT_TARGETS = {"1x1 s2 64-128": 0.83, "1x1 s2 128-256": 0.85, "1x1 s2 256-512": 0.81}
 _SPARE_BYTES = 1 << 20
@@ -70,8 +71,8 @@ def explanations(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def layer_bound(layer: Conv2d, config: Config, dram: str) -> int:
-    """The larger of one multiplication per cycle and of the bus time for what has to be moved:
-    each pixel that the kernel meets, each weight and each result once."""
+    """The least cycles of a layer: the larger of its MACs at the array's rate, and of the bus time
+    of each pixel that the kernel reads, each weight and each result, once."""
     taps = layer.kernel[0] * layer.kernel[1]
     pixels = layer.batch * layer.output_height * layer.output_width
     met = layer.batch * _met(layer, 0) * _met(layer, 1)
@@ -98,7 +99,7 @@ def _met(layer: Conv2d, axis: int) -> int:
 
 
 def _constant_bytes(layer: Conv2d, config: Config) -> int:
-    """What an output channel needs besides its weights: a bias, and a scale where it has one."""
+    """Bytes that an output channel needs besides its weights: a bias, and a scale if it has one."""
     return config.acc_width // 8 * (2 if isinstance(layer.requantize, PerChannelScale) else 1)
 
 

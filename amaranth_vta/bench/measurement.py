@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measurement:
-    """``bound_cycles`` is what no machine of the configuration can beat; ``target`` is the share
-    of it to reach, or None. ``mismatches`` counts bytes that differ from those of the functional
-    model; of a whole network, elements that differ from ONNX Runtime's. ``cycles`` are None on a
-    device without a clock.
+    """``bound_cycles`` are the least that a machine of the configuration can take; ``target`` is
+    the share of the bound to reach, or None. ``mismatches`` counts bytes that differ from the
+    functional model's, or for a whole network elements that differ from ONNX Runtime's. ``cycles``
+    is None on a device without a clock.
     """
 
     name: str
@@ -23,9 +23,9 @@ class Measurement:
     bytes_stored: int
     mismatches: int
     device_seconds: float
-    # As in `RunResult`; of a rate, the difference of its two programs.
+    # As in `RunResult`; for a rate, the difference between its two programs.
     counters: dict[str, int]
-    # Whether cycles, and what the counters say of time, are estimates.
+    # Whether cycles, and counters of time, are estimates.
     estimated: bool = False
 
     @property

@@ -1,7 +1,7 @@
-"""How many micro-ops, vectors and words per cycle the machine reaches in the steady state.
+"""Rates in the steady state: micro-ops, vectors and words per cycle.
 
-Each rate is the difference between two programs that repeat the same work a different number of
-times, so that the launch and the first latency, which they have in common, take no part in it.
+Each rate is measured as the difference between two programs that repeat the same work a different
+number of times, so that the launch and the first latency, which both have, cancel out.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _REPEATS = (4, 12)
 
 @dataclass(frozen=True)
 class _Case:
-    """``instructions`` of one repetition: the least cycles that compute takes for them, and the
-    words of the bus that they read and write."""
+    """The ``instructions`` of one repetition, the least cycles that compute takes for them, and the
+    bus words that they read and write."""
 
     name: str
     target: float
@@ -46,11 +46,11 @@ class _Case:
     words_written: float = 0
 
     def bound_cycles(self, repetitions: int, dram: str) -> int:
-        """The least cycles by which a program with so many more repetitions takes longer."""
+        """The least cycles that ``repetitions`` more repetitions can add to a program."""
         read, written = (
             int(words * repetitions) for words in (self.words_read, self.words_written)
         )
-        # Either program may end just before a stall of the memory, as if they were two runs.
+        # Either program may end just before a stall of the memory, so this counts as two runs.
         bus = memory_timing(dram).least_cycles(read, written, runs=2)
         return max(self.compute * repetitions, bus)
 
@@ -162,7 +162,7 @@ def _alu(config: Config, _: str) -> Iterator[_Case]:
     add = {"alu_opcode": AluOp.ADD, **loops}
     yield _Case("immediate", 0.95, [Alu(use_immediate=1, immediate=3, **add)], uops, vectors)
     for name, source in (("register in the other bank", half), ("register in one bank", 0)):
-        # In one bank a conflict may cost a cycle.
+        # With both operands in one bank a conflict may cost a cycle.
         target = 0.95 if source and config.overlap else 0.48
         uops = [isa.Uop(dst=0, src=source)]
         yield _Case(name, target, [Alu(src_factor_in=1, **add)], uops, vectors)
@@ -190,9 +190,9 @@ def _store(config: Config, dram: str) -> Iterator[_Case]:
 
 
 def _transfers(config: Config, memory: TileMemory) -> Iterator[tuple[str, dict[str, int], float]]:
-    """Names and fields of transfers, and the words that they move."""
+    """The name and fields of each transfer, and the words that it moves."""
     size, bus = memory.element_bytes, config.bus_bytes
-    # As much as the scratchpad holds, in a part of memory that nothing else is in.
+    # As much as the scratchpad holds, in an unused part of memory.
     place = _MEMORY_BYTES // 4
     elements = min(memory.depth, place // size)
     whole = {"dram_base": place // size, "x_size": elements, "y_size": 1}

@@ -1,8 +1,8 @@
 """The convolutions of ResNet-18, one row per layer, for any machine: `rows`.
 
-resnet18.json has the layers, in channels and pixels, with how often the network has each; and by
-the name of a preset the knobs that were found by hand for it, in its tiles, which the compiler's
-own choice is measured against.
+resnet18.json has the layers, in channels and pixels, and how often the network has each. By the
+name of a preset it has knobs that were found by hand, in tiles of that preset, as a reference for
+the compiler's choice.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Conf
 
 
 def _requantization(summed: int, config: Config) -> Requantization:
-    """That of networks where the machine has it, else a shift that leaves results of all sizes."""
+    """REQUANTIZE, as networks use it, if the machine has it; else a shift with which results spread
+    over their whole range."""
     if config.requantize:
         return PerChannelScale()
-    # A sum of random products deviates by the root of their number times that of each.
+    # The standard deviation of a sum of n random products is √n times that of one.
     deviation = 2.0 ** (config.inp_width + config.wgt_width) / 12 * summed**0.5
     limit = 1 << config.out_width - 1
     shift = max(0, min(round(log2(deviation / limit * 2)), config.acc_width - 2))
@@ -91,7 +92,7 @@ def _file() -> dict[str, Any]:
 
 
 def _with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as tuples, which a workload is compared by."""
+    """``fields`` with lists as tuples, so that workloads compare equal."""
     return {
         name: tuple(value) if isinstance(value, list) and name != "layers" else value
         for name, value in fields.items()

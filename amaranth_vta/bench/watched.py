@@ -1,4 +1,4 @@
-"""A device that counts what the programs that it runs ask for."""
+"""A device that counts the work of the programs that it runs."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from .measurement import Measurement
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """A run of a network: ``layers`` are all of it, ``measurements`` are of those on the machine,
-    and ``spent`` is where the cycles of each launch went, empty without a clock. Elements that
-    differ from ONNX Runtime's are mismatches of the last of the measurements."""
+    """A run of a network: all its ``layers``, ``measurements`` of those on the machine, and in
+    ``spent`` where the cycles of each launch went, empty without a clock. Elements that differ from
+    ONNX Runtime's count as mismatches of the last measurement."""
 
     layers: list[LayerReport]
     measurements: list[Measurement]
@@ -35,8 +35,9 @@ def measure_network(
     timing_only: bool = False,
     launch: str = "network",
 ) -> MeasuredNetwork:
-    """``name``, one of `NETWORKS`, for one image; compared with ONNX Runtime unless results are
-    wrong anyway. ``launch`` is that of `Session`."""
+    """Measures one run of ``name``, one of `NETWORKS`, and compares the results with ONNX
+    Runtime's, unless ``skip`` or ``timing_only`` make them wrong. ``launch`` is that of
+    `Session`."""
     network = generate(name)
     with Session(
         network.model,

@@ -1,6 +1,6 @@
-"""The command ``vta``: one module a command, and here what they share with the shell.
+"""The command ``vta``: one module per command, and here the entry point that they share.
 
-Commands give their exit code; what they raise becomes one line on standard error.
+Commands return their exit code; what they raise becomes one line on standard error.
 """
 
 from __future__ import annotations
@@ -83,23 +83,23 @@ for command in (
 
 
 def main() -> None:
-    """What the shell calls."""
+    """The entry point of the command ``vta``."""
     signal.signal(signal.SIGTERM, _end)
     if not sys.warnoptions:
-        # Standard error is for what concerns the user; PYTHONWARNINGS still shows them.
+        # Standard error is for messages to the user; PYTHONWARNINGS shows warnings nevertheless.
         warnings.simplefilter("ignore")
     sys.exit(invoke(sys.argv[1:]))
 
 
 def _end(signal_number: int, _: object) -> NoReturn:
-    """Ends as an exception does, so that nothing half-done is left behind."""
+    """Ends as by an exception, so that nothing half-done is left behind."""
     sys.exit(128 + signal_number)
 
 
 def invoke(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code.
 
-    With VTA_DEBUG set to anything, what goes wrong is raised and not described.
+    With VTA_DEBUG set, exceptions propagate instead of becoming one line.
     """
     try:
         with vta.make_context("vta", list(arguments)) as context:
@@ -108,7 +108,7 @@ def invoke(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as end:  # --help, --version
         return end.exit_code
     except BrokenPipeError:
-        # The reader has seen enough. Python would flush once more as it ends.
+        # The reader of the pipe has gone; Python would flush standard output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except (Exception, KeyboardInterrupt) as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from amaranth_vta.session.layers import LayerReport
     from amaranth_vta.sim.trace.perfetto import Timeline
 
-# As in bench.rates, which is loaded when it is needed.
+# As in bench.rates, which is imported when it is needed.
 _RATES = ("gemm", "alu", "load", "store")
 _LAYERS = "resnet18-layers"
 
@@ -54,14 +54,14 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     is_eager=True,
     expose_value=False,
     callback=_list_networks,
-    help="Print the networks and how each is quantized, and run nothing.",
+    help="Print the networks and how each is quantized, without running anything.",
 )
 @click.option(
     "--save",
     "save_path",
     type=click.Path(),
     metavar="FILE.onnx",
-    help="Write the network for `vta run`, and run nothing.",
+    help="Write the network for `vta run`, without running anything.",
 )
 @config_option
 @device_options("rtl", "ddr")
@@ -70,12 +70,12 @@ def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -
     type=click.Choice(("default", "by-hand")),
     default="default",
     show_default=True,
-    help="Of resnet18-layers: those that the compiler chooses, or those found by hand.",
+    help="For resnet18-layers: those that the compiler chooses, or those found by hand.",
 )
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print which schedules the compiler considers for resnet18-layers, and run nothing.",
+    help="Print the schedules that the compiler considers for resnet18-layers, without running.",
 )
 @launch_option
 @json_option
@@ -91,9 +91,9 @@ def bench(
 ) -> int:
     """Measure NAME and print it with the bound that no machine of the configuration can beat.
 
-    gemm, alu, load and store are rates in the steady state; resnet18-layers are the convolutions
-    of ResNet-18, from launch to done; their results are compared with the functional model.
-    All other names, which --list has, are whole networks with random weights, whose results are
+    gemm, alu, load and store are rates in the steady state. resnet18-layers are the convolutions of
+    ResNet-18, one launch each. The results of these are compared with the functional model. All
+    other names, which --list prints, are whole networks with random weights, whose results are
     compared with ONNX Runtime. A difference is exit code 1.
     """
     from amaranth_vta.bench.layers import explanations
@@ -138,7 +138,7 @@ def bench(
 
 def _save(name: str, path: str) -> int:
     if name not in NETWORKS:
-        raise click.UsageError(f"--save is for networks; {name} is none")
+        raise click.UsageError(f"--save is for networks, and {name} is not one")
     with Outputs() as outputs:
         outputs.reserve("--save", path)
         data = generate(name).model.SerializeToString()
@@ -156,8 +156,8 @@ def _measure(
     layers: list[LayerReport],
     launches: list[Spent],
 ) -> Iterator[Measurement]:
-    """What is measured of ``name``; all ``layers`` of a network, those of the host included, and
-    its ``launches`` are added to the lists."""
+    """The measurements of ``name``. For a network, adds all its layers, including those of the
+    host, to ``layers``, and its launches to ``launches``."""
     from amaranth_vta.bench.layers import measure_layers
     from amaranth_vta.bench.rates import measure_rates
 
@@ -182,8 +182,8 @@ def _conclude(
     layers: list[LayerReport],
     spent: list[Spent],
 ) -> int:
-    """Says where the cycles went that are ``spent``, what of a network's ``layers`` the host does,
-    and whether the results are right; gives the exit code."""
+    """Prints where the cycles of ``spent`` went, which of a network's ``layers`` the host runs, and
+    whether the results are right; returns the exit code."""
     if spent:
         estimated = any(item.estimated for item in found)
         table = cycles_table(spent, "per measurement", outputs.text_width, estimated)
@@ -204,7 +204,7 @@ def _conclude(
     return WRONG_RESULT if mismatches else DONE
 
 
-# Rows are printed as they are measured, so widths of columns are fixed.
+# Rows are printed as they are measured, so columns have fixed widths.
 _COLUMNS = {"MACs": 13, "cycles": 11, "bound": 11, "of bound": 10, "target": 9}
 _WIDEST_NAME = 46
 
@@ -235,8 +235,8 @@ def summary(
     wall_seconds: float,
     layers: list[LayerReport],
 ) -> dict[str, Any]:
-    """The JSON of a benchmark: the sums, each measurement as a layer, and of a network's
-    ``layers`` a summary of what is where."""
+    """The JSON of a benchmark: sums, each measurement as a layer, and for a network a summary of
+    which ``layers`` run where."""
     known = [item.cycles for item in found if item.cycles is not None]
     cycles = sum(known) if known else None
     macs, peak = sum(item.macs for item in found), config.macs_per_cycle

@@ -1,4 +1,4 @@
-"""``vta compare``: two runs, a row per layer."""
+"""``vta compare``: two runs, layer by layer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from .problems import DONE
 @click.argument("first", metavar="A.json", type=click.Path())
 @click.argument("second", metavar="B.json", type=click.Path())
 @click.option(
-    "--html", "html_path", type=click.Path(), metavar="FILE", help="Write all parts as a page."
+    "--html",
+    "html_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write a page with all parts of the cycles.",
 )
 @json_option
 def compare(first: str, second: str, html_path: str | None, json_path: str | None) -> int:
     """Compare the cycles of two runs layer by layer, and say what changed most in each.
 
     A.json and B.json are what --json of `vta run` or `vta bench` wrote, on a device that counts
-    cycles: of two configurations, two memories, two versions of a network or of a schedule. Layers
-    are matched by name.
+    cycles. The runs may differ in configuration, in memory, or in the version of a network or
+    schedule. Layers are matched by name.
     """
     from amaranth_vta.report.changes import changes_json, changes_page, changes_table
     from amaranth_vta.report.measured import load_measured

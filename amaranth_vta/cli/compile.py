@@ -1,4 +1,4 @@
-"""``vta compile``: a quantized network as a file that runs without the compiler."""
+"""``vta compile``: compile a quantized network to a file that runs without the compiler."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def compile_model(
 ) -> None:
     """Compile the quantized network of MODEL.onnx for the machine of --config.
 
-    The file holds instructions, micro-ops, weights, the host's part as ONNX, and the machine that
-    it is for. `vta run FILE` runs it.
+    The file holds instructions, micro-ops, weights, the host's part as ONNX, and the configuration
+    that it is for. `vta run FILE` runs it.
     """
     from amaranth_vta.session.compilation import compile
     from amaranth_vta.sw.runtime.network.network_file import write_network

@@ -1,4 +1,4 @@
-"""``vta config``: a complete configuration as JSON."""
+"""``vta config``: print a complete configuration as JSON."""
 
 from __future__ import annotations
 

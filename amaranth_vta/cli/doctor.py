@@ -1,4 +1,4 @@
-"""``vta doctor``: what is there and what is missing."""
+"""``vta doctor``: what is installed and what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Missing(Exception):
 
 @click.command()
 def doctor() -> None:
-    """Say what is there and what is missing, for each device."""
+    """Say what is installed and what is missing, for each device."""
     for name, checks in _NEEDS.items():
         found, missing = _run(checks)
         click.echo(f"{name:<12} {'missing something' if missing else 'ready'}")

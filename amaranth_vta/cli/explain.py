@@ -1,4 +1,4 @@
-"""What became of each operator of a network, as text."""
+"""What the compiler made of each operator of a network, as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def explanation(session: Session) -> Iterator[str]:
     """One paragraph per step, in order: why it is on the host, or the machine's loop nest.
 
-    The host's calls of the runtime are printed from that loop nest; its indices count tiles.
+    The loop nest is that of the host code, whose indices count tiles.
     """
     from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
     from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer, ToMachine

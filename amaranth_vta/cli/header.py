@@ -1,4 +1,4 @@
-"""``vta header``: registers and instructions for programs in C."""
+"""``vta header``: write registers and instructions as a C header."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .outputs import Outputs
 def header(config: Config, output: str) -> None:
     """Write a C header for drivers of the machine.
 
-    It has the offsets of all registers, the numbers of all opcodes, memories and causes, and where
-    each field of an instruction lies in this configuration.
+    It has the offsets of all registers, the numbers of all opcodes, memories and causes, and the
+    position of each field of an instruction in this configuration.
     """
     from amaranth_vta.reference.header import header as text_of
 

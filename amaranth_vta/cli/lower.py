@@ -1,4 +1,4 @@
-"""``vta lower``: a schedule on its way to instructions, as text."""
+"""``vta lower``: the steps from a schedule to instructions, as text."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="FILE.py:FUNCTION|MODEL.onnx|NEST.txt")
 @config_option
-@click.option("--layer", metavar="NAME", help="One layer of the network; all if not given.")
+@click.option("--layer", metavar="NAME", help="Only this layer of the network.")
 @click.option(
     "--after",
     metavar="PASS",
-    help="Print the loop nest as this pass leaves it, and no more; of NEST.txt, the pass that left "
-    "it, from which lowering goes on.",
+    help="Print only the loop nest after this pass. For NEST.txt, the pass that left it: lowering "
+    "goes on from there.",
 )
-@click.option("--trace", is_flag=True, help="The loop nest after every pass that changed it.")
+@click.option("--trace", is_flag=True, help="Print the loop nest after every pass that changes it.")
 @click.option(
-    "--origins", is_flag=True, help="At each line the tensor, axis and source line it comes from."
+    "--origins", is_flag=True, help="Add to each line the tensor, axis and source line it is from."
 )
 def lower(
     source: str, config: Config, layer: str | None, after: str | None, trace: bool, origins: bool
 ) -> None:
-    """Print what becomes of a schedule: loop nest, instructions, micro-ops.
+    """Print what a schedule becomes: loop nest, instructions, micro-ops.
 
-    FILE.py is run, as Python runs it, with your rights: read a stranger's first. FUNCTION takes no
-    arguments and returns a schedule and the list of its arguments, as `vta.build` takes them;
-    `vta.get_env()` is the machine of --config in it. Of MODEL.onnx the layers
-    that the machine runs are printed, with the schedules that the compiler gives them. NEST.txt is
-    a loop nest as --after prints it, which may have been edited.
+    FILE.py is executed with your rights: read a file from others before. FUNCTION takes no
+    arguments and returns a schedule and the list of its arguments, as `vta.build` takes them; in it
+    `vta.get_env()` is the machine of --config. Of MODEL.onnx the layers that the machine runs are
+    printed, with the schedules that the compiler chooses. NEST.txt is a loop nest as --after prints
+    it, which may have been edited.
     """
     from amaranth_vta.sw.compiler.environment import Environment
     from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES
@@ -63,7 +63,7 @@ def lower(
             names = ", ".join(PASS_NAMES)
             raise click.ClickException(f"--after says which pass left {source}, one of {names}")
         if origins:
-            raise click.ClickException("--origins is for schedules: a text has no source lines")
+            raise click.ClickException("--origins is for schedules: {source} has no source lines")
         click.echo(_of_nest(source, config, after, trace))
         return
     with Environment(config) as env:
@@ -107,7 +107,7 @@ def _shown(lowered: Lowered, trace: bool) -> str:
 
 
 def _of_nest(path: str, config: Config, after: str, trace: bool) -> str:
-    """What becomes of a loop nest in text that the pass ``after`` left."""
+    """The lowering of a loop nest in a file, which the pass ``after`` left."""
     from amaranth_vta.sw.compiler.lower import lower_further
     from amaranth_vta.sw.compiler.nest.parse import ParseError, parse
     from amaranth_vta.sw.runtime.kernels import CommandError
@@ -120,7 +120,7 @@ def _of_nest(path: str, config: Config, after: str, trace: bool) -> str:
 
 
 def _changes(steps: list[tuple[str, str]]) -> Iterator[str]:
-    """Each pass with the text that it left, or one line if it changed nothing."""
+    """Each pass with the text after it, or one line if it changed nothing."""
     before = ""
     for name, text in steps:
         yield f"# {name}: changes nothing" if text == before else f"# {name}\n{text}"
@@ -147,7 +147,8 @@ def _of_network(path: str, config: Config, layer: str | None) -> list[Scheduled]
 
 
 def _of_file(source: str) -> Scheduled:
-    """What a function of a Python file returns; errors in the file are reported with its line."""
+    """The schedule that a function of a Python file returns; errors in the file are reported with
+    their line."""
     path, _, name = source.rpartition(".py:")
     path = f"{path}.py" if path else source
     if not path.endswith(".py"):
@@ -176,7 +177,7 @@ def _functions(path: str) -> dict[str, Any]:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[name] = module  # as `import` would, for what the file defines
+    sys.modules[name] = module  # as `import` does, so that classes of the file find their module
     spec.loader.exec_module(module)
     return {
         name: value

@@ -38,7 +38,7 @@ class DramType(click.ParamType):
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """Which device runs something, and what is recorded of it."""
+    """The device to run on, and what is recorded of the run."""
 
     name: str
     dram: str
@@ -48,7 +48,7 @@ class DeviceChoice:
 
     @property
     def unchecked(self) -> str:
-        """Why results mean nothing and are not compared; empty if they are right."""
+        """Why results are meaningless and not compared; empty if they are meant to be right."""
         if self.timing_only:
             return "nothing was computed (--timing-only): there are no results to compare"
         return SKIPPED.format(self.skip) if self.skip is not None else ""
@@ -64,11 +64,11 @@ def device_options(
             type=click.Choice(DEVICES),
             default=device,
             show_default=True,
-            help="What runs it. The functional model is fast and has no cycles; rtl is the design "
-            "in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds estimated "
-            "cycles to the functional model; board is an FPGA at the serial port VTA_PORT, or with "
-            "VTA_PORT=simulated a simulated one; remote is a device that `vta serve` serves, "
-            "reached by the file that VTA_REMOTE names.",
+            help="The device to run on. functional, a model, is fast and counts no cycles; rtl is "
+            "the design in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds "
+            "estimated cycles to the functional model; board is an FPGA at the serial port "
+            "VTA_PORT, or with VTA_PORT=simulated a simulated one; remote is a device that "
+            "`vta serve` serves, with the credentials in the file that VTA_REMOTE names.",
         ),
         click.option(
             "--dram",
@@ -76,7 +76,7 @@ def device_options(
             metavar="ideal|ddr|random:SEED",
             default=dram,
             show_default=True,
-            help="How the memory answers. It makes no difference to the functional model.",
+            help="The timing of the memory. It makes no difference to the functional model.",
         ),
         click.option(
             "--trace",
@@ -88,13 +88,13 @@ def device_options(
         click.option(
             "--skip",
             type=click.Choice(PARTS),
-            help="Let a part of the machine do nothing but its tokens, to see what it costs; "
+            help="Let a part of the machine only pass its tokens on, to see what its work costs; "
             "results are wrong then.",
         ),
         click.option(
             "--timing-only",
             is_flag=True,
-            help="Of the device estimate: cycles alone, without results.",
+            help="With --device estimate: only cycles, without results.",
         ),
     )
 
@@ -126,7 +126,7 @@ images_option = click.option(
     "--images",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many images one run takes, of a model that leaves their number open: weights are "
+    help="How many images one run takes, for a model that leaves their number open: weights are "
     "loaded once for all of them.  [default: BATCH]",
 )
 tuned_option = click.option(
@@ -139,8 +139,8 @@ launch_option = click.option(
     "--launch",
     type=click.Choice(("network", "layer")),
     default=None,
-    help="What the machine is launched for: all layers that follow one another, each beginning "
-    "while the one before it ends, or each layer, whose counters then say where its cycles went.  "
+    help="What one launch of the machine runs: consecutive layers of the network, each beginning "
+    "while the one before it ends, or one layer, whose counters then say where its cycles went.  "
     "[default: network; layer with --report]",
 )
 json_option = click.option(
@@ -151,5 +151,5 @@ json_option = click.option(
     help="Write what was measured as JSON, also after a fault; - is standard output, and the text "
     "then goes to standard error.",
 )
-# What is said of a run with --skip.
-SKIPPED = "{} did nothing but its tokens (--skip): the results are wrong and were not compared"
+# The message after a run with --skip.
+SKIPPED = "{} only passed its tokens on (--skip): the results are wrong and were not compared"

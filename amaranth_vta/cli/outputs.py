@@ -1,4 +1,4 @@
-"""Output files and folders that appear whole or not at all."""
+"""Output files and folders that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class OutputError(click.ClickException):
 class Outputs:
     """The output files of a command.
 
-    `reserve` opens a file in the folder of each path, so that a path that cannot be written is
-    found before the work and not after it; `save` fills it and puts it in its place. What was not
-    saved when the block ends leaves nothing behind.
+    `reserve` opens a temporary file in the folder of each path, so that a path that cannot be
+    written is found before the work and not after it; `save` fills the file and moves it into
+    place. What has not been saved when the block ends leaves nothing behind.
 
-    A path of ``-`` is standard output. Then `say` writes to standard error, so that nothing else
-    gets in between.
+    A path of ``-`` is standard output. Then `say` writes to standard error, to keep the output
+    clean.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,8 @@ class Outputs:
 
     @property
     def text_width(self) -> int | None:
-        """The columns of the terminal that `say` writes to, None if it is none."""
+        """The columns of the terminal that `say` writes to, None if it does not write to a
+        terminal."""
         stream = sys.stderr if self._stdout_is_taken else sys.stdout
         return shutil.get_terminal_size().columns if stream.isatty() else None
 
@@ -62,8 +63,8 @@ class Outputs:
     def reserve(self, option: str, path: str | None) -> Path | None:
         """Opens the file that ``option`` names; does nothing if it was not given.
 
-        Returns where it is until it is saved, for what writes files itself. Raises `OutputError`
-        when it cannot be written, or is that of another option.
+        Returns its path until it is saved, for code that writes files itself. Raises `OutputError`
+        when it cannot be written, or is also the file of another option.
         """
         if path is None:
             return None
@@ -77,7 +78,8 @@ class Outputs:
         return output.part
 
     def save(self, option: str, write: Callable[[IO[bytes]], object] | None = None) -> None:
-        """``write`` fills the file of ``option``, if that was given; without it, it is filled."""
+        """Saves the file of ``option``, if that was given. ``write`` fills it, unless it has been
+        written to its path already."""
         output = self._files.pop(option, None)
         if isinstance(output, _Output | _StandardOutput):
             output.save(write)
@@ -85,8 +87,8 @@ class Outputs:
     def reserve_folder(self, option: str, path: str | None, replaced: str) -> None:
         """Makes room for the folder that ``option`` names; does nothing if it was not given.
 
-        Raises `OutputError` when it cannot be written, or exists and is neither empty nor one with
-        a file ``replaced``, by which one that may be replaced is known.
+        Raises `OutputError` when it cannot be written, or exists and may not be replaced: only an
+        empty folder, or one with a file named ``replaced``, may.
         """
         if path is not None:
             self._files[option] = _Folder(option, path, replaced)
@@ -131,7 +133,7 @@ class _Output:
             raise self._problem(error.strerror) from None
 
     def discard(self) -> None:
-        # A full disk has no room for the rest of a part that goes anyway.
+        # Closing flushes, which fails on a full disk; the file is removed anyway.
         with suppress(OSError):
             self._file.close()
         if self._replaced:
@@ -145,7 +147,7 @@ class _StandardOutput:
     def __init__(self, option: str) -> None:
         self.option = option
         self.target = Path(_STDOUT)
-        # For what writes its file itself.
+        # The path for code that writes its file itself.
         self.part = Path("/dev/stdout")
 
     def save(self, write: Callable[[IO[bytes]], object] | None) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong in a command, as one line and an exit code."""
+"""Errors of commands as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import click
 from amaranth_vta.extras import missing_extra
 
 DONE, WRONG_RESULT, WRONG_INPUT, MACHINE_FAULT = 0, 1, 2, 3
-INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: not one of the four that mean something here
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h, apart from the documented exit codes
 INTERRUPTED = 128 + 2
 
-# Errors that speak of what the user gave, by name: their modules are loaded when they are needed.
+# Errors of the user's input, by name, so that their modules need not be imported.
 INPUT_ERRORS = frozenset(
     {
         "amaranth_vta.explore.spec.SpecError",

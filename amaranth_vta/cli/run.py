@@ -1,4 +1,4 @@
-"""``vta run``: a quantized network on the machine."""
+"""``vta run``: run a quantized network on the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from amaranth_vta.sim.trace.perfetto import Timeline
 
 Arrays = dict[str, Any]
-# Differences that a comparison lists.
+# How many distinct differences a comparison lists.
 _MOST_FREQUENT = 8
 
 
@@ -46,7 +46,7 @@ _MOST_FREQUENT = 8
     "inputs_path",
     type=click.Path(),
     metavar="FILE",
-    help="An .npz with an array for each input of the graph; random ones if not given.",
+    help="An .npz with an array for each input of the graph; random inputs if not given.",
 )
 @click.option(
     "--outputs",
@@ -61,13 +61,14 @@ _MOST_FREQUENT = 8
 @click.option(
     "--explain",
     is_flag=True,
-    help="Print what became of each operator, loop nests included, and one line for each in the "
-    "table.",
+    help="Print what the compiler made of each operator, with its loop nest, and one line for each "
+    "in the table.",
 )
 @click.option(
     "--allow-host",
     is_flag=True,
-    help="Run a float model, or one that is quantized dynamically, too: all of it on the host.",
+    help="Run a float model, or a dynamically quantized one, entirely on the host instead of "
+    "refusing it.",
 )
 @waves_option
 @click.option(
@@ -75,7 +76,7 @@ _MOST_FREQUENT = 8
     "report_path",
     type=click.Path(),
     metavar="DIR",
-    help="Write a page with tables and a chart of where the cycles went, and all numbers.",
+    help="Write a page with tables, a chart of where the cycles went, and all numbers.",
 )
 @json_option
 def run(
@@ -96,9 +97,9 @@ def run(
 ) -> int:
     """Run the quantized network of MODEL.onnx, or of a FILE that `vta compile` wrote.
 
-    Prints a table of the network's layers: where each ran, its MACs, its cycles, and its share of
-    the machine's MACs per cycle; on a device with a clock a second one says where the cycles went.
-    What does not fit the machine runs on the host, by ONNX Runtime.
+    Prints a table of the network's layers: where each ran, its MACs, its cycles, and its
+    utilization; on a device with a clock a second table says where the cycles went. Operators that
+    the machine cannot run run on the host, by ONNX Runtime.
     """
     from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs
@@ -171,7 +172,8 @@ def _refuse_host_alone(session: Session, model: str) -> None:
 
 
 def _timeline(outputs: Outputs, device: DeviceChoice, report_path: str | None) -> Timeline | None:
-    """What records the run for --trace, or for a report of a device with a clock."""
+    """The timeline that records the run, for --trace or for a report from a device with a clock;
+    None without these."""
     from amaranth_vta.sim.trace.perfetto import Timeline
 
     timeline = reserve_trace(outputs, device.trace)
@@ -215,7 +217,7 @@ def _run(
     device: DeviceChoice,
     timeline: Timeline | None,
 ) -> CheckReport | None:
-    """Runs or checks, and saves what was asked for, also after a fault."""
+    """Runs or checks, and saves the output files, also after a fault."""
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.runtime import RuntimeFault
 
@@ -230,7 +232,7 @@ def _run(
         outputs.save_json("--json", session.report())
         raise
     finally:
-        session.close()  # which completes the waves
+        session.close()  # completes the waves
         outputs.save("--waves")
         save_trace(outputs, device.trace, timeline)
     outputs.save("--outputs", lambda file: write_arrays(file, results))
@@ -248,7 +250,7 @@ def _save_report(
 ) -> None:
     from amaranth_vta.report import report_files
 
-    # The timeline of --trace is not written a second time.
+    # The report links to the timeline of --trace.
     trace = None if device.trace is None else os.path.relpath(device.trace, folder)
     title = f"{Path(model).stem} on {device.name}"
     outputs.save_folder("--report", report_files(session, title, device.dram, timeline, trace))
@@ -268,10 +270,10 @@ def _comparison(checked: CheckReport) -> str:
         rest = ", …" if len(checked.histogram) > _MOST_FREQUENT else ""
         text += f" (by {', '.join(f'{by:+g}: {count:,}' for by, count in frequent)}{rest})"
     if checked.differs_from_default is None:
-        return f"{text}; a default session cannot run the untouched model, which is no failure"
+        return f"{text}; a default session cannot run the original model, which is not a failure"
     return (
-        f"{text}; {checked.differs_from_default:,} differ from the untouched model in a default "
-        "session, which is no failure"
+        f"{text}; {checked.differs_from_default:,} differ from the original model in a default "
+        "session, which is not a failure"
     )
 
 
@@ -292,14 +294,14 @@ def _load_arrays(path: str) -> Arrays:
     try:
         with open(path, "rb") as file:
             if is_single_array(file):
-                raise click.ClickException(f"--inputs {path} is one array and no .npz of arrays")
+                raise click.ClickException(f"--inputs {path} is one array, not an .npz of arrays")
             return ArrayFile(file).read_all()
     except OSError as error:
         reason = error.strerror or str(error)
         raise click.ClickException(f"--inputs {path} cannot be read: {reason}") from None
     except DamagedFile as error:
         raise click.ClickException(
-            f"--inputs {path} is damaged, or no .npz of arrays: {error}"
+            f"--inputs {path} is damaged, or not an .npz of arrays: {error}"
         ) from None
     except FileLimitError as error:
         raise click.ClickException(f"--inputs {path}: {error}") from None

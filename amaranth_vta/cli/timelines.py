@@ -21,7 +21,7 @@ def reserve_trace(outputs: Outputs, path: str | None) -> Timeline | None:
 
 
 def save_trace(outputs: Outputs, path: str | None, timeline: Timeline | None) -> None:
-    """Writes it, and says what the timeline has left out."""
+    """Writes the file, and says which runs the timeline left out."""
     if path is None or timeline is None:
         return
     outputs.save(_OPTION, lambda file: timeline.write(file, compressed=path.endswith(".gz")))

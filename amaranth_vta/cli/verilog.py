@@ -1,4 +1,4 @@
-"""``vta verilog``: the machine as Verilog."""
+"""``vta verilog``: write the machine as Verilog."""
 
 from __future__ import annotations
 

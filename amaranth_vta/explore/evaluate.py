@@ -1,6 +1,6 @@
-"""One point: a network compiled for a machine, and its cycles, kept by content.
+"""One point: a network compiled for a machine, and its estimated cycles, cached by content.
 
-What runs on workers is here; they need nothing but the package and the bytes of the network.
+This code runs on workers, which need only the package and the bytes of the network.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 @dataclass(frozen=True)
 class Task:
-    """A machine, as the JSON of its configuration, with a memory, for the network of a digest."""
+    """A point to evaluate: a machine, as the JSON of its configuration, a memory model, and the
+    digest of a network."""
 
     network: str
     config: str
@@ -44,13 +45,13 @@ class Task:
 
     @property
     def key(self) -> str:
-        """The name of its result: what the result depends on."""
+        """The name of the result in the cache: a hash of what the result depends on."""
         return hash_of(self.network, self.config, self.memory, *sources())
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer on the machine in one run: of the network's MACs, cycles, and bytes on the bus."""
+    """A layer on the machine in one run: MACs of the network, cycles, and bytes on the bus."""
 
     name: str
     macs: int
@@ -60,7 +61,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of ``images`` takes. ``host_macs`` are MACs that the host does."""
+    """The cost of one run of ``images``. ``host_macs`` are the MACs that the host does."""
 
     images: int
     cycles: int
@@ -75,7 +76,7 @@ class Cost:
 
     @property
     def host_share(self) -> float:
-        """Of all MACs."""
+        """The host's share of all MACs."""
         return self.host_macs / max(self.macs + self.host_macs, 1)
 
     @classmethod
@@ -86,15 +87,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Simulated:
-    """A run of random images on the RTL: its cycles, and the outputs' elements that differ from
-    those of ONNX Runtime."""
+    """A run of random images on the RTL: its cycles, and the output elements that differ from ONNX
+    Runtime's."""
 
     cycles: int
     mismatches: int
 
 
 def evaluate(task: Task, model: bytes) -> Cost:
-    """The cost of ``task``, from the cache folder if it was known there.
+    """The cost of ``task``, from the cache folder if it is there.
 
     Raises `ModelError`, `ToolchainError` where there is no C++ compiler, and `LoweringError`.
     """
@@ -102,7 +103,8 @@ def evaluate(task: Task, model: bytes) -> Cost:
 
 
 def simulate(task: Task, model: bytes) -> Simulated:
-    """The point on the RTL, from the cache folder if it was known; raises what `Session` does."""
+    """The result of the point on the RTL, from the cache folder if it is there; raises what
+    `Session` raises."""
     return Simulated(**remembered(f"{task.key}-rtl.json", lambda: asdict(_simulate(task, model))))
 
 
@@ -157,7 +159,8 @@ def _estimate(task: Task, model: bytes) -> Cost:
 
 
 class _Bytes:
-    """Bytes that all count as equal: the digest beside them names them in a cache."""
+    """Bytes that compare equal to any others, so that a memoized call is keyed by the digest
+    alone."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -171,8 +174,8 @@ class _Bytes:
 
 @lru_cache(maxsize=4)
 def _network(digest: str, images: int, model: _Bytes) -> tuple[Network, bool]:
-    """The canonical network, which is that of every machine with so many rows; the digest is what
-    it is known by."""
+    """The canonical network for runs of ``images``, the same for every machine, and whether the
+    model leaves the number of images open; memoized by ``digest``."""
     return open_network(model.data, images)
 
 
@@ -185,7 +188,7 @@ def _simulate(task: Task, model: bytes) -> Simulated:
 
 @cache
 def sources() -> tuple[str, ...]:
-    """What results depend on besides the task."""
+    """What results depend on besides the task: a hash of the sources, and versions of packages."""
     paths = [path for name in _SOURCES for path in (_PACKAGE / name).resolve().rglob("*.[pch]*")]
     digest = hashlib.sha256()
     for path in sorted(path for path in paths if path.suffix in (".py", ".cpp", ".hpp")):

@@ -1,4 +1,4 @@
-"""The exploration itself: machines are asked for, points run, the front is simulated and made."""
+"""The exploration itself: tries machines, runs their points, and simulates and builds the front."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .search import Values, search_of
 from .spec import Spec, SpecError
 from .workers import Workers
 
-# Of the front, unless the SPEC says otherwise, so many machines are simulated, of runs that take
-# so many cycles: a second or so each, after a build of half a minute.
+# Unless the SPEC says otherwise, how many machines of the front are simulated, and the most cycles
+# that their runs may take: a second or so each, after a build of half a minute.
 _SIMULATED, _SIMULATED_CYCLES = 3, 2_000_000
 
 
 @dataclass
 class Exploration:
-    """``spec`` with the bytes of its networks by label, and what was found so far.
+    """``spec``, the bytes of its networks by label, and the results so far.
 
     ``rows`` are the points in order; ``best`` the rows of each machine of the Pareto front, by its
     first objective; ``notes`` what could not be done at the end.
@@ -38,12 +38,12 @@ class Exploration:
     rows: list[Row] = field(default_factory=list)
     best: list[list[Row]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # Of machines that have run: their rows, in order.
+    # By machine that has run, its rows in order.
     _machines: dict[Values, list[Row]] = field(default_factory=dict)
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """What names each network's contents, by label."""
+        """The digest of each network's contents, by label."""
         return {name: hashlib.sha256(data).hexdigest()[:32] for name, data in self.networks.items()}
 
     def run(
@@ -69,7 +69,7 @@ class Exploration:
     def _evaluate(
         self, machines: Sequence[Machine], folder: Folder, workers: Workers
     ) -> dict[Values, list[Row]]:
-        """The rows of each machine, those that were known included."""
+        """The rows of each machine, including those that are known already."""
         rows: list[Row] = []
         for machine in machines:
             for network in self.networks:
@@ -112,7 +112,7 @@ class Exploration:
 
     @property
     def objectives(self) -> dict[Values, tuple[float, ...]]:
-        """Of each machine that runs all networks within the limits."""
+        """The objectives of each machine that runs all networks within the limits."""
         found = {values: objectives(self.spec, rows) for values, rows in self._machines.items()}
         return {values: numbers for values, numbers in found.items() if numbers is not None}
 
@@ -128,7 +128,7 @@ class Exploration:
         self._update(lambda row: replace(row, front=row.machine.values in members))
 
     def _update(self, change: Callable[[Row], Row]) -> None:
-        """Changes rows wherever they are held."""
+        """Replaces rows wherever they are held."""
         self.rows = [change(row) for row in self.rows]
         by_values: dict[Values, list[Row]] = {}
         for row in self.rows:
@@ -137,7 +137,7 @@ class Exploration:
         self.best = [by_values[rows[0].machine.values] for rows in self.best]
 
     def costs_of_best(self) -> dict[str, tuple[Row, Cost]]:
-        """For each network the point of the first machine of the front, with its layers."""
+        """For each network, the point of the first machine of the front and its cost by layers."""
         found: dict[str, tuple[Row, Cost]] = {}
         for row in self.best[0] if self.best else []:
             task, _ = self._task(row)
@@ -146,7 +146,8 @@ class Exploration:
         return found
 
     def _simulate_front(self, workers: Workers) -> None:
-        """Runs what is reported on the RTL: the ends of the front, and what is between them."""
+        """Simulates machines that the report shows: the ends of the front, and some between
+        them."""
         wanted = self._to_simulate()
         results: dict[int, Simulated] = {}
         for place, outcome in workers.run(simulate, [self._task(row) for row in wanted]):
@@ -199,7 +200,7 @@ class Exploration:
 def read_networks(spec: Spec) -> dict[str, bytes]:
     """The networks of ``spec`` as ONNX files in memory, by a short label.
 
-    Raises `SpecError` for one that is neither a file nor the name of a generator, `ModelError`.
+    Raises `SpecError` for one that is neither a file nor the name of a generator, and `ModelError`.
     """
     from amaranth_vta.networks import NETWORKS, generate
     from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model

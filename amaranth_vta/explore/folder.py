@@ -1,4 +1,4 @@
-"""The folder of an exploration: what it is of, its results, and one process at a time in it."""
+"""The folder of an exploration: its identity, its results, and a lock for one process at a time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _STATE, _LOCK = "explore.json", ".lock"
 class Folder:
     """``path`` with the results of an exploration of ``spec``.
 
-    ``networks`` are digests by label. Without ``resume`` what was there is replaced; with it, it
-    must be of the same SPEC, networks and version. Raises `SpecError` where it is not, where the
+    ``networks`` are digests by label. Without ``resume`` earlier results are replaced; with it they
+    must be of the same SPEC, networks and version. Raises `SpecError` if they are not, if the
     folder holds other things, and while another process explores in it.
     """
 
@@ -46,7 +46,7 @@ class Folder:
         table = self.path / TABLE
         self.known: Known = known_runs(spec, table) if resumes and table.exists() else {}
         if self.known:
-            # What a killed process has not finished goes.
+            # Drops a line that a killed process left unfinished.
             text = table.read_text(encoding="utf-8", errors="replace")
             table.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
         else:
@@ -55,7 +55,7 @@ class Folder:
         self._file = table.open("a", encoding="utf-8", newline="")
 
     def _require_own(self, state: str, resumes: bool) -> None:
-        """Raises `SpecError` if there is something else."""
+        """Raises `SpecError` if the folder holds something else."""
         if self.path.exists() and not self.path.is_dir():
             raise SpecError(f"{self.path} is a file and no folder")
         there = {item.name for item in self.path.iterdir()} if self.path.exists() else set()
@@ -77,14 +77,14 @@ class Folder:
         self.write(TABLE, table_text(self._spec, rows))
 
     def write_machines(self, configs: Mapping[str, Config]) -> None:
-        """The machines of the front, by file name, instead of those that were there."""
+        """Writes the machines of the front, by file name, in place of earlier ones."""
         for path in (self.path / MACHINES).glob("*.json"):
             path.unlink()
         for name, config in configs.items():
             self.write(f"{MACHINES}/{name}", config.to_json() + "\n")
 
     def write(self, name: str, text: str) -> None:
-        """A file of the folder, which is there whole or as it was."""
+        """Writes a file of the folder, which is replaced completely or not at all."""
         target = self.path / name
         target.parent.mkdir(exist_ok=True)
         part = target.with_name(f".{target.name}.part")

@@ -1,4 +1,4 @@
-"""Which machines no other beats, and what each parameter makes of the objectives."""
+"""The Pareto front, and the effect of each parameter on the objectives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Objectives = tuple[float, ...]
 
 
 def front(found: Mapping[Name, Objectives]) -> list[Name]:
-    """The Pareto front, by the first objective: no other is as good in all and better in one."""
+    """The Pareto front, in the order of the first objective: those that no other dominates."""
     best: list[Name] = []
-    # In lexicographic order, what is beaten is beaten by one that comes before it.
+    # In lexicographic order, a dominated point is dominated by one before it.
     for name, objectives in sorted(found.items(), key=lambda item: item[1]):
         if not any(_beats(found[other], objectives) for other in best):
             best.append(name)
@@ -28,8 +28,8 @@ def _beats(first: Objectives, second: Objectives) -> bool:
 
 @dataclass(frozen=True)
 class Effect:
-    """One value of a parameter: how many machines have it, and of these the best and the median
-    of an objective."""
+    """One value of a parameter: how many machines have it, and their best and median of an
+    objective."""
 
     value: int
     machines: int
@@ -39,8 +39,8 @@ class Effect:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What a parameter makes of an objective: its ``share`` of the variance of the logarithm, from
-    0 to 1, with each of its values."""
+    """The effect of a parameter on an objective: its ``share`` of the variance of the logarithm,
+    from 0 to 1, and the effect of each value."""
 
     parameter: str
     objective: str
@@ -53,7 +53,8 @@ def sensitivities(
     names: Sequence[str],
     found: Mapping[tuple[int, ...], Objectives],
 ) -> list[Sensitivity]:
-    """Of each parameter that has several values among what was ``found``, for each objective."""
+    """The sensitivities of each objective to each parameter that has several values in
+    ``found``."""
     results = []
     for place, key in enumerate(parameters):
         for number, name in enumerate(names):
@@ -70,7 +71,7 @@ def sensitivities(
 
 
 def _explained(groups: Mapping[int, Sequence[float]]) -> float:
-    """The variance between groups as a share of all of it, of logarithms."""
+    """The share of the variance between groups in the total variance, both of logarithms."""
     logs = [[log(max(value, 1e-9)) for value in group] for group in groups.values()]
     everything = [value for group in logs for value in group]
     mean = fmean(everything)

@@ -1,4 +1,4 @@
-"""Machines of a design space: what is legal, and what it takes of the chip."""
+"""Machines of a design space: which are legal, and the area that they take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARENTHESES = re.compile(r" \([^)]*\)")
 
 @dataclass(frozen=True)
 class Machine:
-    """A combination of the parameters' ``values``, in their order.
+    """A combination of ``values``, in the order of the parameters.
 
     ``config`` is None if it is illegal. ``status`` is empty if the machine is worth a run, else
     one of `ILLEGAL` and `OVER_LIMIT`, with the ``reason``.
@@ -33,7 +33,7 @@ class Machine:
 
 
 def machine_of(spec: Spec, values: tuple[int, ...]) -> Machine:
-    """The machine of a combination, without a run of anything."""
+    """The machine of a combination, before anything runs on it."""
     chosen = dict(zip(spec.parameters, values, strict=True))
     base = spec.base.to_dict()
     if "LOG_BLOCK" in chosen:
@@ -61,7 +61,7 @@ def _exceeded(spec: Spec, area: Area) -> Iterator[str]:
 
 
 def exceeded(spec: Spec, metrics: Mapping[str, float], host_share: float) -> str:
-    """What a run takes over the limits, as one line; empty if nothing."""
+    """How a run exceeds the limits, as one line; empty if it does not."""
     reasons = [
         f"{name} {metrics[name]:,g}, more than limits.{name} = {most:,g}"
         for name, most in spec.limits.most.items()

@@ -1,4 +1,4 @@
-"""The page of an exploration, while it runs and at its end."""
+"""The HTML page of an exploration, while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LONGEST = 0.8
 
 
 def machine_name(rank: int) -> str:
-    """The file of the machine of so many before it on the front."""
+    """The file of the machine with this ``rank`` on the front, from 0."""
     return f"front-{rank + 1:02d}.json"
 
 
 def live_page(exploration: Exploration) -> str:
-    """HTML that loads itself again: how far it is, and the front so far."""
+    """HTML that reloads itself: the progress, and the front so far."""
     spec = exploration.spec
     done = len(exploration.rows)
     parts = [
@@ -42,8 +42,8 @@ def live_page(exploration: Exploration) -> str:
 
 
 def final_page(exploration: Exploration, costs: Mapping[str, tuple[Row, Cost]], folder: str) -> str:
-    """HTML: all of it. ``costs`` has, by network, its best point with what its layers take;
-    ``folder`` is where the files are, for the commands."""
+    """HTML with all results. ``costs`` has, by network, its best point and the cost of its layers;
+    ``folder`` is the path of the files in the commands."""
     spec = exploration.spec
     parts = [
         "<h1>Which machine for which network</h1>",

@@ -1,4 +1,4 @@
-"""Pictures of an exploration as SVG, which a page holds: `scatter`, `roofline`."""
+"""Plots of an exploration, as SVG for a page: `scatter`, `roofline`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-# In units of the picture, which is as wide as the page allows.
+# In units of the SVG, which scales to the width of the page.
 _WIDTH, _HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 42
 POINT, BEST, ROOF = "#a9cbe0", "#e07a5f", "#1f5f8b"
@@ -15,7 +15,7 @@ POINT, BEST, ROOF = "#a9cbe0", "#e07a5f", "#1f5f8b"
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a plot with what is said of it, a color and a radius."""
+    """A point of a plot, with its tooltip, color and radius."""
 
     x: float
     y: float
@@ -26,7 +26,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class Axis:
-    """Logarithmic, from ``low`` to ``high``, over so many units of the picture from ``begin``."""
+    """A logarithmic axis from ``low`` to ``high``, over ``length`` units of the SVG from
+    ``begin``."""
 
     low: float
     high: float
@@ -35,7 +36,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: Sequence[float], begin: float, length: float) -> Axis:
-        """With a margin around the ``values``, which are positive."""
+        """An axis with a margin around ``values``, which are positive."""
         low, high = min(values), max(values)
         margin = max((high / low) ** 0.06, 1.03)
         return cls(low / margin, high * margin, begin, length)
@@ -71,8 +72,8 @@ def scatter(marks: Sequence[Mark], labels: tuple[str, str], front: Sequence[Mark
 
 
 def roofline(marks: Sequence[Mark], peak: float, bandwidth: float, labels: tuple[str, str]) -> str:
-    """SVG: layers below what machine and bus allow: ``peak`` MACs per cycle, and ``bandwidth``
-    bytes per cycle for MACs per byte, which are x."""
+    """SVG: layers by MACs per byte (x) and MACs per cycle (y), below the roof of ``peak`` MACs per
+    cycle and ``bandwidth`` bytes per cycle."""
     ridge = peak / bandwidth
     x, y = _axes(
         [*(mark.x for mark in marks), ridge / 4, ridge * 4],
@@ -121,7 +122,7 @@ def _frame(x: Axis, y: Axis, labels: tuple[str, str]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, with a letter for powers of a thousand."""
+    """A number with three digits and a letter for powers of a thousand, such as 1.25M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

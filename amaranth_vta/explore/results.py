@@ -1,4 +1,4 @@
-"""What an exploration has found: rows of results.csv."""
+"""The results of an exploration: rows of results.csv."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MADE = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of ``images`` takes by estimate: columns of results.csv."""
+    """The estimated cost of one run of ``images``: columns of results.csv."""
 
     images: int
     cycles: int
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """A point: a machine with a network and a memory, and what became of it."""
+    """A point: a machine with a network and a memory model, and its result."""
 
     point: int
     machine: Machine
@@ -61,7 +61,7 @@ class Row:
 
 
 def row_of_run(spec: Spec, row: Row, run: Run) -> Row:
-    """``row`` with its run, and whether that is within the limits."""
+    """``row`` with its run, and the status that tells whether it is within the limits."""
     if not run.macs:
         return replace(row, status=FAILED, reason="nothing runs on the machine", run=run)
     host_share = run.host_macs / (run.macs + run.host_macs)
@@ -71,7 +71,7 @@ def row_of_run(spec: Spec, row: Row, run: Run) -> Row:
 
 
 def metrics(spec: Spec, row: Row) -> dict[str, float]:
-    """The numbers of `METRICS` of a row that has run."""
+    """The `METRICS` of a row that has run."""
     run, area = row.run, row.machine.area
     assert run is not None
     assert area is not None
@@ -89,12 +89,12 @@ def metrics(spec: Spec, row: Row) -> dict[str, float]:
 
 
 def clock_mhz(spec: Spec) -> float:
-    """That of the SPEC, else the chip's."""
+    """The clock of the SPEC, or else of the chip, in MHz."""
     return spec.clock_mhz or spec.limits.chip.clock_mhz
 
 
 def objectives(spec: Spec, rows: Sequence[Row]) -> tuple[float, ...] | None:
-    """Of the ``rows`` of one machine: geometric means; None if one of them is not `OK`."""
+    """Geometric means over the ``rows`` of one machine; None if one of them is not `OK`."""
     if any(row.status != OK for row in rows):
         return None
     found = [metrics(spec, row) for row in rows]
@@ -120,7 +120,7 @@ def columns(spec: Spec) -> list[str]:
 
 
 def cells(spec: Spec, row: Row) -> dict[str, object]:
-    """A line of the file, by column; what is not known is missing."""
+    """A line of the file, by column; unknown values are absent."""
     machine, run = row.machine, row.run
     found: dict[str, object] = {
         **(machine.config.to_dict() if machine.config else {}),
@@ -149,7 +149,7 @@ def cells(spec: Spec, row: Row) -> dict[str, object]:
 
 
 def append_row(spec: Spec, file: IO[str], row: Row) -> None:
-    """Writes a line through to the disk: it is there whatever happens next."""
+    """Writes a line and flushes it to the disk."""
     writer = csv.DictWriter(file, columns(spec), lineterminator="\n")
     writer.writerow(cells(spec, row))
     file.flush()
@@ -173,9 +173,10 @@ Known = dict[tuple[tuple[int, ...], str, str], Run | None]
 
 
 def known_runs(spec: Spec, path: Path) -> Known:
-    """The lines of a file by values of the parameters, network and memory: their runs, or None.
+    """The runs in a file, None for a line without one, by values of the parameters, network and
+    memory.
 
-    A line that a killed process has not finished is not one of them.
+    A line that a killed process left unfinished is ignored.
     """
     found: Known = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:

@@ -1,8 +1,8 @@
-"""Which machines are tried: all, some at random, or those that Optuna asks for.
+"""The choice of machines to try: all, some at random, or those that Optuna suggests.
 
-A search is asked for a batch of combinations and told what became of all of them before it is asked
-again, so that the same seed gives the same machines whatever the number of workers, and a run that
-was killed can be repeated from what it had found.
+A search is asked for a batch of combinations and told the results of all of them before it is asked
+again. So the same seed gives the same machines whatever the number of workers, and a run that was
+killed can be repeated from its results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amaranth_vta.extras import explain_missing_extras
 from .spec import Spec
 
 Values = tuple[int, ...]
-# Combinations that Optuna asks for again, or that are illegal, before the search ends.
+# How many combinations in a row, known or illegal, Optuna may suggest before the search ends.
 _FRUITLESS = 500
 
 
@@ -25,16 +25,17 @@ class Search(Protocol):
     """Asks for combinations of the parameters' values."""
 
     def ask(self, count: int) -> list[Values]:
-        """At most ``count`` combinations, none of them asked for before; empty at the end."""
+        """At most ``count`` combinations, none of them returned before; empty at the end."""
 
     def tell(self, found: Mapping[Values, Sequence[float] | None]) -> None:
-        """The objectives of all combinations that were asked for last; None if it has none."""
+        """Takes the objectives of all combinations of the last batch, None for those without."""
 
 
 def search_of(spec: Spec) -> Search:
-    """Raises `MissingExtra` without Optuna where that is asked for."""
+    """The search that ``spec`` asks for. Raises `MissingExtra` if that is Optuna and it is not
+    installed."""
     lists = list(spec.parameters.values())
-    # What there is no choice from needs no search.
+    # If all combinations are tried there is nothing to search.
     if spec.search.method == "grid" or spec.combinations <= spec.machines:
         return _Listed(itertools.product(*lists))
     if spec.search.method == "random":
@@ -43,7 +44,7 @@ def search_of(spec: Spec) -> Search:
 
 
 class _Listed:
-    """Combinations that do not depend on results."""
+    """A search whose combinations do not depend on results."""
 
     def __init__(self, combinations: Iterator[Values]) -> None:
         self._combinations = combinations
@@ -56,7 +57,7 @@ class _Listed:
 
 
 def _at_random(lists: list[Values], combinations: int, seed: int) -> Iterator[Values]:
-    """Each combination once, in random order; there may be very many."""
+    """Each combination once, in random order, without listing all: there may be very many."""
     dice, drawn = random.Random(seed), set[int]()
     while len(drawn) < combinations:
         number = dice.randrange(combinations)

@@ -1,4 +1,4 @@
-"""What an exploration is asked for: a SPEC.toml as a `Spec`."""
+"""The specification of an exploration: a SPEC.toml as a `Spec`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ METRICS = {
     "bram36": "block RAMs of 36 kbit",
     "area": "largest share of what the chip has",
 }
-# Of all MACs, what the host may do where no other limit is given: a machine that leaves layers to
-# the host takes few cycles.
+# The share of MACs that the host may do unless the SPEC sets a limit: a machine that leaves layers
+# to the host would seem fast.
 _HOST_SHARE = 0.1
 _POINTS, _BATCH = 100, 24
 _CHIP = "xc7z020"
 
 
 class SpecError(ValueError):
-    """A SPEC that asks for something that does not exist; the message names the key."""
+    """A SPEC asks for something that does not exist; the message names the key."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a machine may take: of the ``chip`` all, or less of a metric in ``most``."""
+    """The limits of a machine: all of the ``chip``, or less for the metrics in ``most``."""
 
     chip: Chip
     most: Mapping[str, float]
@@ -48,8 +48,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Search:
-    """How machines are chosen: at most as many as make ``points`` rows, asked for and evaluated in
-    batches, so that the choice does not depend on the number of workers."""
+    """How machines are chosen: at most as many as make ``points`` rows, in batches, so that the
+    choice does not depend on the number of workers."""
 
     method: str
     points: int
@@ -59,10 +59,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Spec:
-    """An exploration. ``parameters`` are lists of values by key of the configuration, over
-    ``base``; ``networks`` are files or names of generators. Of the front, ``rtl`` machines are
-    simulated at the most, None to decide by how long it takes, ``synthesis`` ones are synthesized,
-    and ``route`` ones placed and routed too. ``clock_mhz`` is None for the chip's own."""
+    """An exploration. ``parameters`` are lists of values by key of the configuration, which replace
+    those of ``base``; ``networks`` are files or names of generators. Of the front, at most ``rtl``
+    machines are simulated (None: as many as take little time), ``synthesis`` are synthesized, and
+    ``route`` are also placed and routed. ``clock_mhz`` is None for the chip's own."""
 
     networks: tuple[str, ...]
     memories: tuple[str, ...]
@@ -78,19 +78,19 @@ class Spec:
 
     @property
     def combinations(self) -> int:
-        """Of all parameters' values, legal or not."""
+        """The number of combinations of all parameters' values, legal or not."""
         return prod(len(values) for values in self.parameters.values())
 
     @property
     def machines(self) -> int:
-        """How many machines make the points that are asked for."""
+        """The number of machines that make the points of the search."""
         return -(-self.search.points // (len(self.networks) * len(self.memories)))
 
 
 def load_spec(path: str | Path) -> Spec:
     """The SPEC in a file; networks in files are relative to it.
 
-    Raises `SpecError`, `ConfigError` if the base configuration is none, and `OSError`.
+    Raises `SpecError`, `ConfigError` for the base configuration, and `OSError`.
     """
     try:
         values = tomllib.loads(read_limited(Path(path)).decode())
@@ -147,7 +147,7 @@ def _parameters(table: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         if not isinstance(values, list) or not values:
             raise SpecError(f"parameters.{key} is not a list of values")
         if any(type(value) is not int for value in values):
-            raise SpecError(f"parameters.{key} has a value that is no whole number")
+            raise SpecError(f"parameters.{key} has a value that is not a whole number")
         if len(set(values)) < len(values):
             raise SpecError(f"parameters.{key} has a value twice")
         found[key] = tuple(values)
@@ -201,7 +201,7 @@ def _base(value: Any, folder: Path) -> Config:
 
 
 def _place(name: str, folder: Path) -> str:
-    """The path of a file in ``folder``; a name that is none stays as it is."""
+    """The path of a file in ``folder``; a name that is not a path stays as it is."""
     return str(folder / name) if (folder / name).is_file() else name
 
 
@@ -222,11 +222,11 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 
 def _number(key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise SpecError(f"{key} = {value!r} is no number from 0")
+        raise SpecError(f"{key} = {value!r} is not a number of 0 or more")
     return float(value)
 
 
 def _count(key: str, value: Any, least: int) -> int:
     if type(value) is not int or value < least:
-        raise SpecError(f"{key} = {value!r} is no whole number from {least}")
+        raise SpecError(f"{key} = {value!r} is not a whole number of {least} or more")
     return value

@@ -1,4 +1,4 @@
-"""Knobs of schedules tried against the estimate, layer by layer: ``vta tune``."""
+"""Search for better knobs of schedules by the estimate, layer by layer: ``vta tune``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPARE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Layer:
-    """A workload to be tuned: ``candidates`` of its knobs are tried, the most promising first."""
+    """A workload to tune: the ``candidates`` most promising of its knobs are tried."""
 
     workload: Any
     config: Config
@@ -34,8 +34,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a `Layer`: cycles of the compiler's own choice, of the best, and of the worst;
-    the best one's knobs; how many were tried, and how many of them the compiler refused."""
+    """The result of a `Layer`: cycles of the compiler's choice, of the best and of the worst; the
+    knobs of the best; how many were tried, and how many of these the compiler refused."""
 
     default_cycles: int
     cycles: int
@@ -46,7 +46,7 @@ class Tried:
 
 
 def workloads_of(model: bytes, config: Config, images: int | None) -> list[Any]:
-    """Those of the layers that the machine runs, each once, in order."""
+    """The workloads of the layers that the machine runs, each once, in order."""
     found: dict[Any, None] = {}
 
     def note(workload: Any, _: Config) -> None:
@@ -70,7 +70,7 @@ def tune_layer(layer: Layer, _: bytes) -> Tried:
             continue
         cycles.append((_estimated(function, layer), knobs))
     if not cycles:
-        # As the compiler does, which tries more.
+        # The compiler's own choice, which tries more knobs until one fits.
         function = tuned(layer.workload, environment, None, "layer")
         own = _estimated(function, layer)
         return Tried(own, own, own, {}, refused, refused)
@@ -101,7 +101,7 @@ def _estimated(function: Function, layer: Layer) -> int:
 def tune(
     workloads: list[Any], config: Config, memory: str, candidates: int, workers: Workers
 ) -> Iterator[tuple[int, Tried | str]]:
-    """What became of each workload, as they come, with its number; what went wrong as a text."""
+    """The number and the result of each workload as it is finished; an error as text."""
     workers.share({"nothing": b""})
     layers = [(Layer(workload, config, memory, candidates), "nothing") for workload in workloads]
     for number, outcome in workers.run(tune_layer, layers):
@@ -111,7 +111,7 @@ def tune(
 def records_of(
     found: Mapping[int, Tried], workloads: list[Any], config: Config, memory: str
 ) -> Records:
-    """The records of what is better than the compiler's own choice."""
+    """The records of knobs that are better than the compiler's choice."""
     records = Records()
     for number, tried in sorted(found.items()):
         if tried.cycles < tried.default_cycles:

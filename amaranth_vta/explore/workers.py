@@ -13,13 +13,13 @@ from amaranth_vta.extras import explain_missing_extras
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Workers that may die with a task, and it is given to another, before the task is to blame.
+# How many workers may die with a task, which is then retried, before the task is to blame.
 _DEATHS = 1
 _CONNECT_SECONDS = 30
 
 
 class WorkersError(ValueError):
-    """A scheduler that does not answer, or that no worker serves."""
+    """A scheduler does not answer, or has no workers."""
 
 
 class Outcome(Generic[Result]):
@@ -30,16 +30,16 @@ class Outcome(Generic[Result]):
 
 
 class Workers:
-    """``jobs`` processes, or the workers of the scheduler at an ``address``.
+    """``jobs`` processes, or the workers of the scheduler at ``address``.
 
-    A task whose worker dies is done by another. Raises `WorkersError`, and `MissingExtra` without
-    Dask.
+    If a worker dies, its task is retried on another. Raises `WorkersError`, and `MissingExtra`
+    without Dask.
     """
 
     def __init__(self, jobs: int | None, address: str | None) -> None:
         with explain_missing_extras():
             import distributed
-        # It tells of each worker that ends; what matters is said in the results.
+        # Dask logs each worker that ends; what matters is in the results.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self._distributed: Any = distributed
@@ -82,9 +82,10 @@ class Workers:
         return len(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def share(self, data: Mapping[str, bytes]) -> None:
-        """Brings ``data`` to the workers once, for tasks that name it.
+        """Sends ``data`` to the workers once, for tasks that name it.
 
-        As the result of a task: the scheduler sends it again where the workers that had it died.
+        It is the result of a task, so that the scheduler recomputes it if the workers that hold it
+        die.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is large
@@ -94,15 +95,15 @@ class Workers:
     def run(
         self, work: Callable[[Item, bytes], Result], items: Sequence[tuple[Item, str]]
     ) -> Iterator[tuple[int, Outcome[Result]]]:
-        """The outcome of ``work`` for each item and the data that it names, as they come, with its
-        number."""
+        """The outcome of ``work`` for each item and the data that it names, with its number, as it
+        is finished."""
         suspects: list[int] = []
         for number, outcome in self._together(work, dict(enumerate(items))):
             if outcome is None:
                 suspects.append(number)
             else:
                 yield number, outcome
-        # Workers may have died of another item that they had at the time: each by itself.
+        # A worker may have died because of another item: retry each by itself.
         for suspect in suspects:
             for number, outcome in self._together(work, {suspect: items[suspect]}):
                 yield number, outcome or Outcome(None, "the workers that had it died")
@@ -110,7 +111,7 @@ class Workers:
     def _together(
         self, work: Callable[[Item, bytes], Result], items: Mapping[int, tuple[Item, str]]
     ) -> Iterator[tuple[int, Outcome[Result] | None]]:
-        """Outcomes by number; None where the workers that had an item died."""
+        """The number and the outcome of each item; None if the workers that had it died."""
         futures = {
             self._client.submit(_guarded, work, item, self._data[name], pure=False): number
             for number, (item, name) in items.items()
@@ -134,7 +135,8 @@ def _same(data: bytes) -> bytes:
 
 
 def _guarded(work: Callable[[Item, bytes], Result], item: Item, data: bytes) -> Outcome[Result]:
-    """What an exception says, and not the exception: its class may need what is not there."""
+    """The outcome of ``work``. An exception becomes its text: its class may not be importable at
+    the other end."""
     try:
         return Outcome(work(item, data))
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Compiled networks as C, for processors beside the machine."""
+"""Compiled networks as C, for the processor that drives the machine."""

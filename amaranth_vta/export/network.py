@@ -30,7 +30,7 @@ _FOLDER = Path(__file__).parent
 _RUNTIME = ("vta_runtime.h", "vta_runtime.c")
 _C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
 _BYTES_PER_LINE = 20
-# What a tensor cannot be called in C: keywords, and names in network_run.
+# Names that a tensor cannot have in C: keywords, and names in network_run.
 _TAKEN = frozenset(
     (
         *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
@@ -40,21 +40,21 @@ _TAKEN = frozenset(
         *("port", "result", "streams", "segments", "machine"),
     )
 )
-# Of a tensor whose pixels are not packed.
+# The window of a tensor whose pixels are not packed.
 _PIXEL = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
-# Runs of zeros as long as this are left to `vta_load`.
+# Runs of zeros of at least this length are left out: `vta_load` fills them in.
 _ZEROS = 256
 
 
 class ExportError(ValueError):
-    """A network that cannot be exported; the message says which part of it."""
+    """A network cannot be exported; the message says which part of it and why."""
 
 
 def export(network: NetworkProgram) -> dict[str, bytes]:
-    """The files, by name: ``network.h`` says how they are used.
+    """The files, by name; ``network.h`` says how to use them.
 
     Raises `ExportError` if the host would have to do more than quantize, or if the machine holds
-    other scalars than bytes.
+    scalars other than bytes.
     """
     if network.constants:
         raise ExportError(f"tensor {next(iter(network.constants))} depends on no input")
@@ -68,7 +68,7 @@ def export(network: NetworkProgram) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class _Quantization:
-    """A step of the host: its operator, with one scale and one zero point for all elements."""
+    """A step of the host: quantization or dequantization with one scale and one zero point."""
 
     operator: str
     scale: float
@@ -81,10 +81,10 @@ class _Writer:
         self._network = network
         launched = network.launched("network")
         self._memory, self._placed = network.program.placed_at_zero(launched)
-        # Where each stream is in the table of streams.
+        # By stream of the program, its place in the table of streams.
         self._numbers = {stream: number for number, stream in enumerate(self._placed.streams)}
         self._launches = {launch.streams.start: launch for launch in network.launches}
-        # Of each of the host's tensors: its type, and the C expression that points to it.
+        # By tensor of the host: its type, and the C expression that points to it.
         self._types: dict[str, TensorType] = dict(network.inputs)
         self._types |= network.outputs
         self._names = _c_names([*network.inputs, *network.outputs])
@@ -188,7 +188,7 @@ vta_result network_run(const vta_port *port, {self._arguments()})
                 if (launch := self._launches.get(first)) is not None:
                     first, count, name = launch.stream, 1, f"{name} and {len(launch.ends) - 1} more"
                 elif first not in self._numbers:
-                    return []  # a part of the launch before it
+                    return []  # part of an earlier launch
                 first = self._numbers[first]
                 return [
                     f"result = vta_run(port, streams + {first}, {count}); /* {name} */",
@@ -233,8 +233,8 @@ vta_result network_run(const vta_port *port, {self._arguments()})
         return [f"{function}({', '.join(pointers)}, {constants});"]
 
     def _pointer(self, tensor: str) -> str:
-        """What points to a tensor of the host, which has memory of its own unless it is an input or
-        an output."""
+        """The C expression that points to a tensor of the host, which is static unless it is an
+        input or an output."""
         if tensor not in self._pointers:
             name = self._pointers[tensor] = f"tensor_{len(self._statics)}"
             info = self._types[tensor]
@@ -261,7 +261,7 @@ vta_result network_run(const vta_port *port, {self._arguments()})
 
 
 def _quantization_of(step: RunHost) -> _Quantization:
-    """Raises `ExportError` if the step is anything else."""
+    """The quantization of a step; raises `ExportError` if the step does anything else."""
     import onnx
     from onnx import numpy_helper
 
@@ -288,7 +288,7 @@ def _expected(network: NetworkProgram) -> Iterator[tuple[str, int]]:
 
 
 def _segments(memory: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """The parts of a memory that are not zeros, each with its position."""
+    """The non-zero parts of a memory, each with its position."""
     (used,) = np.nonzero(memory)
     if not used.size:
         return
@@ -310,7 +310,7 @@ def _address(placed: PlacedProgram, buffer: str) -> int:
 
 
 def _c_names(names: list[str]) -> dict[str, str]:
-    """A name in C for each of ``names``, no two of them alike also in capitals."""
+    """A C identifier for each of ``names``, unique even in upper case."""
     chosen: dict[str, str] = {}
     for name in names:
         text = _c_name(name)

@@ -1,1 +1,1 @@
-"""Bitstreams: the tools that make them from the design of a board, and what is written of it."""
+"""Bitstreams for boards, and estimates of FPGA resources."""

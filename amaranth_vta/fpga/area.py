@@ -1,6 +1,6 @@
-"""What a machine takes of an FPGA, without synthesis: `estimate_area`.
+"""The FPGA resources of a machine, without synthesis: `estimate_area`.
 
-LUTs and flip-flops are those of a model that ``benchmarks/area_model.py`` fits to synthesis;
+LUTs and flip-flops come from a model that ``benchmarks/area_model.py`` fits to synthesis;
 multipliers and block RAMs follow from the structure of the design, by the rules of Yosys.
 """
 
@@ -21,13 +21,13 @@ from amaranth_vta.hw.fabric.buffer import geometry
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
 FITTED = ("lut", "ff")
-# Products of extents of deeper memories take a multiplier: hw/dma/extent.py.
+# In memories deeper than this, products of extents take a multiplier: hw/dma/extent.py.
 DEEPEST_IN_LOGIC = 1024
 
 
 @dataclass(frozen=True)
 class Area:
-    """LUTs (those that are memories and carries included; of six inputs on xc7, of four on ecp5),
+    """LUTs (including those used as memories and carries; with six inputs on xc7, four on ecp5),
     flip-flops, multipliers, and block RAMs in units of 36 kbit."""
 
     lut: int
@@ -37,7 +37,7 @@ class Area:
 
 
 def estimate_area(config: Config, family: str) -> Area:
-    """The area of the machine of ``config``, flattened, on a ``family`` of `FAMILIES`."""
+    """The area of the flattened machine of ``config`` on a ``family`` of `FAMILIES`."""
     found = features(config)
     fitted = {
         column: round(sum(weight * found[name] for name, weight in weights.items()))
@@ -50,13 +50,13 @@ def estimate_area(config: Config, family: str) -> Area:
 
 @cache
 def fitted_model() -> dict[str, Any]:
-    """By family and column: the weights of the features, and what is known of the errors."""
+    """By family and column: the weights of the features, and the errors of the fit."""
     model: dict[str, Any] = json.loads(MODEL.read_text(encoding="utf-8"))
     return model
 
 
 def features(config: Config) -> dict[str, float]:
-    """What LUTs and flip-flops grow with; the first is 1."""
+    """The features of the model for LUTs and flip-flops; the first is 1."""
     lanes = config.batch * config.block_out
     return {
         "machine": 1.0,
@@ -78,8 +78,8 @@ def features(config: Config) -> dict[str, float]:
 
 
 def multipliers(config: Config, family: str) -> int:
-    """Those of GEMM, two products in each on xc7; of the ALU's lanes; and of what checks how much
-    an instruction touches, where memories are deep."""
+    """Multipliers of GEMM, two products in each on xc7; of the ALU's lanes; and, for deep memories,
+    of the checks of an instruction's range."""
     lanes, products = config.batch * config.block_out, config.macs_per_cycle
     deepest = max(memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc))
     checker = int(deepest > DEEPEST_IN_LOGIC)
@@ -93,8 +93,8 @@ def multipliers(config: Config, family: str) -> int:
 
 @dataclass(frozen=True)
 class _Memory:
-    """``count`` memories of so many ``rows``, of ``lanes`` that are written apart, of so many
-    bits."""
+    """``count`` memories of ``rows`` rows, each of ``lanes`` lanes of ``lane_bits`` bits, which are
+    written separately."""
 
     rows: int
     lane_bits: int
@@ -103,7 +103,8 @@ class _Memory:
 
     @property
     def bits(self) -> int:
-        """Of a row, lanes filled up to groups of nine bits, which have a write enable each."""
+        """Bits per row: each lane is rounded up to groups of nine bits, which have a write enable
+        each."""
         if self.lanes == 1:
             return self.lane_bits
         return 9 * ceil(self.lane_bits / 9) * self.lanes
@@ -117,27 +118,27 @@ def _memories(config: Config) -> Iterator[_Memory]:
         yield _Memory(shape.depth // shape.elements, lane_bits, shape.lanes, shape.elements)
     shape, banks = geometry(config, isa.Memory.ACC), 2 if config.overlap else 1
     rows, lane_bits = shape.depth // banks, shape.element_bits // shape.lanes
-    # Two ports read accumulators.
+    # Accumulators have two read ports, so they are stored twice.
     count = 2 * banks * shape.elements
     yield _Memory(rows // shape.elements, lane_bits, shape.lanes, count)
-    # What store reads: the low bits.
+    # The copy of the low bits that store reads.
     read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
     lane_bits = config.out.element_bits // shape.lanes
     yield _Memory(rows // read, lane_bits, shape.lanes, banks * read)
 
 
 def block_rams(config: Config, family: str) -> float:
-    """In units of 36 kbit."""
+    """Block RAMs in units of 36 kbit."""
     needed = {"xc7": _halves_of_xc7, "ecp5": _blocks_of_ecp5}[family]
     return sum(memory.count * needed(memory) for memory in _memories(config)) / 2
 
 
-# Widths of a block RAM of 18 kbit by how many rows it has, from the least.
+# Rows and width of each shape of an 18-kbit block RAM.
 _WIDTHS = ((512, 36), (1024, 18), (2048, 9), (4096, 4), (8192, 2), (16384, 1))
 
 
 def _halves_of_xc7(memory: _Memory) -> int:
-    """Of 18 kbit; costs as in Yosys' xilinx/brams_xc4v.txt and lutrams_xc5v.txt."""
+    """Block RAMs of 18 kbit; costs as in Yosys' xilinx/brams_xc4v.txt and lutrams_xc5v.txt."""
     halves = _blocks(memory, 1)
     wholes = _blocks(memory, 2)
     by_cost = {129 * halves: halves, 257 * wholes: 2 * wholes}
@@ -147,7 +148,7 @@ def _halves_of_xc7(memory: _Memory) -> int:
 
 
 def _blocks_of_ecp5(memory: _Memory) -> int:
-    """Of 18 kbit; costs as in Yosys' lattice/brams_16kd.txt and lutrams_trellis.txt."""
+    """Block RAMs of 18 kbit; costs as in Yosys' lattice/brams_16kd.txt and lutrams_trellis.txt."""
     blocks = _blocks(memory, 1)
     in_luts = 4 * ceil(memory.bits / 4) * ceil(memory.rows / 16)
     return 0 if in_luts < 128 * blocks else blocks

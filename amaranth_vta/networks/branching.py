@@ -20,7 +20,7 @@ _INCEPTION = {
 
 
 def squeezenet(net: FloatNetwork, size: int) -> list[Value]:
-    """SqueezeNet 1.1 (Iandola et al., 2016): classes are channels, whose pixels are averaged."""
+    """SqueezeNet 1.1 (Iandola et al., 2016): one channel per class, averaged over its pixels."""
 
     def fire(name: str, x: Value, narrow: int, wide: int) -> Value:
         with net.part(name):
@@ -59,8 +59,8 @@ def inception(net: FloatNetwork, size: int) -> list[Value]:
 
 
 def unet(net: FloatNetwork, size: int) -> list[Value]:
-    """U-Net (Ronneberger et al., 2015) of 4 levels from 32 channels, padded, which doubles sizes
-    by transposed convolutions; a mask."""
+    """U-Net (Ronneberger et al., 2015) of 4 levels from 32 channels, padded, with transposed
+    convolutions for upsampling; the result is a mask."""
 
     def twice(name: str, x: Value, channels: int) -> Value:
         with net.part(name):

@@ -1,4 +1,4 @@
-"""Networks that find things in images."""
+"""Object detection."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from .float_network import FloatNetwork, Value
 
 
 def yolo(net: FloatNetwork, size: int) -> list[Value]:
-    """A detector of YOLOv5's kind (its smallest form): SiLU behind each convolution, blocks whose
-    halves are joined, a pyramid of poolings, three scales joined on the way down and up."""
+    """A detector like YOLOv5 (nano): SiLU after each convolution, CSP blocks, spatial pyramid
+    pooling, and three scales joined on the way down and up."""
 
     def conv(x: Value, channels: int, kernel: int = 1, stride: int = 1) -> Value:
         return net.conv(x, channels, kernel, stride, "Silu")

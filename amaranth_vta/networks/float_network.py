@@ -1,4 +1,4 @@
-"""Float networks that grow operator by operator, with random weights of realistic statistics."""
+"""A builder of float networks with random weights of realistic statistics."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
 
 Array = npt.NDArray[Any]
 
-# Root mean square of what an activation makes of standard normal values.
+# Root mean square of the results of each activation for standard normal inputs.
 _ACTIVATED = {"Relu": 0.7, "Relu6": 0.7, "HardSwish": 0.6, "Silu": 0.6, "Gelu": 0.65, "Erf": 0.65}
-# Constants of so many elements may decide shapes.
+# Constants of up to this many elements may determine shapes.
 _SMALL = 16
 _DEAD, _FADED = 0.02, (-30.0, -6.0)  # the share of dead channels; powers of ten of their weights
 
 
 @dataclass(frozen=True)
 class Value:
-    """A float tensor of the network. ``rms`` is about the root mean square of its elements."""
+    """A float tensor of the network. ``rms`` is the approximate root mean square of its
+    elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,12 +33,12 @@ class Value:
 
 
 class FloatNetwork:
-    """A float network in the making; `model` ends it.
+    """A builder of a float network; `model` returns it.
 
-    Weights are scaled for results of about the same size in each layer, as normalization keeps
-    them in training; they have long tails, channels differ in scale, and one in fifty is dead: its
-    weights are nearly zero. ``width`` multiplies the number of channels. All is drawn from
-    ``seed``.
+    Weights are scaled such that the results of all layers have about the same size, as
+    normalization ensures in training. They have long tails, channels differ in scale, and one in
+    fifty is dead: its weights are nearly zero. ``width`` multiplies the number of channels. All
+    random numbers follow from ``seed``.
     """
 
     def __init__(self, name: str, seed: int, opset: int = 17, width: float = 1.0) -> None:
@@ -49,7 +50,7 @@ class FloatNetwork:
         self._parts: list[str] = []
         self._taken: dict[str, int] = {}
 
-    # The frame.
+    # Inputs and outputs.
 
     def image(self, *shape: int) -> Value:
         """The input ``image`` (N, *shape), for any number of images."""
@@ -60,18 +61,18 @@ class FloatNetwork:
         return self._input(name, TensorProto.INT64, (1, length), is_open=False)
 
     def channels(self, count: int) -> int:
-        """``count`` by the width of the network, a multiple of eight as such networks have it."""
+        """``count`` times the width of the network, rounded to a multiple of eight, as is usual."""
         return count if self._width == 1 else max(8, round(count * self._width / 8) * 8)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Names of operators within begin with ``name``."""
+        """A context in which names of operators begin with ``name``."""
         self._parts.append(name)
         yield
         self._parts.pop()
 
     def model(self, *outputs: Value) -> onnx.ModelProto:
-        """The network, checked; its last operators make ``outputs``."""
+        """The network with these ``outputs``, checked."""
         inputs = []
         for name, kind, shape, is_open in self._inputs:
             sizes: list[str | int | None] = ["n" if is_open else shape[0], *shape[1:]]
@@ -92,9 +93,9 @@ class FloatNetwork:
     def node(
         self, operator: str, *inputs: Value | str, rms: float = 0.0, **attributes: Any
     ) -> Value:
-        """One result of an operator of ONNX; its ``rms`` is that of the first input if not given.
+        """The one result of an ONNX operator; its ``rms`` is that of the first input if not given.
 
-        The names of constants are inputs too, and "" is one that is left out.
+        Inputs may also be names of constants, and "" for an optional input that is absent.
         """
         return self.nodes(operator, *inputs, rms=rms, **attributes)[0]
 
@@ -130,8 +131,8 @@ class FloatNetwork:
         groups: int = 1,
         pads: int | None = None,
     ) -> Value:
-        """A convolution with bias and an activation, which is left out if ``act`` is empty; padded
-        so that a stride of 1 keeps the size if ``pads`` are not given."""
+        """A convolution with bias and an activation (none if ``act`` is empty). Without ``pads`` it
+        is padded such that a stride of 1 keeps the size."""
         axes = len(x.shape) - 2
         kernels = (kernel,) * axes if isinstance(kernel, int) else kernel
         strides = (stride,) * axes if isinstance(stride, int) else stride
@@ -153,7 +154,7 @@ class FloatNetwork:
         return self.conv(x, x.shape[1], kernel, stride, act, groups=x.shape[1])
 
     def conv_transpose(self, x: Value, outputs: int, act: str = "Relu") -> Value:
-        """A transposed convolution that doubles both sizes by a kernel of 2×2."""
+        """A transposed convolution with a 2×2 kernel that doubles height and width."""
         weights = self.weights(outputs, x.shape[1], 2, 2, rms=x.rms * 0.5)
         self._constants[weights] = self._constants[weights].swapaxes(0, 1).copy()
         sizes: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -161,20 +162,20 @@ class FloatNetwork:
         return self.activation(y, act)
 
     def gemm(self, x: Value, outputs: int, act: str = "") -> Value:
-        """A fully connected layer as exporters write it for rows: Gemm."""
+        """A fully connected layer on rows, as exporters write it: Gemm."""
         weights = self.weights(outputs, x.shape[1], rms=x.rms)
         y = self.node("Gemm", x, weights, self._bias(outputs), rms=1.0, transB=1)
         return self.activation(y, act)
 
     def linear(self, x: Value, outputs: int, act: str = "") -> Value:
-        """A fully connected layer as exporters write it for sequences: MatMul, then Add."""
+        """A fully connected layer on sequences, as exporters write it: MatMul, then Add."""
         weights = self.weights(outputs, x.shape[-1], rms=x.rms)
         self._constants[weights] = self._constants[weights].T.copy()
         y = self.node("MatMul", x, weights, rms=1.0)
         return self.activation(self.node("Add", y, self._bias(outputs)), act)
 
     def activation(self, x: Value, act: str) -> Value:
-        """What operators of ONNX make of an activation that it has none for."""
+        """An activation, composed of several ONNX operators where there is no operator for it."""
         rms = x.rms * _ACTIVATED.get(act, 1.0)
         match act:
             case "":
@@ -217,7 +218,8 @@ class FloatNetwork:
     # Numbers.
 
     def weights(self, outputs: int, *shape: int, rms: float) -> str:
-        """A constant (outputs, *shape) which makes of inputs of ``rms`` results of about 1."""
+        """A constant (outputs, *shape) that gives results with an rms of about 1 for inputs of
+        ``rms``."""
         tails = self._rng.standard_t(6, (outputs, *shape)) * np.sqrt(4 / 6)
         spread = self._rng.lognormal(0, 0.3, outputs)
         dead = self._rng.random(outputs) < _DEAD
@@ -226,7 +228,7 @@ class FloatNetwork:
         return self.constant("weight", scaled / (rms * prod(shape) ** 0.5))
 
     def normal(self, name: str, *shape: int, deviation: float = 1.0) -> str:
-        """A constant of normal numbers."""
+        """A constant of normally distributed numbers."""
         return self.constant(name, self._rng.normal(0, deviation, shape))
 
     def _bias(self, outputs: int) -> str:

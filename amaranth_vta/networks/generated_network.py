@@ -1,4 +1,4 @@
-"""From a float network in the making to a quantized one: `generated_network`."""
+"""From a generator of a float network to a quantized network: `generated_network`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from amaranth_vta.quantize.quantizer import Options, quantize
 from .float_network import Array, FloatNetwork
 from .generators import Form, Generator
 
-# To calibrate with.
+# Samples for calibration.
 _SAMPLES = 2
 
 
 @dataclass(frozen=True)
 class GeneratedNetwork:
-    """``model`` in integers, and ``inputs`` for one run of it, by name."""
+    """A quantized ``model``, and ``inputs`` for one run of it, by name."""
 
     model: onnx.ModelProto
     inputs: dict[str, Array]
 
 
 def generated_network(name: str, generator: Generator, size: int, width: float) -> GeneratedNetwork:
-    """Of the function ``name`` in the module of ``generator``."""
+    """The network that the function ``name`` in the module of ``generator`` makes, quantized."""
     module = import_module(f".{generator.module}", __package__)
     grow = getattr(module, name.replace("-", "_"))
     seed = crc32(name.encode())
@@ -62,7 +62,8 @@ def _inputs(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, Array
 
 
 def _image(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Of standard deviation 1; neighbours are alike, as in photographs and in speech."""
+    """A random image of standard deviation 1 with correlated neighbours, as in photographs and in
+    speech."""
     values = rng.normal(0, 1, shape)
     for axis in range(2, len(shape)):
         for step in (1, 2, 4):

@@ -1,4 +1,4 @@
-"""Which networks there are, and how each is quantized: `NETWORKS`."""
+"""The networks that can be generated, and how each is quantized: `NETWORKS`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Form:
     """How ONNX Runtime quantizes a network: types of activations and weights, ``operators``
-    (QOperator form, else QDQ), scales per channel, zero points of weights, scales that are powers
+    (QOperator form, else QDQ), scales per channel, weights with zero points, scales that are powers
     of two."""
 
     activations: str = "uint8"
@@ -32,8 +32,8 @@ class Form:
 
 @dataclass(frozen=True)
 class Generator:
-    """One network: ``module`` of this package has its function. ``size`` is that of its input:
-    pixels of a side, or the length of a sequence."""
+    """One network, made by the function of its name in ``module`` of this package. ``size`` is that
+    of its input: pixels per side, or the length of a sequence."""
 
     module: str
     what: str

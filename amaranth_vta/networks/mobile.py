@@ -53,7 +53,7 @@ def _halves(net: FloatNetwork, x: Value) -> tuple[Value, Value]:
 
 
 def _shuffled(net: FloatNetwork, x: Value) -> Value:
-    """The channels of both halves in turn."""
+    """The channels of both halves, interleaved."""
     _, channels, height, width = x.shape
     pairs = net.reshape(x, 0, 2, channels // 2, height, width)
     turned = net.node("Transpose", pairs, perm=[0, 2, 1, 3, 4])

@@ -43,7 +43,7 @@ def _stem(net: FloatNetwork, size: int) -> Value:
 
 
 def _shortcut(net: FloatNetwork, x: Value, channels: int, stride: int) -> Value:
-    """What comes in, by a 1×1 convolution where its size or its channels change."""
+    """The input, through a 1×1 convolution if its size or its channels change."""
     if stride == 1 and x.shape[1] == channels:
         return x
     return net.conv(x, channels, 1, stride, act="")

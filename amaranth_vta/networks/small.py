@@ -1,4 +1,4 @@
-"""Networks of microcontrollers and of first steps."""
+"""Networks for microcontrollers and for first steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .float_network import FloatNetwork, Value
 
 
 def mlp(net: FloatNetwork, size: int) -> list[Value]:
-    """A multilayer perceptron on ``size`` features, as exporters write rows: 3 hidden layers."""
+    """A multilayer perceptron on ``size`` features with 3 hidden layers, as exporters write it."""
     x = net.image(size)
     for outputs in (256, 256, 128):
         x = net.gemm(x, net.channels(outputs), "Relu")

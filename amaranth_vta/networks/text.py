@@ -7,8 +7,8 @@ from .float_network import FloatNetwork, Value
 
 def ocr(net: FloatNetwork, size: int) -> list[Value]:
     """A recognizer of a line of text of 32 × ``size`` pixels: the convolutions of CRNN (Shi et al.,
-    2015), which make one row of the image, two fully connected layers in place of the recurrent
-    ones, and the shares of 96 characters and a blank, for CTC."""
+    2015), which reduce the image to one row, two fully connected layers in place of the recurrent
+    ones, and the probabilities of 96 characters and a blank, for CTC."""
     x = net.image(1, 32, size)
     for level, (channels, convolutions, pool) in enumerate(
         ((64, 1, (2, 2)), (128, 1, (2, 2)), (256, 2, (2, 1)), (512, 2, (2, 1)))

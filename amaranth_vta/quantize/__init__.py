@@ -1,1 +1,1 @@
-"""From a float model to one in integers, by ONNX Runtime's quantizer, and how well that went."""
+"""Quantization of float models by ONNX Runtime's quantizer, and the accuracy of the result."""

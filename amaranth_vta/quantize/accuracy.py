@@ -1,4 +1,4 @@
-"""How far a quantized model is from the float model: signal to noise, per tensor."""
+"""The accuracy of a quantized model against the float model: signal-to-noise ratios, per tensor."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _DEQUANTIZED = "_DequantizeLinear_Output"
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Signal to noise of the quantized model's tensor against ``name`` of the float model, which
-    ``operator`` makes, in decibels; infinite if both are equal."""
+    """The signal-to-noise ratio, in decibels, of the quantized model's tensor against ``name`` of
+    the float model, which ``operator`` makes; infinite if both are equal."""
 
     name: str
     operator: str
@@ -30,7 +30,7 @@ class Accuracy:
 def accuracy(
     model: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence[Mapping[str, Array]]
 ) -> list[Accuracy]:
-    """Of all tensors that both models have, in the order of the float ``model``."""
+    """The accuracy of all tensors that both models have, in the order of the float ``model``."""
     outputs = {item.name for item in model.graph.output}
     known = {name for node in quantized.graph.node for name in node.output}
     pairs = {}
@@ -57,7 +57,7 @@ def accuracy(
 
 
 def _showing(model: onnx.ModelProto, names: Sequence[str] | Mapping[str, object]) -> bytes:
-    """The model with these tensors as outputs."""
+    """The bytes of ``model`` with these tensors as outputs."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     there = {item.name for item in shown.graph.output}

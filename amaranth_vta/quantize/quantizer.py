@@ -1,4 +1,4 @@
-"""Quantization of a float model with scales that the machine takes: `quantize`."""
+"""Quantization of a float model to a form that the machine can run: `quantize`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Sample = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Options:
-    """``per_channel`` scales of weights, else one per tensor; scales that are powers of two, for
-    machines without REQUANTIZE, are per tensor and have no zero points. ``percentile`` of the
-    values that have to be within the range of an activation; None is all of them. With
+    """Options of the quantizer. Weights have scales ``per_channel``, else one per tensor; scales
+    that are powers of two, for machines without REQUANTIZE, are per tensor and without zero points.
+    The range of an activation covers ``percentile`` percent of its values, None for all. With
     ``operators`` the form is QOperator, else QDQ. Types are int8 if they are not ``unsigned``;
     weights have zero points if they are not ``symmetric``."""
 
@@ -68,7 +68,7 @@ def quantize(
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model`` with what ONNX Runtime folds and fuses within ONNX's own operators, such as
+    """``model`` after ONNX Runtime's folding and fusion within ONNX's own operators, such as
     BatchNormalization into convolutions. Raises `ModelError`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "prepared.onnx"
@@ -79,7 +79,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             data = model.SerializeToString()
             onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's exceptions have no common base but this one
+        except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
             raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
         return onnx.shape_inference.infer_shapes(onnx.load(path))
 
@@ -131,7 +131,7 @@ def _powers_of_two(model: onnx.ModelProto, result: onnx.ModelProto) -> dict[str,
     overrides: dict[str, list[Any]] = {}
     for node in result.graph.node:
         if node.op_type == "QuantizeLinear":
-            # What makes an output is renamed.
+            # The quantizer renames the tensor before an output.
             name = node.input[0].removesuffix("_QuantizeLinear_Input")
         elif node.op_type == "DequantizeLinear" and node.input[0].endswith("_quantized"):
             name = node.input[0].removesuffix("_quantized")
@@ -149,7 +149,8 @@ def _powers_of_two(model: onnx.ModelProto, result: onnx.ModelProto) -> dict[str,
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The quantizer speaks to the terminal and to the log, of what does not concern the user."""
+    """A context without the quantizer's messages on terminal and log, which do not concern the
+    user."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):

@@ -1,4 +1,4 @@
-"""Arrays to calibrate with: from files, or at random."""
+"""Calibration samples: from files, or random."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amaranth_vta.sw.runtime.array_file import (
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
-# At random, or of a large file.
+# The number of random samples, and the most that are taken from files.
 _FEW, _MOST = 16, 500
 
 
@@ -78,7 +78,7 @@ def _of(
     except FileLimitError as error:
         raise FileLimitError(f"{file}: {error}") from None
     except DamagedFile as error:
-        raise ModelError(f"{file} is damaged, or no .npz or .npy: {error}") from None
+        raise ModelError(f"{file} is damaged, or not an .npz or .npy file: {error}") from None
     if missing := [name for name in shapes if name not in arrays]:
         raise ModelError(f"{file} has no array for the input {missing[0]}")
     parts = {name: _cut(file, name, arrays[name], *shapes[name]) for name in shapes}
@@ -89,7 +89,7 @@ def _of(
 def _cut(
     file: Path, name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype
 ) -> list[Array]:
-    """An array of many as samples of ``shape``."""
+    """An array of many samples, cut into samples of ``shape``."""
     if array.shape == shape[1:]:
         array = array[None]
     if array.shape[1:] != shape[1:] or array.ndim != len(shape) or len(array) < shape[0]:

@@ -96,7 +96,7 @@ def _set(preset: str) -> isa.InstructionSet:
 
 
 def _layouts(layouts: dict[str, isa.Layout]) -> list[str]:
-    """A row a field, a column of bit positions a configuration."""
+    """A table with one row per field, and one column of bit positions per configuration."""
     fields = {name: None for layout in layouts.values() for name in layout}
     return table(
         ("field", *(f"bits, {name}" for name in layouts), "what"),

@@ -24,7 +24,7 @@ def bits(offset: int, width: int) -> str:
 
 
 def figure(name: str, alt: str) -> str:
-    """A figure of ``docs/figures``, as light or dark as the page."""
+    """A figure of ``docs/figures``, in its light or dark version as the page."""
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="figures/{name}-dark.svg">'
         f'<img src="figures/{name}.svg" alt="{alt}"></picture>'

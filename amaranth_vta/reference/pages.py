@@ -1,4 +1,4 @@
-"""The pages of the documentation that are generated: `pages`."""
+"""The generated pages of the documentation: `pages`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from . import instructions, registers
 
 
 def pages() -> dict[str, str]:
-    """Markdown, by the name of its file in docs/."""
+    """The pages as Markdown, by the name of their file in docs/."""
     return {"registers.md": registers.page(), "isa.md": instructions.page()}

@@ -1,4 +1,4 @@
-"""A report of a network's run as a page to look at: `report_files`."""
+"""A report of a network's run as an HTML page: `report_files`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def report_files(
 ) -> dict[str, bytes]:
     """The files of the report, by name.
 
-    ``trace`` is where the ``timeline`` is already, relative to them; without it, it is one of them.
+    ``trace`` is the path, relative to the report, of the ``timeline`` if that is written already;
+    without it the timeline is one of the files.
     """
     links = {_NUMBERS: "all numbers as JSON, counters included"}
     files = {_NUMBERS: (json.dumps(session.report(), indent=2, allow_nan=False) + "\n").encode()}

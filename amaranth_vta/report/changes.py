@@ -1,4 +1,4 @@
-"""Two runs side by side: which layers take fewer cycles, and in what (`changes`)."""
+"""Two runs side by side: which layers take fewer cycles, and in which parts (`changes`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .html import html_page, html_table
 from .measured import Measured, MeasuredLayer
 from .text_table import text_table
 
-# Words for the parts of `segments`, in their order, that leave room for numbers.
+# Short names of the parts of `segments`, in their order.
 _PARTS = (
     "GEMM",
     "GEMM on zeros",
@@ -32,9 +32,9 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Change:
-    """A layer in both runs: its cycles per run, and in ``parts`` how many more each part takes in
-    the second; they add up to the difference. ``before`` or ``after`` is None if only the other
-    run has the layer."""
+    """A layer in both runs: its cycles per run, and in ``parts`` the cycles that each part takes
+    more in the second, which add up to the difference. ``before`` or ``after`` is None if only the
+    other run has the layer."""
 
     name: str
     before: float | None
@@ -43,7 +43,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """Cycles of the second run for one of the first."""
+        """Cycles of the second run per cycle of the first."""
         return None if self.before is None or self.after is None else self.after / self.before
 
 
@@ -57,7 +57,7 @@ def changes(first: Measured, second: Measured) -> list[Change]:
 
 
 def total(found: Sequence[Change]) -> Change:
-    """All layers as one, those that only one run has included."""
+    """All layers as one, including those that only one run has."""
     parts = {part: sum(change.parts[part] for change in found) for part in _PARTS}
     before = sum(change.before or 0 for change in found)
     after = sum(change.after or 0 for change in found)
@@ -67,7 +67,7 @@ def total(found: Sequence[Change]) -> Change:
 def _numbered(
     layers: Sequence[MeasuredLayer],
 ) -> Iterator[tuple[tuple[str, int], MeasuredLayer]]:
-    """Layers by name, and by number where several have the same."""
+    """Layers by name, and by number where several have the same name."""
     seen: Counter[str] = Counter()
     for layer in layers:
         yield (layer.name, seen[layer.name]), layer
@@ -117,7 +117,7 @@ def _row(change: Change) -> tuple[str, ...]:
 
 
 def _mostly(change: Change) -> str:
-    """The part that changed most in the direction of the whole, with its cycles."""
+    """The part that changed most in the direction of the total, with its cycles."""
     if change.before is None:
         return "only in B"
     if change.after is None:
@@ -135,7 +135,7 @@ def _signed(cycles: float) -> str:
 
 
 def changes_json(first: Measured, second: Measured) -> dict[str, Any]:
-    """All of it as numbers; cycles are those of one run."""
+    """All changes as numbers for JSON; cycles are per run."""
     found = changes(first, second)
     everything = total(found)
     return {

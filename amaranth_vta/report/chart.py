@@ -1,4 +1,4 @@
-"""Where the cycles went, as a picture: `stacked_bars`."""
+"""A chart of where the cycles went: `stacked_bars`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amaranth_vta.session import LayerReport
 
-# What compute does in a cycle, and its color. GEMM is busy for the network's own MACs, and for
-# zeros, which fill tiles up and surround the diagonal of a depthwise layer; some layers also move
+# What compute does in a cycle, and its color. GEMM is busy with the network's own MACs and with
+# zeros, which pad tiles and surround the diagonal of a depthwise layer; some layers also move
 # values through it.
 _USEFUL = ("GEMM, MACs of the network", "#1f5f8b")
 _PADDED = ("GEMM, zeros in tiles and moves", "#a9cbe0")
@@ -23,7 +23,7 @@ _OTHERS = (
 _REST = ("anything else: decoding, first and last latencies", "#d9d9d9")
 LEGEND = (_USEFUL, _PADDED, *(part for _, part in _OTHERS), _REST)
 
-# What `segments` reads besides the cycles.
+# The counters that `segments` reads besides the cycles.
 COUNTERS = ("gemm_busy", *(counter for counter, _ in _OTHERS))
 
 STYLE = """\
@@ -39,16 +39,15 @@ STYLE = """\
   .bars .name { text-align: left; max-width: none; margin-top: 6px; }
 }
 """
-# Of the width of a line, what the longest bar takes; its number stands behind it.
+# The share of a line's width that the longest bar takes; its number follows it.
 _LONGEST = 0.8
 
 
 def segments(counters: Mapping[str, int], macs: int, peak: int) -> list[tuple[str, str, int]]:
-    """Words, color and cycles of the parts of a layer's runs, which add up to its cycles.
+    """Name, color and cycles of the parts of a layer's runs, which add up to its cycles.
 
-    ``macs`` are those of the network, ``peak`` the machine's per cycle. Of the ALU this is what
-    does not overlap with the other parts: cycles that they already account for are not shown a
-    second time.
+    ``macs`` are those of the network, ``peak`` the machine's per cycle. The ALU's part has only
+    cycles that do not overlap with other parts.
     """
     left = counters["cycles"]
     busy = counters["gemm_busy"]
@@ -83,7 +82,7 @@ def stacked_bars(layers: Sequence[LayerReport], peak: int) -> str:
 
 
 def legend() -> str:
-    """HTML: what the colors mean."""
+    """HTML: the legend of the colors."""
     return "".join(
         f'<span class="key"><i style="background:{color}"></i>{words}</span>'
         for words, color in LEGEND

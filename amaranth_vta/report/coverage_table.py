@@ -1,4 +1,4 @@
-"""What random programs have reached, as tables of text."""
+"""The coverage of random programs, as tables of text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CAUSES = tuple(cause.name.lower() for cause in isa.Cause)
 
 
 def coverage_tables(covered: Mapping[Point, int]) -> Iterator[str]:
-    """For each kind of instruction how often it came, and with what; and the faults that ended
-    programs. A point that no program reached shows as a dot."""
+    """For each kind of instruction how often it occurred, and with which aspects; and the faults
+    that ended programs. A point that no program reached is a dot."""
     kinds = sorted({point.kind for point in covered if not point.kind.startswith(FAULTS)})
     for aspects in ASPECTS:
         rows = [

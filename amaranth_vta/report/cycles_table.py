@@ -9,7 +9,8 @@ from amaranth_vta.sw.runtime.counters import Spent, summed
 
 from .text_table import text_table
 
-# Counters whose shares of the cycles are shown: what compute does, and what overlaps with it.
+# The counters whose shares of the cycles are shown: compute's activities, and what overlaps with
+# them.
 _SHARES = {
     "gemm_busy": "GEMM",
     "alu_busy": "ALU",
@@ -31,14 +32,14 @@ UNKNOWN = (
     "Where the cycles went is not known: the machine has no counters (COUNTERS = 0). "
     "`--device estimate` estimates it."
 )
-# Of the cycles of the device estimate.
+# A note on the cycles of the device estimate.
 ESTIMATED = "The cycles are estimated, not counted on the design."
 
 
 def cycles_table(
     spent: Sequence[Spent], per: str, width: int | None = 80, estimated: bool = False
 ) -> str:
-    """One row per item, and one for all if there are several: its cycles per run, and shares.
+    """One row per item, and one for all if there are several: cycles per run, and shares of them.
 
     ``per`` says what the cycles are per; ``estimated`` cycles are marked as such. Of a machine
     without counters `UNKNOWN`.

@@ -1,4 +1,4 @@
-"""Why the host has what it has: reasons in groups, and what the user can do: `host_groups`."""
+"""Why operators are on the host, grouped by reason, and what the user can do: `host_groups`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _QUANTIZE = "quantize the float model with `vta quantize`"
 _EXTENDED = "--config pynq-extended has REQUANTIZE, which takes any scale"
-# What reasons have in common, by what they match; and what can be done.
+# A pattern of reasons, the group that they belong to, and advice to the user.
 _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"^float tensors are the host's$", "conversions between floats and integers", ""),
     (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
-    (r"second factors as ", "packing of what products multiply with as weights", ""),
+    (r"second factors as ", "packing of second factors as weights", ""),
     (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
     (r"^its operand .* is in float$", "operators with an operand in float", _QUANTIZE),
     (
@@ -43,7 +43,7 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     (
         r"^the machine has no ConvInteger|^the machine has no MatMulInteger"
         r"|^the machine has no Dynamic",
-        "dynamic quantization, whose scales are known only when it runs",
+        "dynamic quantization, whose scales are known only at run time",
         _QUANTIZE,
     ),
     (r"is held as an image of|have different shapes", "operands of different layouts", ""),
@@ -53,8 +53,8 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass
 class HostGroup:
-    """Operators on the host for one ``reason``: how many ``operators`` of each kind, their
-    ``macs`` per run, and what the user can do, as ``advice``."""
+    """Operators on the host for one ``reason``: their number by kind in ``operators``, their
+    ``macs`` per run, and ``advice`` to the user."""
 
     reason: str
     advice: str
@@ -67,7 +67,7 @@ class HostGroup:
 
 
 def host_groups(layers: Iterable[LayerReport]) -> list[HostGroup]:
-    """The host's part by reason, the most multiplications first, then the most operators."""
+    """The host's operators by reason: the most MACs first, then the most operators."""
     groups: dict[str, HostGroup] = {}
     for layer in layers:
         if layer.placed_on == "host":
@@ -79,14 +79,14 @@ def host_groups(layers: Iterable[LayerReport]) -> list[HostGroup]:
 
 
 def share_on_machine(layers: Sequence[LayerReport]) -> float | None:
-    """Of the network's multiplications; None if it has none."""
+    """The machine's share of the network's MACs; None for a network without MACs."""
     machine = sum(layer.macs_per_run for layer in layers)
     total = machine + sum(layer.host_macs for layer in layers)
     return machine / total if total else None
 
 
 def summary(layers: Sequence[LayerReport]) -> dict[str, Any]:
-    """What is where, as JSON has it."""
+    """Counts of operators and MACs on machine and host, for JSON."""
     machine = [layer for layer in layers if layer.placed_on == "machine"]
     return {
         "layers_on_machine": len(machine),

@@ -1,4 +1,4 @@
-"""What the pages of reports are made of: `html_page`, `html_table`."""
+"""HTML for the pages of reports: `html_page`, `html_table`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ td.words {{ min-width: 9em; }}
 
 
 def html_page(title: str, parts: Iterable[str], style: str = "") -> str:
-    """One HTML file that needs nothing else; ``parts`` are what its body holds, ``style`` is
-    for more than tables and bars."""
+    """A self-contained HTML file. ``parts`` are the parts of its body, ``style`` adds to the style
+    of tables and bars."""
     body = "\n".join(parts)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from amaranth_vta.session.layers import LayerReport
 
 HEADS = ("layer", "operator", "MACs", "cycles", "of bound", "utilization")
-# As many host operators in succession are shown one by one; more of them become one row.
+# The most host operators in succession that have a row each; more of them become one row.
 _MAX_HOST_ROWS = 2
-# As many reasons are shown, so that they fit a screen.
+# The most reasons that are shown, so that they fit a screen.
 _MAX_REASONS = 8
 
 
@@ -37,7 +37,8 @@ def layer_row(layer: LayerReport) -> tuple[str, ...]:
 
 
 def whole(layers: Sequence[LayerReport], peak: int) -> LayerReport:
-    """All layers on the machine as one, of ``peak`` MACs per cycle; there must be some."""
+    """All layers on the machine, of which there must be some, as one; ``peak`` are the machine's
+    MACs per cycle."""
     machine = [layer for layer in layers if layer.placed_on == "machine"]
     cycles = sum(layer.cycles or 0 for layer in machine) or None
     macs = sum(layer.macs for layer in machine)
@@ -61,7 +62,7 @@ def layer_table(
     width: int | None = 80,
     explain: bool = False,
 ) -> str:
-    """One line per layer, and what the host does counted by its reason.
+    """One line per layer, and the host's operators counted by reason.
 
     ``peak`` are the machine's MACs per cycle, ``images`` those of one run. A long part on the host
     is one line, unless ``explain`` asks for all.
@@ -69,7 +70,7 @@ def layer_table(
     rows = [row for group in _parts(layers, explain) for row in group]
     machine = [layer for layer in layers if layer.placed_on == "machine"]
     total = layer_row(whole(layers, peak)) if machine else None
-    # Without a clock there is nothing but MACs.
+    # Without a clock there are only MACs.
     columns = len(HEADS) if any(layer.cycles for layer in machine) else 3
     table = text_table(
         HEADS[:columns],
@@ -89,7 +90,7 @@ def per_run(images: int, layers: Iterable[LayerReport] = ()) -> str:
 
 
 def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[str, ...]]]:
-    """Rows of what follows one another on one side."""
+    """The rows of each group of consecutive steps on one side."""
     for side, group in groupby(layers, lambda layer: layer.placed_on):
         part = list(group)
         if side == "host" and len(part) > _MAX_HOST_ROWS and not explain:
@@ -101,7 +102,7 @@ def _parts(layers: Sequence[LayerReport], explain: bool) -> Iterator[list[tuple[
 
 
 def host_lines(layers: Sequence[LayerReport], width: int | None) -> Iterator[str]:
-    """What the host does, counted by its reason."""
+    """The host's operators, counted by reason."""
     groups = host_groups(layers)
     if not groups:
         return

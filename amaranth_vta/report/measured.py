@@ -1,4 +1,4 @@
-"""What `--json` of ``vta run`` and ``vta bench`` wrote, read back: `load_measured`."""
+"""Reads the JSON that `--json` of ``vta run`` and ``vta bench`` wrote: `load_measured`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .chart import COUNTERS
 
 
 class MeasuredError(ValueError):
-    """A file that is not the JSON of a run or of a benchmark with cycles."""
+    """A file is not the JSON of a run or benchmark with cycles."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class MeasuredLayer:
 
     @property
     def cycles(self) -> float:
-        """Per run."""
+        """Cycles per run."""
         return self.counters["cycles"] / self.runs
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One file; ``peak`` are the MACs per cycle of its machine."""
+    """The contents of one file; ``peak`` are the MACs per cycle of its machine."""
 
     path: str
     peak: int
@@ -44,11 +44,11 @@ class Measured:
 
 
 def load_measured(path: str) -> Measured:
-    """Raises `MeasuredError`, and `OSError` if the file cannot be read."""
+    """The measurements in a file. Raises `MeasuredError`, or `OSError` if it cannot be read."""
     try:
         data = json.loads(read_limited(path), object_pairs_hook=unique_keys)
     except (ValueError, RecursionError, FileLimitError) as error:
-        raise MeasuredError(f"{path} is no JSON: {error}") from None
+        raise MeasuredError(f"{path} is not JSON: {error}") from None
     try:
         layers = tuple(_layers(data["layers"]))
         peak, is_estimated = _count(data["peak_macs_per_cycle"]), bool(data["estimated"])
@@ -67,7 +67,7 @@ def _layers(entries: list[dict[str, Any]]) -> list[MeasuredLayer]:
     for entry in entries:
         if entry["cycles"] is None:
             continue
-        # A layer that was launched with others has no counters, nor have all machines any.
+        # Layers in a launch of several, and machines without counters, have none.
         none = {**dict.fromkeys(COUNTERS, 0), "cycles": entry["cycles"]}
         counted = entry["counters"] if len(entry["counters"]) > 1 else none
         counters = {name: _count(counted[name]) for name in ("cycles", *COUNTERS)}

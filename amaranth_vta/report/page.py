@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs nothing else."""
+"""The page of a report: a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> str:
-    """HTML; ``links`` are files in the same folder, each with what it holds."""
+    """The page as HTML; ``links`` has files in the same folder with a description of each."""
     numbers, spent = session.report(), session.spent
     per = per_run(session.images_per_run, session.layers)
     parts = [f"<h1>{escape(title)}</h1>", _summary(session, numbers, dram)]
     if numbers["skipped"] is not None:
         parts.append(
-            f'<p class="wrong">{numbers["skipped"]} did nothing but its tokens: the results of '
+            f'<p class="wrong">{numbers["skipped"]} only passed its tokens on: the results of '
             "this run are wrong.</p>"
         )
     if not all(item.is_known for item in spent):
@@ -62,7 +62,7 @@ def page(session: Session, title: str, dram: str, links: Mapping[str, str]) -> s
 
 
 def _bars(session: Session, timed: Sequence[LayerReport], per: str) -> list[str]:
-    """The chart of layers that were launched by themselves."""
+    """The chart of layers that have a launch each."""
     return [
         f"<p>{per}. A bar is as long as the cycles of its layer, in the colors of what compute "
         "does; ALU that overlaps with GEMM is not shown.</p>",

@@ -15,11 +15,11 @@ def text_table(
     texts: int = 1,
     width: int | None = 80,
 ) -> str:
-    """Lines of at most ``width`` characters, or as wide as they come if it is None.
+    """A table in lines of at most ``width`` characters, or of any length if it is None.
 
-    The first ``texts`` columns are text, aligned left, and cut in the middle where there is no room
-    for them; the others are numbers, aligned right and never cut. A head may have two lines.
-    ``total`` is a last row, below a line.
+    The first ``texts`` columns are text, aligned left, and shortened in the middle where there is
+    no room; the others are numbers, aligned right and never shortened. A head may have two lines.
+    ``total`` is a last row, below a rule.
     """
     lines_of_heads = max(head.count("\n") + 1 for head in heads)
     head_rows = zip(*(_lines(head, lines_of_heads) for head in heads), strict=True)
@@ -42,13 +42,13 @@ def text_table(
 
 
 def _lines(head: str, count: int) -> list[str]:
-    """The lines of a head, the last at the bottom."""
+    """The lines of a head, aligned at the bottom."""
     lines = head.split("\n")
     return [""] * (count - len(lines)) + lines
 
 
 def _narrow(widths: list[int], texts: int, width: int) -> None:
-    """Takes from the widest columns of text what is too much."""
+    """Narrows the widest columns of text until the table fits."""
     while sum(widths) + 2 * (len(widths) - 1) > width:
         widest = max(range(texts), key=lambda column: widths[column])
         if widths[widest] <= _LEAST_WIDTH:

@@ -1,4 +1,4 @@
-"""What a server does for one client: a device of its own, within limits."""
+"""The machine that a server gives to a client: a device within limits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from amaranth_vta.sw.runtime.device import Device
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the memory of a machine, of a run in seconds, and of silence in seconds while others
-    wait."""
+    """Limits of a machine's memory in bytes, of a run in seconds, and of a client's silence in
+    seconds while others wait."""
 
     memory_bytes: int
     run_seconds: float
@@ -29,8 +29,8 @@ class Limits:
 
 
 class Served:
-    """The device called ``name``, as requests ask for it. Raises `MessageError` for one that is
-    wrong, and what the device raises."""
+    """Carries out requests on the device ``name``. Raises `MessageError` for a malformed request,
+    and what the device raises."""
 
     def __init__(self, name: str, limits: Limits) -> None:
         self._name, self._limits = name, limits
@@ -39,12 +39,12 @@ class Served:
     def open(
         self, request: dict[str, Any], progress: Callable[[str], None]
     ) -> tuple[dict[str, Any], bytes]:
-        """Opens a machine of the configuration that is asked for, as fresh as any."""
+        """Opens a fresh machine of the configuration in the ``request``."""
         if request.get("version") != VERSION:
             raise MessageError(f"this server speaks version {VERSION} and no other")
         values, dram = request.get("config"), request.get("dram")
         if not isinstance(values, dict) or not isinstance(dram, str):
-            raise MessageError("config is no object, or dram is no text")
+            raise MessageError("config is not an object, or dram is not text")
         size = whole_number(request, "memory_bytes")
         if size > self._limits.memory_bytes:
             raise MessageError(
@@ -75,13 +75,13 @@ class Served:
                     whole_numbers(request, "watched"),
                 )
                 return {"result": asdict(result)}, b""
-        raise MessageError(f"{request.get('do')!r} is no request")
+        raise MessageError(f"{request.get('do')!r} is not a request")
 
     def _seconds(self, asked: Any) -> float:
         if asked is None:
             return self._limits.run_seconds
         if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked >= 0:
-            raise MessageError("time_limit is no number from 0")
+            raise MessageError("time_limit is not a number of 0 or more")
         return min(float(asked), self._limits.run_seconds)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from amaranth_vta.sw.remote.messages import (
 
 from .machine import Limits, Served
 
-# Clients that may wait, and how often the server looks for what is done.
+# The most clients that may wait, and the time between checks for finished work.
 _MAX_WAITING = 64
 _POLL_MILLISECONDS = 5
 _HEARTBEAT_MILLISECONDS = 3000
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class _Client:
-    """Who has the device, or waits for it with a request to open it."""
+    """A client that has the device, or waits for it with a request to open it."""
 
     identity: bytes
     request: dict[str, Any]
@@ -40,10 +40,10 @@ class _Client:
 class Server:
     """Serves ``device`` at ``address`` to the clients that ``keys`` admit.
 
-    One client at a time has a machine, from ``open`` to ``close``, or until it is gone, or has been
-    idle for ``limits.idle_seconds`` while others wait. Requests are checked, and touch nothing but
-    the memory and the registers of a simulated machine, or of a board. ``say`` is told who comes
-    and goes. Raises `OSError` if the address cannot be had.
+    One client at a time has a machine, from ``open`` to ``close``, or until it disconnects, or
+    until it has been idle for ``limits.idle_seconds`` while others wait. Requests are checked, and
+    touch only the memory and the registers of a simulated machine or of a board. ``say`` is told
+    who comes and goes. Raises `OSError` if the address cannot be bound.
     """
 
     def __init__(self, keys: Keys, address: str, device: str, limits: Limits, say: Say) -> None:
@@ -81,13 +81,13 @@ class Server:
         self._working_on = ""
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the client of a public key is admitted, as pyzmq asks."""
+        """Whether the client with the public ``key`` is admitted; pyzmq calls it."""
         with suppress(KeyFileError):
             return key.decode() in self._keys.admitted()
         return False
 
     def serve(self, ends: Callable[[], bool] = lambda: False) -> None:
-        """Serves until ``ends`` says so, or an exception ends it."""
+        """Serves until ``ends`` returns True or an exception is raised."""
         told = time.monotonic()
         while not ends():
             if self._socket.poll(_POLL_MILLISECONDS if self._work else 100):
@@ -100,7 +100,7 @@ class Server:
             self._next()
 
     def close(self) -> None:
-        """Ends connections; a run that is under way is waited for."""
+        """Closes all connections, after waiting for a run in progress."""
         self._thread.shutdown()
         if self._served is not None:
             self._served.close()
@@ -142,7 +142,7 @@ class Server:
         self._work = self._thread.submit(work, *arguments)
 
     def _next(self) -> None:
-        """Gives the device to who waits longest."""
+        """Gives the device to the client that has waited longest."""
         if self._work is not None or not self._waiting:
             return
         if self._owner is not None:
@@ -165,7 +165,7 @@ class Server:
         try:
             header, data = work.result()
         except Exception as error:
-            # What a device says of a request; a mistake in it must not end the server either.
+            # Any error of a device goes to the client; it must not end the server.
             header, data = {"error": " ".join(f"{error}".split()) or type(error).__name__}, b""
         if not self._reply(owner.identity, owner.request, header, data):
             self._release("is gone")
@@ -181,7 +181,7 @@ class Server:
         self._served = None
 
     def _tell_all(self) -> None:
-        """Says to all that the server is there, and finds out who is not."""
+        """Sends a heartbeat to all clients, and finds out which have gone."""
         for place, client in enumerate(list(self._waiting)):
             said = f"waiting for {place + 1} before" if self._owner or place else "its turn"
             if not self._send(client.identity, {"wait": said}):
@@ -199,11 +199,11 @@ class Server:
         return self._send(identity, {**header, "reply": request.get("request")}, data)
 
     def _send(self, identity: bytes, header: dict[str, Any], data: bytes = b"") -> bool:
-        """Whether the client is still there."""
+        """Sends a message; whether the client is still connected."""
         try:
             self._socket.send_multipart([identity, *packed(header, data)], self._zmq.NOBLOCK)
         except self._zmq.Again:
-            return True  # it does not read now
+            return True  # it is connected but not reading
         except self._zmq.ZMQError:
             return False
         return True

@@ -1,4 +1,4 @@
-"""Any number of images as runs of a network that takes a fixed number of them."""
+"""Cuts any number of images into runs of a network that takes a fixed number."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 
 
 class InputError(ValueError):
-    """Arrays that do not fit the network's inputs; the message names the input."""
+    """Arrays do not fit the network's inputs; the message names the input."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Type of an input or output of the network; a first dimension of None is any number."""
+    """Type and shape of an input or output of the network; a first dimension of None is any
+    number."""
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
 
 
 class Batches:
-    """Cuts the inputs of ``program`` into runs, and joins the outputs of these."""
+    """Cuts the inputs of ``program`` into runs, and joins their outputs."""
 
     def __init__(self, program: NetworkProgram) -> None:
         self._program = program
         self._types = {**program.inputs, **program.outputs}
         shapes = [info.shape for info in self._types.values()]
         sizes = {shape[0] if shape else 0 for shape in shapes}
-        # The first dimension that all inputs and outputs have in common, or 0.
+        # The first dimension if all inputs and outputs have the same, else 0.
         self.images_per_run = sizes.pop() if len(sizes) == 1 else 0
 
     def info(self, name: str) -> TensorInfo:
-        """What an input or output of the network takes or gives."""
+        """The type and shape of an input or output."""
         info = self._types[name]
         shape: tuple[int | None, ...] = info.shape or ()
         batch = self.images_per_run or self._program.config.batch
@@ -47,7 +48,7 @@ class Batches:
         return TensorInfo(info.dtype, shape)
 
     def run(self, inputs: Mapping[str, Array], run: Run) -> dict[str, Array]:
-        """The outputs of ``run`` for all of ``inputs``, the last run filled up with zeros.
+        """The outputs of ``run`` for all of ``inputs``; the last run is padded with zeros.
 
         Raises `InputError`.
         """
@@ -69,7 +70,7 @@ class Batches:
         }
 
     def _images(self, inputs: Mapping[str, Array]) -> int | None:
-        """How many images ``inputs`` are, or None if they are a single run as they stand."""
+        """The number of images in ``inputs``; None if they are a single run as they stand."""
         self._check_names(inputs)
         counts = {name: self._count(name, array) for name, array in inputs.items()}
         if all(array.shape == self._types[name].shape for name, array in inputs.items()):
@@ -93,7 +94,7 @@ class Batches:
             raise InputError(f"{what}; the network's inputs are {', '.join(self._program.inputs)}")
 
     def _count(self, name: str, array: Array) -> int:
-        """The images in one input, whose type and shape are checked."""
+        """The number of images in one input; checks its type and shape."""
         info = self._types[name]
         assert info.shape is not None
         if array.dtype != info.dtype:

@@ -1,4 +1,4 @@
-"""How results compare with those of ONNX Runtime."""
+"""Comparison of results with those of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ Run = Callable[[dict[str, Array]], Mapping[str, Array]]
 class CheckReport:
     """How a result compares with that of ONNX Runtime on the canonical network.
 
-    ``histogram`` counts the non-zero differences by their value; where an output is dequantized
-    they are in steps of its scale. ``differs_from_default`` counts elements that differ from the
-    untouched model in a default session; None if that cannot run it. ``outputs`` is the result
-    itself.
+    ``histogram`` counts the non-zero differences by value, for a dequantized output in steps of its
+    scale. ``differs_from_default`` counts elements that differ from those of the original model in
+    a default session; None if that cannot run it. ``outputs`` is the result itself.
     """
 
     elements: int
@@ -50,7 +49,7 @@ def compare(
 ) -> CheckReport:
     """Compares ``outputs`` with the canonical ``network`` and the ``model`` it was made from.
 
-    ``in_batches`` runs either on the same inputs.
+    ``in_batches`` calls a run of either on the same inputs.
     """
     from amaranth_vta.sw.runtime.network.onnx_runtime import (
         default_session,

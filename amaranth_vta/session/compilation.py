@@ -32,18 +32,18 @@ def compile(
 ) -> CompiledNetwork:
     """``model`` compiled for the machine of ``config``, as `Session` takes them.
 
-    ``passes`` are the caller's own, each with its place as in `vta.build`; they work on each layer.
-    ``tuned`` are records of better schedules, or the file of them that ``vta tune`` wrote.
-    A model that was compiled before comes from the cache folder, if neither passes nor operators
-    were added.
-    Raises `ModelError`, `ConfigError`, `RecordsError`, and `LoweringError` for an unknown place.
+    ``passes`` are additional passes, each with its place as in `vta.build`, for the loop nest of
+    each layer. ``tuned`` are records of better schedules, or a file of them that ``vta tune``
+    wrote. A model that has been compiled before comes from the cache folder, unless passes or
+    operators have been added. Raises `ModelError`, `ConfigError`, `RecordsError`, and
+    `LoweringError` for an unknown place.
     """
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
     if images is not None and not open_batch(model):
         raise ModelError("the model has a fixed number of images per run")
     if images is not None and images < 1:
-        raise ValueError(f"{images} images cannot be run at a time")
+        raise ValueError(f"{images} images cannot be run at a time: give 1 or more")
     number = images or config.batch
     records = tuned if isinstance(tuned, Records) else Records.load(tuned) if tuned else Records()
 
@@ -55,7 +55,7 @@ def compile(
             return compile_network(find_network(), config, open_batch(model), passes)
 
     if passes or has_own_operators():
-        # Their code is not part of what names a network in the cache.
+        # Their code is not part of the key in the cache.
         return compile_it()
     found = kept_program(model, config, number, records, compile_it)
     if isinstance(found, CompiledNetwork):
@@ -69,7 +69,7 @@ def compile(
 
 
 def open_network(model: Source, images: int) -> tuple[Network, bool]:
-    """``model`` in canonical form for runs of ``images`` where it leaves their number open, and
+    """``model`` in canonical form, for runs of ``images`` if it leaves their number open, and
     whether it does; raises `ModelError`."""
     read = read_model(model)
     return canonical(load_network(read, images)), open_batch(read)

@@ -1,8 +1,8 @@
 """Compiled networks in the cache folder: a model that has not changed is compiled once.
 
-An entry is the file that `save` writes, named by a hash of the model, the configuration, the
-number of images, the records of tuned schedules, the compiler's sources and the versions of what it
-computes with.
+An entry is the file that `Session.save` writes, named by a hash of the model, the configuration,
+the number of images, the records of tuned schedules, the compiler's sources and the versions of the
+packages that it computes with.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def kept_program(
     records: Records,
     compile_it: Callable[[], CompiledNetwork],
 ) -> CompiledNetwork | NetworkProgram:
-    """What ``compile_it`` compiles, which is kept; the program alone if it was kept before.
+    """The network that ``compile_it`` compiles and that is then kept; its program alone if it was
+    kept before.
 
-    Where nothing can be kept, because the cache folder cannot be written or is another user's, the
+    If nothing can be kept, because the cache folder cannot be written or is another user's, the
     network is compiled each time. Raises what ``compile_it`` raises.
     """
     compiled: CompiledNetwork | None = None
@@ -54,14 +55,14 @@ def kept_program(
 
 
 def _key(model: onnx.ModelProto, config: Config, images: int, records: Records) -> str:
-    # Weights from files beside the model are part of it here.
+    # The model includes weights that its file keeps in other files.
     contents = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     return hash_of(contents, config.to_json(), str(images), records.digest, *_compiler())
 
 
 @cache
 def _compiler() -> tuple[str, ...]:
-    """What the result depends on besides what is compiled."""
+    """What the result depends on besides its input: the compiler's sources and packages."""
     root = Path(__file__).resolve().parents[1]
     sources = [*(root / "sw").resolve().rglob("*.py")]
     sources += [(root / "hw").resolve() / name for name in _SHARED_WITH_HARDWARE]

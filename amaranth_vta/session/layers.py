@@ -1,4 +1,4 @@
-"""What each operator of a network took: `LayerReport`."""
+"""Measurements of each operator of a network: `LayerReport`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """An operator of the network, and what it took in all runs so far.
+    """An operator of the network, and its measurements over all runs so far.
 
-    ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are
-    those of the network, without padding of channels; ``cycles`` and ``utilization`` are None on
-    devices without a clock. ``macs_per_run`` is for one run. ``counters`` are those of `RunResult`,
-    empty for the host. ``host_macs`` are those of a run that the host does.
+    ``placed_on`` is ``machine`` or ``host``, with the ``reason`` for the latter. ``macs`` are those
+    of the network, without padding of channels; ``cycles`` and ``utilization`` are None on devices
+    without a clock. ``macs_per_run`` and ``host_macs``, the MACs that the host does, are for one
+    run. ``counters`` are those of `RunResult`, empty for the host.
     """
 
     name: str
@@ -51,12 +51,12 @@ class LayerReport:
 def layer_reports(
     program: NetworkProgram, measured: Sequence[Measured], dram: str
 ) -> list[LayerReport]:
-    """The operators in the order in which they run, conversions of layout included.
+    """The operators in the order in which they run, including conversions of layout.
 
-    ``measured`` has one item per step of ``program``; ``dram`` is the memory that bounds are for.
+    ``measured`` has one item per step of ``program``; ``dram`` is the memory model of the bounds.
     """
     reports: list[LayerReport] = []
-    # Tensors that the machine has made and the host has read.
+    # Tensors that the machine has made and the host has read back.
     stored: set[str] = set()
     for step, spent in zip(program.steps, measured, strict=True):
         match step:
@@ -114,7 +114,7 @@ def _host_report(item: OnHost, measured: Measured) -> LayerReport:
 
 
 def _conversion(operand: TiledTensor, stored: set[str]) -> str:
-    """Why the host converts a tensor on its way to the machine; empty if it only tiles it.
+    """Why the host converts a tensor for the machine; empty if it only cuts it into tiles.
 
     ``stored`` are tensors that come from the machine.
     """

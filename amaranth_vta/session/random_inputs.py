@@ -1,4 +1,4 @@
-"""Inputs where none were given."""
+"""Random inputs, for when none are given."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .session import Session
 
 
 def random_inputs(session: Session) -> dict[str, Array]:
-    """The images of one run, the same at each call: floats from 0 to 1, any integer of 8 bits, and
-    wider integers, which are indices or masks, of 0 and 1."""
+    """Inputs of one run, the same at each call: floats from 0 to 1, any 8-bit integers, and 0 or 1
+    for wider integers, which are indices or masks."""
     random = np.random.default_rng(0)
     inputs: dict[str, Array] = {}
     for name, info in session.inputs.items():

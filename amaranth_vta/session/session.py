@@ -1,4 +1,4 @@
-"""A quantized network on a device: from arrays to arrays, with numbers about the way."""
+"""A quantized network on a device: runs it on arrays, and measures it."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Session:
     """A network compiled for a machine and placed on a device.
 
     ``model`` is the path or the bytes of an ONNX file, or an ``onnx.ModelProto``; ``config`` a
-    `Config`, the name of a preset or the path of a file. ``images`` is for a model that leaves
-    their number open: how many one run takes, so that weights are loaded once for all of them;
-    BATCH if it is not given. ``passes`` and ``tuned`` are those of `compile`. ``launch`` is
-    ``network``, which runs layers that follow one another at once, or ``layer``, which launches the
-    machine for each and so has the counters of each.
+    `Config`, the name of a preset or the path of a file. ``images``, for a model that leaves their
+    number open, is how many one run takes, so that weights are loaded once for all of them; by
+    default BATCH. ``passes`` and ``tuned`` are those of `compile`. ``launch`` is ``network``, which
+    joins consecutive layers in one launch, or ``layer``, which launches each layer by itself and so
+    has the counters of each.
 
-    ``device`` is a device or the name of one, which ``dram``, ``waves``, ``timeline``, ``skip``,
-    ``timing_only`` and ``progress`` are for: see `open_device`.
+    ``device`` is a device or the name of one; ``dram``, ``waves``, ``timeline``, ``skip``,
+    ``timing_only`` and ``progress`` are options of `open_device` for a name.
 
-    Raises `ModelError`, `ConfigError`, `MissingExtra` where the packages of the extra ``networks``
-    are not installed, and what `open_device` raises.
+    Raises `ModelError`, `ConfigError`, `MissingExtra` if the packages of the extra ``networks`` are
+    not installed, and what `open_device` raises.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Session:
         timing_only: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        # A saved network runs without the compiler, which is therefore imported only here.
+        # The compiler is imported only here, since a saved network runs without it.
         with explain_missing_extras():
             from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
@@ -114,8 +114,8 @@ class Session:
         """A network from a file that `save` or ``vta compile`` wrote; needs no compiler.
 
         With ``config``, the file must be for that machine. The other options are those of the
-        constructor. Raises `ProgramError` if the file is none of these, is damaged, has another
-        format version or is for another machine.
+        constructor. Raises `ProgramError` if the file is not a compiled network, is damaged, has
+        another format version or is for another machine.
         """
         session = cls.__new__(cls)
         session._name, session._model, session._compiled = str(path), None, None
@@ -180,18 +180,19 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Gives back what the device holds; may be called again."""
+        """Closes the device; may be called again."""
         close_device(self.device)
 
     def save(self, path: str | Path) -> None:
-        """Writes the compiled network for `load`, whole or not at all; raises `ProgramError`."""
+        """Writes the compiled network for `load`, completely or not at all; raises
+        `ProgramError`."""
         save_network(self.program, path)
 
     # Running.
 
     @property
     def images_per_run(self) -> int:
-        """How many images the network takes at a time; 1 if its tensors have no such number."""
+        """The images that one run takes; 1 if its tensors have no number of images in common."""
         return self._batches.images_per_run or 1
 
     @property
@@ -205,9 +206,8 @@ class Session:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The network's outputs, by name, for its ``inputs``, by name: any number of images.
 
-        Where the first dimension of inputs is open, it is the number of images, and is cut into as
-        many as one run takes. Raises `InputError`, or `RuntimeFault` if the machine stops with a
-        fault.
+        If the first dimension of inputs is open, it is the number of images, which are cut into
+        runs. Raises `InputError`, or `RuntimeFault` if the machine stops with a fault.
         """
         start = perf_counter()
         try:
@@ -219,7 +219,7 @@ class Session:
             self._wall_seconds += perf_counter() - start
 
     def check(self, inputs: Mapping[str, Array]) -> CheckReport:
-        """Runs, and compares with ONNX Runtime.
+        """Runs the network, and compares the outputs with ONNX Runtime's.
 
         Raises as `run` does, and `ModelError` for a network that was loaded compiled.
         """
@@ -236,7 +236,8 @@ class Session:
 
     @property
     def compiled(self) -> CompiledNetwork:
-        """What the compiler made of the model; `ModelError` if the network was loaded compiled."""
+        """The compiled network with its graph; raises `ModelError` if it was loaded from a file of
+        `save`."""
         if self._compiled is None:
             raise ModelError(
                 f"{self._name} is compiled and does not hold its model: this needs a Session of "
@@ -251,7 +252,7 @@ class Session:
 
     @property
     def note(self) -> str:
-        """What was done to the model before it was compiled, as one line; mostly empty."""
+        """What was done to the model before compilation, as one line; usually empty."""
         if self._model is None:
             return ""
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion
@@ -260,7 +261,7 @@ class Session:
 
     @property
     def unquantized(self) -> str:
-        """Why nothing of the model can run on the machine, as in "it is a float model"; empty if
+        """Why nothing of the model can run on the machine, as in "is a float model"; empty if
         something does, or if it is quantized."""
         on_machine = any(isinstance(step, RunLayer) for step in self.program.steps)
         if self._model is None or on_machine:
@@ -273,12 +274,12 @@ class Session:
 
     @property
     def layers(self) -> list[LayerReport]:
-        """The operators in the order in which they run, conversions of layout included."""
+        """The operators in the order in which they run, including conversions of layout."""
         return layer_reports(self.program, self._runner.measured, self.dram)
 
     @property
     def cycles(self) -> int | None:
-        """Of the machine in all runs; None on a device without a clock."""
+        """Cycles of the machine in all runs; None on a device without a clock."""
         return total(self._results).cycles
 
     @property
@@ -288,7 +289,7 @@ class Session:
 
     @property
     def macs(self) -> int:
-        """Of the network on the machine in all runs."""
+        """The network's MACs on the machine in all runs."""
         return sum(layer.macs for layer in self.layers)
 
     @property
@@ -297,7 +298,7 @@ class Session:
 
     @property
     def _results(self) -> list[RunResult]:
-        """What the launches of the machine took."""
+        """The results of the launches of the machine."""
         return [item.result for _, item in self._runner.launched if item.result is not None]
 
     @property
@@ -310,7 +311,7 @@ class Session:
         ]
 
     def report(self) -> dict[str, Any]:
-        """All numbers, as JSON has them; complete after a fault too."""
+        """All numbers, for JSON; complete even after a fault."""
         layers, cycles, seconds = self.layers, self.cycles, self.device_seconds
         fault = self._fault
         return {
@@ -334,7 +335,7 @@ class Session:
         }
 
     def plan_table(self, width: int | None = 80, explain: bool = False) -> str:
-        """One line per layer with what it took per run, and why the host has what it has.
+        """One line per layer with its MACs and cycles per run, and the host's operators by reason.
 
         No line is longer than ``width``, unless that is None. A long part on the host is one line;
         with ``explain`` it is one per operator.
@@ -352,7 +353,7 @@ class Session:
 
 
 def _name(model: Source) -> str:
-    """The model as a repr shows it."""
+    """The name of the model in a repr."""
     if isinstance(model, str | Path):
         return str(model)
     return "bytes" if isinstance(model, bytes) else f"graph {model.graph.name!r}"

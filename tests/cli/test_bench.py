@@ -113,7 +113,7 @@ def test_with_a_part_that_is_skipped_nothing_is_compared(
     out = tmp_path / "out.json"
     arguments = ["--config", "tiny", "--skip", "store", "--json", str(out)]
     assert invoke(["bench", "store", *arguments]) == 0
-    assert "store did nothing but its tokens (--skip): the results are wrong" in (
+    assert "store only passed its tokens on (--skip): the results are wrong" in (
         capsys.readouterr().out
     )
     report = json.loads(out.read_text())
@@ -168,4 +168,4 @@ def test_a_network_is_saved_for_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert invoke(["run", str(path), "--config", "tiny", "--check"]) == 0
     assert "0 of 10 output elements differ" in capsys.readouterr().out
     assert invoke(["bench", "gemm", "--save", str(path)]) == 2
-    assert "--save is for networks; gemm is none" in capsys.readouterr().err
+    assert "--save is for networks, and gemm is not one" in capsys.readouterr().err

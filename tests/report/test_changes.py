@@ -83,7 +83,7 @@ def test_the_numbers_are_those_of_the_table(runs: tuple[Measured, Measured]) -> 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("no JSON", "is no JSON"),
+        ("no JSON", "is not JSON"),
         ('{"layers": [], "layers": []}', "twice"),
         ("{}", "is not what --json"),
         ('{"peak_macs_per_cycle": 16, "estimated": false, "layers": [{"cycles": 1}]}', "is not"),

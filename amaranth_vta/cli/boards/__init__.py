@@ -1,1 +1,1 @@
-"""Commands about boards and what is taken to them."""
+"""Commands for boards and for deployment."""

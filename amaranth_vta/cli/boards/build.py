@@ -36,8 +36,8 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
 
     BOARD is ulx3s, ecpix5, colorlight-i5 or icebreaker; for pynq-z1, pynq-z2 and de10-nano the
     project of the vendor's tool is written, and not built. DIR gets the bitstream, manifest.json
-    with what it was made of, and the log of place and route. Takes some minutes, and nothing that
-    does not come from PyPI.
+    with what it was made of, and the log of place and route. Takes some minutes; all tools come
+    from PyPI.
     """
     chosen = find_board(board)
     name = config or chosen.config

@@ -15,9 +15,10 @@ from amaranth_vta.cli.outputs import Outputs
 def export(file: str, output: str) -> None:
     """Write the compiled network FILE as C sources that need no operating system.
 
-    DIR gets network.h, which says how it is used, network.c with the program, the weights and the
-    steps, and a runtime that reaches the machine through its registers and a piece of memory,
-    without allocation. What the host does is quantization; other operators on the host are refused.
+    DIR gets network.h, which says how to use it, network.c with the program, the weights and the
+    steps, and a runtime that drives the machine through its registers and a region of memory,
+    without allocation. The host can only quantize: networks with other operators on the host are
+    refused.
     """
     from amaranth_vta.export.network import export as files_of
     from amaranth_vta.extras import explain_missing_extras

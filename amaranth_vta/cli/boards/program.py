@@ -1,4 +1,4 @@
-"""``vta program``: a bitstream into a board."""
+"""``vta program``: load a bitstream into a board."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .build import find_board
 @click.argument("board")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def program(board: str, file: str) -> None:
-    """Load the bitstream FILE into BOARD, by openFPGALoader, until its power goes off.
+    """Load the bitstream FILE into BOARD with openFPGALoader; it stays until power-off.
 
     A FILE whose manifest.json names another board is refused.
     """
@@ -31,5 +31,5 @@ def program(board: str, file: str) -> None:
     if done.returncode:
         raise click.ClickException(
             f"openFPGALoader cannot program {chosen.title} (exit code {done.returncode}): is it "
-            "connected, may you use its USB device, and is libftdi there (Debian: libftdi1-2)?"
+            "connected, may you access its USB device, and is libftdi there (Debian: libftdi1-2)?"
         )

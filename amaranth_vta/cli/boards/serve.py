@@ -1,4 +1,4 @@
-"""``vta serve``: a machine for other computers."""
+"""``vta serve``: serve a machine to other computers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEBI = 1 << 20
     metavar="ADDRESS",
     default="tcp://127.0.0.1:7654",
     show_default=True,
-    help="Where to listen; tcp://0.0.0.0:7654 is for other computers.",
+    help="The address to listen on; tcp://0.0.0.0:7654 accepts other computers.",
 )
 @click.option(
     "--keys",
@@ -33,7 +33,7 @@ _MEBI = 1 << 20
     metavar="DIR",
     default="vta-keys",
     show_default=True,
-    help="The server's keys, and a file per client in DIR/clients; made if they are not there.",
+    help="The server's keys, and a file per client in DIR/clients; made if they do not exist.",
 )
 @click.option(
     "--client",
@@ -42,7 +42,7 @@ _MEBI = 1 << 20
     multiple=True,
     default=("client",),
     show_default=True,
-    help="A client to make a file for, if it has none; may be given several times.",
+    help="A client to make a file for, unless it has one; may be given several times.",
 )
 @click.option(
     "--memory",
@@ -50,7 +50,7 @@ _MEBI = 1 << 20
     metavar="MIB",
     default=1024,
     show_default=True,
-    help="The memory that a machine may have, in MiB.",
+    help="The most memory that a machine may have, in MiB.",
 )
 @click.option(
     "--run-limit",
@@ -58,7 +58,7 @@ _MEBI = 1 << 20
     metavar="SECONDS",
     default=600.0,
     show_default=True,
-    help="A run that takes longer is stopped, with a timeout.",
+    help="A run that takes longer is stopped and reported as a timeout.",
 )
 @click.option(
     "--idle-limit",
@@ -66,7 +66,7 @@ _MEBI = 1 << 20
     metavar="SECONDS",
     default=300.0,
     show_default=True,
-    help="A client that is silent for longer loses its machine to one that waits.",
+    help="A client that is silent for longer loses the machine to one that waits.",
 )
 def serve(
     device: str,
@@ -79,15 +79,15 @@ def serve(
 ) -> None:
     """Let other computers run programs on a device of this one, with --device remote.
 
-    Who has a file of DIR/clients may use it, by VTA_REMOTE=FILE in the environment; connections are
-    encrypted, and others are refused. Clients have the machine in turn. They send memory and
-    programs of the machine, nothing that runs on this computer: the parts of a network that are the
-    host's run at the client. Ctrl-C ends it.
+    Whoever has a file of DIR/clients may use it, with VTA_REMOTE=FILE in the environment;
+    connections are encrypted, and others are refused. Clients take turns. They send memory and
+    programs of the machine, nothing that runs on this computer: the host's part of a network runs
+    at the client. Ctrl-C ends it.
     """
     from amaranth_vta.extras import explain_missing_extras
 
     with explain_missing_extras():
-        import zmq  # noqa: F401 - what keys and server need
+        import zmq  # noqa: F401 - keys and server need it
 
     from amaranth_vta.serving.machine import Limits
     from amaranth_vta.serving.server import Server
@@ -95,7 +95,7 @@ def serve(
 
     for name in clients:
         if not name.replace("-", "").replace("_", "").isalnum():
-            raise click.UsageError(f"--client {name!r} is no name of letters and digits")
+            raise click.UsageError(f"--client {name!r} is not a name of letters and digits")
     keys = Keys(folder)
     server = Server(keys, bind, device, Limits(memory * _MEBI, run_limit, idle_limit), click.echo)
     try:
@@ -109,5 +109,5 @@ def serve(
 
 
 def _reachable(address: str) -> str:
-    """``address`` as other computers may know it."""
+    """``address`` with a host name by which other computers may reach it."""
     return address.replace("//0.0.0.0:", f"//{socket.gethostname()}:")

@@ -1,4 +1,4 @@
-"""``vta estimate-area``: what a machine takes of an FPGA, without synthesis."""
+"""``vta estimate-area``: the resources of a machine on an FPGA, without synthesis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from amaranth_vta.hw.config import DEFAULT, Config
 @click.argument("machine", metavar="[CONFIG]", type=ConfigType(), default=DEFAULT)
 @json_option
 def estimate_area(machine: Config, json_path: str | None) -> None:
-    """Estimate what CONFIG, a preset or a file, takes of an FPGA, in milliseconds.
+    """Estimate the FPGA resources of CONFIG, a preset or a file, in milliseconds.
 
-    LUTs and flip-flops are those of a model that is fitted to synthesis by Yosys, whose error is
-    said; multipliers and block RAMs follow from the structure of the design and are exact. xc7 are
-    the 7-series of Xilinx, with LUTs of six inputs, ecp5 the ECP5 of Lattice, with LUTs of four.
+    LUTs and flip-flops come from a model fitted to synthesis by Yosys, whose error is printed;
+    multipliers and block RAMs follow from the structure of the design and are exact. xc7 is the
+    7-series of Xilinx, with LUTs of six inputs, ecp5 the ECP5 of Lattice, with LUTs of four.
     """
     from amaranth_vta.fpga.area import FAMILIES, FITTED, fitted_model
     from amaranth_vta.fpga.area import estimate_area as estimated

@@ -1,4 +1,4 @@
-"""``vta tune``: schedules that are better than those that the compiler chooses."""
+"""``vta tune``: search for better schedules than the compiler's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(),
     metavar="FILE",
-    help="The file for --tuned; what it has already is kept, and the better record of two.  "
+    help="The file for --tuned. If it exists, records are merged and the better of two is kept.  "
     "[default: MODEL.tuned.json]",
 )
 @config_option
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     metavar="ideal|ddr",
     default="ddr",
     show_default=True,
-    help="The memory for whose cycles schedules are tuned.",
+    help="The memory model for which schedules are tuned.",
 )
 @click.option(
     "--candidates",
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     type=click.Choice(("estimate", "rtl")),
     default="estimate",
     show_default=True,
-    help="What the tuned network is compared on with the compiler's own choice, and with ONNX "
-    "Runtime.",
+    help="The device on which the tuned network is compared with the compiler's choice and with "
+    "ONNX Runtime.",
 )
 @jobs_option
 @scheduler_option

@@ -1,1 +1,1 @@
-"""Commands that look at models, or make them, and run nothing on the machine."""
+"""Commands that show or make models, without running them on the machine."""

@@ -1,4 +1,4 @@
-"""``vta examples``: what there is to begin with."""
+"""``vta examples``: list and copy examples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-# By name: the file or folder, what it shows, and how it is begun with.
+# By name: the file or folder, what it shows, and the command to begin with.
 _EXAMPLES = {
     "digits": (
         "digits",
@@ -62,7 +62,7 @@ _WITH = {"exploration": ("digits",)}
     help="The folder to copy it into.",
 )
 def examples(name: str | None, output: str) -> None:
-    """Copy the example NAME, to run and to change; without NAME, list what there is."""
+    """Copy the example NAME, to run and to change; without NAME, list all examples."""
     if name is None:
         for key, (_, what, _) in _EXAMPLES.items():
             click.echo(f"{key:<17}{what}")
@@ -73,7 +73,7 @@ def examples(name: str | None, output: str) -> None:
     targets = [Path(output) / source.name for source in sources]
     for target in targets:
         if target.exists():
-            raise click.ClickException(f"{target} is there already, and is not replaced")
+            raise click.ClickException(f"{target} exists already and is not replaced")
     Path(output).mkdir(parents=True, exist_ok=True)
     for source, target in zip(sources, targets, strict=True):
         if source.is_dir():
@@ -85,7 +85,7 @@ def examples(name: str | None, output: str) -> None:
 
 
 def _place(file: str) -> Path:
-    """Where an example is: in the installed package, else in the checkout around it."""
+    """The path of an example: in the installed package, or in the checkout around it."""
     package = Path(__file__).parents[2]
     installed = package / "examples" / file
     if installed.exists():

@@ -1,4 +1,4 @@
-"""``vta quantize``: a float model in integers, and how well that went."""
+"""``vta quantize``: quantize a float model, and show how accurate the result is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amaranth_vta.extras import explain_missing_extras
 if TYPE_CHECKING:
     from amaranth_vta.quantize.accuracy import Accuracy
 
-# Layers whose accuracy is shown: those that lose most.
+# The number of layers whose accuracy is shown: those that lose most.
 _MAX_LAYERS = 10
 
 
@@ -30,8 +30,8 @@ _MAX_LAYERS = 10
     "--calibrate",
     type=click.Path(),
     metavar="X.npz|DIR",
-    help="Typical inputs: an .npz with an array of many for each input of the graph, or a folder "
-    "of .npz and .npy files. Random ones if not given, which are good for a try only.",
+    help="Typical inputs: an .npz with an array of many samples for each input of the graph, or a "
+    "folder of .npz and .npy files. If not given they are random, which suits only a first try.",
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for all channels of a weight.")
 @click.option(
@@ -44,7 +44,7 @@ _MAX_LAYERS = 10
     "--percentile",
     type=click.FloatRange(50, 100),
     metavar="P",
-    help="Let P percent of the values be within the range of an activation; all if not given.",
+    help="The percentage of an activation's values that its range covers; all if not given.",
 )
 def quantize(
     model: str,
@@ -56,8 +56,8 @@ def quantize(
 ) -> None:
     """Quantize FLOAT.onnx to int8, with scales from typical inputs, for `vta run`.
 
-    Prints signal to noise of the outputs, and of the layers that lose most, against the float
-    model.
+    Prints the signal-to-noise ratio, against the float model, of the outputs and of the layers that
+    lose most.
     """
     with explain_missing_extras():
         from amaranth_vta.quantize.accuracy import accuracy
@@ -80,7 +80,10 @@ def quantize(
         if note := conversion(read):
             outputs.say(note)
         if calibrate is None:
-            outputs.say("Calibrated with random inputs, for a try; --calibrate gives typical ones.")
+            outputs.say(
+                "Calibrated with random inputs, which suits only a first try; --calibrate takes "
+                "typical ones."
+            )
         outputs.say(_table(found, outputs.text_width))
         config = " --config pynq" if power_of_two else ""
         outputs.say(f"Next: vta run {output}{config} --check")

@@ -1,4 +1,4 @@
-"""``vta show``: what becomes of a network's graph, step by step."""
+"""``vta show``: a network's graph after each step of its compilation."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ STEPS = ("loaded", "canonical", "placed", "planned")
 def show(model: str, config: Config, images: int | None, after: tuple[str, ...]) -> None:
     """Print the graph of MODEL.onnx after each step of its compilation.
 
-    loaded: shapes fixed, operators on constants computed. canonical: operators on integers where
-    they say the same. placed: on the machine or on the host, and why. planned: in the order in
-    which they run, with what is brought from one side to the other.
+    loaded: shapes fixed, constants folded. canonical: operators on integers wherever they compute
+    the same. placed: on the machine or on the host, and why. planned: in the order in which they
+    run, with the transfers from one side to the other.
     """
     from amaranth_vta.session.compilation import compile
     from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
@@ -108,7 +108,7 @@ def _typed(network: Network, name: str) -> str:
 
 
 def _constant(network: Network, name: str) -> str:
-    """A constant as its value if that is one number, else its type; a tensor as its name."""
+    """A constant as its value if it is one number, else its type; a tensor as its name."""
     value = network.constants.get(name)
     if value is None:
         return name

@@ -1,1 +1,1 @@
-"""Commands on programs of instructions: run one, read one, try many."""
+"""Commands for programs of instructions: run one, print one, fuzz many."""

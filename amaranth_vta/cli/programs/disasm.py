@@ -1,4 +1,4 @@
-"""``vta disasm``: the program of an image as text."""
+"""``vta disasm``: print the program of an image."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 def disasm(image: str, uops: bool) -> None:
     """Print the program of IMAGE.npz, one line per instruction.
 
-    A line gives the instruction's index, the module that runs it, what it does, and the tokens
-    that it takes before and gives after. Micro-ops are followed through the loads that bring them,
-    as they stand in the image's memory.
+    A line gives the instruction's index, the module that executes it, what it does, and the tokens
+    that it pops before (take) and pushes after (give). Micro-ops are those that the program loads
+    from the image's memory.
     """
     import numpy as np
 
@@ -24,7 +24,7 @@ def disasm(image: str, uops: bool) -> None:
 
     def read(address: int, size: int) -> np.ndarray:
         data = program.dram[address : address + size]
-        # A load beyond the memory faults when it runs; here it only has to be printed.
+        # A LOAD beyond the memory is a fault when it runs, but can be printed.
         return np.pad(data, (0, size - data.size))
 
     for line in listing(program.config, program.instruction_bits(), read if uops else None):

@@ -1,4 +1,4 @@
-"""``vta fuzz``: random programs on several devices."""
+"""``vta fuzz``: compare devices on random programs."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class DeviceList(click.ParamType):
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes; what is found does not depend on it.",
+    help="Number of processes; the results do not depend on it.",
 )
 @click.option(
     "--devices",
     type=DeviceList(),
     default="functional,rtl",
     show_default=True,
-    help="What is compared with the clear functional model. The device functional is the compiled "
-    "model, where there is a C++ compiler.",
+    help="Devices to compare with the clear model, the reference in NumPy. The device functional "
+    "is the compiled model, if there is a C++ compiler.",
 )
 @click.option(
     "--config",
@@ -66,15 +66,15 @@ class DeviceList(click.ParamType):
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Besides, N small machines with parameters and extensions at random, by the seed. Each "
-    "takes half a minute to build.",
+    help="Also N small machines with random parameters and extensions, by the seed. Each takes "
+    "half a minute to build.",
 )
 @click.option(
     "--keep",
     type=click.Path(file_okay=False),
     default=".",
     metavar="DIR",
-    help="Where programs go that show a difference.  [default: here]",
+    help="The folder for programs that show a difference.  [default: here]",
 )
 @json_option
 def fuzz(
@@ -87,15 +87,15 @@ def fuzz(
     keep: str,
     json_path: str | None,
 ) -> int:
-    """Run random programs on several devices, and compare what they make of them.
+    """Run random programs on several devices, and compare their results.
 
     Two of three programs are legal, the others have faults: illegal instructions, indices and
-    addresses out of range, missing and superfluous tokens, flipped bits. Compared with the clear
-    functional model are all of memory, the scratchpads, counters, tokens, and the report of a
-    fault; memory answers with any timing. Each program follows from the seed and its number.
+    addresses out of range, missing and superfluous tokens, flipped bits. Memory, scratchpads,
+    counters, tokens and the report of a fault are compared with those of the clear model, in NumPy;
+    the timing of memory is random. Each program follows from the seed and its number.
 
-    A program that shows a difference is made shorter and written to fuzz-SEED-NUMBER.npz for `vta
-    replay`; the exit code is 1 then.
+    A program that shows a difference is shortened and written to fuzz-SEED-NUMBER.npz for `vta
+    replay`; the exit code is then 1.
     """
     from amaranth_vta.report.coverage_table import coverage_tables
     from amaranth_vta.sim.fuzz.campaign import fuzz as run

@@ -1,4 +1,4 @@
-"""``vta replay``: a program image on a fresh machine."""
+"""``vta replay``: run a program image on a fresh machine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def replay(
         machine.write(program.origin, program.dram)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(program.origin, program.dram.size)
-        close_device(machine)  # which completes the waves
+        close_device(machine)  # completes the waves
         mismatches = None
         if program.expected is not None and result.fault is None and not device.unchecked:
             mismatches = int(np.count_nonzero(after != program.expected))
