@@ -83,8 +83,8 @@ def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
         # The package records the tools with which it was built itself; these are ours.
         "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
-        # Python takes most of the time of a run, so what is around the design need not be fast.
-        "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 "
+        # Python takes most of the time of a run, and a compiler that optimizes most of a build's.
+        "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_FAST=-O0 "
         # Instead of these, what `_runtime` compiled is linked.
         "VM_GLOBAL_FAST= VM_GLOBAL_SLOW=",
     }, [*visible, "-Wno-lint", "-Wno-style", *compiled]
