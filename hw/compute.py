@@ -288,7 +288,7 @@ class Compute(wiring.Component):
         if self._config.overlap:
             # A unit enters a bank when the other one has left it; GEMM has priority.
             gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
-            # None after a fault, though what does not wait for the other one has been issued.
+            # After a fault neither works on, though independent instructions after it are issued.
             m.d.comb += [
                 gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1) | self.fault.valid),
                 alu.denied.eq(

@@ -21,7 +21,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class TileMemory:
-    """Geometry of one memory, in elements; an element is one tensor tile.
+    """Shape of one memory, in elements; an element is one tensor tile.
 
     ``rows`` x ``columns`` scalars of ``scalar_width`` bits, row-major; a micro-op counts as
     one 32-bit scalar.
@@ -328,7 +328,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-# What is read of a file at the most: one such as /dev/zero has no end.
+# The most that is read of a file: one such as /dev/zero has no end.
 _MAX_BYTES = 1 << 20
 
 

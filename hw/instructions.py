@@ -78,8 +78,8 @@ class InstructionQueues(wiring.Component):
         return m
 
     def _queue_in_luts(self, m: Module, checker: ExtentChecker, puts: Signal) -> None:
-        """A memory for each module, read within the cycle: an instruction can be taken in the cycle
-        after it came, without a register for it and a choice before that."""
+        """A memory for each module, which is read within a cycle: an instruction can be taken in
+        the cycle after it has arrived, and no register and no multiplexer before it are needed."""
         for number, name in enumerate(_NAMES):
             out = getattr(self, f"{name}_out")
             memory = Memory(shape=_BITS, depth=isa.QUEUE_DEPTH, init=[])
@@ -104,7 +104,7 @@ class InstructionQueues(wiring.Component):
 
     def _queue_in_block_ram(self, m: Module, checker: ExtentChecker, puts: Signal) -> Value:
         """One memory for all, since a block RAM has 512 words, of which a queue would use 64; and
-        a register for each module. Gives whether these have all that they can have."""
+        a register for each module. Gives whether each register is filled or its queue empty."""
         log_depth = (isa.QUEUE_DEPTH - 1).bit_length()
         m.submodules.memory = memory = Memory(
             shape=_BITS,

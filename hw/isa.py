@@ -517,7 +517,7 @@ class InstructionSet:
         return Uop(**{name: item.extract(bits) for name, item in self.uop_layout.items()})
 
 
-class Parameters(Protocol):
+class HasExtensions(Protocol):
     """What the instruction set depends on in a `Config`, besides the depths of its scratchpads."""
 
     @property
@@ -525,7 +525,7 @@ class Parameters(Protocol):
 
 
 @lru_cache(maxsize=64)
-def instruction_set(config: Parameters) -> InstructionSet:
+def instruction_set(config: HasExtensions) -> InstructionSet:
     """The instruction set of a `Config`."""
     return InstructionSet(
         {name: getattr(config, name).index_width for name in ("uop", "inp", "wgt", "acc")},

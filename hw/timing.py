@@ -1,8 +1,8 @@
 """How much the design has in flight at a time, and how long one event takes to cause another.
 
 Shared with software: the estimate of cycles (`amaranth_vta.sim.estimate`) and the compiler's cost
-model count with the same numbers as the hardware. `LIMITS` are what the design itself is built
-with. `LATENCIES` are what follows from how its parts are put together;
+model count with the same numbers as the hardware. The design itself is built with the constants of
+this module, but `Latencies` follow from how its parts are put together:
 ``benchmarks/estimate_constants.py`` measures them on the RTL and says if one has changed.
 """
 
@@ -96,7 +96,7 @@ LATENCIES = Latencies()
 
 
 def latencies(config: Config) -> Latencies:
-    """Those of the machine. In a large one instructions wait in LUTs, which give them sooner."""
+    """Those of a machine. In a large one the queues are in LUTs, which give instructions sooner."""
     if is_small(config):
         return LATENCIES
     return replace(LATENCIES, hand_over_to_issue=4, issue_to_issue=1)

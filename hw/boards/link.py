@@ -15,7 +15,7 @@ from .protocol import Command, Status
 _SEQUENCE_BITS = 8
 
 
-class Access(data.Struct):
+class HostAccess(data.Struct):
     """A word that the host reads or writes; ``address`` is in bytes, a multiple of 4."""
 
     address: 32
@@ -23,7 +23,7 @@ class Access(data.Struct):
     write: 1
 
 
-class AccessSignature(wiring.Signature):
+class HostAccessSignature(wiring.Signature):
     """An initiator of accesses, one at a time: after each one it waits for ``done``.
 
     ``data`` and ``error`` are valid in the cycle in which ``done`` is high.
@@ -32,7 +32,7 @@ class AccessSignature(wiring.Signature):
     def __init__(self) -> None:
         super().__init__(
             {
-                "request": Out(stream.Signature(Access)),
+                "request": Out(stream.Signature(HostAccess)),
                 "done": In(1),
                 "data": In(32),
                 "error": In(1),
@@ -72,7 +72,7 @@ class Link(wiring.Component):
             {
                 "i": In(stream.Signature(8, always_ready=True)),
                 "o": Out(stream.Signature(8)),
-                "access": Out(AccessSignature()),
+                "access": Out(HostAccessSignature()),
                 "dropped": Out(16),
             }
         )

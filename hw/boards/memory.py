@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In
 from amaranth_vta.hw.bus.axi import AXI4Signature, Response
 from amaranth_vta.hw.fabric.stream import Queue
 
-from .link import AccessSignature
+from .link import HostAccessSignature
 from .protocol import WORD_BYTES
 
 # The most read beats in flight or waiting to be taken.
@@ -44,7 +44,7 @@ class OnChipMemory(wiring.Component):
         super().__init__(
             {
                 "axi": In(bus),
-                "host": In(AccessSignature()),
+                "host": In(HostAccessSignature()),
                 "limit": In(range(size + 1)),
             }
         )

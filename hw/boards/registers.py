@@ -13,7 +13,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import ADDRESS_WIDTH
 
 from . import protocol
-from .link import AccessSignature
+from .link import HostAccessSignature
 from .protocol import BoardRegister
 
 # Incomplete requests are dropped after this many bits of silence: 16 ms at 1 MBaud, which is longer
@@ -44,7 +44,7 @@ class RegisterAccess(wiring.Component):
     bus : AXI4-Lite master
     """
 
-    host: In(AccessSignature())
+    host: In(HostAccessSignature())
     bus: Out(AXI4LiteSignature(32, ADDRESS_WIDTH))
 
     def elaborate(self, platform: Any) -> Module:
@@ -103,7 +103,7 @@ class BoardRegisters(wiring.Component):
         }
         super().__init__(
             {
-                "host": In(AccessSignature()),
+                "host": In(HostAccessSignature()),
                 "dropped": In(16),
                 "limit": Out(range(self._size + 1), init=self._size),
             }

@@ -84,9 +84,9 @@ class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
     Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t and writes
-    `alu_latency` + 1 cycles later, where `alu_latency` is the lanes'. The read
-    ports forward what is being written. A micro-op with a hazard, that reads what an earlier one
-    has yet to write, stalls until that is written. A REQUANTIZE with parameters other than those of
+    `alu_latency` + 1 cycles later, where `alu_latency` is the lanes'. The read ports forward what
+    is being written. A micro-op with a hazard, which reads what an earlier one has yet to write,
+    stalls until that is written. A REQUANTIZE with parameters other than those of
     the micro-op before it in its instruction stalls until everything before it is written and its
     parameters have been read, one per cycle. So does a LOOKUP, while its table is copied into the
     lanes, a word per cycle, unless they have it: the last table stays there until something is

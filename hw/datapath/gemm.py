@@ -250,7 +250,7 @@ class GemmUnit(wiring.Component):
         with m.If(taken & item.error):
             m.d.sync += stopped.eq(1)
 
-        stage = Stage(self._config.acc.index_width)
+        stage = GemmStage(self._config.acc.index_width)
         entering = Signal(stage)
         m.d.comb += [
             entering.write.eq(works),
@@ -291,7 +291,7 @@ class GemmUnit(wiring.Component):
         return m
 
 
-class Stage(data.StructLayout):
+class GemmStage(data.StructLayout):
     """Control that follows a micro-op down the pipeline."""
 
     def __init__(self, index_width: int) -> None:

@@ -173,7 +173,7 @@ class Storer(wiring.Component):
                 last.eq(announced.o.ready),
                 sent.eq(Mux(announced.o.ready, 0, sent + 1)),
             ]
-        # Straight from the bus: each cycle is a word that is written.
+        # Straight from the bus: each cycle of delay would be one more word that is written.
         refused = Signal()
         with m.If(self.write.response.valid & self.write.response.payload.error):
             m.d.sync += refused.eq(1)

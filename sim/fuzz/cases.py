@@ -83,7 +83,7 @@ def named_configs(names: tuple[str, ...]) -> dict[str, Config]:
 
 
 def _random_config(chance: random.Random) -> Config | None:
-    """One whose memories have a few hundred elements at the most, or None if the parameters that
+    """One whose memories have at most a few hundred elements, or None if the parameters that
     were drawn do not fit."""
     batch, block_in, block_out = (
         chance.choice((0, 0, 1)),

@@ -19,7 +19,7 @@ from amaranth_vta.sim.model.observers.observer import Elements
 
 from .empty_instructions import X_PADS
 from .image import ProgramImage
-from .ordered_stream import Access, Kernel, OrderedStream, kernel_accesses
+from .ordered_stream import Access, LoadedKernel, OrderedStream, kernel_accesses
 from .random_data import REACH, random_data
 
 # Elements of a window. Programs use windows of a scratchpad: at both ends and, if there is room,
@@ -49,7 +49,7 @@ class ProgramBuilder:
         self._uop_words: list[int] = []
         self.stream = OrderedStream(config, chance)
         # Instructions whose micro-ops are still where they were loaded.
-        self.kernels: list[Kernel] = []
+        self.kernels: list[LoadedKernel] = []
         # Where each set of a table of requantization parameters begins.
         self.tables: list[range] = []
 
@@ -163,7 +163,7 @@ class ProgramBuilder:
         }
         instruction = make(uop_begin=taken.start, uop_end=taken.stop)
         accesses = kernel_accesses(self.config, instruction, padded)
-        self.kernels.append(Kernel(taken, instruction, accesses))
+        self.kernels.append(LoadedKernel(taken, instruction, accesses))
         self.emit(instruction, accesses)
 
     def emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:

@@ -259,7 +259,7 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
 
 
 def _insert_token_overflow(fault: _Fault) -> None:
-    # More than are popped: the program pops a few hundred tokens at the most.
+    # More than are popped: the program pops at most a few hundred tokens.
     nothing: Instruction = fault.chance.choice(
         (
             Load(memory=Memory.INP, x_size=0, push_next=1),

@@ -178,7 +178,7 @@ class OrderedStream:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LoadedKernel:
     """An instruction whose micro-ops stay at ``place``; the first access is to what it writes, the
     second to what it reads first."""
 

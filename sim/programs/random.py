@@ -27,7 +27,7 @@ from amaranth_vta.sim.model.observers.observer import Elements
 from .builder import WINDOW, ProgramBuilder
 from .empty_instructions import empty_instruction
 from .image import ProgramImage
-from .ordered_stream import Kernel
+from .ordered_stream import LoadedKernel
 from .random_data import PARAMETER_SETS
 from .random_fields import (
     outside,
@@ -363,7 +363,7 @@ class _Generator(ProgramBuilder):
                 instruction = replace(instruction, alu_opcode=self.chance.choice(isa.BASE_ALU_OPS))
         self.emit(instruction, kernel.accesses)
 
-    def _has_parameters(self, kernel: Kernel) -> bool:
+    def _has_parameters(self, kernel: LoadedKernel) -> bool:
         """Whether the sources of a REQUANTIZE, if it is one, are still parameters."""
         assert isinstance(kernel.instruction, Alu)
         if kernel.instruction.alu_opcode != AluOp.REQUANTIZE:

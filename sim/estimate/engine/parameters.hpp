@@ -32,7 +32,7 @@ struct Parameters {
     std::int64_t bus_bytes, overlap, requantize_opcode, lookup_opcode, uop_depth, acc_depth;
     std::int64_t table_elements;
     Kind kinds[MEMORIES];
-    // Limits of the design: `Limits` of hw/timing.py.
+    // Limits of the design: hw/timing.py, and hw/isa.py.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;
     std::int64_t fetch_burst_bytes, burst_words, burst_bytes, requantize_parameters, table_words;
     Time gemm_latency, alu_latency;
