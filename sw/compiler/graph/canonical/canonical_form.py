@@ -9,6 +9,7 @@ The rules of this folder rewrite that and other forms:
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
   becomes QLinearConv with weights of one, then Clip,
+- QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
@@ -31,7 +32,7 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
-from .contributed_forms import split_concatenation
+from .contributed_forms import float_average, split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
 from .integer_products import fuse_product, match_weights
@@ -49,7 +50,13 @@ from .moves import (
 )
 from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
-from .simpler_forms import drop_identity, merge_reshapes, share_quantize, sum_of_two
+from .simpler_forms import (
+    drop_identity,
+    merge_reshapes,
+    share_quantize,
+    slices_of_split,
+    sum_of_two,
+)
 from .transposed_products import fuse_transposed
 
 
@@ -109,6 +116,7 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 _RULES: tuple[Rule, ...] = (
     drop_identity,
     sum_of_two,
+    slices_of_split,
     merge_reshapes,
     transpose_first,
     fold_gemm_factors,
@@ -125,6 +133,7 @@ _RULES: tuple[Rule, ...] = (
     match_weights,
     with_rows,
     split_concatenation,
+    float_average,
     repeat_pixel,
     fuse_average,
     _clamp_integers,

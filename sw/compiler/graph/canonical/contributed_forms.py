@@ -1,4 +1,4 @@
-"""The rule of the canonical form for QLinearConcat, which standard ONNX operators can express."""
+"""Rules of the canonical form for operators of com.microsoft that standard ones can express."""
 
 from __future__ import annotations
 
@@ -12,6 +12,32 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from .quantization import BYTE_TYPES, Parameters
 
 _DOMAIN = "com.microsoft"
+
+
+def float_average(network: Network, node: Node) -> bool:
+    """QLinearAveragePool becomes DequantizeLinear → AveragePool → QuantizeLinear, unless the zero
+    point of the result is odd: it rounds halves to even behind the zero point, not before it."""
+    if node.operator != "QLinearAveragePool" or node.domain != _DOMAIN:
+        return False
+    if node.attributes.get("channels_last", 0) or not node.input(4):
+        return False
+    source, result = node.inputs[0], node.outputs[0]
+    zero = network.constants.get(node.inputs[4])
+    if network.types[result].shape is None or zero is None or np.any(zero % 2):
+        return False
+    given, made = (network.unused_name(f"{name}_real") for name in (source, result))
+    for name, real in ((source, given), (result, made)):
+        network.types[real] = replace(network.types[name], dtype=np.dtype(np.float32))
+    attributes = {name: v for name, v in node.attributes.items() if name != "channels_last"}
+    network.nodes.replace(
+        node,
+        [
+            Node("DequantizeLinear", given, node.inputs[:3], (given,)),
+            Node("AveragePool", node.name, (given,), (made,), attributes),
+            Node("QuantizeLinear", made, (made, *node.inputs[3:5]), (result,)),
+        ],
+    )
+    return True
 
 
 def split_concatenation(network: Network, node: Node) -> bool:

@@ -18,11 +18,14 @@ from .quantization import BYTE_TYPES, parameters_of
 _MOVES = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
+# Those that leave out elements: quantizing before them would take more time than behind them.
+_CHOICES = frozenset({"Slice"})
 
 
 def sink_dequantize(network: Network, node: Node) -> bool:
     """DequantizeLinear → move becomes move → DequantizeLinear."""
-    if not _is_move(node) or len(node.outputs) != 1:
+    chosen = node.operator in _CHOICES and not node.domain
+    if not (chosen or _is_move(node)) or len(node.outputs) != 1:
         return False
     dequantize = network.maker(node.inputs[0])
     parameters = parameters_of(network, dequantize, "DequantizeLinear")

@@ -9,7 +9,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import parameters_of
+from .quantization import BYTE_TYPES, parameters_of
 
 
 def drop_identity(network: Network, node: Node) -> bool:
@@ -54,6 +54,32 @@ def sum_of_two(network: Network, node: Node) -> bool:
     if node.domain or node.operator != "Sum" or len(node.inputs) != 2:
         return False
     network.nodes.replace(node, [replace(node, operator="Add")])
+    return True
+
+
+def slices_of_split(network: Network, node: Node) -> bool:
+    """A Split of integers, or of what is dequantized, becomes a Slice for each part."""
+    if node.domain or node.operator != "Split":
+        return False
+    source = node.inputs[0]
+    maker = network.maker(source)
+    of_bytes = network.types[source].dtype in BYTE_TYPES
+    if not (of_bytes or parameters_of(network, maker, "DequantizeLinear")):
+        return False
+    shapes = [network.types[name].shape for name in node.outputs if name]
+    whole = network.types[source].shape
+    if whole is None or any(shape is None for shape in shapes) or not all(node.outputs):
+        return False
+    axis, begin, made = node.attributes.get("axis", 0) % len(whole), 0, []
+    for name, shape in zip(node.outputs, shapes, strict=True):
+        end = begin + (shape or ())[axis]
+        bounds = [
+            network.add_constant(f"{name}_{what}", np.array([value], np.int64))
+            for what, value in (("begin", begin), ("end", end), ("axis", axis))
+        ]
+        made.append(Node("Slice", f"{name}_slice", (source, *bounds), (name,)))
+        begin = end
+    network.nodes.replace(node, made)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Operators that move integers on the machine: Concat, Pad and Resize to the nearest pixel."""
+"""Operators that move integers on the machine: Concat, Pad, Slice, and Resize to whole pixels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from amaranth_vta.sw.compiler.operators.concatenate import (
     concatenate,
     concatenation_weights,
 )
+from amaranth_vta.sw.compiler.operators.crop2d import Crop2d, crop2d
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
@@ -76,6 +77,41 @@ def padding(node: Node, tensors: Tensors) -> Layer:
     limits = min(low, value), max(high, value)
     sources = [tensors.source(node.inputs[0], image)]
     return tensors.layer((node,), sources, out, function, {}, limits)
+
+
+def cropping(node: Node, tensors: Tensors) -> Layer:
+    """A Slice of what the machine has: channels from a tile on, rows and columns. Raises
+    `Unsupported`."""
+    source, result = node.inputs[0], node.outputs[0]
+    if tensors.root(source) not in tensors.results:
+        raise Unsupported("it follows an operator on the host")
+    tensors.require_bytes(source, result)
+    image, out, config = _image(tensors, source), tensors.image(result), tensors.config
+    starts, ends = (tensors.constant(node, index).tolist() for index in (1, 2))
+    axes = tensors.constant(node, 3).tolist() if node.input(3) else range(len(starts))
+    steps = tensors.constant(node, 4).tolist() if node.input(4) else [1] * len(starts)
+    first = [0, 0, 0, 0]
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step != 1:
+            raise Unsupported("it takes every other element, or reverses their order")
+        first[axis] = range(image[axis])[start:end].start
+    _, channel, row, column = first
+    if out[0] != image[0] or channel % config.block_out:
+        raise Unsupported(f"it cuts images apart, or tiles of {config.block_out} channels")
+    batch, wide, tall = (
+        tiles(*pair)
+        for pair in (
+            (image[0], config.batch),
+            (image[1], config.block_out),
+            (out[1], config.block_out),
+        )
+    )
+    workload = Crop2d(
+        batch, wide, *image[2:], (channel // config.block_out, row, column), (tall, *out[2:])
+    )
+    function = tensors.function(crop2d, workload, node)
+    sources = [tensors.source(source, image)]
+    return tensors.layer((node,), sources, out, function, {}, tensors.range(source))
 
 
 def upsampling(node: Node, tensors: Tensors) -> Layer:

@@ -13,7 +13,12 @@ from amaranth_vta.sw.compiler.graph.layers.addition import addition
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product
-from amaranth_vta.sw.compiler.graph.layers.moving import concatenation, padding, upsampling
+from amaranth_vta.sw.compiler.graph.layers.moving import (
+    concatenation,
+    cropping,
+    padding,
+    upsampling,
+)
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
@@ -39,6 +44,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "QLinearMatMul"): matrix_product,
     ("", "QuantizeLinear"): quantization,
     ("", "Resize"): upsampling,
+    ("", "Slice"): cropping,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,

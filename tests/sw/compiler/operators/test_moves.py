@@ -17,6 +17,7 @@ from amaranth_vta.sw.compiler.operators.concatenate import (
     concatenate,
     concatenation_weights,
 )
+from amaranth_vta.sw.compiler.operators.crop2d import Crop2d, crop2d
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.parts.tile_moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
@@ -43,6 +44,20 @@ def permuted(workload: Permute, x: Array) -> Array:
     return x.transpose(*workload.order, rank, rank + 1)
 
 
+def cropped(workload: Crop2d, x: Array) -> Array:
+    tile, row, column = workload.first
+    channels, rows, columns = workload.size
+    return x[:, tile : tile + channels, row : row + rows, column : column + columns]
+
+
+def random_crop(seed: int) -> Crop2d:
+    pick = random.Random(seed)
+    sizes = pick.randint(1, 3), pick.randint(1, 9), pick.randint(1, 9)
+    first = tuple(pick.randrange(size) for size in sizes)
+    left = tuple(pick.randint(1, size - at) for size, at in zip(sizes, first, strict=True))
+    return Crop2d(pick.randint(1, 2), *sizes, first, left)  # type: ignore[arg-type]
+
+
 def random_pad(seed: int) -> Pad2d:
     pick = random.Random(seed)
     pads: Any = tuple(pick.choices([0, 1, 3, 17], k=4))
@@ -64,6 +79,7 @@ def random_permutation(seed: int) -> Permute:
 
 
 KINDS: dict[str, Any] = {
+    "crop": (random_crop, crop2d, cropped),
     "pad": (random_pad, pad2d, padded),
     "upsample": (random_upsampling, upsample2d, upsampled),
     "permute": (random_permutation, permute, permuted),
@@ -89,6 +105,7 @@ def test_tiles_come_where_they_belong(
 @pytest.mark.parametrize(
     ("kind", "workload", "knobs"),
     [
+        ("crop", Crop2d(1, 3, 4, 5, (1, 0, 2), (2, 3, 3)), MoveKnobs((1, 2, 2, 3))),
         ("pad", Pad2d(1, 2, 3, 2, (1, 2, 0, 1)), MoveKnobs((1, 1, 3, 5))),
         ("upsample", Upsample2d(1, 2, 3, 2, (2, 2)), MoveKnobs((1, 1, 2, 1), in_turn=True)),
         ("upsample", Upsample2d(1, 1, 3, 4, (2, 3)), MoveKnobs((1, 1, 2, 3))),

@@ -71,3 +71,19 @@ def test_a_pixel_is_repeated_over_an_image(qdq: Make, operator: str, dtype: Any)
     assert {item.operator for item in layers if item.placed_on == "host"} <= {
         *("QuantizeLinear", "DequantizeLinear", "layout")
     }
+
+
+@BOTH
+@pytest.mark.parametrize("odd", [0, 1])
+def test_an_average_of_integers_is_one_between_quantizations(
+    qdq: Make, dtype: Any, odd: int
+) -> None:
+    """Halves occur, which ONNX Runtime rounds to even with the zero point added."""
+    middle = 0 if dtype is np.int8 else 128
+    graph = qdq((1, 4, 6, 6), dtype).quantize(2**-5, middle)
+    scale, zero = graph.constant(2**-5, np.float32), graph.constant(middle, dtype)
+    out = [graph.constant(2**-6, np.float32), graph.constant(middle + 2 + odd, dtype)]
+    pool = {"kernel_shape": [2, 4], "strides": [2, 1]}
+    contributed(graph, "QLinearAveragePool", [graph.value, scale, zero, *out], **pool)
+    graph.scale = 2**-6
+    assert checked(graph.dequantize(middle + 2 + odd)) == ([] if odd else ["QLinearConv"])

@@ -236,6 +236,40 @@ def test_reasons_for_products_in_float_are_true(qdq: Make, kind: str, reason: st
     assert placed(graph.model())["Conv"] == f"Conv is in float: {reason}"
 
 
+SLICES: list[tuple[dict[str, Any], str]] = [
+    ({"starts": [0], "ends": [5], "axes": [1]}, "machine"),
+    ({"starts": [4, 1, -5], "ends": [9, 99, -2], "axes": [1, 2, 3]}, "machine"),
+    ({"starts": [2], "ends": [6], "axes": [-3]}, "it cuts images apart, or tiles of 4 channels"),
+    ({"starts": [5], "ends": [0], "axes": [2], "steps": [-1]}, "it takes every other element"),
+]
+
+
+@pytest.mark.parametrize(("bounds", "where"), SLICES)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_slices_are_on_the_machine_where_they_begin_a_tile(
+    qdq: Make, bounds: dict[str, Any], where: str, dtype: Any
+) -> None:
+    """Integers pass them, whatever the file quantizes before and behind them."""
+    graph = qdq((1, 3, 8, 8), dtype).qdq(0.03).conv(3, 10).qdq(0.9)
+    graph.node("Slice", *(graph.constant(value, np.int64) for value in bounds.values()))
+    channels = len(range(10)[slice(bounds["starts"][0], bounds["ends"][0])])
+    channels = channels if bounds["axes"][0] in (1, -3) else 10
+    graph.conv(channels, 4, 2).qdq(0.8)
+    tiny = PRESETS["tiny-extended"]
+    assert placed(graph.model(), tiny)["Slice"].startswith(where)
+    with Session(graph.model(), tiny) as session:
+        assert session.check({"x": graph.images(2)}).ok
+
+
+def test_parts_of_a_split_are_slices(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 10).qdq(0.9)
+    sizes, given = graph.constant([4, 6], np.int64), graph.value
+    graph.nodes.append(onnx.helper.make_node("Split", [given, sizes], ["a", "b"], axis=1))
+    graph.value = "a"
+    graph.conv(4, 6, 1).qdq(0.8).node("Add", "b").qdq(0.9)
+    assert_exact(graph, {"QLinearConv", "Slice", "QLinearConv+Add"}, "tiny-extended")
+
+
 def test_integers_of_16_bits_and_volumes_are_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8), np.int16).qdq(2**-5)
     graph.node("Conv", graph.weights(4, 3, 1, 1)).qdq(2**-3)
