@@ -47,7 +47,8 @@ class MaxPool2d(SlidingWindow):
 @dataclass(frozen=True)
 class MaxPool2dKnobs:
     """The tile of the output that is computed at a time; with ``in_turn`` the next one is computed
-    while one is stored."""
+    while one is stored, and where GEMM and ALU overlap, GEMM brings the pixels of the next one
+    while the ALU compares."""
 
     channels: int
     rows: int
@@ -112,7 +113,8 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
         else:
             s[tensor].pragma(tensor.op.axis[0], env.alu)
     if knobs.in_turn:
-        s[pool].double_buffer()
+        for tensor in (pool, *products) if env.config.overlap else (pool,):
+            s[tensor].double_buffer()
     s[image].set_scope(env.inp_scope)
     s[image].compute_at(s[y], at)
     s[image].double_buffer()
@@ -169,7 +171,9 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
     ):
         pixels = channels * p.input_rows(rows) * p.input_columns(columns)
         results = channels * rows * columns
-        if pixels + (2 if in_turn else 1) * results > config.acc.depth:
+        overlap = by_gemm and in_turn and config.overlap
+        held = (2 if overlap else 1) * pixels + (2 if in_turn else 1) * results
+        if held > config.acc.depth:
             continue
         if by_gemm and 2 * pixels > config.inp.depth:
             continue
@@ -184,7 +188,10 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         store = results * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
         compute = results * (p.kernel[0] * p.kernel[1] + 1)
         if by_gemm:
-            compute = results * (p.kernel[0] * p.kernel[1] - 1) + resets * (pixels + results)
+            alu, gemm = results * (p.kernel[0] * p.kernel[1] - 1), resets * (pixels + results)
+            # Tiles of different sizes have loop nests of their own, which wait for one another.
+            alike = not (p.output_height % rows or p.output_width % columns)
+            compute = max(alu, gemm) if overlap and alike else alu + gemm
         # Loads of inputs run ahead, and stores overlap with the next tile if it has another bank.
         tile = max(load + store, compute) if by_gemm else load + max(compute, store)
         if not in_turn:

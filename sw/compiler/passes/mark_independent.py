@@ -48,7 +48,11 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
             return seq(WaitForAlu(stmt.uop.label), marked[stmt]) if stmt in waits else marked[stmt]
         return rebuild(stmt, visit)
 
-    return replace(nest, body=visit(nest.body))
+    body = visit(nest.body)
+    if claims.first is not None and independent[claims.first]:
+        # For the ALU instructions of what ran before.
+        body = seq(WaitForAlu(kernels[claims.first].uop.label), body)
+    return replace(nest, body=body)
 
 
 # The number of a kernel, the accumulators that it writes, and those that it only reads; None for an
@@ -102,6 +106,10 @@ class _Claims:
             if units[number] == _GEMM and units[following] == _ALU
         }
 
+        # The kernel of GEMM that comes first; None if another instruction does.
+        begin = instructions[0] if instructions else None
+        self.first = begin[0] if begin is not None and units[begin[0]] == _GEMM else None
+
     def true_ones(self) -> list[bool]:
         """For each kernel, whether all of its instructions are independent."""
         claims = [True] * len(self.units)
@@ -119,6 +127,8 @@ class _Claims:
         def ended(unit: UopMode) -> None:
             written[unit][:], read[unit][:] = all_free, all_free
 
+        if self.first is not None:
+            ended(_ALU)
         for item in self.instructions:
             if item is None:
                 ended(_GEMM)

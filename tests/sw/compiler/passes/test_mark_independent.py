@@ -8,7 +8,7 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
-from amaranth_vta.sw.compiler.nest.ir import Kernel, walk
+from amaranth_vta.sw.compiler.nest.ir import For, Kernel, WaitForAlu, walk
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.passes.mark_independent import mark_independent
 
@@ -36,9 +36,9 @@ def alu(target: str, operand: str) -> str:
     return f"with push_alu():\n    uop_push(dst={target}, {operand})"
 
 
-def claims(*statements: str) -> list[bool]:
+def claims(*statements: str, head: str = HEAD) -> list[bool]:
     """The claims of the kernels in ``statements``, in their order."""
-    function = parse(HEAD + indent("\n".join(statements), "    "))
+    function = parse(head + indent("\n".join(statements), "    "))
     marked = mark_independent(function, EXTENDED)
     return [part.independent for part in walk(marked.body) if isinstance(part, Kernel)]
 
@@ -46,6 +46,19 @@ def claims(*statements: str) -> list[bool]:
 def test_kernels_that_touch_different_accumulators_are_independent() -> None:
     assert claims(gemm("low"), alu("high", "immediate=1, op=ADD")) == [True, True]
     assert claims(gemm("low"), alu("high", "src=high + 1, op=ADD")) == [True, True]
+
+
+def test_gemm_waits_first_for_the_alu_where_nothing_else_does() -> None:
+    """Of what ran before nothing is known: what GEMM does in each iteration may still overlap."""
+    without_load = "".join(HEAD.splitlines(keepends=True)[:-1])
+    body = ["for i in range(2):", *(f"    {line}" for line in gemm("low + i").splitlines())]
+    assert claims(*body, head=without_load) == [True]
+    marked = mark_independent(parse(without_load + indent("\n".join(body), "    ")), EXTENDED)
+    waits, loop = (part for part in walk(marked.body) if isinstance(part, WaitForAlu | For))
+    assert isinstance(waits, WaitForAlu)
+    assert isinstance(loop, For)
+    # The first of the ALU does not know what GEMM still writes.
+    assert claims(alu("low", "immediate=1, op=ADD"), head=without_load) == [False]
 
 
 def test_the_alu_waits_for_what_gemm_writes() -> None:
