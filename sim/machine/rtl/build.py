@@ -70,9 +70,10 @@ COMPILER_FLAGS = (
 # most loops as they are unless it is told to make vector instructions of them.
 _GCC_FLAGS = ("-fno-gnu-unique", "-ftree-vectorize", "-fvect-cost-model=dynamic")
 OPTIMIZED, PLAIN = "-O2", "-O1"  # what runs each cycle, and what runs once
-# Bytes of the model's C++ up to which all of it is one unit, compiled with less effort: a small
-# design runs as fast then, and several units would take half of their time to read headers again.
-SMALL_BYTES = 4_000_000
+# MACs per cycle from which on a machine runs whole networks: it is compiled with more effort, for
+# 1.2 to 1.3 times the cycles per second and 4 s more processor time. Tests run little on the
+# smaller ones.
+_RUNS_NETWORKS = 256
 
 
 def machine_library(
@@ -91,7 +92,14 @@ def machine_library(
     """
     grouped = grouped and not traced
     verilog = machine_verilog(config, watched=watched, grouped=grouped, progress=progress)
-    return library(verilog, traced=traced, watched=watched, grouped=grouped, progress=progress)
+    return library(
+        verilog,
+        traced=traced,
+        watched=watched,
+        grouped=grouped,
+        optimized=config.macs_per_cycle >= _RUNS_NETWORKS,
+        progress=progress,
+    )
 
 
 def machine_verilog(
@@ -135,29 +143,44 @@ def library(
     traced: bool = False,
     watched: bool = False,
     grouped: bool = False,
+    optimized: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """The shared library with ``verilog``, whose module ``vta`` has the ports of the machine."""
-    flags = (
+    flags = flags_of(traced, watched, grouped)
+    return design_library(verilog, Harness(HARNESS, PINS), flags, optimized, progress)
+
+
+def flags_of(traced: bool = False, watched: bool = False, grouped: bool = False) -> tuple[str, ...]:
+    """What Verilator is told of a machine, besides what it is told of every design."""
+    return (
         *(("--trace-vcd",) if traced else ()),
         *(("-DWATCHED",) if watched else ()),
         *(("-DGROUPED", *_SIMPLIFIED_FLAGS) if grouped else ()),
     )
-    return design_library(verilog, Harness(HARNESS, PINS), flags, progress)
 
 
 def design_library(
-    verilog: str, harness: Harness, flags: tuple[str, ...] = (), progress: Progress | None = None
+    verilog: str,
+    harness: Harness,
+    flags: tuple[str, ...] = (),
+    optimized: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
-    """The shared library with ``verilog``, whose top module is ``vta``, and ``harness``."""
+    """The shared library with ``verilog``, whose top module is ``vta``, and ``harness``.
+
+    ``optimized`` takes more time to compile, and less to run.
+    """
     flags = (*VERILATOR_FLAGS, *flags)
     parts = (harness.source, harness.pins, *sorted(harness.source.parent.glob("*.hpp")))
     files = [path.read_text() for path in parts if path is not None]
-    key = hash_of(verilog, *files, *flags, *_toolchain())
+    key = hash_of(verilog, *files, *flags, str(optimized), *_toolchain())
 
     def build(target: Path) -> None:
         with build_folder(target) as folder:
-            _build(verilog, harness, flags, folder, target, progress)
+            tell(progress, "translating the Verilog to C++")
+            translate(verilog, harness, flags, folder)
+            _compile_all(_units(folder, harness.source, optimized), flags, folder, target, progress)
 
     return kept("rtl", f"{key}.so", build)
 
@@ -181,18 +204,10 @@ def runtime_object(name: str, options: Sequence[str]) -> Path:
     return kept("runtime", f"{key}.o", compile_it)
 
 
-def _build(
-    verilog: str,
-    harness: Harness,
-    flags: tuple[str, ...],
-    folder: Path,
-    target: Path,
-    progress: Progress | None,
-) -> None:
+def translate(verilog: str, harness: Harness, flags: tuple[str, ...], folder: Path) -> None:
+    """Writes the design as C++ into ``folder``."""
     root = verilator_root()
-    tell(progress, "translating the Verilog to C++")
     (folder / "vta.v").write_text(verilog, encoding="utf-8")
-    traced = "--trace-vcd" in flags
     top: Command = ("--top-module", "vta", folder / "vta.v")
     if harness.pins is not None:
         bus = _BUS.search(verilog)
@@ -200,14 +215,23 @@ def _build(
             raise ToolchainError("the Verilog has no input m_axi_rdata, so it is not the machine's")
         bits = f"-GBUS_BITS={int(bus[1]) + 1}"
         top = ("--top-module", "pins", bits, harness.pins, folder / "vta.v")
-    translate: Command = (root / "bin" / "verilator_bin", *flags, "--prefix", "Vtop", *top)
+    command: Command = (root / "bin" / "verilator_bin", *flags, "--prefix", "Vtop", *top)
     environment = {"VERILATOR_ROOT": str(root)}
-    run_tool((*translate, "--Mdir", folder), "Verilator refuses the design", environment)
-    units = _units(folder, harness.source)
+    run_tool((*command, "--Mdir", folder), "Verilator refuses the design", environment)
+
+
+def _compile_all(
+    units: list[_Unit],
+    flags: tuple[str, ...],
+    folder: Path,
+    target: Path,
+    progress: Progress | None,
+) -> None:
+    traced = "--trace-vcd" in flags
     runtime = [*_RUNTIME, *(["verilated_vcd_c"] if traced else [])]
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
-    if not traced and _knows_clocks(folder, grouped="-DGROUPED" in flags):
+    if not traced and knows_clocks(folder, grouped="-DGROUPED" in flags):
         own_defines.append("-DFALLS_UNSEEN")
     done = 0
 
@@ -238,11 +262,11 @@ class _Unit:
     effort: str
 
 
-def _units(folder: Path, harness: Path) -> list[_Unit]:
+def _units(folder: Path, harness: Path, optimized: bool) -> list[_Unit]:
     """The files of the model and the harness in as few units as keep all cores busy, since each
-    unit reads Verilator's headers, which takes a second."""
+    unit reads Verilator's headers, which takes a second; in one if they are not ``optimized``."""
     files = sorted(folder.glob("Vtop*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
-    if sum(path.stat().st_size for path in files) < SMALL_BYTES:
+    if not optimized:
         return [_Unit("unit", [*files, harness], PLAIN)]
     slow = [path for path in files if _SLOW in path.name]
     bins: list[list[Path]] = [[] for _ in range(max(2, os.cpu_count() or 1))]
@@ -253,7 +277,7 @@ def _units(folder: Path, harness: Path) -> list[_Unit]:
     return [*fast, _Unit("slow", slow, PLAIN), _Unit("harness", [harness], OPTIMIZED)]
 
 
-def _knows_clocks(folder: Path, grouped: bool) -> bool:
+def knows_clocks(folder: Path, grouped: bool) -> bool:
     """Whether the model keeps the previous values of its clocks by the names that verilator.hpp
     expects."""
     header = (folder / "Vtop___024root.h").read_text(encoding="utf-8")
@@ -300,7 +324,6 @@ def _toolchain() -> tuple[str, ...]:
         *link_flags(),
         OPTIMIZED,
         PLAIN,
-        str(SMALL_BYTES),
     )
 
 

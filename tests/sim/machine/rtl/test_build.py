@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.cache import ToolchainError, cache_folder
 from amaranth_vta.sim.machine.rtl import build
 
@@ -58,3 +59,13 @@ def test_a_damaged_library_is_built_again(empty_cache: Path) -> None:
     assert build.library(COPIER) == path
     assert path.stat().st_size >= len(whole) // 2 + 1
     ctypes.CDLL(str(path))
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_the_machine_need_not_be_evaluated_at_falling_edges(tmp_path: Path, grouped: bool) -> None:
+    verilog = build.machine_verilog(PRESETS["tiny"], grouped=grouped)
+    harness = build.Harness(build.HARNESS, build.PINS)
+    flags = (*build.VERILATOR_FLAGS, *build.flags_of(grouped=grouped))
+    build.translate(verilog, harness, flags, tmp_path)
+    assert build.knows_clocks(tmp_path, grouped)
+    assert not build.knows_clocks(tmp_path, not grouped)
