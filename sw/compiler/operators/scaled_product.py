@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -26,6 +26,9 @@ class ScaledProduct(Pointwise):
     vectors: int
     zero_points: tuple[int, int]
     constants: FixedPoint
+
+    def without_parameters(self) -> ScaledProduct:
+        return replace(self, constants=self.constants.without_parameters())
 
     @property
     def parameter_count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
@@ -25,6 +25,9 @@ class WeightedSum(Pointwise):
     vectors: int
     constants: FixedPoint
     wide: bool = False
+
+    def without_parameters(self) -> WeightedSum:
+        return replace(self, constants=self.constants.without_parameters())
 
     @property
     def parameter_count(self) -> int:

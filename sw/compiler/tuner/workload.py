@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
@@ -39,10 +39,28 @@ class Workload(Hashable, Protocol[Knobs]):
         """The knobs worth trying on the machine of ``config``, ranked by estimated cycles."""
 
 
-@cache
+@runtime_checkable
+class Parametrized(Protocol):
+    """A workload with constants that its function takes as an argument."""
+
+    def without_parameters(self) -> Hashable:
+        """A workload of the same schedules, and the same for all values of these constants."""
+
+
+def schedule_of(workload: Hashable) -> Hashable:
+    """What workloads of the same schedules, and so of the same functions, have in common."""
+    return workload.without_parameters() if isinstance(workload, Parametrized) else workload
+
+
 def choose(workload: Workload[Any], config: Config) -> Choice[Any]:
     """`Workload.considered`, memoized, since networks repeat their layers."""
-    return workload.considered(config)
+    return _considered(schedule_of(workload), config)
+
+
+@cache
+def _considered(workload: Any, config: Config) -> Choice[Any]:
+    found: Choice[Any] = workload.considered(config)
+    return found
 
 
 def tuned(workload: Workload[Knobs], env: Environment, knobs: Knobs | None, name: str) -> Function:

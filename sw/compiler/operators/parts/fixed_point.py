@@ -112,6 +112,13 @@ class FixedPoint:
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
 
+    def without_parameters(self) -> FixedPoint:
+        """Constants of the same stages, with any values where `parameters` holds them."""
+        factors = tuple(map(_any_parameter, self.factors))
+        if self.scale is not None:
+            return FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0)
+        return replace(self, factors=factors, addend=_any_parameter(self.addend))
+
     def parameters(self, env: Environment) -> Array:
         """The contents of these tiles: (parameter_count, BATCH, BLOCK_OUT) acc_dtype."""
         values = [*self.factors, self.addend]
@@ -179,6 +186,11 @@ class FixedPoint:
 
 def _is_immediate(value: int) -> bool:
     return -1 << IMMEDIATE_WIDTH - 1 <= value < 1 << IMMEDIATE_WIDTH - 1
+
+
+def _any_parameter(value: int) -> int:
+    """``value`` if an immediate can hold it, else one that none can."""
+    return value if _is_immediate(value) else 1 << IMMEDIATE_WIDTH
 
 
 def fixed_point(

@@ -26,6 +26,9 @@ class Addition:
 
     constants: FixedPoint
 
+    def without_parameters(self) -> Addition:
+        return Addition(self.constants.without_parameters())
+
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector."""

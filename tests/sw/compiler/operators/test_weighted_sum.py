@@ -149,3 +149,44 @@ def test_no_pass_changes_what_a_residual_addition_does(
     interpreted(schedule, inputs, want, env)
     function = weighted_sum(workload, env, knobs)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+@pytest.mark.parametrize(
+    ("config", "one", "other"),
+    [
+        (
+            "pynq",
+            FixedPoint((123_456, -654_321), 7_000_000, 20, 3, -128, 127),
+            FixedPoint((99_999, 70_000), -88_888, 20, 3, -128, 127),
+        ),
+        (
+            "pynq",
+            FixedPoint((1, 40_000), 0, 12, 0, -5, 100, to_even=1),
+            FixedPoint((1, 50_000), 0, 12, 0, -5, 100, to_even=1),
+        ),
+        (
+            "pynq-extended",
+            FixedPoint((40_000, 300), 5, 16, 4, -100, 100, scale=2.0**-16),
+            FixedPoint((80_000, 300), 9, 12, 1, -128, 127, scale=2.0**-12),
+        ),
+    ],
+)
+def test_functions_do_not_depend_on_what_is_a_parameter(
+    config: str, one: FixedPoint, other: FixedPoint
+) -> None:
+    env = Environment(PRESETS[config])
+    first, second = (WeightedSum(4, constants) for constants in (one, other))
+    assert first.without_parameters() == second.without_parameters()
+    built = weighted_sum(first.without_parameters(), env, name="sum")
+    for workload in (first, second):
+        alone = weighted_sum(workload, env, name="sum")
+        assert str(alone.lowered) == str(built.lowered)
+        assert alone.source == built.source
+
+
+def test_functions_depend_on_immediates() -> None:
+    one = FixedPoint((3, 40_000), 0, 12, 0, -5, 100)
+    changes: list[dict[str, Any]] = [{"factors": (4, 40_000)}, {"shift": 11}, {"low": -6}]
+    for change in changes:
+        other = replace(one, **change)
+        assert one.without_parameters() != other.without_parameters()

@@ -19,6 +19,8 @@ from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
+from amaranth_vta.sw.compiler.tuner.records import recorded_knobs
+from amaranth_vta.sw.compiler.tuner.workload import schedule_of
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
@@ -64,12 +66,16 @@ class Tensors:
     def function(self, make: MakeFunction, workload: Hashable, node: Node) -> Function:
         """The function that ``make`` builds for ``workload``, named after ``node``.
 
-        Equal workloads are built once. Raises what ``make`` raises.
+        Workloads that differ in values of arguments alone are built once. Raises what ``make``
+        raises.
         """
         name = identifier(node.name)
-        built = self._functions.get((make, workload))
+        # Records are those of a workload with all of its constants.
+        recorded = recorded_knobs(workload, self.config) is not None
+        key = make, workload if recorded else schedule_of(workload)
+        built = self._functions.get(key)
         if built is None:
-            built = self._functions[make, workload] = make(workload, self.env, name=name)
+            built = self._functions[key] = make(workload, self.env, name=name)
         return built.named(name)
 
     def layer(
