@@ -33,8 +33,8 @@ class InstructionQueues(wiring.Component):
         compute              i   j
         compute_out                          i   j
         taken                                1   1
-        compute_out (small)                          i           j
-        taken (small)                                1           1
+        small:compute_out                            i           j
+        small:taken                                  1           1
 
     Ports
     -----

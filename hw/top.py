@@ -35,8 +35,7 @@ class Top(wiring.Component):
     -----
     m_axi : AXI4 master; one ID, bursts of the full width of the bus
     s_axil : AXI4-Lite slave with the registers of `amaranth_vta.hw.registers`
-    irq : high while an interrupt that is enabled has its reason: the run is done, or has ended at a
-        fault or been stopped
+    irq : high while an enabled interrupt is pending: the run is done, or has failed or been stopped
     rst : synchronous reset. It is an ordinary port, and the clock domain has no reset: between runs
         the core is held in reset anyway, so that most registers need no second one.
     activity : only if ``watched``: what the modules are doing, for simulation
