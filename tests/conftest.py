@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.golden import Golden
 
-# Designs and schedules are many small objects that live long: looking for garbage among them as
-# often as Python does by default takes a sixth of the time of the tests.
+# Designs and schedules are many small objects that live long: collecting garbage as often as Python
+# does by default takes a sixth of the tests' time.
 gc.set_threshold(50_000)
 
 

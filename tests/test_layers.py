@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# What software shares with hardware: pure data, which imports neither Amaranth nor the design.
+# Modules that software shares with hardware: data that import neither Amaranth nor the design.
 SHARED = (
     "amaranth_vta.hw.config",
     "amaranth_vta.hw.isa",
@@ -25,7 +25,7 @@ SOURCES = (*FOLDERS, "amaranth_vta", "tests", "examples", "benchmarks")
 
 
 def violations(root: Path) -> Iterator[str]:
-    """Imports of the sources under ``root`` that cross a border, each with file and line."""
+    """Imports under ``root`` that cross a border between layers, each with file and line."""
     for folder in FOLDERS:
         if (root / folder / "__init__.py").exists():
             yield f"{folder}/__init__.py: the lint rule would take relative imports for `{folder}`"

@@ -1,4 +1,4 @@
-"""The README says what is so."""
+"""What the README says is true."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ("hw", "sw", "sim", "amaranth_vta")
 FILES, LINES, FUNCTION_LINES, ELABORATE_LINES = 16, 420, 60, 80
-# What is better as it is, and why. There is no exception for circles of imports.
+# Exceptions, each with its reason. There is none for import cycles.
 ALLOWED = {
     "hw/isa.py": "the instruction set is one table, to be read from top to bottom",
     "hw/dma/rows.py": "three walkers of one pattern, read side by side",
@@ -42,7 +42,7 @@ def oversized(root: Path) -> Iterator[str]:
 
 
 def circle(root: Path) -> list[str]:
-    """Modules that import each other in a circle, imports within functions included."""
+    """Modules that import each other in a cycle, including imports within functions."""
     paths = {module_name(path.relative_to(root)): path for path in sources(root)}
     graph = {
         name: {found for found in imported(name, path) if found in paths and found != name}

@@ -71,10 +71,10 @@ INSTRUCTIONS: dict[Opcode, str] = {
 
 FIELDS: dict[str, str] = {
     "opcode": "which instruction",
-    "pop_prev": "take a token from the previous neighbour first",
-    "pop_next": "take a token from the next neighbour first",
-    "push_prev": "give the previous neighbour a token at the end",
-    "push_next": "give the next neighbour a token at the end",
+    "pop_prev": "pop a token of the previous neighbour before it starts",
+    "pop_next": "pop a token of the next neighbour before it starts",
+    "push_prev": "push a token to the previous neighbour when it retires",
+    "push_next": "push a token to the next neighbour when it retires",
     "memory": "which memory, by its number",
     "sram_base": "first element of the scratchpad",
     "dram_base": "first element in DRAM",
@@ -102,13 +102,13 @@ FIELDS: dict[str, str] = {
     "immediate": "operand, signed",
     "independent": "need not wait for the other unit (OVERLAP)",
     "dst": "accumulator that is written",
-    "src": "input, of ALU an accumulator",
-    "wgt": "weight; of ALU nothing",
+    "src": "input; for ALU an accumulator",
+    "wgt": "weight; unused by ALU",
 }
 
 MEMORIES: dict[Memory | Padding, str] = {
     Memory.UOP: "micro-ops",
-    Memory.WGT: "weights, a row an output channel",
+    Memory.WGT: "weights, one row per output channel",
     Memory.INP: "inputs",
     Memory.ACC: "accumulators",
     Memory.OUT: "the low bits of accumulators, as STORE writes them",

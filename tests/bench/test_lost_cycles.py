@@ -21,7 +21,7 @@ def test_causes_add_up_to_the_cycles_of_a_network(monkeypatch: pytest.MonkeyPatc
     assert len(causes) == len(names["HEADS"]) - 2
     assert min(causes) >= 0
     assert sum(causes) == cycles > 0
-    # What GEMM multiplies, and the weights of the last layer, which are the bus's.
+    # The MACs that GEMM does, and the loads of the last layer's weights, which limit it.
     macs, waits_for_load = causes[0], causes[5]
     assert 1_000 < macs < cycles
     assert waits_for_load > 0.2 * cycles

@@ -1,4 +1,4 @@
-"""The layers of ResNet-18: by the schedules that the compiler chooses, and by those by hand."""
+"""The layers of ResNet-18, with the schedules that the compiler chooses and with those by hand."""
 
 from __future__ import annotations
 

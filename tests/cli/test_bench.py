@@ -1,4 +1,4 @@
-"""``vta bench``: what it prints, what it writes, and what it makes of a wrong result."""
+"""``vta bench``: what it prints, what it writes, and how it reports a wrong result."""
 
 from __future__ import annotations
 

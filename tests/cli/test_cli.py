@@ -37,7 +37,7 @@ class Vta:
         return Call(code, *self._capsys.readouterr())
 
     def refused(self, *arguments: object) -> str:
-        """The one line on standard error of a call that is wrong."""
+        """The one line on standard error of a call that is refused."""
         call = self(*arguments)
         assert (call.code, call.out) == (2, "")
         assert call.err.startswith("vta: ")
@@ -64,8 +64,7 @@ def image(*instructions: isa.Instruction, expected: bytes | None = None) -> Prog
     return ProgramImage(TINY, dram, 0, len(instructions), after)
 
 
-# Stores one tile of accumulators, whose low bytes are those that a load of padding leaves: zeros,
-# over what is not zero.
+# Stores one tile of accumulators that a load of padding has cleared, over bytes that are not zero.
 CLEAR = (
     isa.Load(memory=isa.Memory.ACC, y_size=0, y_pad_0=1, x_size=1, push_next=1),
     isa.Store(dram_base=STORED_AT // TINY.out.element_bytes, pop_prev=1, push_prev=1),
@@ -241,7 +240,7 @@ def test_a_fault_still_writes_what_was_asked_for(vta: Vta, faults: Path, tmp_pat
         assert arrays["dram"].shape == (2048,)
 
 
-def test_disasm_prints_a_line_an_instruction(vta: Vta, clears: Path) -> None:
+def test_disasm_prints_one_line_per_instruction(vta: Vta, clears: Path) -> None:
     call = vta("disasm", clears)
     assert call.code == 0
     assert [line.split()[:3] for line in call.out.splitlines()] == [

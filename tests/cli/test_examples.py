@@ -1,4 +1,4 @@
-"""Examples are listed, copied, and run from where they were copied to."""
+"""Examples are listed and copied, and the copies run."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_an_example_is_copied(
     assert copy.is_dir() == source.is_dir()
     if source.is_file():
         assert copy.read_bytes() == source.read_bytes()
-    # What the user may have changed stays.
+    # A copy, which the user may have changed, is not overwritten.
     assert cli.invoke(call) == 2
     assert "is not replaced" in capsys.readouterr().err
 
 
-def test_a_network_of_ones_own_gets_its_report(
+def test_the_example_of_an_own_network_writes_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.invoke(["examples", "own-network", "-o", str(tmp_path)]) == 0

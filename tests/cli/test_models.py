@@ -1,4 +1,4 @@
-"""`vta show`, and what `vta run` says of models of which nothing runs on the machine."""
+"""`vta show`, and how `vta run` refuses models of which nothing runs on the machine."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == b"new"
 
 
-def test_what_is_no_regular_file_is_written_to_and_stays() -> None:
+def test_what_is_not_a_regular_file_is_written_to_and_stays() -> None:
     write(b"new", Path("/dev/null"))
     assert not Path("/dev/null").is_file()
     with pytest.raises(OutputError, match="/dev/full cannot be written: No space left"):

@@ -60,7 +60,7 @@ def test_powers_of_two_are_for_the_base_machine(
 def test_calibration_is_with_the_inputs_given(
     form: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scale of the input is that of the greatest value, which is given here."""
+    """The scale of the input follows from the greatest value of the samples."""
     given = tmp_path / "given"
     given.mkdir()
     images = np.linspace(-4, 4, 6 * 5 * 9 * 8, dtype=np.float32).reshape(6, 5, 9, 8)

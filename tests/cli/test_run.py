@@ -174,7 +174,7 @@ def test_wrong_inputs_are_one_line(
     assert err.count("\n") == 1
 
 
-def test_one_array_is_no_file_of_inputs(
+def test_one_array_is_not_a_file_of_inputs(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "image.npy", IMAGE)
@@ -211,7 +211,7 @@ def test_waves_of_a_run_are_a_vcd(model: Path, tmp_path: Path) -> None:
     assert "$enddefinitions" in text
 
 
-def test_where_the_cycles_went_is_said_a_layer_at_a_time(
+def test_where_the_cycles_went_is_said_layer_by_layer(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, trace = tmp_path / "report.json", tmp_path / "trace.json"

@@ -34,7 +34,7 @@ def _fuzz() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules["fuzz_files"] = module  # where its dataclasses look themselves up
+    sys.modules["fuzz_files"] = module  # dataclasses look their module up here
     spec.loader.exec_module(module)
     return module
 
@@ -44,7 +44,8 @@ FUZZ = _fuzz()
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Refused:
-    """What a command says of what it refuses; {} among its arguments is a file of the contents."""
+    """Runs a command that must refuse a file, and returns its message; {} among the arguments
+    stands for a file with ``contents``."""
 
     def run(contents: bytes | Any, *arguments: str) -> str:
         path = tmp_path / "file"
@@ -97,7 +98,7 @@ def test_outputs_may_have_the_names_of_numpys_parameters(tmp_path: Path) -> None
         assert names < set(results.files)
 
 
-def test_a_bound_that_is_no_number_is_left_to_the_host(tmp_path: Path) -> None:
+def test_a_bound_that_is_not_a_number_is_left_to_the_host(tmp_path: Path) -> None:
     model = network()
     for node in model.graph.node:
         if node.op_type == "Relu":
@@ -244,7 +245,7 @@ def test_a_few_kilobytes_that_unpack_to_gigabytes_are_refused(refused: Refused) 
     write_arrays(file, {"dram": np.zeros(1 << 26, np.uint8)}, compressed=True)
     data = bytearray(file.getvalue())
     assert len(data) < 1 << 17
-    # The archive's own words on its size, which is checked before the data are.
+    # The size that the archive's directory declares is checked before the data are read.
     at = data.index(b"PK\x01\x02") + 24
     data[at : at + 4] = (0xFFFF0000).to_bytes(4, "little")
     assert "takes 4,294,901,760 bytes" in refused(bytes(data), "replay", "{}")

@@ -1,4 +1,4 @@
-"""The ALU alone under cocotb: immediates, registers and tables, and what micro-ops before made."""
+"""The ALU alone under cocotb: immediates, registers, tables, and results of earlier micro-ops."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 CONFIG = PRESETS["tiny"]
 UOPS = [isa.Uop(dst, 2 * dst, 3 * dst) for dst in range(4)]
-# In elements: micro-ops lie at the beginning of memory.
+# Places in memory, in elements; micro-ops are at its beginning.
 ACCUMULATORS = 4
 PROGRAM = [
     isa.Load(memory=Memory.UOP, x_size=4),

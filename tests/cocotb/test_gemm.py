@@ -1,4 +1,4 @@
-"""The GEMM unit alone under cocotb: micro-ops that multiply, add to one another, and reset."""
+"""The GEMM unit alone under cocotb: micro-ops that multiply, accumulate and reset."""
 
 from __future__ import annotations
 

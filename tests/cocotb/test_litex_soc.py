@@ -19,12 +19,12 @@ from examples.litex_soc import MEMORY
 from examples.litex_soc import REGISTERS as ADDRESS_OF_REGISTERS
 
 TINY = PRESETS["tiny"]
-# Bytes of the memory: the stream, and what it works on.
+# Byte addresses in memory: the stream is at 0, its data follow.
 UOP, WEIGHTS, IMAGES, RESULT = 0x100, 0x140, 0x180, 0x200
 PIXELS = 16
 CYCLE_NS = 10
 TIME_LIMIT_US = 1_000
-# How LiteX writes combinational logic, and that its interconnect has loops through it.
+# Accepted of LiteX: its style of combinational logic, and loops in its interconnect.
 ACCEPTED = "/* verilator lint_off COMBDLY */\n/* verilator lint_off UNOPTFLAT */\n"
 BASES = ("UOP_BASE", "INP_BASE", "WGT_BASE", "ACC_BASE", "OUT_BASE")
 

@@ -31,7 +31,7 @@ TIME_LIMIT_US = 10_000
 @cocotb.test()
 @cocotb.parametrize(program=PROGRAMS, backpressure=[False, True])
 async def run_a_program(dut: Any, program: str, backpressure: bool) -> None:
-    """The memory is afterwards what the program image expects."""
+    """Afterwards memory holds what the program image expects."""
     image = ProgramImage.load(VECTORS / f"{program}.npz")
     Clock(dut.clk, CYCLE_NS, unit="ns").start()
     memory = AxiRam(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, size=image.dram.size)

@@ -32,8 +32,8 @@ def test_the_table_of_passes_has_them_all_in_order() -> None:
 
 
 def changed(before: str, after: str) -> str:
-    """The lines of ``after``, with ``...`` for those that stand in ``before`` alike, but for the
-    last in front of a change."""
+    """The lines of ``after``, with ``...`` for runs of lines that ``before`` has too, except the
+    last before a change."""
     old, new = before.splitlines(), after.splitlines()
     lines: list[str] = []
     for kind, _, _, begin, end in SequenceMatcher(None, old, new, False).get_opcodes():

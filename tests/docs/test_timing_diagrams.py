@@ -1,4 +1,4 @@
-"""Waveforms are drawn from docstrings as these say them."""
+"""Waveforms are drawn as the docstrings describe them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEC.loader.exec_module(timing_diagrams)
 
 
 def texts(lines: list[str]) -> list[tuple[int, str]]:
-    """Horizontal place and contents of each text of a drawing."""
+    """The horizontal position and the contents of each text in a drawing."""
     found = []
     for line in lines:
         if line.startswith("<text"):

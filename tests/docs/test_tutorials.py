@@ -1,4 +1,4 @@
-"""The tutorials run, and the outputs that they are committed with are what they print.
+"""The tutorials run, and print the outputs that are committed with them.
 
 ``make tutorials`` runs them and writes outputs and golden instruction streams anew.
 """
@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from tests.support.golden import Golden
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
-SECONDS_A_CELL = 300  # the first use of a device builds its simulator
+SECONDS_PER_CELL = 300  # the first use of a device builds its simulator
 # Runs after a tutorial, in its kernel: all instructions and micro-ops of the functions it built.
 STREAMS = """
 from amaranth_vta.sw.compiler.build import Function as _Function
@@ -42,7 +42,7 @@ def executed(path: Path) -> tuple[NotebookNode, str]:
     notebook.cells.append(nbformat.v4.new_code_cell(STREAMS))
     NotebookClient(
         notebook,
-        timeout=SECONDS_A_CELL,
+        timeout=SECONDS_PER_CELL,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
@@ -53,7 +53,7 @@ def executed(path: Path) -> tuple[NotebookNode, str]:
 
 
 def printed(cell: NotebookNode) -> str:
-    """What a cell shows: its output, and what it evaluates to, as text."""
+    """What a cell shows as text: its output and its value."""
     parts = []
     for output in cell.get("outputs", []):
         text = output.text if output.output_type == "stream" else output.data["text/plain"]

@@ -1,4 +1,4 @@
-"""Networks in files: they run without the compiler, as they do with it, or are refused."""
+"""Networks in files: without the compiler they give the same results, or are refused."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_every_truncation_and_flipped_byte_is_refused_in_a_sentence(
         changed = bytearray(data)
         changed[position] ^= 1 << int(rng.integers(8))
         damaged.write_bytes(changed)
-        # Some bytes of a zip archive say nothing: then the network is that of the file.
+        # Some bytes of a zip archive have no meaning: then the network is unchanged.
         try:
             network = load_network(damaged)
         except ProgramError:
@@ -152,7 +152,7 @@ def test_every_truncation_and_flipped_byte_is_refused_in_a_sentence(
 
 
 def rewritten(source: Path, target: Path, **changes: Any) -> Path:
-    """A copy with another header, whose checksum is not made again."""
+    """A copy with another header and the old checksum."""
     with np.load(source) as archive:
         arrays = {name: archive[name] for name in archive.files}
     arrays["header"] = np.array(json.dumps({**json.loads(str(arrays["header"])), **changes}))

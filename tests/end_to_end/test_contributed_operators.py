@@ -1,5 +1,5 @@
-"""Operators that ONNX Runtime's quantizer writes, one in a network, with any numbers: on the
-machine, and no element other than ONNX Runtime's."""
+"""Networks of one operator that ONNX Runtime's quantizer writes, with any parameters: on the
+machine, and every element equal to ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_quantized_global_averages_are_exact(seed: int, dtype: Any) -> None:
 
 
 def test_what_follows_an_operator_that_onnx_does_not_define_is_on_the_machine() -> None:
-    """The shape of its result is had from ONNX Runtime."""
+    """ONNX Runtime gives the shape of its result."""
     rng = np.random.default_rng(0)
     leaky = Operator("QLinearLeakyRelu", np.uint8, alpha=0.1)
     leaky.tensor(1, 4, 3, 3)

@@ -1,4 +1,4 @@
-"""The digits network on functional model and RTL, with all of DRAM compared."""
+"""The digits network on the functional model and on the RTL, with all of DRAM compared."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Way:
 
 
 class Machines:
-    """Fresh machines of one kind, on which a program is run in several ways."""
+    """Fresh machines of one kind, which run a program in several ways."""
 
     def __init__(self, device: str, ways: Sequence[Way]) -> None:
         self.device = device
@@ -55,7 +55,7 @@ class Machines:
         address: int = PROGRAM,
         insn_count: int | None = None,
     ) -> list[tuple[Fault | None, Device]]:
-        """Runs a program on zeroed memory; ``uop_table`` stands at byte 0 of it."""
+        """Runs a program on zeroed memory with ``uop_table`` at byte 0."""
         dram = np.zeros(MEMORY, np.uint8)
         table = np.array([ISA.encode_uop(uop) for uop in uop_table], "<u4").view(np.uint8)
         dram[: table.size] = table
@@ -80,7 +80,7 @@ class Machines:
         address: int = PROGRAM,
         insn_count: int | None = None,
     ) -> str | None:
-        """The fault, the same in every way to run, as ``module index cause``."""
+        """The fault as ``module index cause``, which must be the same in every way to run."""
         results = self.run(
             *instructions, uop_table=uop_table, address=address, insn_count=insn_count
         )
@@ -302,7 +302,7 @@ def test_reads_beyond_the_memory_are_bus_errors(
     assert outcome(dram_base=end - 7, x_size=1, y_size=3, x_stride=3) is None
     assert outcome(dram_base=end - 6, x_size=1, y_size=3, x_stride=3) == wrong
     assert outcome(dram_base=0, x_size=1, y_size=3, x_stride=0xFFFF) == wrong
-    # What is not read is not checked: padding rows, and rows of no elements.
+    # Addresses that are not read are not checked: rows of padding, and empty rows.
     assert outcome(dram_base=end, x_size=1, y_size=0, y_pad_0=2) is None
     assert outcome(dram_base=end, x_size=0) is None
     # Padding of the scratchpad moves no address.
@@ -341,7 +341,7 @@ def test_fetch_beyond_the_memory_is_a_bus_error_of_the_first_instruction_beyond(
     assert outcome(1 << 47, 1) == "fetch 0 bus_error"
 
 
-def test_a_full_token_counter_stalls_only_who_gives_to_it(machines: Machines) -> None:
+def test_a_full_token_counter_stalls_only_the_module_that_pushes_to_it(machines: Machines) -> None:
     full = [with_flags(idle_load, push_next=1)] * isa.TOKEN_LIMIT
     assert machines.fault_of(*full, load, finish) is None
     one_more = with_flags(load, push_next=1)
@@ -370,7 +370,7 @@ def test_a_misaligned_stream_is_bad_whatever_it_holds(machines: Machines) -> Non
 def test_a_bad_stream_is_found_behind_a_full_queue(machines: Machines) -> None:
     stuck = [with_flags(idle_load, pop_next=1)] * isa.QUEUE_DEPTH
     assert machines.fault_of(*stuck, finish, finish) == "fetch 64 bad_stream"
-    # The 65th of the same module is seen but cannot be handed on, and hides what comes after.
+    # The 65th of the same module is fetched but cannot be handed on, and hides what follows it.
     assert machines.fault_of(*stuck, stuck[0], finish, finish) == "load 0 deadlock"
 
 
@@ -388,7 +388,7 @@ def test_a_bad_last_instruction_is_not_handed_on(machines: Machines) -> None:
         ([load, with_flags(idle_compute, pop_prev=1)], "compute 1 deadlock"),
         ([load, with_flags(idle_compute, pop_next=1)], "compute 1 deadlock"),
         ([load, with_flags(idle_store, pop_prev=1)], "store 1 deadlock"),
-        # A circle: each waits for the other's token.
+        # A cycle: each waits for the other's token.
         (
             [
                 idle_load,
@@ -397,7 +397,7 @@ def test_a_bad_last_instruction_is_not_handed_on(machines: Machines) -> None:
             ],
             "load 1 deadlock",
         ),
-        # One of two tokens is there: neither is taken.
+        # One of two tokens is missing: neither is popped.
         (
             [
                 with_flags(idle_load, push_next=1),

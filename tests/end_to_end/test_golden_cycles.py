@@ -1,7 +1,7 @@
-"""The machine takes no more cycles than it did: tests/golden/cycles.json.
+"""The machine takes at most the cycles of tests/golden/cycles.json.
 
-``pytest --rewrite-golden tests/end_to_end/test_golden_cycles.py`` writes the file anew, when the
-machine has become faster, or when it is right that it has become slower.
+``pytest --rewrite-golden tests/end_to_end/test_golden_cycles.py`` rewrites the file, when the
+machine has become faster, or slower for a good reason.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_layers_are_as_fast_as_they_were(schedules: str, golden: Golden) -> None
 
 
 def matrix_product(env: Environment, threads: int) -> Function:
-    """Blocks of outputs, over virtual threads that take turns."""
+    """A matrix product by blocks of outputs, over virtual threads."""
     n, k, m = 8, 16, 8
     x = te.placeholder((n, k, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((m, k, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)

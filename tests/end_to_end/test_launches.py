@@ -30,7 +30,8 @@ DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 
 
 def small_network() -> QuantizedNetwork:
-    """Rows that overlap, a stride, and a layer whose tiles are others than those before it."""
+    """A network with rows that overlap, a stride, and a layer with other tiles than the one
+    before."""
     network = QuantizedNetwork(3, "qdq", np.int8, (8, 9, 7), steady=True)
     for layer in (Layer(12, 3), Layer(8, 1), Layer(16, 3, 2)):
         network.layer(layer)
@@ -127,8 +128,8 @@ def test_what_nothing_earlier_concerns_is_joined_as_if_followed_one_by_one(
 
 
 def tokens_between_layers(network: NetworkProgram, launch: Launch) -> Iterator[tuple[int, ...]]:
-    """Of each token that passes from one layer to another: the instruction that gives it, its flag
-    there, the one that takes it, and its flag there."""
+    """For each token between two layers: the instruction that pushes it and the flag for that, and
+    the instruction that pops it and the flag for that."""
     words = network.program.streams[launch.stream].words
     instructions = [
         isa.instruction_set(network.config).decode(int(low) | int(high) << 64)

@@ -11,7 +11,8 @@ from tests.support.quantized_files import Case
 
 
 def difference(case: Case) -> str:
-    """What is wrong with a network, or nothing; it may have become too small to be quantized."""
+    """What is wrong with a network, empty if nothing; one that became too small to be quantized is
+    not wrong."""
     try:
         model = case.quantized()
     except Exception:  # the quantizer's own

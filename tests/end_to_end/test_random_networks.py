@@ -245,7 +245,7 @@ def test_a_random_network_is_exact_on_functional_model_and_rtl(seed: int) -> Non
 @pytest.mark.parametrize("vector", ["tiny-1", "batch2-1"])
 @each_seed([0, 7, 11, 15])
 def test_a_random_network_is_exact_on_the_machine_of_a_vector(seed: int, vector: str) -> None:
-    """Their simulators are built for other tests as well."""
+    """On configurations whose simulators other tests build as well."""
     config = ProgramImage.load(VECTORS / f"{vector}.npz").config
     functional, rtl = (assert_exact(seed, config, device) for device in ("functional", "rtl"))
     assert (functional == rtl).all()

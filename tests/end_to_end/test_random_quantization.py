@@ -1,5 +1,5 @@
-"""Random networks with any quantization: scales of whole tensors or of channels, int8 and uint8,
-zero points, weights of both types; as QDQ and as QOperator; groups, residual adds and averages.
+"""Random networks with any quantization: scales per tensor or per channel, int8 and uint8, zero
+points, weights of both types; as QDQ and as QOperator; groups, residual additions and averages.
 
 No element may differ from ONNX Runtime's, and everything is on the machine.
 """

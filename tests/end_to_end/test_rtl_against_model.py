@@ -1,4 +1,4 @@
-"""Random programs of our own on the RTL: every byte and every report as the model has it."""
+"""Random programs on the RTL: every byte and every report equal to the model's."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.golden import VECTORS
 from tests.support.seeds import each_seed
 
-# The configurations of the conformance vectors, whose simulators other tests build as well, and the
-# extensions.
+# The configurations of the conformance vectors, whose simulators other tests build as well, and
+# those with extensions.
 CONFIGS = {
     path.stem.split("-")[0]: ProgramImage.load(path).config
     for path in sorted(VECTORS.glob("*-1.npz"))
@@ -58,7 +58,7 @@ def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None
 @pytest.mark.parametrize("kind", [*FAULT_KINDS, "flipped_bits"])
 @pytest.mark.parametrize("name", ["tiny", "int4", "tiny-extended"])
 def test_faults_are_reported_and_contained_as_the_model_does(name: str, kind: str) -> None:
-    """Memory and scratchpads, which the next program shows, hold what the model says."""
+    """Memory and scratchpads, which the next program reveals, hold the model's contents."""
     config = CONFIGS[name]
     for seed in range(5):
         kinds = [kind, *FAULT_KINDS[seed : seed + seed % 3]]

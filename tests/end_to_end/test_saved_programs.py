@@ -78,7 +78,7 @@ def test_a_recorded_function_runs_from_its_file_on_every_device(
         device = open_device(name, TINY, 1 << 17)
         placed = Program.load(tmp_path / "product.vta", TINY).place(Runtime(device))
         placed.buffer("x").write(x)
-        for _ in range(2):  # the second finds the micro-op buffer as the first has left it
+        for _ in range(2):  # the second run begins with the micro-op buffer of the first
             placed.run()
         assert (placed.buffer("y").read(np.int8, expected.shape) == expected).all()
         memories.append(device.read(0, device.memory_bytes))

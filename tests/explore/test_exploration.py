@@ -1,4 +1,4 @@
-"""Explorations as the command runs them: results are the same after whatever happened."""
+"""Explorations as the command runs them: interruptions do not change their results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ batch = 8
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the compiled estimate of the real one, which takes seconds to build."""
+    """An empty cache, except for the compiled estimate, which takes seconds to build."""
     from amaranth_vta.sim.cache import cache_folder
     from amaranth_vta.sim.estimate.library import library
 
@@ -58,7 +58,7 @@ def spec_path(tmp_path: Path) -> Path:
 
 
 class InProcess:
-    """Does the work here, in reverse order, and counts it; ends after ``most`` items."""
+    """Does the work in this process, in reverse order, and counts it; ends after ``most`` items."""
 
     def __init__(self, most: int = 1000) -> None:
         self.done: list[Task] = []
@@ -140,7 +140,7 @@ def test_one_process_explores_in_a_folder(spec_path: Path, tmp_path: Path) -> No
 def test_a_network_is_the_same_for_each_machine(
     spec_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker keeps of a network is not changed by compiling it."""
+    """Compiling does not change the network that a worker keeps."""
     spec = load_spec(spec_path)
     (model,) = read_networks(spec).values()
     tasks = [Task("digits", spec.base.to_json(), memory) for memory in ("ddr", "ideal", "ddr")]
@@ -194,7 +194,7 @@ def test_results_survive_a_kill(
         assert part in page
 
 
-def test_a_network_that_is_none_is_refused(
+def test_an_unknown_network_is_refused(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec_path.write_text(TEXT.replace(str(DIGITS), "resnet9"))

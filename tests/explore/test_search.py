@@ -25,7 +25,7 @@ def spec_of(folder: Path, method: str, points: int) -> Spec:
 
 
 def objectives(values: Values) -> tuple[float, float] | None:
-    """Two that contradict each other; a part of the space is illegal."""
+    """Two conflicting objectives; None for a part of the space that is illegal."""
     block, bus, batch = values
     if bus == 9 and batch > 2:
         return None

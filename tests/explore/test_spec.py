@@ -1,4 +1,4 @@
-"""What a SPEC may ask for, and what is said of one that asks for something else."""
+"""What a SPEC may ask for, and the messages for one that asks for something else."""
 
 from __future__ import annotations
 

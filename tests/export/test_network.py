@@ -1,4 +1,4 @@
-"""Exported networks, compiled by a C compiler, on the RTL through registers and memory alone."""
+"""Exported networks, compiled by a C compiler, on the RTL through only registers and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
-# Memory of the network begins here: it runs from any place.
+# Where the network's memory begins; it may be anywhere.
 PLACE = 0x3000
 DONE, WRONG_MACHINE, FAULT, TIMEOUT = range(4)
 _READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
@@ -44,7 +44,7 @@ class Port(ctypes.Structure):
 
 
 def device_for(folder: Path) -> Any:
-    """With as much memory as the sources in ``folder`` say that their network needs."""
+    """A device with the memory that the sources in ``folder`` say their network needs."""
     header = (folder / "c" / "network.h").read_text()
     size = re.search(r"#define NETWORK_MEMORY_BYTES (\d+)", header)
     assert size is not None

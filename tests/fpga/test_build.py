@@ -1,4 +1,4 @@
-"""`vta build` around its tools: what they are asked, and what becomes of what they say."""
+"""`vta build` around its tools: the calls that it makes, and what it does with their output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fake = Callable[[Call, Path], None]
 
 
 class Wire(wiring.Component):
-    """Stands for the design: a wire between the pins of the serial line."""
+    """Stands in for the design: a wire between the pins of the serial line."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__({})
@@ -38,7 +38,7 @@ class Wire(wiring.Component):
 
 
 def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -> Fake:
-    """Tools that leave what the real ones would leave of a design."""
+    """Fake tools that write the files that real ones would write for a design."""
 
     def run(call: Call, folder: Path) -> None:
         match call.tool.name:

@@ -1,4 +1,4 @@
-"""Compute as a module: units, order, tokens, rate. Its arithmetic is tested with its parts."""
+"""Compute as a module: units, order, tokens, rate. The tests of its parts check the arithmetic."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from amaranth_vta.sw.compiler import te
 
 TINY, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
 UOPS, ACCUMULATORS = 0x1000, 0x2000
-# An element that memory does not answer for.
+# An element whose address is a bus error.
 BAD_ELEMENT = 60
 
 
 @dataclass
 class Outcome:
-    """Cycles of retirements and of tokens given; the fault; the low bits of the accumulators."""
+    """Cycles of retirements and of pushes; the fault; the low bits of the accumulators."""
 
     retired: list[int] = field(default_factory=list)
     gave_load: list[int] = field(default_factory=list)
@@ -254,8 +254,8 @@ def test_sources_that_are_not_read_are_not_checked() -> None:
 
 
 def overlapping(independent: int, alu_bank: int, passes: int = 1) -> Outcome:
-    """Five GEMMs of 32 micro-ops in the lower bank, with ALU instructions of 24 micro-ops in all
-    after each."""
+    """Five GEMM instructions of 32 micro-ops in the lower bank, each followed by ALU instructions
+    of 24 micro-ops in total."""
     half = EXTENDED.acc.depth // 2
     gemm = Gemm(uop_end=1, iter_in=32, dst_factor_in=1, independent=independent)
     alu = Alu(
@@ -277,7 +277,7 @@ def overlapping(independent: int, alu_bank: int, passes: int = 1) -> Outcome:
 
 def test_independent_instructions_overlap_in_different_banks() -> None:
     outcome = overlapping(independent=1, alu_bank=1)
-    # A GEMM a round, and nothing for the ALU's.
+    # Each round takes as long as its GEMM; the ALU takes no extra cycles.
     assert outcome.retired[9] - outcome.retired[1] == 4 * 32
     outcome = overlapping(independent=0, alu_bank=1)
     assert outcome.retired[9] - outcome.retired[1] > 4 * (32 + 24)
@@ -320,7 +320,7 @@ def test_what_waits_for_the_other_unit_does_not_stop_what_need_not() -> None:
             gemm,
             double,
             replace(other, independent=1),
-            Gemm(uop_end=0),  # what follows it may overlap with later instructions of the ALU
+            Gemm(uop_end=0),  # what follows it may overlap with later ALU instructions
             replace(gemm, independent=1),
             Finish(),
         ],
@@ -416,8 +416,8 @@ def test_parameters_past_the_depth_are_out_of_range() -> None:
 
 
 def test_an_instruction_waits_for_its_unit_while_many_of_the_other_one_come_and_go() -> None:
-    """Two long ones before it: the other unit is done with those in flight when it was issued, and
-    with as many that came later."""
+    """Two long instructions precede it; the other unit retires those in flight when it was issued,
+    and as many that came later."""
     short = Alu(uop_begin=1, uop_end=2, alu_opcode=AluOp.ADD, use_immediate=1, independent=1)
     long = Gemm(uop_end=1, iter_in=500, independent=1)
     program = [load_uops(2), *[short] * 13, long, long, Gemm(independent=1, uop_end=1)]

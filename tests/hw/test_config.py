@@ -46,7 +46,7 @@ def test_elements_have_the_shapes_of_the_isa_page() -> None:
     assert config.macs_per_cycle == 2 * 8 * 16
 
 
-def test_four_bit_scalars_are_packed_two_a_byte() -> None:
+def test_four_bit_scalars_are_packed_two_per_byte() -> None:
     config = PRESETS["int4"]
     assert (config.inp_width, config.wgt_width, config.out_width) == (4, 4, 4)
     assert (config.inp.element_bytes, config.wgt.element_bytes) == (8, 128)
@@ -126,7 +126,7 @@ def test_a_value_out_of_range_is_refused_with_its_range(item: Any, side: str) ->
 
 
 @pytest.mark.parametrize("value", [True, 4.0, "4", None, [4]], ids=repr)
-def test_a_value_that_is_no_whole_number_is_refused(value: object) -> None:
+def test_a_value_that_is_not_a_whole_number_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="LOG_BATCH = .* is not a whole number"):
         Config.from_dict({"LOG_BATCH": value})
 
@@ -203,7 +203,7 @@ def test_a_buffer_has_two_elements_and_no_more_than_an_index_reaches(
     ],
     ids=["no JSON", "deep", "a list", "not a number"],
 )
-def test_a_text_that_is_no_configuration_is_refused(text: str, message: str) -> None:
+def test_a_text_that_is_not_a_configuration_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Config.from_json(text)
 

@@ -99,7 +99,7 @@ def test_random_programs_leave_what_the_model_leaves(probability: float) -> None
 
 
 def test_each_fault_is_reported_and_the_next_program_runs() -> None:
-    """All on one core, which a fault must leave clean."""
+    """All faults on one core, which each must leave clean."""
     kinds = sorted(set(FAULT_KINDS) - {"bus_error", "token_overflow"})
     faulty = [random_faulty_program(TINY, kind, 3) for kind in kinds]
     sound = random_program(TINY, 5, length=8)
@@ -131,7 +131,7 @@ def test_tokens_left_over_are_counted_and_cleared() -> None:
 
 
 def test_a_blocked_module_takes_a_full_queue_and_no_more() -> None:
-    """What comes after a full queue is not looked at, however wrong it is."""
+    """Fetch does not look at what comes after a full queue, even if it is illegal."""
     blocked = Load(memory=Memory.INP, x_size=0, pop_next=1)
     images = [
         image_of(*[blocked] * (QUEUE_DEPTH + extra), Load(memory=6), Finish()) for extra in (0, 1)

@@ -141,7 +141,7 @@ def test_a_padding_value_goes_to_the_module_that_has_it() -> None:
     handed = run_fetch(program, config=extended).handed
     assert handed[Module.LOAD] == [(0, program[0])]
     assert handed[Module.COMPUTE] == [(1, program[1]), (2, program[2])]
-    # A machine without it hands both to compute, which refuses them.
+    # On a machine without PAD_VALUE both go to compute, which refuses them.
     assert run_fetch(program).handed[Module.COMPUTE] == list(enumerate(program))
 
 
@@ -213,7 +213,7 @@ def test_a_bus_error_counts_when_its_instruction_is_reached(probability: float) 
     outcome = run_fetch(program, bad=bad, pause=pause, blocked=blocked)
     assert outcome.fault == (40, Cause.BUS_ERROR)
     assert outcome.handed == expected(program, 40)
-    # One that is read ahead and never reached is none.
+    # An error in words that are prefetched and never reached is not a fault.
     program[38] = ISA.encode(Finish())
     outcome = run_fetch(program, bad=bad, pause=pause, blocked=blocked)
     assert outcome.fault == (38, Cause.BAD_STREAM)

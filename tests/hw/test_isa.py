@@ -139,7 +139,7 @@ def test_first_factors_move_into_word_0_where_they_fit() -> None:
         layout = places(instruction_set(config).layouts[opcode])
         assert layout["dst_factor_out"] == (53, 4)
         assert layout["dst_factor_in"] == (57, 4)
-        assert layout["src_factor_out"][0] == 64  # 3 bits are left, which hold none
+        assert layout["src_factor_out"][0] == 64  # the 3 bits that are left hold no factor
 
 
 @configs

@@ -1,4 +1,4 @@
-"""Load as a module: tokens, order, faults. What it transfers is tested with the loader."""
+"""Load as a module: tokens, order, faults. The tests of the loader check its transfers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BASE = 0x2000
 
 @dataclass
 class Outcome:
-    """What happened, by cycle: tokens taken and given, retirements; and the last status."""
+    """Cycles of pops, pushes and retirements, and the last status."""
 
     took: list[int] = field(default_factory=list)
     gave: list[int] = field(default_factory=list)
@@ -59,7 +59,8 @@ def run_load(
     bad: Sequence[int] = (),
     cycles: int = 600,
 ) -> Outcome:
-    """``tokens`` are the cycles in which tokens come; ``full`` when none can be given."""
+    """``tokens`` are the cycles in which tokens arrive, ``full`` those in which none can be
+    pushed."""
     dut = LoadModule(config)
     memory = BurstMemory(np.full(1 << 16, 1, dtype=np.uint8), pause=pause, bad=bad)
     outcome = Outcome()

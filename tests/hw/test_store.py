@@ -1,4 +1,5 @@
-"""Store as a module: what it adds to the storer, and to what load shows of their common part."""
+"""Store as a module: what the tests of the storer, and of load, which shares its issue, do not
+check."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
     python -m tests.mutants [--hardware 6] [--software 2] [--jobs 2] [--json FILE]
 
-So many bugs are planted in each module of the hardware, besides those that are named, and in each
-of the functional model, the compiler's passes and the runtime.
+``--hardware`` bugs are planted in each module of the hardware, in addition to the named ones, and
+``--software`` bugs in each module of the functional model, the compiler's passes and the runtime.
 
-Ends with 1 if one survives that `survivors.toml` does not argue to do no harm.
+Ends with 1 if a bug survives that is not in `survivors.toml`, which argues why some are harmless.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from amaranth.hdl import Instance, Mux, Signal, Value, ValueCastable
 from .planting import Bug, Plants, Verdict, install
 from .software import module_tests
 
-# Bugs in each module of the hardware, at the most, besides the named ones.
+# The most bugs in each module of the hardware, in addition to the named ones.
 _PER_FILE = 6
 _VARIABLE = "VTA_BUG"
 _PROGRAMS = 40
@@ -32,7 +32,8 @@ _OFTEN = ("illegal_instruction", "transfer_out_of_range", "bus_error")
 _SECONDS = 20.0
 # Micro-ops in one of them at the most: each is run for each bug.
 _MAX_UOPS = 4000
-# Of processor time, after which a process that judges one bug is ended: the simulation hangs.
+# Seconds of processor time after which a process that judges one bug is killed: its simulation
+# hangs.
 _PATIENCE = 120
 
 NAMED = (
@@ -51,11 +52,11 @@ NAMED = (
     ("datapath/alu.py", "busy_banks(stages)", "busy_banks(stages[:-1])"),
     # Rows longer than a scratchpad are not seen.
     ("dma/extent.py", "(rows_wide > deepest) | (columns_wide > deepest)", "0"),
-    # A read error counts on the last beat of a burst alone, or is no error; so with SLVERR.
+    # A read error counts only on the last beat of a burst, or not at all; the same for SLVERR.
     ("dma/loader.py", "beat.payload.error", "(beat.payload.error & beat.payload.last)"),
     ("top.py", "bus.rresp[1]", "(bus.rresp == 3)"),
     ("top.py", "bus.bresp[1]", "(bus.bresp == 3)"),
-    # Addresses are cut.
+    # Addresses are truncated.
     *(
         ("dma/transfer.py", "base + (command.dram_base << kind.log_bytes)", text.format(bits))
         for bits in (23, 28, 32, 33)
@@ -76,7 +77,7 @@ NAMED = (
     # Rules of extensions.
     ("fabric/structures.py", "bits & uncovered != 0", "0"),
 )
-# Shared with software, which would be as wrong as the hardware.
+# Shared with software, which would have the same bug.
 _SHARED = tuple(f"amaranth_vta.hw.{name}" for name in ("isa", "config", "registers", "timing"))
 
 
@@ -85,7 +86,7 @@ def _is_hardware(module: str) -> bool:
 
 
 class Design:
-    """The machine of ``config`` with bugs, of which `SELECT` chooses one."""
+    """The machine of ``config`` with bugs, one of which `SELECT` enables."""
 
     def __init__(self, config_name: str, per_file: int = _PER_FILE) -> None:
         self._select = Signal(16, name="bug")
@@ -124,7 +125,7 @@ class Design:
         return result
 
     def _choose(self, per_file: int) -> Iterator[int]:
-        """The named bugs, and so many of each module as they come."""
+        """The named bugs, and the first ``per_file`` of each module."""
         chance = random.Random(1)
         files: dict[str, list[int]] = {}
         named = {(original, planted) for _, original, planted in NAMED}
@@ -215,7 +216,7 @@ class Layers:
         return sum(getattr(decode(bits), "uops", 0) for bits in image.instruction_bits())
 
     def catches(self) -> tuple[str | None, str]:
-        """The first layer that finds something, and what; None if none does."""
+        """The first layer that finds the bug, and how; None if no layer does."""
         from amaranth_vta.sim.fuzz.comparison import differences
 
         for layer, programs in self._programs.items():
@@ -282,7 +283,7 @@ class Layers:
 
 
 def judge(design: Design, jobs: int) -> Iterator[Verdict]:
-    """What catches each bug, each tried in a process of its own."""
+    """The verdict on each bug, each tried in a process of its own."""
     os.environ[_VARIABLE] = "0"
     layers = Layers(design)
     context = get_context("fork")

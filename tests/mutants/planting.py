@@ -1,8 +1,8 @@
-"""Plants bugs in modules as they are imported: each is one expression that became another.
+"""Plants bugs in modules as they are imported: each replaces one expression.
 
 `install` must run before the modules are imported. In hardware a bug is a multiplexer that the
-signal `SELECT` switches, so that one design holds all of them and none is chosen at 0; in software
-it is the expression itself, one bug a process.
+signal `SELECT` switches, so that one design holds all bugs, and 0 selects none. In software it is
+the expression itself, one bug per process.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True)
 class Bug:
-    """In ``file``, the expression ``original`` is ``planted``; ``number`` counts those of a file
-    that look alike."""
+    """In ``file``, the expression ``original`` becomes ``planted``; ``number`` tells equal ones in
+    a file apart."""
 
     file: str
     line: int
@@ -55,15 +55,15 @@ class Verdict:
 
 @dataclass
 class Plants:
-    """The bugs that were found in the modules imported so far, and what chooses among them.
+    """The bugs found in the modules imported so far, and the function that chooses among them.
 
-    ``apply(number, original, planted)`` gives what an expression is worth; ``planted`` makes the
-    other one. ``named`` are bugs to look for besides: file, original, planted.
+    ``apply(number, original, planted)`` returns the value of an expression; ``planted`` computes
+    the alternative. ``named`` are additional bugs to look for: file, original, planted.
     """
 
     apply: Callable[[int, Any, Callable[[], Any]], Any]
     named: Sequence[tuple[str, str, str]] = ()
-    # Also whole values and conditions, that become 0, and constants.
+    # Also replaces whole values and conditions by 0, and constants.
     stuck: bool = True
     bugs: list[Bug] = field(default_factory=list)
     _alike: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -77,7 +77,7 @@ class Plants:
 
 
 def install(is_planted: Callable[[str], bool], plants: Plants) -> None:
-    """Has the modules get bugs for whose names ``is_planted``."""
+    """Plants bugs in modules that are imported later, if ``is_planted`` of their name."""
     for name in sys.modules:
         if is_planted(name):
             raise RuntimeError(f"{name} has been imported before bugs could be planted in it")
@@ -90,7 +90,7 @@ def bugs_in(
     named: Sequence[tuple[str, str, str]] = (),
     stuck: bool = False,
 ) -> list[Bug]:
-    """What can be planted in a module, in the order in which `install` numbers it."""
+    """The bugs that can be planted in a module, in the order in which `install` numbers them."""
     plants = Plants(lambda number, original, planted: original, named, stuck)
     _Planter(file, plants).visit(ast.parse(source))
     return plants.bugs
@@ -166,7 +166,7 @@ class _Planter(ast.NodeTransformer):
         return result
 
     def _others(self, node: ast.expr) -> Iterator[tuple[ast.expr, ast.expr, str]]:
-        """What the expression can become."""
+        """The replacements of an expression."""
         seen = set()
         for planted in _operators(node):
             seen.add(ast.unparse(planted))

@@ -15,7 +15,7 @@ from typing import Any
 from .planting import Bug, Plants, Verdict, bugs_in, install
 
 _ROOT = Path(__file__).parents[2]
-# A folder of modules, and the tests that are there for it.
+# By folder of modules, its tests.
 _TESTS = {
     "sim/model": ("tests/sim/model/test_execution.py", "tests/sim/model/native/test_model.py"),
     "sw/compiler/passes": ("tests/sw/compiler/passes", "tests/sw/compiler/test_programs.py"),
@@ -24,7 +24,7 @@ _TESTS = {
 
 
 def judge(per_file: int, jobs: int) -> Iterator[Verdict]:
-    """What catches each of so many bugs of each module."""
+    """The verdicts on ``per_file`` bugs of each module."""
     context = get_context("spawn")
     chosen = list(_choose(per_file))
     with context.Pool(jobs, maxtasksperchild=1) as pool:
@@ -32,7 +32,7 @@ def judge(per_file: int, jobs: int) -> Iterator[Verdict]:
 
 
 def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
-    """What the tests of a module of the hardware, in Amaranth's simulator, find of its bug."""
+    """The verdict of a hardware module's tests, in Amaranth's simulator, on its bug."""
     source = (_ROOT / bug.file).read_text(encoding="utf-8")
     bugs = bugs_in(source, bug.file, named, stuck=True)
     number = next(at for at, other in enumerate(bugs) if replace(other, line=bug.line) == bug)

@@ -1,5 +1,5 @@
-"""All networks of the generators, small: not one element differs from ONNX Runtime's, and the
-machine does no less of their MACs than it did (tests/golden/networks.json)."""
+"""All networks of the generators, made small: no element differs from ONNX Runtime's, and the
+machine does at least the share of their MACs that is in tests/golden/networks.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from amaranth_vta.session import Session
 from amaranth_vta.session.random_inputs import random_inputs
 from tests.support.golden import Golden
 
-# Size of the input and share of the channels.
+# The size of the input, and the width.
 SMALL = {
     "resnet18": (32, 0.25),
     "resnet50": (32, 0.125),

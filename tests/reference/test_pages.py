@@ -1,4 +1,4 @@
-"""The pages that are made say all there is, and are those in docs/."""
+"""The generated pages are complete, and are those in docs/."""
 
 from __future__ import annotations
 

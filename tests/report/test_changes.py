@@ -90,7 +90,7 @@ def test_the_numbers_are_those_of_the_table(runs: tuple[Measured, Measured]) -> 
         ('{"peak_macs_per_cycle": 16, "estimated": false, "layers": []}', "has no cycles"),
     ],
 )
-def test_what_is_no_such_file_is_refused(
+def test_a_file_of_another_kind_is_refused(
     text: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.json"

@@ -1,4 +1,5 @@
-"""A machine of another computer: the same results, in turn, and only for those who may."""
+"""A machine of another computer: the same results, one client at a time, and only for admitted
+ones."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_a_network_runs_there(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Counters and cycles are those of the device that is served."""
+    """Counters and cycles come from the device that is served."""
     served = serve(device="estimate")
     monkeypatch.setenv("VTA_REMOTE", str(served.keys.client("ada", served.server.address)))
     cycles = []
@@ -122,7 +123,7 @@ def test_clients_have_the_machine_in_turn(serve: Callable[..., Served]) -> None:
     turns.append("first")
     first.close()
     thread.join(timeout=30)
-    # And finds nothing of who was there before.
+    # The second client sees nothing of the first one's memory.
     assert turns == ["first", "second", "00" * 6]
 
 
@@ -229,7 +230,7 @@ def test_only_known_keys_are_admitted(serve: Callable[..., Served], tmp_path: Pa
     served.open().close()
 
 
-def test_a_removed_client_is_not_admitted_any_more(serve: Callable[..., Served]) -> None:
+def test_a_removed_client_is_no_longer_admitted(serve: Callable[..., Served]) -> None:
     served = serve()
     credentials = served.credentials("gone")
     RemoteDevice(TINY, 64, credentials).close()
@@ -253,7 +254,7 @@ def test_limits_hold(serve: Callable[..., Served]) -> None:
     device.close()
 
 
-def test_nonsense_is_answered_and_harms_nobody(serve: Callable[..., Served]) -> None:
+def test_malformed_requests_are_answered_and_do_no_harm(serve: Callable[..., Served]) -> None:
     served = serve()
     credentials = served.credentials()
     good = served.open("good")

@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledNetwork]:
-    """What has really been compiled so far."""
+    """The networks that have been compiled so far, not taken from the cache."""
     done: list[CompiledNetwork] = []
 
     def note(*args: Any) -> CompiledNetwork:

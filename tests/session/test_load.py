@@ -43,7 +43,7 @@ def test_a_file_for_another_machine_is_refused(saved: Path) -> None:
 
 
 def test_a_misspelt_option_is_refused_by_the_type_checker_too(saved: Path) -> None:
-    """Mypy reports an ignore that is not needed, so each line here must be an error to it."""
+    """Mypy reports unneeded ignores, so each of these lines must be an error for it."""
     with pytest.raises(TypeError, match="devise"):
         vta.Session(DIGITS, "tiny", devise="rtl")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="devise"):

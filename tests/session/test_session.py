@@ -1,4 +1,4 @@
-"""Sessions: arrays in, arrays and numbers out, and what is wrong with an input in a sentence."""
+"""Sessions: arrays in, arrays and numbers out, and one sentence for a wrong input."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_is_wrong_with_an_input_is_said(
 
 
 def fixed_batch_model(batch: int) -> onnx.ModelProto:
-    """Pooling of int8, without anything that needs the host."""
+    """Pooling of int8, without host operators."""
     shapes = ([batch, 3, 4, 4], [batch, 3, 2, 2])
     x, y = (
         helper.make_tensor_value_info(name, TensorProto.INT8, shape)

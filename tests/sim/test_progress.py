@@ -1,4 +1,4 @@
-"""A build says that it does, to those who watch."""
+"""A build shows its progress on a terminal."""
 
 from __future__ import annotations
 

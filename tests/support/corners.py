@@ -1,6 +1,7 @@
-"""Small configurations, each unlike the others where hardware and software decide something.
+"""Small configurations at the corners of the design space, which take other paths in hardware and
+software.
 
-For tests, beside the presets: each is small enough to be simulated in Python.
+For tests, in addition to the presets: each is small enough for simulation in Python.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from amaranth_vta.hw.config import Config
 
 CORNERS: dict[str, Config] = {
-    # Two elements of each scratchpad, the fewest that there can be.
+    # Scratchpads of two elements, the fewest possible.
     "smallest": Config(
         log_block_in=2,
         log_block_out=2,
@@ -38,7 +39,7 @@ CORNERS: dict[str, Config] = {
         log_wgt_buff_size=8,
         log_acc_buff_size=10,
     ),
-    # Narrow accumulators, stored whole, on a bus of two of them.
+    # Narrow accumulators, stored at full width, two per bus word.
     "acc16": Config(
         log_acc_width=4,
         log_out_width=4,

@@ -1,4 +1,4 @@
-"""Random graphs of what runs in one layer: convolutions with what follows them, in one launch."""
+"""Random graphs of fused layers: convolutions with additions and poolings, in one launch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .random_networks import Layer, QuantizedNetwork
 
 
 def fused_graph(seed: int) -> QuantizedNetwork:
-    """Convolutions with residual additions and poolings behind them, or both or neither."""
+    """Convolutions followed by residual additions, poolings, both or neither."""
     choose = random.Random(seed)
     shape = (choose.randint(1, 9), choose.randint(6, 9), choose.randint(6, 9))
     network = QuantizedNetwork(

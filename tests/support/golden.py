@@ -1,6 +1,6 @@
-"""Files that say what came out when it was right: the fixture ``golden``, in tests/conftest.py.
+"""Golden files, which hold known good results: the fixture ``golden``, in tests/conftest.py.
 
-``pytest --rewrite-golden PATH`` writes those of the tests in PATH anew.
+``pytest --rewrite-golden PATH`` rewrites those of the tests in PATH.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ VECTORS = FOLDER / "vectors"
 
 @dataclass(frozen=True)
 class Golden:
-    """Compares with golden files, or if it ``rewrites``, writes them."""
+    """Compares with golden files, or rewrites them if ``rewrites`` is set."""
 
     rewrites: bool
 
     def check_text(self, name: str | Path, text: str) -> None:
-        """``text`` is that of the file ``name``, in tests/golden if it is relative."""
+        """Asserts that ``text`` is the contents of the file ``name``, in tests/golden if it is
+        relative."""
         path = FOLDER / name
         if self.rewrites:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +31,8 @@ class Golden:
         assert text == path.read_text(encoding="utf-8"), f"{path}: see --rewrite-golden"
 
     def known(self, name: str, key: str, value: Mapping[str, Any]) -> Any:
-        """What the JSON file ``name`` in tests/golden holds under ``key``; ``value`` if written."""
+        """The value under ``key`` of the JSON file ``name`` in tests/golden; on a rewrite it is
+        ``value``."""
         path = FOLDER / name
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if self.rewrites:

@@ -1,4 +1,5 @@
-"""ONNX's own cases of operators in float, between quantizations: QDQ files of one operator each."""
+"""ONNX's own test cases of float operators, put between quantizations: QDQ files of one
+operator."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _OPSETS = range(7, 27)
 
 @dataclass(frozen=True)
 class QdqCase:
-    """``model`` has one input, ``given``, for which there are ``images``."""
+    """A ``model`` with one input, ``given``, and ``images`` for it."""
 
     name: str
     operator: str

@@ -1,7 +1,7 @@
 """Random float networks, quantized by ONNX Runtime's quantizer with random options.
 
-A network is a list of steps, drawn from a seed; any part of the list is a network too, so that one
-that fails can be made smaller.
+A network is a list of steps, drawn from a seed; any sublist is a network too, so that one that
+fails can be reduced.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ACTIVATIONS = (
 
 @dataclass(frozen=True)
 class Case:
-    """What a seed stands for: the shape of the input, ``steps`` with a seed for each, and options
-    of the quantizer."""
+    """The case of a seed: the shape of the input, ``steps`` with a seed for each, and options of
+    the quantizer."""
 
     seed: int
     kind: str
@@ -75,13 +75,13 @@ class Case:
         return cls(seed, kind, sizes[kind], opset, tuple(steps), _options(rng))
 
     def smaller(self) -> Iterator[Case]:
-        """The same with one step less."""
+        """The cases with one step less."""
         for index in range(len(self.steps)):
             steps = self.steps[:index] + self.steps[index + 1 :]
             yield Case(self.seed, self.kind, self.shape, self.opset, steps, self.options)
 
     def smallest(self, fails: Callable[[Case], bool]) -> Case:
-        """One that fails, if this one does, and none that is smaller."""
+        """A smallest case that fails, if this one fails."""
         for case in self.smaller():
             if fails(case):
                 return case.smallest(fails)
@@ -153,7 +153,7 @@ def quantized(
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         onnx.save(model, source)
-        # The quantizer speaks to the terminal and to the log.
+        # The quantizer writes to the terminal and to the log.
         logging.disable(logging.WARNING)
         try:
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -165,8 +165,8 @@ def quantized(
 
 
 class _Network:
-    """A float network that grows at its end, ``value``, of ``shape``; one method per step. A step
-    that does not fit the shape does nothing."""
+    """A builder of a float network, which ends at ``value``, of ``shape``; one method per step. A
+    step that does not fit the shape does nothing."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -196,7 +196,7 @@ class _Network:
         return name
 
     def weights(self, *shape: int) -> str:
-        # Not centred on 0 as a rule, and with a channel that is nearly dead.
+        # Usually not centred on 0, and with one nearly dead channel.
         values = self.rng.normal(self.rng.uniform(-0.3, 0.3), 1, shape)
         if self.rng.random() < 0.2:
             values[self.rng.integers(shape[0])] *= 10.0 ** self.rng.uniform(-30, -6)
@@ -411,7 +411,7 @@ class _Network:
         self.shape = (*self.shape[:-1], outputs)
 
     def attention(self) -> None:
-        """Of the rows of each matrix, with one head or two where their number is even."""
+        """Attention over the rows of each matrix, with one head, or two if their number is even."""
         *stack, rows, size = (1, *self.shape) if len(self.shape) == 2 else self.shape
         heads = 2 if size % 2 == 0 and self.rng.random() < 0.5 else 1
         apart = self.constant([*stack, rows, heads, size // heads], np.int64)

@@ -1,4 +1,4 @@
-"""Quantized networks with numbers at random, which cost what trained ones would."""
+"""Quantized networks with random numbers, as costly as trained ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Layer:
 
 
 class QuantizedNetwork:
-    """A network that grows at its end, ``value``, with numbers at random.
+    """A builder of a network with random numbers, which ends at ``value``.
 
     ``form`` is ``qdq`` or ``qoperator``; ``dtype`` is that of all activations. With ``steady``,
-    weights are scaled so that values stay of the same size from layer to layer, as in a network of
-    many layers they have to.
+    weights are scaled so that values keep their size from layer to layer, as a network of many
+    layers needs.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class QuantizedNetwork:
         return weights, scale.astype(np.float32), zero, bias
 
     def anchor(self, operator: str, data: tuple[Array, ...], relu: bool, **attributes: Any) -> None:
-        """A Conv or Gemm with what is around it, of ``data`` as `weights` gives it."""
+        """A Conv or Gemm with its quantizations, of ``data`` as `weights` returns it."""
         weights, w_scale, w_zero, bias = data
         source, x_scale, x_zero = self.value, self.scale, self.zero
         self.scale, self.zero = self.quantization(relu)
@@ -127,7 +127,7 @@ class QuantizedNetwork:
         self.value = self.node("QuantizeLinear", value, *y)
 
     def in_float(self, operator: str, *inputs: str, relu: bool) -> None:
-        """An operator in float, quantized."""
+        """A float operator whose result is quantized."""
         value = self.node(operator, *inputs)
         if relu:
             value = self.node("Relu", value)
@@ -169,7 +169,7 @@ class QuantizedNetwork:
 
     def add(self, branch: str, deviation: float, relu: bool) -> None:
         """Adds ``branch``, in float."""
-        # The operands are of about the same size, or one is lost.
+        # The operands have about the same size, so that neither is lost in rounding.
         self.deviation = max(self.deviation, deviation)
         self.in_float("Add", branch, self.dequantized(), relu=relu)
 
@@ -241,8 +241,8 @@ def _stem(network: QuantizedNetwork, channels: int) -> QuantizedNetwork:
 
 
 def _residual(network: QuantizedNetwork, body: list[Layer], relu: bool) -> None:
-    """Adds what ``body`` makes to what comes in, after a 1×1 convolution if that has another size
-    or other channels."""
+    """Adds the results of ``body`` to its input, which passes through a 1×1 convolution if it has
+    another size or other channels."""
     begin = network.value, network.scale, network.zero, network.deviation, network.shape
     branch = network.dequantized()
     stride = max(layer.stride for layer in body)

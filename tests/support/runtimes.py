@@ -1,4 +1,4 @@
-"""Runtimes on the functional model, and the few calls that most tests of the runtime begin with."""
+"""Runtimes on the functional model, and calls that most tests of the runtime need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def runtime_of(config: Config, stream_limit: int | None = None, order: str = "pr
 
 
 def estimated_cycles(function: Function) -> int:
-    """Of one run, on `ddr`."""
+    """The estimated cycles of one run, on `ddr`."""
     runtime = Runtime(
         open_device("estimate", function.config, 1 << 20, dram="ddr", timing_only=True)
     )
@@ -72,7 +72,7 @@ def add_immediate(runtime: Runtime, immediate: int, count: int, begin: int = 0) 
 
 
 def stored(runtime: Runtime, sram_index: int, count: int) -> npt.NDArray[np.int8]:
-    """Low bytes of accumulators, after everything that is queued."""
+    """The low bytes of accumulators, stored after everything that is queued."""
     buffer = runtime.allocate(count * runtime.config.out.element_bytes, "stored")
     runtime.dep_push(Module.COMPUTE, Module.STORE)
     runtime.dep_pop(Module.COMPUTE, Module.STORE)

@@ -24,7 +24,7 @@ def each_seed(seeds: Iterable[int]) -> Callable[[Callable[..., None]], Callable[
 
         signature = inspect.signature(test)
         others = [item for name, item in signature.parameters.items() if name != "seed"]
-        # What pytest takes fixtures and parameters from.
+        # pytest takes fixtures and parameters from the signature.
         run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
         return run
 

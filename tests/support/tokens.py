@@ -11,7 +11,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 
 @dataclass(frozen=True)
 class Token:
-    """One token: the ``number``-th of its queue, given and taken by these instructions."""
+    """One token: the ``number``-th of its queue, and the instructions that push and pop it."""
 
     queue: isa.TokenQueue
     number: int
@@ -27,7 +27,7 @@ class Token:
 
 
 def tokens_of(image: ProgramImage) -> list[Token]:
-    """All tokens that are both given and taken: queues keep their order, so who takes which
+    """All tokens that are both pushed and popped. Queues keep their order, so the pop of each push
     follows from the stream alone."""
     givers: dict[isa.TokenQueue, list[int]] = defaultdict(list)
     takers: dict[isa.TokenQueue, list[int]] = defaultdict(list)
@@ -50,9 +50,9 @@ def tokens_of(image: ProgramImage) -> list[Token]:
 
 
 def without_token(image: ProgramImage, token: Token) -> ProgramImage:
-    """The program in which ``token`` is neither given nor taken; all others stay as they are.
+    """The program in which ``token`` is neither pushed nor popped; all others stay as they are.
 
-    ``expected`` is still what the whole program leaves, but for the stream itself.
+    ``expected`` remains what the whole program leaves, except for the stream itself.
     """
     bits = image.instruction_bits()
     fields = isa.instruction_set(image.config).layouts[isa.Opcode.FINISH]

@@ -1,4 +1,4 @@
-"""The gateware's end of the host link, against frames that are put together by hand."""
+"""The gateware's end of the host link, against frames assembled by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reply(sequence: int, status: int, payload: bytes = b"") -> bytes:
 
 
 class Bench:
-    """The link on a memory of words, of which those from ``end`` on are errors."""
+    """The link on a memory of words; accesses from word ``end`` on are errors."""
 
     def __init__(self, end: int = 0x1000) -> None:
         self.dut = Link(GAP)
@@ -64,7 +64,7 @@ class Bench:
     async def _collect(self, ctx: Any) -> None:
         out = self.dut.o
         while True:
-            # A line takes a byte now and then.
+            # The line takes a byte only every few cycles.
             for _ in range(5):
                 await ctx.tick()
             ctx.set(out.ready, 1)

@@ -15,7 +15,8 @@ CONFIG = PRESETS["batch2"]
 
 
 async def write(ctx: Any, bus: Any, address: int, data: int, strobe: int, pause: Pauses) -> None:
-    """One write: address, data and the taking of the answer in any order that `pause` makes."""
+    """One write: address, data and the acceptance of the response in the order that `pause`
+    gives."""
     address_left, data_left = True, True
     answered = False
     while not answered:

@@ -1,4 +1,4 @@
-"""No output of the machine depends on an input within the cycle, as AXI demands of its ports."""
+"""No output of the machine depends combinationally on an input, as AXI requires."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from amaranth_vta.sim.machine.elaborate import pins
 
 
 def combinational_paths(component: wiring.Component) -> list[str]:
-    """For each output that an input reaches without a register: the signals on the way."""
+    """For each output that an input reaches without a register: the signals on the path."""
     inputs, outputs = pins(component)
     netlist = build_netlist(
         Fragment.get(component, None),
@@ -56,7 +56,7 @@ def test_no_input_reaches_an_output_without_a_register(config: str) -> None:
 
 
 class Gate(wiring.Component):
-    """An acceptance that depends on whether something is offered."""
+    """A ready that depends combinationally on valid."""
 
     valid: In(1)
     full: In(1)

@@ -1,4 +1,4 @@
-"""Accumulators in one bank and in two: what is read is what was written, whoever wrote it."""
+"""Accumulators in one bank and in two: a read gives what was written last, by either unit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from amaranth_vta.sim.testbench.amaranth import simulate
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-extended"])
 def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
-    """GEMM in one half and ALU in the other, changing over; loads and store's reads between. What
-    GEMM writes the ALU does not read in the same cycle."""
+    """GEMM in one half and the ALU in the other, switching; loads and reads of store in between.
+    The ALU does not read what GEMM writes in the same cycle."""
     config = PRESETS[name]
     dut = Accumulators(config)
     rng = np.random.default_rng(1)

@@ -175,11 +175,11 @@ def test_alu_unit_reads_a_table_once() -> None:
     assert cycles == 60 + TABLE_WORDS + 1
     items[30] = micro_op(2 + EXTENDED.table_elements - 1, immediate=1)
     *_, cycles = run(EXTENDED, items, 0)
-    # Once more, after that has been written.
+    # The table is read once more, after it has been written to.
     assert cycles == 60 + 2 * (TABLE_WORDS + 1) + RequantizingLane.latency + 1
 
 
-def test_alu_unit_takes_one_independent_micro_op_a_cycle() -> None:
+def test_alu_unit_takes_one_independent_micro_op_per_cycle() -> None:
     items = [micro_op(n % 4, 8 + n % 4) for n in range(60)]
     *_, cycles = run(CONFIG, items, 0)
     assert cycles == 60

@@ -18,7 +18,7 @@ CONFIGS = {
 
 
 def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np.ndarray:
-    """Tiles of random scalars, the extreme ones among them."""
+    """Tiles of random scalars, including extreme ones."""
     low, high = -(1 << memory.scalar_width - 1), (1 << memory.scalar_width - 1) - 1
     tiles = rng.integers(low, high, (count, memory.rows, memory.columns), endpoint=True)
     tiles[rng.random(tiles.shape) < 0.2] = low
@@ -26,7 +26,7 @@ def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
+def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(name: str) -> None:
     config = CONFIGS[name]
     rng = np.random.default_rng(1)
     inputs, weights = (random_tiles(rng, memory, 20) for memory in (config.inp, config.wgt))
@@ -47,7 +47,7 @@ def test_dot_products_are_exact_one_pair_of_tiles_a_cycle(name: str) -> None:
 
 
 def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:
-    """Accumulators as the unit leaves them, as they should be, and what `done` reported."""
+    """Accumulators as the unit leaves them, as they should be, and the reports of `done`."""
     rng = np.random.default_rng(2)
     inputs = random_tiles(rng, config.inp, config.inp.depth)
     weights = random_tiles(rng, config.wgt, config.wgt.depth)

@@ -1,5 +1,5 @@
-"""REQUANTIZE against NumPy: float32 wherever that is what it means, where roundings meet, and the
-model for any bits at all."""
+"""REQUANTIZE against float32 in NumPy, at ties above all, and against the model for arbitrary
+bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ WIDE = 1 << 24
 
 
 def run_lane(sums: Integers, parameters: Integers) -> Integers:
-    """Of ``parameters`` (sets, 4), each for a row of ``sums``, without a pause."""
+    """The lane's results for each row of ``sums`` with its set of ``parameters`` (sets, 4), without
+    a pause."""
     dut = RequantizingLane()
     results = np.zeros_like(sums)
 
@@ -41,7 +42,8 @@ def run_lane(sums: Integers, parameters: Integers) -> Integers:
                 ctx.set(dut.a, value)
                 ctx.set(dut.b, value >> 3)
                 await ctx.tick()
-            # While the last ones are under way, something else, which may take the scale's place.
+            # While the last sums are in flight the inputs change, which must not replace their
+            # scale.
             for number in range(dut.latency):
                 ctx.set(dut.operation, AluOp.MUL if number % 2 else AluOp.SHR)
                 await ctx.tick()
@@ -59,7 +61,7 @@ def run_lane(sums: Integers, parameters: Integers) -> Integers:
 
 
 def with_bounds(sums: Integers, scales: Integers, rng: np.random.Generator) -> Any:
-    """Sums without their biases, and parameters; most bounds are as wide as can be."""
+    """Sums without their biases, and parameters; most bounds are as wide as possible."""
     count = len(sums)
     bias = rng.integers(-(1 << 31), 1 << 31, count)
     low, high = np.sort(rng.integers(-128, 128, (2, count)), axis=0)
@@ -67,7 +69,7 @@ def with_bounds(sums: Integers, scales: Integers, rng: np.random.Generator) -> A
     low, high = np.where(widest, -128, low), np.where(widest, 127, high)
     zero_point = np.where(rng.random(count) < 0.3, 0, rng.integers(-128, 128, count))
     bounds = zero_point % 256 | low % 256 << 8 | high % 256 << 16
-    # What is not said to be read may be anything.
+    # Bits without a meaning may be anything.
     upper = scales >> 32 | rng.integers(0, 1 << 15, count) << 17
     bounds |= rng.integers(0, 1 << 7, count) << 25
     parameters = np.stack([bias, scales, upper, bounds], axis=1).astype(np.int32)
@@ -91,14 +93,14 @@ def usual(rng: np.random.Generator, count: int) -> Cases:
 
 
 def ties(rng: np.random.Generator, count: int) -> Cases:
-    """Products of few bits are halves, which go to the even neighbour, of powers of two often."""
+    """Products of few bits, so that ties are frequent, often by powers of two."""
     few = rng.integers(1, rng.choice([2, 4096], count)) * np.exp2(rng.integers(-20, -7, count))
     scales = float_scales(few)
     return around_steps(scales, rng), scales
 
 
 def nearly_ties(rng: np.random.Generator, count: int) -> Cases:
-    """Products that are a half when they are rounded to 24 bits, and might not be with 25."""
+    """Products that become a tie when they are rounded to 24 bits, and might not with 25."""
     sums = rng.integers(1 << 8, 1 << 24, (count, SUMS))
     halves = rng.integers(0, 256, count) + 0.5
     bits = (halves / sums[:, 0]).astype(np.float32).view(np.int32) + rng.integers(-1, 2, count)
@@ -109,7 +111,7 @@ def nearly_ties(rng: np.random.Generator, count: int) -> Cases:
 
 
 def extremes(rng: np.random.Generator, count: int) -> Cases:
-    """Sums around powers of two; the least and the largest scales."""
+    """Sums around powers of two, with the smallest and the largest scales."""
     powers = np.int64(1) << rng.integers(0, 25, (count, SUMS))
     sums = rng.choice([-1, 1], powers.shape) * powers + rng.integers(-2, 3, powers.shape)
     ends = [2.0**-20, 2.0**-20 + 2.0**-43, 2.0**-19, 1, 2.0**6 - 2.0**-18, 2.0**5]
@@ -122,7 +124,7 @@ def test_lane_rounds_as_float32_does(
 ) -> None:
     rng = np.random.default_rng(7)
     sums, scales = kind(rng, 250)
-    # Beyond ±2^24, a float32 has not all bits of a sum.
+    # Beyond ±2^24, float32 does not hold all bits of a sum.
     sums = np.clip(sums, 1 - (1 << 24), (1 << 24) - 1)
     a, parameters, (zero_point, low, high) = with_bounds(sums, scales, rng)
     factors = np.ldexp(scales.astype(np.float64), -SCALE_FRACTION).astype(np.float32)
@@ -170,14 +172,15 @@ def test_lane_does_what_the_model_does_for_any_bits(wide: int) -> None:
 
 
 def test_bounds_may_be_in_any_order() -> None:
-    """min(max(v, low), high), each bound above, below and equal to the other and to values."""
+    """The result is min(max(v, low), high): bounds above, below and equal to each other and to
+    values."""
     rng = np.random.default_rng(11)
     count = 200
     low, high = rng.integers(-128, 128, (2, count))
     high = np.where(rng.random(count) < 0.2, low, high)
     zero_point = rng.integers(-128, 128, count)
     values = rng.integers(-300, 300, (count, SUMS))
-    # Equal to a bound, next to one, and more than the adder behind the product holds.
+    # Equal to a bound, next to one, and beyond the width of the adder behind the product.
     near = rng.integers(-1, 2, count)
     values[:, 0], values[:, 1] = low + near, high + near
     values[:, 2], values[:, 3] = 1 << 24, -(1 << 24)
@@ -199,7 +202,7 @@ def test_wide_sums_are_divided_by_powers_of_two_exactly() -> None:
     rng = np.random.default_rng(5)
     exponents = rng.integers(9, 24, 200)
     halves = (2 * rng.integers(-128, 128, (200, SUMS)) + 1) << (exponents - 1)[:, np.newaxis]
-    # One more or less than a half is not a half, though 7 bits are taken off.
+    # A sum next to a tie is not a tie, though 7 bits are dropped.
     sums = np.clip(halves + rng.integers(-1, 2, halves.shape), -(1 << 31), (1 << 31) - 1)
     scales = np.int64(1) << SCALE_FRACTION + 7 - exponents
     a, parameters, (zero_point, low, high) = with_bounds(sums, scales, rng)

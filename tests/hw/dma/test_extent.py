@@ -14,7 +14,8 @@ from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
 
 
 def random_load(generator: random.Random, config: Config) -> Load:
-    """Often at the depth of its memory or a little beyond; sometimes far beyond, or empty."""
+    """A LOAD that often ends at the depth of its memory or a little beyond, sometimes far beyond,
+    or is empty."""
     memory = generator.choice([Memory.INP, Memory.WGT])
     depth = config.memory(memory).depth
     largest = generator.choice([1, 3, 12, 40, depth, 0xFFFF])

@@ -1,4 +1,4 @@
-"""The loader: what it writes of data and padding, how busy it keeps the bus, and bus errors."""
+"""The loader: the data and padding that it writes, how busy it keeps the bus, and bus errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIGS = {
     "batch2": PRESETS["batch2"],
     **{name: CORNERS[name] for name in ("bus512", "bus256", "acc16")},
 }
-# With padding values, whose scalars are as wide as these make them.
+# The same with padding values, for scalars of these widths.
 CONFIGS |= {
     f"{name}, pad_value": replace(CONFIGS[name], pad_value=1) for name in ("bus256", "acc16")
 } | {"tiny-extended": PRESETS["tiny-extended"]}
@@ -39,7 +39,7 @@ DRAM_BYTES = 1 << 16
 
 
 def bases_of(config: Config) -> dict[str, int]:
-    """Different for each memory, as aligned as they have to be."""
+    """A base for each memory, different and with the least alignment."""
     return {
         name: 4096 + number * max(64, getattr(config, name).element_bytes)
         for number, name in enumerate(("uop", "inp", "wgt", "acc", "out"))
@@ -85,7 +85,7 @@ def apply_load(
     load: Load,
     padding: int = 0,
 ) -> None:
-    """What the instruction set says that a LOAD does, an element at a time."""
+    """The effect of a LOAD by the instruction set's definition, element by element."""
     place = load.sram_base
     if load.x_size == 0:
         return
@@ -115,7 +115,7 @@ def widened(config: Config, value: int) -> int:
 
 
 class Recorder:
-    """Keeps scratchpads as the loader's write ports say."""
+    """Follows the contents of scratchpads from the loader's write ports."""
 
     def __init__(self, config: Config, dut: Loader, memories: Sequence[Memory]) -> None:
         self.dut = dut
@@ -268,7 +268,7 @@ def test_rows_are_cut_at_four_kilobytes_and_go_in_long_bursts() -> None:
 
 @pytest.mark.parametrize("latency", [4, 48])
 def test_loads_keep_the_bus_busy(latency: int) -> None:
-    """Rows of eight words, padded at both sides, transfer after transfer."""
+    """Consecutive transfers of rows of eight words, padded on both sides."""
     config = PRESETS["pynq"]
     dram = np.zeros(1 << 20, dtype=np.uint8)
     loads = [

@@ -1,4 +1,4 @@
-"""The storer: what it writes, how busy it keeps the bus, and bus errors."""
+"""The storer: the data that it writes, how busy it keeps the bus, and bus errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRAM_BYTES = 1 << 16
 
 
 def base_of(config: Config) -> int:
-    """As little aligned as it may be."""
+    """A base with the least alignment."""
     return 4096 + max(64, config.out.element_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Issue and retirement with several units; what load, store and compute share."""
+"""Issue and retirement with several units, as load, store and compute have them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from amaranth_vta.hw.isa import Cause, Gemm, Module
 from amaranth_vta.sim.testbench.amaranth import Pauses, checked_entry, pauses, put_all, simulate
 
 TINY = PRESETS["tiny"]
-# What the second unit's errors mean is not what the first one's do.
+# The cause of each unit's errors.
 CAUSES = [Cause.BUS_ERROR, Cause.INDEX_OUT_OF_RANGE]
 
 
 def run(
     units: list[int], durations: list[int], *, failing: int | None = None, pause: Pauses
 ) -> tuple[list[int], list[int], tuple[int, int] | None]:
-    """Instructions for the given units, each done after so many cycles, in order within a unit.
+    """Runs instructions on the given ``units``, each for its ``durations`` cycles, in order within
+    a unit.
 
     Returns the indices in the order in which they were done, those that retired, and the fault.
     """

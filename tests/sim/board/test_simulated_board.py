@@ -32,7 +32,7 @@ def _program(*instructions: isa.Instruction) -> ProgramImage:
 
 
 SHORT = _program(isa.Finish())
-# A few seconds on a board, and minutes in its simulation.
+# A program that runs for seconds on a board, and for minutes in simulation.
 ENDLESS = _program(isa.Gemm(reset=True, uop_end=200, iter_out=16_000, iter_in=16_000), isa.Finish())
 
 
@@ -51,7 +51,7 @@ def device(board: SimulatedBoard) -> Iterator[BoardDevice]:
 
 
 class NoisyLine(serial.Serial):
-    """Loses, changes and repeats bytes now and then, both ways."""
+    """Occasionally loses, changes or repeats bytes, in both directions."""
 
     noise = 0.0
     generator = random.Random(1)

@@ -1,4 +1,4 @@
-"""The estimate takes the cycles that the RTL takes: those of tests/golden/cycles.json."""
+"""The estimate gives the cycles of the RTL, as in tests/golden/cycles.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cycles.json").read_text("utf-8"))
-# Of a layer's cycles.
+# The greatest error, as a share of a layer's cycles.
 TOLERANCE = 0.002
 
 

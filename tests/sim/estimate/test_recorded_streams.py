@@ -18,7 +18,7 @@ from amaranth_vta.sim.estimate.recorded_stream import RecordedRun, load_streams,
 from amaranth_vta.sim.machine.dram import memory_timing
 
 STREAMS = sorted((Path(__file__).parents[2] / "golden" / "streams").glob("*.npz"))
-# Of a network, and of one of its layers of so many cycles.
+# The greatest error of a network, and of one of its layers of at least this many cycles.
 TOLERANCE, LAYER_TOLERANCE, LONG_LAYER = 0.001, 0.012, 10_000
 
 

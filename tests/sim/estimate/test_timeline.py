@@ -1,4 +1,4 @@
-"""What the estimate says of each instruction is what the design does, cycle by cycle."""
+"""The estimate's begin and end of each instruction are those of the design, to the cycle."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def run(device_name: str, dram: str, program: list[Instruction]) -> tuple[list[S
 
 
 def looked_up(n: int) -> list[Instruction]:
-    """Two tables; the second is used again, at first as it is, then after it has been loaded."""
+    """Lookups in two tables; the second is used again, first unchanged, then after it is
+    reloaded."""
     first = Alu(uop_begin=1, uop_end=2, iter_in=n, dst_factor_in=1, alu_opcode=AluOp.LOOKUP)
     second = replace(first, iter_out=2, src_factor_out=1)
     return [first, second, second, Load(memory=Memory.ACC, sram_base=70, x_size=2), second]

@@ -1,4 +1,5 @@
-"""Fuzzing finds what is planted, says the same whatever does it, and keeps what can be replayed."""
+"""Fuzzing finds planted bugs, gives the same results with any number of jobs, and keeps programs
+that can be replayed."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_what_is_found_depends_on_the_seed_alone() -> None:
 def test_a_planted_mistake_is_found_and_can_be_replayed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A MIN that is a MAX, in the clear model: the compiled one is right."""
+    """A MIN that computes MAX, in the clear model: the compiled one is right."""
     alu = arithmetic.alu
 
     def mistaken(tiles: Any, operation: isa.AluOp, *rest: Any) -> None:
@@ -106,7 +107,7 @@ def test_memory_that_begins_anywhere_is_reached_up_to_its_last_byte() -> None:
 
 
 def test_memory_and_scratchpads_are_compared_after_most_faults() -> None:
-    """Or what devices do wrong after a fault would go unseen."""
+    """Otherwise errors of devices after a fault would go unnoticed."""
     probed = defined = 0
     for seed in range(10):
         image = faulty_program(PRESETS["tiny-extended"], ["illegal_instruction"], seed)

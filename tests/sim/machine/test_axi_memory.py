@@ -19,7 +19,7 @@ def _memory(timing: MemoryTiming | None = None) -> AxiMemory:
 
 
 def _write(memory: AxiMemory, burst: Address, words: list[Word]) -> int:
-    """Offers a burst until all of it is taken; the response."""
+    """Offers a burst until all of it is taken; returns the response."""
     address: Address | None = burst
     for _ in range(100):
         word = words[0] if words else None
@@ -54,7 +54,7 @@ def test_the_first_word_comes_after_the_latency_and_the_others_follow() -> None:
     assert memory.quiet
 
 
-def test_a_word_waits_for_who_asked() -> None:
+def test_a_word_waits_until_its_reader_is_ready() -> None:
     memory = _memory()
     memory.step(Request(ar=BURST))
     for _ in range(20):

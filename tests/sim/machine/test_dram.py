@@ -32,7 +32,7 @@ def test_dice_are_even() -> None:
 
 @pytest.mark.parametrize("words", [1, 749, 750, 751, 1500, 1501, 10_000])
 def test_a_memory_with_refresh_moves_no_word_in_a_stall(words: int) -> None:
-    """Against counting cycle by cycle."""
+    """Compared with counting cycle by cycle."""
     timing = memory_timing("ddr")
     moved = cycle = 0
     while moved < words:

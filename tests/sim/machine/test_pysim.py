@@ -1,4 +1,4 @@
-"""The machine on Amaranth's simulator: the same results as compiled, and the same cycles."""
+"""The machine on Amaranth's simulator: the same results and cycles as compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TINY = PRESETS["tiny"]
 
 
 def _load_and_store(config: Config) -> list[isa.Instruction]:
-    """Moves vectors through the accumulators, padded on one side."""
+    """A program that moves vectors through the accumulators, padded on one side."""
     address = 1024 // config.out.element_bytes
     return [
         isa.Load(memory=isa.Memory.ACC_8BIT, dram_base=address, x_size=9, x_pad_0=1, push_next=1),

@@ -1,4 +1,4 @@
-"""A part that is skipped does nothing but its tokens, and the others do what they did."""
+"""A part that is skipped only passes its tokens on; the others work as before."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_instructions_of_the_part_are_changed_and_they_keep_their_tokens(
         elif isinstance(new, isa.Store) and part == "store":
             assert new.elements == 0
         elif isa.module_of(old) is isa.Module.LOAD and part == "load":
-            # A padding value is still set: that moves nothing.
+            # An instruction that sets a padding value stays, since it moves nothing.
             assert isinstance(new, isa.Load | isa.SetPadding)
             assert new.elements == 0
         else:

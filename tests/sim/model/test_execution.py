@@ -1,6 +1,6 @@
-"""Single instructions on NumPy arrays against `ScalarMachine`, which does one scalar at a time.
+"""Single instructions on NumPy arrays against `ScalarMachine`, which computes scalar by scalar.
 
-The scalar machine is the definition of the instruction set and shares no code with the model.
+The scalar machine defines the instruction set and shares no code with the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from amaranth_vta.sim.model.execution import ExecutionFault, Executor
 from amaranth_vta.sim.model.scalar import ScalarMachine
 
 MEMORY_BYTES = 2048
-# Few and small elements, in which indices meet often.
+# Few and small elements, so that indices coincide often.
 SMALL = {
     "log_block_in": 2,
     "log_block_out": 2,
@@ -71,7 +71,7 @@ def scalar_machine(executor: Executor) -> ScalarMachine:
 def executor_of(config: Config, seed: int) -> Executor:
     memory = np.random.default_rng(seed).integers(256, size=MEMORY_BYTES, dtype=np.uint8)
     executor = Executor(config, memory, seed)
-    # Amounts to shift by, zeros and extremes among the accumulators.
+    # Some accumulators are shift amounts, zeros and extremes.
     chance = np.random.default_rng(seed + 1)
     small = chance.integers(-40, 40, executor.acc.tiles.shape)
     kind = chance.integers(4, size=small.shape)
@@ -203,7 +203,7 @@ def test_multiply_keeps_the_last_product(data: st.DataObject, config: Config, se
 def test_requantize_does_what_numpy_floats_do(
     data: st.DataObject, config: Config, seed: int
 ) -> None:
-    # Parameters are whatever there is, and may be what an earlier micro-op made.
+    # Parameters are arbitrary, and may be results of an earlier micro-op.
     most = data.draw(st.sampled_from((5, config.acc.depth)))
     depths = {"dst": most, "src": most + 1 - isa.REQUANTIZE_PARAMETERS}
     fields, words = data.draw(kernels(config, depths))
@@ -214,7 +214,7 @@ def test_requantize_does_what_numpy_floats_do(
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(TABLES), seeds)
 def test_lookups_do_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
-    # A table is whatever there is, and may be what an earlier micro-op made.
+    # Tables are arbitrary, and may be results of an earlier micro-op.
     depths = {"dst": config.acc.depth, "src": config.acc.depth + 1 - config.table_elements}
     fields, words = data.draw(kernels(config, depths))
     alu = Alu(alu_opcode=AluOp.LOOKUP, immediate=data.draw(st.integers(-3, 3)), **fields)

@@ -1,8 +1,8 @@
 """The requantization of the model against ONNX Runtime: not one element may differ.
 
-The graphs are those that exactness is said in terms of: QLinearConv and QLinearMatMul, on the CPU,
-without optimizations. A convolution of one pixel and very many channels has a scale of its own, and
-by its bias an accumulator of its own, for each channel.
+The reference for exactness is QLinearConv and QLinearMatMul on the CPU, without optimizations. A
+convolution of one pixel and very many channels gives each channel its own scale and, through its
+bias, its own accumulator.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run_in_onnx_runtime(operator: str, inputs: dict[str, npt.ArrayLike]) -> Inte
 def by_the_model(
     acc: Integers, scale: npt.NDArray[np.float32], zero_point: int, dtype: np.dtype[np.generic]
 ) -> Integers:
-    """``acc`` (n, channels) requantized; uint8 is int8 with everything moved by 128."""
+    """``acc`` (n, channels) requantized; uint8 results are int8 results plus 128."""
     moved = 128 if dtype == np.uint8 else 0
     # Split between accumulator and bias anywhere, past the range of int32 too: the sum wraps.
     bias: Integers = np.random.default_rng(acc.size).integers(-1 << 31, 1 << 31, (acc.shape[1],))
@@ -65,7 +65,7 @@ def by_the_model(
 
 
 def random_scales(chance: np.random.Generator, count: int) -> npt.NDArray[np.float32]:
-    """Anything from 2^-20 to 1; whole powers of two, which make ties, among them."""
+    """Random scales from 2^-20 to 1, including powers of two, which make ties."""
     exponents = chance.integers(-20, 1, count)
     fractions = np.where(chance.random(count) < 0.2, 1.0, chance.uniform(1, 2, count))
     return np.ldexp(fractions, exponents).astype(np.float32)
@@ -73,7 +73,7 @@ def random_scales(chance: np.random.Generator, count: int) -> npt.NDArray[np.flo
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @each_seed(range(4))
-def test_convolutions_with_a_scale_a_channel_are_equal(seed: int, dtype: type) -> None:
+def test_convolutions_with_scales_per_channel_are_equal(seed: int, dtype: type) -> None:
     chance = np.random.default_rng(seed)
     info = np.iinfo(dtype)
     x_zero, y_zero = (int(chance.integers(info.min, info.max + 1)) for _ in range(2))
@@ -112,7 +112,7 @@ def test_convolutions_with_a_scale_a_channel_are_equal(seed: int, dtype: type) -
     )
     expected = by_the_model(products + bias, scale, y_zero, np.dtype(dtype))
     assert np.count_nonzero(expected != y[0, :, :, 0].T) == 0
-    # The test would be worth little if all were saturated.
+    # Most results must not be saturated.
     assert np.unique(expected).size > 200
 
 

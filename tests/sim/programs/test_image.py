@@ -96,7 +96,7 @@ def test_a_wrong_value_is_refused_with_its_reason(
     assert says in refusal(written(tmp_path, {**good_arrays(), key: value}))
 
 
-def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "image.npz"
     path.write_text("not a program image\n")
     assert "not an .npz file" in refusal(path)

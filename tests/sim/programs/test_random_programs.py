@@ -1,4 +1,4 @@
-"""Random programs are legal, free of races, and reach what they are meant to reach."""
+"""Random programs are legal, free of races, and cover what they are meant to cover."""
 
 from __future__ import annotations
 
@@ -161,10 +161,10 @@ def test_each_token_of_a_program_is_needed_or_proved_redundant(name: str, seed: 
             not is_as_expected(shortened, device) or device.uninitialized_reads
             for device, _ in runs
         )
-        # The report of races does not depend on the order in which they are looked for.
+        # The races found do not depend on the order of execution.
         assert len({bool(found) for found in races}) == 1, str(token)
         if not races[0]:
-            # Proved redundant: nothing that is shared has lost its order.
+            # Proved redundant: no conflicting accesses have lost their order.
             assert not differs, str(token)
             outcomes["redundant"] += 1
         else:
@@ -174,7 +174,7 @@ def test_each_token_of_a_program_is_needed_or_proved_redundant(name: str, seed: 
     assert outcomes["seen in the results"] >= 2 * outcomes["a race without effect"], outcomes
 
 
-def test_a_token_that_is_never_given_ends_alike_in_every_order() -> None:
+def test_a_token_that_is_never_pushed_ends_the_same_in_every_order() -> None:
     image = random_program(PRESETS["tiny"], seed=11, length=20)
     fields = isa.instruction_set(image.config).layouts[isa.Opcode.FINISH]
     outcomes: Counter[str | None] = Counter()
@@ -191,7 +191,7 @@ def test_a_token_that_is_never_given_ends_alike_in_every_order() -> None:
     assert outcomes["deadlock"] > 10
 
 
-def test_a_token_tells_who_gives_and_takes_it() -> None:
+def test_a_token_names_the_instructions_that_push_and_pop_it() -> None:
     config = PRESETS["tiny"]
     program = [
         isa.Load(memory=isa.Memory.INP, push_next=1),
@@ -223,7 +223,7 @@ def test_a_token_tells_who_gives_and_takes_it() -> None:
 
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
-def test_faulty_programs_are_reported_alike_in_every_order(kind: str) -> None:
+def test_faulty_programs_are_reported_the_same_in_every_order(kind: str) -> None:
     for name in ("tiny", "batch2", "int4", "pynq", "tiny-extended"):
         for seed in range(3):
             image, fault = random_faulty_program(PRESETS[name], kind, seed)

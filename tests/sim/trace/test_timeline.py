@@ -1,4 +1,4 @@
-"""Timelines of programs of which it is known what happens when."""
+"""Timelines of programs whose course is known."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PROGRAM: list[Instruction] = [
 
 
 def events(device: str, programs: list[list[Instruction]], dram: str = "ideal") -> Any:
-    """The events of these programs, run one after the other, that are not about lanes; the lane
-    of each by its name, and times in cycles."""
+    """The events of these programs, run one after another, without those that describe lanes; each
+    with the name of its lane, and times in cycles."""
     timeline = Timeline()
     machine = open_device(device, TINY, 0x4000, dram=dram, timeline=timeline)
     encode = isa.instruction_set(TINY).encode
@@ -52,7 +52,7 @@ def by_lane(found: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("device", ["rtl", "pysim"])
-def test_each_instruction_is_an_event_in_the_lane_of_who_executes_it(device: str) -> None:
+def test_each_instruction_is_an_event_in_the_lane_of_its_module(device: str) -> None:
     found = events(device, [PROGRAM])
     lanes = by_lane(found)
     assert lanes["runs"] == ["program 0"]

@@ -1,4 +1,4 @@
-"""The compiler below the operators knows none of them."""
+"""The compiler below the operators does not depend on them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def loaded(
     scope: str = ENV.acc_scope,
     stored: str = ENV.out_dtype,
 ) -> Scheduled:
-    """A copy of ``function`` of a placeholder to ``scope``, and another back to memory."""
+    """A schedule that copies ``function`` of a placeholder to ``scope``, and back to memory."""
     x = te.placeholder(source, "x", dtype)
     buf = te.compute(shape, lambda *i: function(x, *i), "buf")
     y = te.compute(shape, lambda *i: buf(*i).astype(stored), "y")
@@ -41,7 +41,7 @@ def loaded(
 
 
 def computed(function: Callable[..., Expr]) -> Scheduled:
-    """``function`` of accumulators, by the ALU."""
+    """A schedule that computes ``function`` of accumulators on the ALU."""
     shape = (8, *TAIL)
     args = [te.placeholder(shape, name, ENV.acc_dtype) for name in ("a", "b")]
     bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in args]
@@ -234,7 +234,7 @@ def parts_of_a_fused_axis() -> Scheduled:
     return s, [a, b]
 
 
-def output_that_is_no_argument() -> Scheduled:
+def output_that_is_not_an_argument() -> Scheduled:
     s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
     return s, args[:1]
 
@@ -279,7 +279,7 @@ def stage_within_one_that_is_inlined() -> Scheduled:
     return s, args
 
 
-def product_that_is_none() -> Scheduled:
+def not_a_product() -> Scheduled:
     s, args = computed(lambda a, b: a * a + b)
     result = next(stage for stage in s.stages if stage.name == "result")
     result.pragmas.clear()
@@ -302,7 +302,7 @@ def sum_of_squares() -> Scheduled:
     return s, [x, y]
 
 
-def input_that_is_no_argument() -> Scheduled:
+def input_that_is_not_an_argument() -> Scheduled:
     s, args = loaded((8, *TAIL), lambda x, *i: x(*i))
     return s, args[1:]
 
@@ -346,8 +346,8 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
     (at_an_axis_that_is_gone, r"b is computed at c\.i, which has been split or fused since"),
     (within_an_instruction, r"x_buf is computed at total\.ki, which is within what total does"),
     (parts_of_a_fused_axis, r"b\.i_j_fused is fused from loops of 4 x 6 and cannot be split by 8"),
-    (output_that_is_no_argument, "y is computed but is not one of the arguments"),
-    (input_that_is_no_argument, "x is read but is not one of the arguments"),
+    (output_that_is_not_an_argument, "y is computed but is not one of the arguments"),
+    (input_that_is_not_an_argument, "x is read but is not one of the arguments"),
     (argument_that_is_inlined, "b is an argument, which cannot be inlined"),
     (argument_within_a_stage, "b is an argument, which cannot be computed within another stage"),
     (argument_twice, "x is an argument twice"),
@@ -356,7 +356,7 @@ CASES: list[tuple[Callable[[], Scheduled], str]] = [
         stage_within_one_that_is_inlined,
         r"b is computed at c\.i, but c is inlined and has no loops",
     ),
-    (product_that_is_none, r"result: .* is not a te\.sum of products, which gemm begins at 0"),
+    (not_a_product, r"result: .* is not a te\.sum of products, which gemm begins at 0"),
     (sum_of_squares, r"total: total.* \+ \(x_buf.* \* x_buf.*\) is more than one operation on"),
     (
         lambda: multiplied(axis=5),

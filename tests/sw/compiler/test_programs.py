@@ -1,4 +1,4 @@
-"""Whole programs: what the machine computes is what the expression means, in every order."""
+"""Whole programs: the machine computes the expression, in every order that tokens allow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.seeds import each_seed
 
 Array = npt.NDArray[Any]
 CONFIGS = ["tiny", "batch2", "int4", "pynq", "tiny-extended"]
-# The micro-op buffer of this one is so small that most kernels become several instructions.
+# The micro-op buffer is so small that most kernels become several instructions.
 UOPS64 = replace(PRESETS["tiny"], log_uop_buff_size=8)
 
 
@@ -70,8 +70,8 @@ def run(function: Function, inputs: Mapping[Tensor, Array], runtime: Runtime) ->
 
 
 def check(program: Program, seed: int = 0, order: str = "reverse") -> Function:
-    """Builds the program and runs it in an order that its tokens allow; no two instructions
-    may meet that no token orders, and nothing may be read that was not written."""
+    """Builds the program and runs it in an order that its tokens allow; asserts that there is no
+    race and no read of what was never written."""
     function = program.build()
     rng = np.random.default_rng(seed)
     inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
@@ -195,12 +195,13 @@ class Convolution:
     tile: tuple[int, int, int, int]
     threads: bool = False
     double: bool = False
-    # Of the loops that accumulate; None for the order in which they are written.
+    # The order of the loops that accumulate; None for that in which they are written.
     order: int | None = None
 
 
 def convolution(env: Environment, c: Convolution) -> Program:
-    """With bias, shift and clip, in an order and with names of axes that no operator has."""
+    """A convolution with bias, shift and clip, with an order and names of axes that no operator
+    has."""
     top, left, bottom, right = c.pads
     height = (c.size[0] + top + bottom - c.kernel[0]) // c.stride + 1
     width = (c.size[1] + left + right - c.kernel[1]) // c.stride + 1
@@ -306,7 +307,7 @@ def test_convolutions_of_all_shapes_are_exact(config: str, seed: int) -> None:
 
 
 def disturb(program: Program, pick: random.Random) -> None:
-    """Takes a step more, any step on any axis, which may be one that cannot be taken."""
+    """Takes one more step, any step on any axis, possible or not."""
     s, env = program.schedule, program.env
     stages = [stage for stage in s.stages if stage.body is not None]
     stage, other = pick.choice(stages), pick.choice(stages)
@@ -345,7 +346,7 @@ def test_a_schedule_is_refused_or_right(seed: int) -> None:
 
 
 def interpreted(program: Program) -> list[str]:
-    """The passes after which the loop nest still does what the expression means."""
+    """The passes, each of which leaves a loop nest that computes the expression."""
     rng = np.random.default_rng(3)
     inputs = {tensor: some(tensor, rng) for tensor in program.args[:-1]}
     want = te.evaluate(program.args[-1], inputs)
@@ -512,7 +513,7 @@ def test_a_padding_value_wraps_as_the_expression_does() -> None:
 def element_wise(
     env: Environment, functions: list[Callable[..., Expr]], inputs: int = 2
 ) -> Program:
-    """Stages of the ALU, one after the other: each of the inputs and of the one before."""
+    """Stages of the ALU in sequence: each uses the inputs and the previous stage."""
     shape = (6, env.BATCH, env.BLOCK_OUT)
     args = [te.placeholder(shape, name, env.acc_dtype) for name in "abc"[:inputs]]
     bufs = [te.compute(shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in args]
@@ -581,7 +582,7 @@ def random_arithmetic(seed: int) -> Program:
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_arithmetic_is_exact_or_refused(block: int) -> None:
-    """What is overwritten is never needed again, whichever side of an operation it is on."""
+    """What is overwritten is never needed later, on whichever side of an operation it is."""
     exact = 0
     for seed in range(50 * block, 50 * block + 50):
         program = random_arithmetic(seed)
@@ -595,7 +596,7 @@ def test_random_arithmetic_is_exact_or_refused(block: int) -> None:
 
 
 def test_a_maximum_of_accumulators_begins_at_the_least_of_them() -> None:
-    """It takes two immediates to make it."""
+    """The least takes two immediates."""
     env = Environment(PRESETS["batch2"])
     x = te.placeholder((3, 5, env.BATCH, env.BLOCK_OUT), "x", env.acc_dtype)
     x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")

@@ -158,7 +158,7 @@ def convolution_with_strides(env: Environment) -> Program:
 
 
 def convolution_of_the_operators(env: Environment) -> Program:
-    """Caches of what is read, a bias, and threads over outputs and over rows."""
+    """A convolution with cached reads, a bias, and threads over outputs and over rows."""
     data = te.placeholder((1, 2, 6, 4, env.BATCH, env.BLOCK_IN), "data", env.inp_dtype)
     kernel = te.placeholder((4, 2, 3, 3, env.BLOCK_OUT, env.BLOCK_IN), "kernel", env.wgt_dtype)
     bias = te.placeholder((1, 4, 1, 1, env.BATCH, env.BLOCK_OUT), "bias", env.acc_dtype)
@@ -251,7 +251,7 @@ TINY = Environment(PRESETS["tiny"])
 
 
 def arrays(args: list[Tensor]) -> tuple[Arrays, npt.NDArray[Any]]:
-    """Random arrays for the inputs, and what the output is to be."""
+    """Random arrays for the inputs, and the expected output."""
     rng = np.random.default_rng(1)
     inputs: Arrays = []
     for tensor in args[:-1]:
@@ -310,7 +310,7 @@ def test_their_text_lowers_to_the_same_bytes_after_each_pass(
 
 
 def instructions(text: str) -> list[str]:
-    """A listing without the stages and source lines, which text does not have."""
+    """A listing without stages and source lines, which a nest in text lacks."""
     return [line.split("  # ")[0] for line in text.splitlines()]
 
 

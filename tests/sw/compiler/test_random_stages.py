@@ -1,5 +1,5 @@
-"""Random chains of stages, of all kinds of reads and in all kinds of schedules, do what their
-expressions mean: after `infer_bounds`, and with threads and unrolled loops written out."""
+"""Random chains of stages, with all kinds of reads and schedules, compute their expressions: after
+`infer_bounds`, and with threads and unrolled loops expanded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def random_program(seed: int) -> tuple[te.Schedule, list[Tensor]]:
     for stage, reader in pairwise(stages):
         assert reader.body is not None
         assert any(access.source is stage.tensor for access in accesses(reader.body))
-        # Each that is within another is computed again and again.
+        # A stage within another is recomputed in each iteration.
         if attached < 2 and pick.random() < 0.6:
             attached += 1
             stage.compute_at(reader, pick.choice(reader.leaves))
@@ -99,7 +99,7 @@ def random_program(seed: int) -> tuple[te.Schedule, list[Tensor]]:
 
 
 def steps_of(s: te.Schedule, args: list[Tensor]) -> list[tuple[str, str]]:
-    """The text after each pass; none for a step on a fused axis that has no whole loops."""
+    """The text after each pass; empty if a step splits a fused axis into partial loops."""
     try:
         return lower(s, args, env=ENV, trace=True).steps
     except LoweringError as error:

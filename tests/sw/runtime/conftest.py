@@ -12,7 +12,7 @@ from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 
 class FakeDevice:
-    """Memory, and instead of a machine a list of what it was asked to run."""
+    """A memory, and instead of a machine a list of the runs that were asked for."""
 
     name = "fake"
 

@@ -123,7 +123,9 @@ def test_the_limit_can_be_set(text: str, size: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "4T", "1.5G", "G"])
-def test_a_limit_that_is_no_number_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_not_a_number_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VTA_FILE_LIMIT", text)
     with pytest.raises(FileLimitError, match="is not a number of bytes, such as 4G"):
         file_limit()

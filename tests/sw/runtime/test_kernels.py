@@ -55,7 +55,7 @@ def test_a_kernel_is_made_once_a_key_and_loaded_once(fake_device: MakeDevice) ->
     load, first, second, third, _ = device.runs[0]
     assert load.memory == Memory.UOP
     assert first == second == third
-    assert device.runs[1][0] == first  # still there in the next run
+    assert device.runs[1][0] == first  # kept on chip until the next run
     assert first == isa.Gemm(
         uop_begin=0,
         uop_end=3,
@@ -374,7 +374,7 @@ def test_gemm_can_wait_for_the_alu(fake_device: MakeDevice) -> None:
     assert (wait.uops, wait.independent) == (0, 0)
 
 
-def test_kernels_without_work_are_no_instruction(fake_device: MakeDevice) -> None:
+def test_a_kernel_without_work_takes_no_instruction(fake_device: MakeDevice) -> None:
     runtime = Runtime(fake_device())
 
     def idle() -> None:

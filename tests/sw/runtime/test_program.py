@@ -134,7 +134,7 @@ def test_a_program_and_a_runtime_share_a_machine() -> None:
     for _ in range(2):
         data.write(np.arange(4, dtype=np.int32))
         runtime.load_buffer_2d(data, 0, 1, 1, 1, 0, 0, 0, 0, 20, Memory.ACC)
-        # The micro-op buffer holds this at 0, where the program puts its own.
+        # The micro-op buffer holds this micro-op at 0, where the program loads its own.
         runtime.push_alu(lambda: runtime.uop_push(1, 0, 20, 0, 0, AluOp.ADD, 1, 50), key="add")
         runtime.dep_push(Module.COMPUTE, Module.STORE)
         runtime.dep_pop(Module.COMPUTE, Module.STORE)
@@ -242,7 +242,7 @@ def test_every_damaged_byte_is_found(saved: Path, tmp_path: Path) -> None:
             program = Program.load(path)
         except ProgramError:
             refused += 1
-        else:  # a byte of the archive that says nothing, such as a date
+        else:  # a byte of the archive without a meaning, such as a date
             assert program.buffers == reference.buffers
             assert (program.streams[0].words == reference.streams[0].words).all()
     assert refused > 200

@@ -42,12 +42,12 @@ def test_micro_ops_are_loaded_without_waiting_for_the_tokens_of_their_kernel(
     runtime.synchronize()
     first, uops, gemm, last, _ = device.runs[0]
     assert (first.push_next, uops.pop_prev, gemm.pop_prev, gemm.push_prev) == (1, 0, 1, 1)
-    assert isinstance(last, isa.Load)  # nothing followed the last pop
+    assert isinstance(last, isa.Load)  # no kernel follows the last pop
     assert (last.pop_next, last.x_size, last.memory) == (1, 0, Memory.INP)
 
 
 def pipeline(runtime: Runtime, blocks: int) -> npt.NDArray[np.int8]:
-    """Two halves of every scratchpad in use in turn, with tokens for free and full halves."""
+    """A pipeline over two halves of every scratchpad, with tokens for free and full halves."""
     generator = np.random.default_rng(2)
     inp = generator.integers(-20, 20, (blocks * 8, 4)).astype(np.int8)
     wgt = generator.integers(-20, 20, (4, 4)).astype(np.int8)

@@ -50,7 +50,7 @@ def _works(instruction: isa.Instruction) -> bool:
 
 
 def normalized(sequence: list[str]) -> list[str]:
-    """Pops that nothing separates are taken together, as are pushes: their order is nothing."""
+    """Adjacent pops, and adjacent pushes, are sorted: their order does not matter."""
     groups = itertools.groupby(sequence, key=lambda step: step.split()[0])
     return [step for _, group in groups for step in sorted(group)]
 

@@ -93,7 +93,7 @@ def test_loads_of_any_size_stride_and_padding_give_what_they_say(
 
 @pytest.mark.parametrize("stream_limit", [None, 2, 3])
 def test_padding_has_the_value_that_is_asked_for(stream_limit: int | None) -> None:
-    """Also where the loads of one call are spread over several runs."""
+    """Also if the loads of one call are spread over several runs."""
     config = replace(DEEP, pad_value=1)
     runtime = runtime_of(config, stream_limit)
     data = np.arange(64, dtype=np.int32).reshape(-1, 4)
@@ -206,7 +206,7 @@ def test_stores_of_any_size_and_stride_give_what_they_say(
     assert (target.read(np.int8, expected.shape) == expected).all()
 
 
-def test_nothing_to_transfer_is_no_instruction(fake_device: MakeDevice) -> None:
+def test_an_empty_transfer_takes_no_instruction(fake_device: MakeDevice) -> None:
     runtime = Runtime(fake_device())
     buffer = runtime.allocate(64)
     runtime.load_buffer_2d(buffer, 0, 0, 1, 0, 0, 0, 0, 0, 0, Memory.WGT)

@@ -24,7 +24,7 @@ def test_a_load_counts_what_crosses_the_bus_without_its_padding() -> None:
     assert work_of(isa.Store(y_size=2, x_size=3)).bytes_stored == 2 * 3 * 16
 
 
-def test_micro_ops_count_once_an_iteration_and_resets_multiply_nothing() -> None:
+def test_micro_ops_count_once_per_iteration_and_resets_multiply_nothing() -> None:
     asked = work_of(
         isa.Gemm(uop_end=3, iter_out=5, iter_in=7),
         isa.Gemm(uop_end=2, reset=1),
@@ -52,7 +52,7 @@ def test_illegal_instructions_count_only_as_fetched() -> None:
 def test_work_is_that_of_the_instructions_decoded_one_by_one(preset: str) -> None:
     config = PRESETS[preset]
     instructions, rng = isa.instruction_set(config), np.random.default_rng(0)
-    # Sparse bits, of which a good part is legal, with the opcodes that there are and others.
+    # Sparse bits, many of which are legal, with known and unknown opcodes.
     words = [rng.integers(0, 2**63, (4000, 2), np.uint64) for _ in range(4)]
     sparse = words[0] & words[1] & words[2] & words[3]
     sparse[:, 0] = sparse[:, 0] & ~np.uint64(7) | rng.integers(0, 8, 4000, np.uint64)

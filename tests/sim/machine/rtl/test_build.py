@@ -16,7 +16,7 @@ COPIER = Path(__file__).with_name("copier.v").read_text()
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty but for what Verilator adds to each simulator, which is that of the other tests."""
+    """An empty cache, except for Verilator's runtime library, which is shared with other tests."""
     runtime, cache = cache_folder() / "runtime", tmp_path / "cache"
     runtime.mkdir(parents=True, exist_ok=True)
     cache.mkdir()

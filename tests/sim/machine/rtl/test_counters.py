@@ -1,4 +1,4 @@
-"""What the machine counts of programs of which it is known."""
+"""The machine's counters, on programs whose counts are known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAM = 0x8000
 
 
 def counters_of(*instructions: Instruction, dram: str = "ideal") -> dict[str, int]:
-    """Of the second of two runs, so that what the first has left would show."""
+    """The counters of the second of two runs, so that leftovers of the first would show."""
     device = RtlDevice(TINY, 0x20000, dram=dram)
     encode = isa.instruction_set(TINY).encode
     device.write(PROGRAM, b"".join(encode(item).to_bytes(16, "little") for item in instructions))
@@ -84,14 +84,14 @@ def test_busy_and_waiting_cycles_fit_into_the_run() -> None:
     assert counters["fetch_waits_for_modules"] == 0
 
 
-def test_waiting_for_a_token_is_counted_at_who_waits() -> None:
+def test_waiting_for_a_token_is_counted_in_the_module_that_waits() -> None:
     counters = counters_of(
         Load(memory=Memory.INP, x_size=16, y_size=4, x_stride=16, push_next=1),
         Gemm(uop_end=0, pop_prev=1),
         Finish(),
         dram="ddr",
     )
-    # The words are 48 cycles away, and there are 32 of them.
+    # A latency of 48 cycles, and 32 words.
     assert 80 < counters["compute_waits_for_load"] < 120
     assert counters["gemm_uops"] == 0
 
@@ -111,13 +111,13 @@ def test_latencies_are_those_of_the_memory() -> None:
 
 
 def test_a_load_that_overlaps_a_gemm_is_counted() -> None:
-    beside = counters_of(
+    both = counters_of(
         Load(memory=Memory.UOP, x_size=1),
         Gemm(uop_end=1, iter_out=100, iter_in=3),
         Load(memory=Memory.INP, x_size=16, y_size=4, x_stride=16),
         Finish(),
     )
-    assert 20 < beside["load_and_gemm_busy"] <= beside["load_busy"] < beside["gemm_busy"]
+    assert 20 < both["load_and_gemm_busy"] <= both["load_busy"] < both["gemm_busy"]
     after = counters_of(
         Load(memory=Memory.UOP, x_size=1),
         Load(memory=Memory.INP, x_size=16, y_size=4, x_stride=16, push_next=1),

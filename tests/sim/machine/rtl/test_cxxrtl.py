@@ -1,4 +1,4 @@
-"""Conformance vectors on a second simulator, from registers and memories that hold anything."""
+"""Conformance vectors on a second simulator, from arbitrary contents of registers and memories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dot products of fast simulation, which are written as loops, and those of the design."""
+"""The dot products of the fast simulation, written as loops, equal those of the design."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ CYCLES = 20_000
 
 
 class Pairs(wiring.Component):
-    """Both kinds for each of ``configs``, with the same operands from the low bits of ``inp`` and
-    ``wgt``. Bit n of ``differs``: their registers differ for configuration n."""
+    """Both kinds of dot products for each of ``configs``, with the same operands from the low bits
+    of ``inp`` and ``wgt``. Bit n of ``differs`` is set if their registers differ for configuration
+    n."""
 
     def __init__(self, configs: list[Config]) -> None:
         self._configs = configs

@@ -1,4 +1,4 @@
-"""The compiled machine runs what the conformance vectors say, on every memory."""
+"""The compiled machine gives the results of the conformance vectors, on every memory model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of registers that are clocked only while they are active: nothing but time changes."""
+"""Groups of registers are clocked only while they are active, which changes no result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CONFIGS = ("tiny", "tiny-extended")
 
 
 def run(image: ProgramImage, dram: str, grouped: bool) -> tuple[list[RunResult], np.ndarray]:
-    """What a machine reports of two runs, so that what the first leaves would show, and its
-    memory."""
+    """The results of two runs, so that leftovers of the first would show, and the memory
+    afterwards."""
     device = RtlDevice(image.config, image.dram.size, dram, grouped=grouped)
     results = []
     for _ in range(2):
@@ -28,7 +28,7 @@ def run(image: ProgramImage, dram: str, grouped: bool) -> tuple[list[RunResult],
 
 
 def assert_equal(image: ProgramImage, dram: str) -> np.ndarray:
-    """Runs ``image`` with and without groups; gives the memory that both leave."""
+    """Runs ``image`` with and without groups; returns the memory that both leave."""
     (apart, memory), (together, expected) = (run(image, dram, grouped) for grouped in (True, False))
     for one, other in zip(apart, together, strict=True):
         assert one.cycles == other.cycles

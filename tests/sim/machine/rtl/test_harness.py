@@ -1,4 +1,4 @@
-"""What surrounds the machine in RTL simulation, around a device that can be made to misbehave."""
+"""The harness of RTL simulation, around a device that can be made to misbehave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS_A_BURST = 8
 
 
 class Copier:
-    """copier.v with a memory full of random bytes."""
+    """copier.v on a memory of random bytes."""
 
     def __init__(self, timing: MemoryTiming, waves: Path | None = None) -> None:
         verilog = Path(__file__).with_name("copier.v").read_text()
@@ -28,7 +28,7 @@ class Copier:
         self.machine = CompiledMachine(built, self.memory, timing, waves)
 
     def copy(self, bursts: int, destination: int = MEMORY_BYTES // 2, fault: int = 0) -> int:
-        """Status of the device after the copy."""
+        """Copies ``bursts``; returns the status of the device."""
         for register, value in (
             (SOURCE, 0),
             (DESTINATION, destination),
@@ -51,7 +51,7 @@ def test_a_copy_arrives_on_every_memory(dram: str) -> None:
     np.testing.assert_array_equal(copier.memory, expected)
 
 
-def test_an_ideal_memory_gives_a_word_a_cycle_after_its_latency() -> None:
+def test_an_ideal_memory_gives_one_word_per_cycle_after_its_latency() -> None:
     copier = Copier(MemoryTiming(latency=4))
     copier.copy(1)
     alone = copier.machine.run_cycles
@@ -62,7 +62,7 @@ def test_an_ideal_memory_gives_a_word_a_cycle_after_its_latency() -> None:
     assert slow.machine.run_cycles - alone == 2 * 20  # of the read and of the write's response
 
 
-def test_a_shared_memory_moves_one_word_a_cycle() -> None:
+def test_a_shared_memory_moves_one_word_per_cycle() -> None:
     copier = Copier(MemoryTiming(latency=4, shared=True))
     copier.copy(100)
     cycles = copier.machine.run_cycles
@@ -135,7 +135,7 @@ def test_a_broken_rule_of_the_bus_is_an_error(fault: int, message: str) -> None:
     assert copier.copy(1) == 1
 
 
-def test_done_with_writes_under_way_is_seen() -> None:
+def test_done_with_writes_in_flight_is_an_error() -> None:
     copier = Copier(memory_timing("ddr"))
     copier.copy(10, fault=6)
     assert not copier.machine.quiet

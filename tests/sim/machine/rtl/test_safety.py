@@ -1,4 +1,4 @@
-"""Whatever happens, the machine stops clean, says why, and runs the next program."""
+"""Whatever happens, the machine stops cleanly, reports why, and runs the next program."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ def test_answers_that_come_after_a_timeout_do_no_harm() -> None:
     ],
 )
 def test_a_timeout_is_of_the_module_that_waits(waits: isa.Instruction, module: str) -> None:
-    # The memory moves words for 60 cycles after the launch, enough for fetch, and then for long
-    # not a single one.
+    # The memory transfers words for 60 cycles after the launch, enough for fetch, and then stalls
+    # for long.
     bench = Bench(MemoryTiming(refresh_period=3000, refresh_stall=2940))
     bench.put(isa.Load(memory=isa.Memory.INP, x_size=0), waits, isa.Finish())
     bench.poke("TIMEOUT", 400)
@@ -239,7 +239,8 @@ def test_each_memory_is_found_at_its_base() -> None:
     dram[bases["UOP"] : bases["UOP"] + 4] = 0
 
     def program(starts: dict[str, int]) -> list[isa.Instruction]:
-        """``starts`` is where each memory begins, for a machine whose base registers are 0."""
+        """``starts`` has the byte address of each memory, on a machine whose base registers are
+        0."""
 
         def load(memory: isa.Memory, base: str, **fields: int) -> isa.Load:
             start = starts[base] // TINY.memory(memory).element_bytes

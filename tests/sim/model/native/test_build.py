@@ -1,4 +1,4 @@
-"""Where the compiled model cannot be had, and what is said then."""
+"""Reasons why the compiled model is missing, and the messages for them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_with_a_cache_that_cannot_be_written_too(
     assert_runs_on_numpy(caplog, "cannot be written")
 
 
-def test_a_library_that_cannot_be_loaded_is_none(
+def test_a_library_that_cannot_be_loaded_counts_as_missing(
     nothing_loaded: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (nothing_loaded / "wrong.so").write_bytes(b"of another processor")

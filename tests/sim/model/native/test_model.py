@@ -1,4 +1,4 @@
-"""The compiled model against the clear one: every byte, every report."""
+"""The compiled model against the clear model: every byte, every report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LENGTH, PROGRAMS = 900, 3
 
 
 class Pair:
-    """The clear model and the compiled one on each instruction set of the host, side by side."""
+    """The clear model and the compiled model for each instruction set of the host, run together."""
 
     def __init__(self, config: Config, memory: np.ndarray) -> None:
         self.memories = [memory.copy()]
@@ -60,7 +60,7 @@ class Pair:
             self.native.append(NativeModel(config, self.memories[-1], vectors))
 
     def agree(self, insn_addr: int, insn_count: int) -> bool:
-        """Whether a run ends alike: report, counters, memory and accumulators."""
+        """Whether a run ends the same on all: report, counters, memory and accumulators."""
         expected = self.clear.run(insn_addr, insn_count, None)
         accumulators = self.clear.executor.acc.tiles
         return all(
@@ -76,7 +76,7 @@ def test_vectors_give_the_same(path: Path) -> None:
     image = ProgramImage.load(path)
     pair = Pair(image.config, image.dram)
     assert pair.agree(image.insn_addr, image.insn_count)
-    # Once more, on the scratchpads and the memory that the first run left.
+    # Again, on the scratchpads and the memory that the first run left.
     assert pair.agree(image.insn_addr, image.insn_count)
 
 
@@ -141,8 +141,8 @@ def _sparse(chance: random.Random) -> int:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_long_loops_give_the_same(name: str) -> None:
-    """Each with micro-ops over the whole of arbitrary scratchpads; destinations that repeat, that
-    do not, and that overlap; and more iterations than are computed at once."""
+    """Instructions with micro-ops over whole scratchpads of arbitrary contents; destinations that
+    repeat, that do not, and that overlap; and more iterations than are computed at once."""
     config = CONFIGS[name]
     chance = random.Random(name)
     for number in range(40):
@@ -168,7 +168,7 @@ def _random_loops(
         "wgt": config.wgt.depth,
     }
     factors = {}
-    # What is left of each memory for the fields of micro-ops.
+    # The elements of each memory that are left for the fields of micro-ops.
     for name in names:
         which, size = name[:3], sizes[name.endswith("_in")]
         most = (depths[which] - 1) // (2 * max(size - 1, 1))
@@ -227,7 +227,7 @@ def _loops_image(config: Config, instruction: Instruction, uops: Sequence[Uop]) 
 
 
 def test_requantization_near_halves_gives_the_same() -> None:
-    """Products that are a half, or nearly: by less and by more than a float32 tells apart."""
+    """Products at or near a tie, nearer and farther than float32 can tell."""
     config = PRESETS["pynq-extended"]
     numbers = np.random.default_rng(1)
     rows, lanes = 60, config.block_out
@@ -310,7 +310,7 @@ LOAD, GEMM, STORE = Load(memory=Memory.INP, x_size=0), Gemm(uop_end=0), Store(x_
 
 
 def test_full_queues_give_the_same() -> None:
-    """Instructions that wait for what comes after them: as many as a queue holds, and more."""
+    """Instructions that wait for later ones: as many as a queue holds, and more."""
     blocked_and_freeing: list[tuple[Instruction, Instruction]] = [
         (replace(LOAD, pop_next=1), replace(GEMM, push_prev=1)),
         (replace(GEMM, pop_prev=1), replace(LOAD, push_next=1)),
@@ -332,7 +332,8 @@ def test_full_queues_give_the_same() -> None:
 
 
 def test_a_race_ends_as_in_program_order() -> None:
-    """A load and a store of the same bytes, which can both start once compute gives both tokens."""
+    """A load and a store of the same bytes, which can both start once compute pushes both
+    tokens."""
     config, shared = PRESETS["tiny"], 0x400
     load = Load(memory=Memory.INP, dram_base=shared // config.inp.element_bytes, pop_next=1)
     store = Store(dram_base=shared // config.out.element_bytes, pop_prev=1)

@@ -1,4 +1,4 @@
-"""Races are reported exactly where no token orders what two modules share."""
+"""Races are reported exactly where no token orders conflicting accesses of two modules."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def store(**fields: int) -> Store:
         ([load(Memory.WGT), uops(), gemm()], [Race(0, 2, "WGT", 0)]),
         # A later instruction of the same module inherits the order.
         ([load(), load(sram_base=9, push_next=1), uops(), gemm(pop_prev=1), gemm()], []),
-        # A token given too early orders nothing that comes later.
+        # A token that is pushed too early does not order what comes later.
         (
             [load(sram_base=9, push_next=1), load(), uops(), gemm(pop_prev=1)],
             [Race(1, 3, "INP", 0)],
         ),
-        # The second token taken is the second given.
+        # The second token popped is the second one pushed.
         ([load(sram_base=9, push_next=1), load(push_next=1), uops(), gemm(pop_prev=1)],
          [Race(1, 3, "INP", 0)]),
         ([load(sram_base=9, push_next=1), load(push_next=1), uops(),
@@ -75,9 +75,9 @@ def store(**fields: int) -> Store:
         # A write after a read.
         ([load(push_next=1), uops(), gemm(pop_prev=1, push_prev=1), load(pop_next=1)], []),
         ([load(push_next=1), uops(), gemm(pop_prev=1), load()], [Race(2, 3, "INP", 0)]),
-        # What a reset does not read is not shared.
+        # A reset does not read inputs and weights.
         ([load(), uops(), gemm(reset=1)], []),
-        # Elements that do not meet need no order; nor do two readers.
+        # Disjoint elements need no order; nor do two readers.
         ([load(), uops(), gemm(src_factor_in=1, iter_in=1), load(sram_base=1)],
          [Race(0, 2, "INP", 0)]),
         ([uops(), gemm(), load(sram_base=1)], []),
@@ -116,8 +116,8 @@ def test_a_store_over_its_own_stream_is_a_race_with_fetch(order: str) -> None:
     assert races(*program, order=order) == [Race(0, 0, "DRAM", PROGRAM, over_stream=True)]
     its_end = [store(dram_base=PROGRAM // 4 - 2, x_size=3), Finish()]
     assert races(*its_end, order=order) == [Race(0, 0, "DRAM", PROGRAM, over_stream=True)]
-    for beside in (PROGRAM // 4 - 1, PROGRAM // 4 + 8):
-        assert races(store(dram_base=beside), Finish(), order=order) == []
+    for place in (PROGRAM // 4 - 1, PROGRAM // 4 + 8):
+        assert races(store(dram_base=place), Finish(), order=order) == []
 
 
 def test_an_instruction_that_is_stored_over_is_named() -> None:
@@ -125,7 +125,7 @@ def test_an_instruction_that_is_stored_over_is_named() -> None:
     program = [store(dram_base=PROGRAM // 4 + 9), load(), load(), Finish()]
     image = ProgramImage.assemble(CONFIG, np.zeros(0x10000, np.uint8), PROGRAM, program)
     device.write(0, image.dram)
-    device.run(PROGRAM, len(program))  # to whatever end
+    device.run(PROGRAM, len(program))  # however it ends
     assert device.races == [Race(2, 0, "DRAM", PROGRAM + 36, over_stream=True)]
 
 
@@ -173,7 +173,7 @@ def alu(**fields: int) -> Alu:
         # Without the bit, or without an element in common, nothing is claimed falsely.
         ([gemm(), alu()], []),
         ([gemm(), alu(uop_end=0, independent=1)], []),
-        # Each way that two instructions can meet.
+        # Each way in which two instructions can conflict.
         ([gemm(), alu(independent=1)], [FalseClaim(1, 2, 0)]),
         ([Multiply(uop_end=1), alu(independent=1)], [FalseClaim(1, 2, 0)]),
         ([gemm(reset=1), alu(independent=1)], [FalseClaim(1, 2, 0)]),
@@ -190,7 +190,7 @@ def alu(**fields: int) -> Alu:
         ([gemm(), uops(), alu(independent=1)], []),
         ([gemm(), load(), alu(independent=1)], [FalseClaim(1, 3, 0)]),
         ([gemm(), store(sram_base=50), alu(independent=1)], [FalseClaim(1, 3, 0)]),
-        # A requantization must not write what it may have kept.
+        # A requantization must not write parameters that the unit may have cached.
         (
             [Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1)],
             [FalseClaim(1, 1, 0)],
@@ -205,7 +205,7 @@ def test_claims_are_false_where_the_units_meet(
 
 
 def claims_of_other_elements(dst: int, src: int, then: int) -> list[FalseClaim]:
-    """Of a product in ACC[0], a requantization, and a product in ACC[then]."""
+    """The false claims of a product in ACC[0], a requantization, and a product in ACC[then]."""
     words = np.array([0, dst | src << 7, then], "<u4").view(np.uint8)
     program = [
         Load(memory=Memory.UOP, x_size=3),

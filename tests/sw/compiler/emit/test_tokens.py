@@ -50,7 +50,7 @@ def vector_add(env: Environment) -> Function:
 
 
 def matrix_product(env: Environment, threads: bool) -> Function:
-    """As the tutorials have it, over two virtual threads or not."""
+    """The matrix product of the tutorials, with or without two virtual threads."""
     x = te.placeholder((2, 3, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
     w = te.placeholder((4, 3, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
     x_buf, w_buf = (te.compute(t.shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (x, w))

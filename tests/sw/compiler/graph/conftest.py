@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 class Qdq:
-    """An ONNX graph that grows at its end, ``value``; each method adds nodes there."""
+    """A builder of an ONNX graph, which ends at ``value``; each method adds nodes there."""
 
     def __init__(self, shape: tuple[int | str, ...], dtype: type[np.integer] = np.int8) -> None:
         self.shape = shape
@@ -90,7 +90,7 @@ class Qdq:
         return model
 
     def images(self, count: int = 1) -> Array:
-        """Inputs that the first quantization changes, some beyond its range."""
+        """Inputs that the first quantization rounds, some of them beyond its range."""
         shape = tuple(count if isinstance(size, str) else size for size in self.shape)
         return self.rng.normal(0, 1.5, shape).astype(np.float32)
 

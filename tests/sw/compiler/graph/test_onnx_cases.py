@@ -1,5 +1,5 @@
-"""ONNX's own cases of the operators that the compiler looks at: whatever it makes of them, the
-result is ONNX Runtime's."""
+"""ONNX's own test cases of the operators that the compiler handles: the results are ONNX
+Runtime's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATORS = {
     *("QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Add", "MaxPool", "AveragePool"),
     *("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "If", "Loop"),
 }
-# Of sequences, of optional values, and of tensors without elements.
+# Cases of sequences, of optional values, and of tensors without elements.
 REFUSED = {
     *("test_identity_sequence", "test_identity_opt", "test_if_seq", "test_if_opt"),
     *("test_loop13_seq", "test_loop16_seq_none", "test_reshape_allowzero_reordered"),

@@ -32,7 +32,7 @@ def example() -> dict[str, Any]:
 
 @pytest.fixture
 def schema() -> Any:
-    """What ONNX has to know of an operator of another domain: the type of its result."""
+    """Tells ONNX the type of the results of an operator of another domain."""
     schema = onnx.defs.OpSchema(
         "Magnitude",
         DOMAIN,

@@ -1,4 +1,4 @@
-"""How the tests of this folder run a function and look at what became of it."""
+"""Fixtures that run a function and check its results."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ Array = npt.NDArray[Any]
 
 
 class Run:
-    """The output of a function. On the functional model no two instructions may meet that no
-    token orders, and nothing may be read that was not written. ``counters`` are the machine's, of
-    the last run."""
+    """Runs a function and returns its output. On the functional model there must be no race and no
+    read of what was never written. ``counters`` are the machine's, of the last run."""
 
     counters: dict[str, int]
 
@@ -124,7 +123,7 @@ def interpreted() -> Interpret:
 
 @pytest.fixture
 def some() -> Callable[[np.random.Generator, Tensor], Array]:
-    """Values of all sizes that the dtype of a tensor has."""
+    """Random values over the whole range of a tensor's dtype."""
 
     def values(rng: np.random.Generator, tensor: Tensor) -> Array:
         bits = int(tensor.dtype.removeprefix("int"))

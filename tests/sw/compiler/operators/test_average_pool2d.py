@@ -1,4 +1,4 @@
-"""Average pooling: what ONNX Runtime makes of every sum, with REQUANTIZE and without."""
+"""Average pooling: the results of ONNX Runtime for every sum, with REQUANTIZE and without."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_image_larger_than_the_accumulators_is_averaged_in_parts(
     workload = AveragePool2d(1, 3, *size, size, constants)
     function = average_pool2d(workload, env)
     image = some(np.random.default_rng(0), function.args[0])
-    # Neighbouring averages, not only those about 0.
+    # Many different averages, not only those near 0.
     image = np.clip(
         image.astype(int) // 4 + 40 * np.arange(-1, 2).reshape(3, 1, 1, 1, 1), -128, 127
     )

@@ -1,4 +1,4 @@
-"""Default schedules fit on every machine where any schedule does, and compute what is meant."""
+"""Default schedules fit every machine that any schedule fits, and give the right results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Run(Protocol):
 
 
 def with_depths(config: Config, depths: dict[str, int]) -> Config:
-    """With buffers of so many elements, in powers of two; without LOOKUP if they hold no table."""
+    """``config`` with buffers of ``depths`` elements, rounded to powers of two; without LOOKUP if
+    they hold no table."""
     sizes = {
         f"log_{name}_buff_size": depth + getattr(config, name).element_bytes.bit_length() - 1
         for name, depth in depths.items()
@@ -97,7 +98,7 @@ def some(workload: Conv2d | Dense, function: Function, rng: np.random.Generator)
 
 
 def every_tiling(c: Conv2d, config: Config) -> Iterator[Conv2dKnobs]:
-    """All sizes of tiles, whether they leave a rest or not."""
+    """All sizes of tiles, with and without a remainder."""
     extents = (c.outputs, c.output_height, c.output_width, c.inputs, c.kernel[0])
     turns = (False, True) if config.overlap else (False,)
     for o, h, w, i, k in product(*(range(1, extent + 1) for extent in extents)):

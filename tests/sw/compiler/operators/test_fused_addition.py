@@ -1,4 +1,4 @@
-"""Convolutions with a residual addition behind them: what two operators would give."""
+"""Convolutions fused with a residual addition: the results of two operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from tests.support.runtimes import estimated_cycles
 
-# The other operand, that of the convolution, and the sum: without and with ties.
+# Scales of the other operand, of the convolution and of the sum: without and with ties.
 SCALES = [
     (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
     (Quantized(0.5), Quantized(0.25), Quantized(1.0, 5)),

@@ -1,4 +1,4 @@
-"""Convolutions with a max pooling behind them: what two operators would give."""
+"""Convolutions fused with a max pooling: the results of two operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.runtimes import estimated_cycles
 
 
 def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
-    """Windows with gaps between them, and results behind the last window, among them."""
+    """Random sizes, with gaps between windows and with results behind the last window."""
     rng = np.random.default_rng(seed)
     kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     alone = Conv2d(

@@ -34,7 +34,7 @@ KINDS = [(1, 1), (2, 2), (3, 3), (1, 2), (16, 16), (4, 8)]
 
 
 class Case:
-    """A convolution of channels with some values, and its tensors in tiles."""
+    """A random grouped convolution, by channels, and its tensors in tiles."""
 
     def __init__(self, config: Config, groups: int, each: tuple[int, int], seed: int) -> None:
         pick, self.config = random.Random(seed), config
@@ -92,7 +92,7 @@ class Case:
         return [x, w, np.repeat(parameters, config.batch, axis=3)]
 
     def sums(self) -> Array:
-        """Of channels that are computed group by group, in tiles."""
+        """The sums, computed group by group from channels, in tiles."""
         conv, each = self.workload.group, self.inputs // self.groups
         top, left, bottom, right = conv.pads
         padded = np.pad(self.x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -197,7 +197,7 @@ def test_no_pass_changes_what_a_grouped_convolution_does(
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 
-def test_a_depthwise_convolution_takes_a_cycle_for_a_vector_and_a_tap(run: Any) -> None:
+def test_a_depthwise_convolution_takes_one_cycle_per_vector_and_tap(run: Any) -> None:
     config = PRESETS["pynq-extended"]
     case = Case(config, 48, (1, 1), 2)
     run(grouped_conv2d(case.workload, Environment(config)), case.arguments())

@@ -27,7 +27,7 @@ CONFIGS = {
 
 
 def bytes_of(env: Environment, vectors: int) -> np.ndarray:
-    """Tiles in which each byte occurs, if they are enough."""
+    """Tiles with every byte value, if there are enough of them."""
     shape = (vectors, env.BATCH, env.BLOCK_OUT)
     return np.resize(np.random.default_rng(0).permutation(256), shape).astype(np.int8)
 
@@ -75,7 +75,7 @@ def test_a_value_may_choose_its_table() -> None:
     np.testing.assert_array_equal(te.evaluate(y, {x: values, given: tiles}), want)
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_what_is_not_a_table_is_refused() -> None:
     env = Environment(PRESETS["tiny-extended"])
     with pytest.raises(
         NoScheduleFits, match="a table of lookup is 16 tiles on this machine, not 4"

@@ -130,7 +130,7 @@ def test_no_pass_changes_what_a_move_does(
     np.testing.assert_array_equal(run(operator(workload, env, knobs), [x], device="rtl"), want)
 
 
-def test_rows_that_are_alike_are_made_once_and_stored_by_one_instruction_each(run: Any) -> None:
+def test_equal_rows_are_made_once_and_stored_by_one_instruction_each(run: Any) -> None:
     env = Environment(PRESETS["pynq"])
     function = upsample2d(Upsample2d(1, 2, 4, 5, (2, 3)), env)
     lines = [line for line in function.lowered.instructions().splitlines() if " STORE " in line]
@@ -174,7 +174,7 @@ def joined(workload: Concatenate, sources: list[Array]) -> Array:
 
 
 def sources_of(workload: Concatenate, function: Any, rng: Any, some: Any) -> list[Array]:
-    """With zeros where the last tile is not filled, as the machine and the host leave it."""
+    """Sources with zeros where the last tile is not filled, as machine and host leave them."""
     sources = [some(rng, arg) for arg in function.args[: len(workload.channels)]]
     for x, channels in zip(sources, workload.channels, strict=True):
         if rest := channels % x.shape[-1]:

@@ -1,4 +1,4 @@
-"""Operators of the library: what the machine stores is what NumPy computes."""
+"""The library's operators: the machine stores what NumPy computes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def values(rng: np.random.Generator, shape: Sequence[int], dtype: str, limit: in
 
 
 def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
-    """The output, from a machine on which no two instructions meet that no token orders."""
+    """The output; asserts that there was no race."""
     device = FunctionalDevice(
         function.config,
         1 << 22,
@@ -63,14 +63,14 @@ def run(function: Function, arrays: Sequence[Array], order: str) -> Array:
 
 
 def accumulated(total: Array, bias: Array, requantize: RoundingShift, config: Config) -> Array:
-    """Bias, division and clipping as the division by a power of two is meant, in float64."""
+    """The reference for bias, division by a power of two, and clipping, in float64."""
     assert np.abs(total).max(initial=0) + np.abs(bias).max() < 1 << config.acc_width - 1
     rounded = np.rint((total + bias - requantize.half) / 2.0**requantize.shift)
     return np.clip(rounded, requantize.low, requantize.high).astype(np.int64)
 
 
 def biases(rng: np.random.Generator, outputs: int, config: Config, half: int) -> Array:
-    """One a channel, with ``half`` in it, the same in all rows of a tile."""
+    """A bias per channel, with ``half`` added, the same in all rows of a tile."""
     one_row = rng.integers(-500, 500, (outputs, 1, config.block_out)) + half
     return np.repeat(one_row, config.batch, axis=1).astype(f"int{config.acc_width}")
 
@@ -139,7 +139,7 @@ def test_convolutions_are_exact_with_default_knobs(config: str, seed: int) -> No
 
 
 def rescaling(rng: np.random.Generator, outputs: int, config: Config) -> Array:
-    """Parameters that leave results of all sizes, the same in all rows of a tile."""
+    """Parameters with which results spread over their range, the same in all rows of a tile."""
     channels = outputs * config.block_out
     scale = rng.uniform(0.001, 0.2, channels).astype(np.float32)
     parameters = te.requantization_parameters(
@@ -281,7 +281,7 @@ def test_no_comparison_waits_for_the_one_before_it() -> None:
     workload, knobs = MaxPool2d(1, 1, 9, 9, (3, 3), (2, 2)), MaxPool2dKnobs(1, 4, 4)
     function = max_pool2d(workload, Environment(PRESETS["pynq"]), knobs)
     kernels = [line for line in function.lowered.instructions().splitlines() if " MAX" in line]
-    # An instruction for each pixel of the window but one: all results, then all of them again.
+    # One instruction per pixel of the window except one, each over all results.
     assert len(kernels) == 8
 
 
@@ -309,7 +309,7 @@ def test_rounding_is_half_to_even_for_every_sum_near_a_step() -> None:
     sums = np.arange(-3000, 3000)
     want = np.clip(np.rint(sums / 8), -128, 127)
     np.testing.assert_array_equal(requantize.evaluate(sums), want)
-    # The machine's ALU: each sum as a bias, beside products of zero.
+    # On the machine's ALU: each sum is a bias, added to products of zero.
     config = PRESETS["pynq"]
     bias = (sums[:2992].reshape(-1, 1, 16) + requantize.half).astype(np.int32)
     function = dense(Dense(1, 1, len(bias), requantize), Environment(config))
@@ -321,7 +321,7 @@ def test_rounding_is_half_to_even_for_every_sum_near_a_step() -> None:
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_whatever_default_knobs_are_first_fit(name: str) -> None:
-    """The formulas by which tiles are chosen say what the compiler will say."""
+    """The formulas by which tiles are chosen agree with what the compiler allocates."""
     config = PRESETS[name]
     env = Environment(config)
     requantize = RoundingShift(6, 0, 127)

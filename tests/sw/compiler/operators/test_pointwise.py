@@ -1,4 +1,4 @@
-"""Operators on vectors at the same place: element-wise ones, and requantization by itself."""
+"""Pointwise operators: element-wise ones, and requantization by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions, against what they are: inputs that are spread by the kernel."""
+"""Transposed convolutions against their definition: each input is spread by the kernel."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
-# Scales and zero points: of no special kind, of images from 0 on, and with ties.
+# Scales and zero points: arbitrary, of activations from 0 up, and with ties.
 CASES = [
     (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
     (Quantized(0.031137, -128), Quantized(0.019171, -128), Quantized(0.040213, -128)),
@@ -80,7 +80,7 @@ def test_constants_that_are_not_exact_are_found_out() -> None:
 def test_what_the_search_finds_is_checked_on_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     right = FixedPoint.first_sums
     monkeypatch.setattr(FixedPoint, "first_sums", lambda *args: right(*args) + (1 << 16))
-    wanted = added(*CASES[0], low=-120)  # searched by no other test, so not remembered
+    wanted = added(*CASES[0], low=-120)  # no other test searches it, so it is not memoized
     with pytest.raises(NotExact):
         addition_constants(*CASES[0], PRESETS["pynq"], wanted)
 
@@ -100,7 +100,7 @@ def test_constants_are_searched_once_for_equal_scales(monkeypatch: pytest.Monkey
 
 
 def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
-    # Halves of float32 products are rounded this way and that.
+    # float32 rounds ties of these products in either direction.
     huge = Quantized(1e8), Quantized(1.0), Quantized(1.0)
     thirds = Quantized(0.3), Quantized(0.3), Quantized(0.6, 7)
     with pytest.raises(NotExact, match=r"of scales 0\.3 and 0\.3 to 0\.6: no factors"):

@@ -1,5 +1,5 @@
-"""Random copies to a scratchpad and back: strides, offsets, orders, and padding at any side, by
-conditions in any form, in any schedule."""
+"""Random copies to a scratchpad and back: strides, offsets, orders, and padding on any side, by
+conditions of any form, in any schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels may claim to be independent: loop nests as text, in and out."""
+"""Which kernels may claim independence, on loop nests as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.passes.mark_independent import mark_independent
 
 EXTENDED = PRESETS["tiny-extended"]
-# Compute waits for everything before it loads accumulators; what follows may claim something.
+# A load of accumulators waits for everything before it, so what follows may claim independence.
 HEAD = """\
 def function(x: int8[8, 1, 4], w: int8[4, 4], p: int32[8, 1, 4]):
     x_buf = allocate(inp, int8, [8, 1, 4], base=0)

@@ -32,7 +32,7 @@ Scheduled = tuple[te.Schedule, list[Tensor]]
 def element_wise(
     shape: tuple[int, ...], function: Callable[..., Expr], inputs: int = 1
 ) -> Scheduled:
-    """``function`` of accumulators that are loaded, and its result stored."""
+    """Loads accumulators, applies ``function`` to them, and stores the result."""
     args = [te.placeholder(shape, f"x{n}", ENV.acc_dtype) for n in range(inputs)]
     bufs = [te.compute(shape, lambda *i, x=x: x(*i), f"{x.name}_buf") for x in args]
     result = te.compute(shape, lambda *i: function(*(b(*i) for b in bufs)), "result")
@@ -48,7 +48,7 @@ def element_wise(
 def copied(
     source: tuple[int, ...], shape: tuple[int, ...], function: Callable[..., Expr]
 ) -> Scheduled:
-    """A load of inputs by ``function``; what is loaded is not used."""
+    """A load of inputs at the indices of ``function``; the data are not used."""
     x = te.placeholder(source, "x", ENV.inp_dtype)
     buf = te.compute(shape, lambda *i: function(x, *i), "buf")
     y = te.compute(shape, lambda *i: buf(*i), "y")
@@ -127,7 +127,7 @@ def fused_loops() -> Scheduled:
 
 
 def windows() -> Scheduled:
-    """What a strided window of a tile needs, and a reduction that begins at what int8 can be."""
+    """A strided window over a tile, and a maximum that begins at the least int8."""
     a = te.placeholder((9,), "a", "int8")
     b = te.compute((9,), lambda i: a[i].astype("int32"), "b")
     k = te.reduce_axis((0, 3), "k")
@@ -191,13 +191,14 @@ def padding_of_a_split_loop() -> Scheduled:
 
 
 def arithmetic() -> Scheduled:
-    """The first operand dies, the second is used again: one is overwritten, the other is not."""
+    """The first operand is dead afterwards and is overwritten; the second is used again and is
+    not."""
     s, args = element_wise((2, *TAIL), lambda a, b: te.max((a + b) >> 3, b) * 2 - 5, inputs=2)
     return s, args
 
 
 def differences() -> Scheduled:
-    """The first operand is overwritten, so it is what is negated."""
+    """The first operand is overwritten, so it is the one that is negated."""
     return element_wise((2, *TAIL), lambda a, b: 3 - (a - b), inputs=2)
 
 
@@ -284,7 +285,7 @@ def two_sources() -> Scheduled:
 
 
 def parts_of_a_product() -> Scheduled:
-    """No first input for the second output: what is reset is more than the first nest updates."""
+    """The second output has no first input: the reset clears more than the first nest updates."""
     x = te.placeholder((3, ENV.BATCH, ENV.BLOCK_IN), "x", ENV.inp_dtype)
     w = te.placeholder((3, ENV.BLOCK_OUT, ENV.BLOCK_IN), "w", ENV.wgt_dtype)
     bufs = [te.compute(t.shape, lambda *i, t=t: t(*i), f"{t.name}_buf") for t in (x, w)]
@@ -377,7 +378,7 @@ def case_name(case: tuple[str, Callable[[], Scheduled]]) -> str:
 
 
 def written(case: tuple[str, Callable[[], Scheduled]]) -> str:
-    """The file of a case, as lowering its schedule makes it."""
+    """The text of a case's golden file, from lowering its schedule."""
     step, make = case
     steps = lower(*make(), env=environment(case), trace=True).steps
     position = [name for name, _ in steps].index(step)
@@ -398,7 +399,7 @@ def test_a_schedule_lowers_to_the_text_before_and_after(
 def test_a_pass_makes_of_the_text_before_the_text_after(
     case: tuple[str, Callable[[], Scheduled]],
 ) -> None:
-    """By the pass alone: what it has to know, the text says."""
+    """Runs the pass alone: the text has all that it needs to know."""
     text = (FOLDER / "lowering" / f"{case_name(case)}.txt").read_text(encoding="utf-8")
     before, after = text.removeprefix(f"# before {case[0]}\n").split(f"\n\n# after {case[0]}\n")
     step = next(step for step in PASSES if step.__name__ == case[0])

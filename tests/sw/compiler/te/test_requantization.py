@@ -35,7 +35,7 @@ def scales(rng: np.random.Generator, count: int, least: float, most: float) -> A
 def test_layers_as_they_are_usually_are_proved() -> None:
     rng = np.random.default_rng(1)
     some = scales(rng, 20_000, -20, 5.4)
-    # Sums of which all that count have 24 bits: the others are out of bounds.
+    # Sums within bounds have at most 24 bits.
     most = np.where(some * TOP > 300, 1 << 30, TOP - 1)
     assert requantizes_as_float32(some, 17, -128, 127, -most, most).all()
 
@@ -43,7 +43,7 @@ def test_layers_as_they_are_usually_are_proved() -> None:
 @each_seed(range(3))
 def test_the_proof_says_what_all_sums_of_a_range_say(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    # From about 2^-20 on, a scale has fewer than 24 bits in fixed point: some steps are elsewhere.
+    # Scales below about 2^-20 have fewer than 24 bits in fixed point, which moves some steps.
     found = []
     for scale in scales(rng, 40, -26, -18):
         low, high = sorted(rng.integers(-128, 128, 2).tolist())
@@ -69,7 +69,7 @@ def test_a_channel_whose_result_differs_is_found() -> None:
         same = np.array_equal(by_float32(sums, *how), on_the_machine(sums, *how))
         assert same == proved[channel]
     assert proved.tolist() == [True] * 5 + [False] + [True] * 2
-    # Fewer sums, for which nothing is wrong; a scale that is too large; sums beyond 24 bits.
+    # Fewer sums, which agree; a scale that is too large; sums beyond 24 bits.
     assert requantizes_as_float32(scale[5], 0, -128, 127, -1000, 1000)
     assert not requantizes_as_float32(64.0, 0, -128, 127, -1, 1)
     assert requantizes_as_float32(0.01, 0, -128, 127, -(1 << 31), (1 << 31) - 1)
@@ -112,7 +112,7 @@ def test_the_compiler_requantizes_as_the_instruction_set_defines() -> None:
 
 
 def test_products_about_a_half_round_as_the_instruction_set_defines() -> None:
-    # Scales of n + 1/2, and of as much less or more as rounding to float32 does or does not see.
+    # Scales of n + 1/2, and such that differ by less or by more than rounding to float32 resolves.
     halves = np.array([2 * n + 1 for n in (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63)]) << 42
     powers = 1 << np.arange(29)
     moved = np.concatenate([[0], powers - 1, powers, powers + 1])

@@ -1,4 +1,4 @@
-"""Steps that cannot be done say which axis and why."""
+"""Steps that are not possible name the axis and the reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The schedules that are chosen for the layers of known networks: tests/golden/schedules.
 
-Cycles of whole networks depend on them. They were chosen when all candidates were walked to their
-end; that fewer are, and less far, must choose the same.
+Cycles of whole networks depend on them. The golden schedules come from walks of all candidates to
+the end; the tuner walks fewer, and not always to the end, and must choose the same.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_layers_are_scheduled_as_they_were(
 
 
 def test_a_walk_that_ends_early_is_of_what_cannot_take_less() -> None:
-    """Knobs that were passed over do take as many cycles as the best, or more."""
+    """Knobs whose walk was abandoned take as many cycles as the best, or more."""
     shift, scale = RoundingShift(5, -128, 127), PerChannelScale()
     passed = 0
     for name, workload in (

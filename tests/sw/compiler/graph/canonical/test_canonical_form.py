@@ -1,4 +1,4 @@
-"""The canonical form says in integers what the model says in floats."""
+"""The canonical form computes on integers what the model computes in floats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def operators(network: Network) -> list[str]:
 
 
 def assert_equal(graph: Any, network: Network) -> None:
-    """Scales are powers of two, so that the floats of the model are exact, and so are equal."""
+    """Scales are powers of two, so that the model's floats are exact and both are equal."""
     x = graph.images()
     (want,) = exact_session(graph.model().SerializeToString()).run(None, {"x": x})
     (got,) = exact_session(network.to_onnx().SerializeToString()).run(None, {"x": x})
@@ -122,7 +122,8 @@ def test_scales_of_channels_are_kept(qdq: Make) -> None:
 
 
 def test_data_is_pooled_and_reshaped_as_integers(qdq: Make) -> None:
-    """Whether the file quantizes around such an operator, behind it, or before it only."""
+    """Whether the file quantizes on both sides of such an operator, only behind it, or only before
+    it."""
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 4, pads=[1, 1, 1, 1]).node("Relu")
     graph.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2]).qdq(2**-3)
     graph.node("MaxPool", kernel_shape=[2, 2]).qdq(2**-3).node("Flatten")

@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
 def contributed(graph: Any, operator: str, inputs: list[str], **attributes: Any) -> Any:
-    """Puts an operator on integers at the end of a graph, which then are dequantized."""
+    """Adds an operator on integers at the end of a graph, and a DequantizeLinear of its result."""
     graph.nodes.append(
         helper.make_node(operator, inputs, ["made"], domain="com.microsoft", **attributes)
     )
@@ -26,7 +26,7 @@ def contributed(graph: Any, operator: str, inputs: list[str], **attributes: Any)
 
 
 def checked(graph: Any) -> list[str]:
-    """The operators on the machine of a network that equals the untouched model."""
+    """The operators on the machine, of a network whose results equal the original model's."""
     model, x = graph.model(), graph.images()
     with Session(model, "tiny-extended") as session:
         report = session.check({"x": x})
@@ -50,7 +50,7 @@ def test_a_concatenation_brings_its_operands_to_one_scale(qdq: Make, dtype: Any)
     contributed(graph, "QLinearConcat", inputs, axis=1)
     graph.scale = 2**-4
     operators = checked(graph.dequantize(middle + 1))
-    # In the layer of the convolution, by a table.
+    # Fused with the convolution, by a table.
     assert operators[0] == "QLinearConv+QuantizeLinear"
 
 

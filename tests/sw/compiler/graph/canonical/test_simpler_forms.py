@@ -16,7 +16,8 @@ BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
 def operators(graph: Any, config: str = "tiny-extended") -> list[str]:
-    """Those of the machine, in order, of a network that is checked; the host only converts."""
+    """The operators on the machine, in order, of a network that is checked; the host only
+    converts."""
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images()})
         layers = session.layers

@@ -24,7 +24,8 @@ def convolved(qdq: Make, dtype: Any) -> Any:
 
 
 def assert_placed(graph: Any, operators: list[str], config: Config | str = TABLES) -> Any:
-    """All but the conversions of floats is on the machine, and no element differs."""
+    """Asserts that everything but conversions of floats is on the machine, and that no element
+    differs."""
     with Session(graph.model(), config) as session:
         report = session.check({"x": graph.images(2)})
         layers = [layer for layer in session.layers if layer.operator != "layout"]

@@ -31,7 +31,7 @@ def placed(graph: Any, config: str = "tiny-extended") -> dict[str, str]:
 
 
 def random_function(graph: Any, rng: np.random.Generator, channels: int, per: str) -> str:
-    """Puts one to three operators with constants; returns the last one."""
+    """Adds one to three operators with constants; returns the last one."""
     operator = ""
     for _ in range(rng.integers(1, 4)):
         operator = str(rng.choice(["Add", "Sub", "Mul", "Div"]))
@@ -161,7 +161,7 @@ def test_a_product_with_a_function_of_the_other_factor_is_looked_up(qdq: Make) -
     branch = graph.value
     graph.node("Sigmoid").qdq(1 / 256, -128).node("Mul", branch)
     assert placed(graph.qdq(0.021, -100)) == {"Mul": "machine"}
-    # And its other spellings.
+    # GELU, as exporters write it.
     graph = qdq((1, 5, 4, 3)).qdq(0.031, 1)
     branch = graph.value
     graph.node("Div", graph.constant(np.sqrt(2), np.float32)).node("Erf")

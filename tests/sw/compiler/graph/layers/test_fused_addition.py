@@ -17,7 +17,8 @@ FUSED = "QLinearConv+Add"
 
 
 def block(qdq: Make, dtype: Any) -> tuple[Any, str]:
-    """A graph that begins with a convolution, and its result, which a block adds to its own."""
+    """A graph that begins with a convolution, and the name of its result, which a block adds
+    later."""
     low = np.iinfo(dtype).min
     graph = qdq((1, 3, 12, 12), dtype).qdq(0.031, low + 120).conv(3, 9)
     graph.node("Relu").qdq(0.21319, low + 3)

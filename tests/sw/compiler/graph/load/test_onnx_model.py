@@ -1,4 +1,4 @@
-"""What is wrong with a model is said in one sentence."""
+"""A wrong model is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"hello", b"\x00" * 100, DIGITS.read_bytes()[:1000]])
-def test_what_is_no_model_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_what_is_not_a_model_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(data)
     with pytest.raises(ModelError, match=r"bad\.onnx is (not an ONNX model|damaged)"):

@@ -23,7 +23,7 @@ EXTENDED = PRESETS["pynq-extended"]
 
 
 def placed(model: onnx.ModelProto, config: Config = PRESETS["pynq"]) -> dict[str, str]:
-    """For each operator that is no quantization ``machine`` or the reason why it is not."""
+    """For each operator except quantizations: ``machine``, or the reason why it is on the host."""
     placement = place(canonical(load_network(model, config.batch)), config)
     result = {}
     for item in placement.items:
@@ -71,7 +71,7 @@ def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(0.031)
     graph.node("Conv", graph.weights(2, 3, 3, 3, scale=[0.013, 0.017])).node("Relu").qdq(0.1, 7)
     assert placed(graph.model(), EXTENDED) == {"QLinearConv": "machine"}
-    # Products in fixed point are what they are in float32, unless a scale is too large or small.
+    # Products in fixed point equal those in float32, unless a scale is too large or too small.
     graph = qdq((1, 3, 8, 8)).qdq(1e3).conv(3, 5).qdq(1e-3)
     reason = placed(graph.model(), EXTENDED)["QLinearConv"]
     assert reason.startswith("REQUANTIZE by the scale ")
@@ -80,7 +80,7 @@ def test_any_scale_is_the_machines_if_it_requantizes(qdq: Make) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_zero_points_go_into_the_bias(qdq: Make, dtype: Any) -> None:
-    """On the base machine too, but for an odd one of the result: halves would go to odd."""
+    """On the base machine too, except an odd one of the result, with which ties would go to odd."""
     low = np.iinfo(dtype).min
     assert_exact(qdq((1, 3, 8, 8), dtype).qdq(2**-5, low + 3).conv(3, 5).qdq(2**-3, low + 130))
     graph = qdq((1, 3, 8, 8), dtype).qdq(2**-5).conv(3, 5).qdq(2**-3, low + 131)
@@ -100,7 +100,7 @@ def test_padding_with_a_zero_point_needs_a_machine_that_can(qdq: Make) -> None:
 @pytest.mark.parametrize("zero", [1, -100, -128, 100])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_zero_points_of_weights_are_taken_off(qdq: Make, zero: int, groups: int) -> None:
-    """What then has nine bits is summed up from two or three products with int8."""
+    """Weights that then have nine bits are the sum of two or three int8 values."""
     graph = qdq((1, 4, 8, 8)).qdq(0.031, 3)
     weights = graph.weights(6, 4 // groups, 3, 2, zero=zero, scale=0.02)
     graph.node("Conv", weights, group=groups, pads=[1, 0, 1, 1]).qdq(0.9)

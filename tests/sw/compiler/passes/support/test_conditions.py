@@ -1,4 +1,4 @@
-"""A condition holds where it is to hold, and says so in few words."""
+"""A condition holds exactly where it should, and is short."""
 
 from __future__ import annotations
 

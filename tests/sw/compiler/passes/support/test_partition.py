@@ -1,4 +1,4 @@
-"""Cut loops do what loops with conditions within would do."""
+"""Loops that are cut do what loops with conditions inside would do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def nests(
     fixed: dict[Var, Affine],
     ranges: dict[Var, tuple[int, int]],
 ) -> Iterator[tuple[dict[Var, Affine], dict[Var, tuple[int, int]]]]:
-    """For each nest of loops what the variables are, and the ranges of those of its loops."""
+    """For each loop nest, the values of the variables, and the ranges of its loops' variables."""
     if not order:
         assert limits == []
         yield fixed, ranges
@@ -48,7 +48,7 @@ def test_the_parts_are_exactly_the_iterations_that_limits_allow(seed: int) -> No
     done: list[Point] = []
     for values, ranges in nests(order, limits, {}, {}):
         for limit in limits:
-            # Every condition is known without a look at the iteration.
+            # Every condition is constant within the nest.
             low, high = value_interval(limit.form.replace(values), ranges)
             assert high <= limit.most or (limit.decides and low > limit.most)
         loops = list(ranges)

@@ -34,7 +34,7 @@ def assert_equal(scale: float, bias: int, reach: int) -> None:
         [near.ravel(), np.random.default_rng(0).integers(least, most, 5000), least, most]
     )
     sums = sums[(sums >= least) & (sums <= most)]
-    # Of what wraps, only that is compared which a sum of 32 bits is.
+    # Sums that wrap are compared as the 32 bits that they become.
     sums = sums.astype(np.int32).astype(np.int64)
     products = (sums - bias).astype(np.int32)
     np.testing.assert_array_equal(te.requantized(products, *parameters), by_float32(sums, scale))
@@ -48,7 +48,7 @@ def test_a_dead_channel_has_its_one_result(scale: float, bias: int) -> None:
 
 @each_seed(range(20))
 def test_a_step_far_from_zero_is_where_float32_has_it(seed: int) -> None:
-    """Beyond 2^24 float32 knows only some of the sums, which moves the step."""
+    """Beyond 2^24 float32 represents only some of the sums, which moves the step."""
     rng = np.random.default_rng(seed)
     scale, step = 10.0 ** rng.uniform(-8, -6), rng.integers(-80, 70) + 0.5
     bias = int(np.clip(step / scale, -1.9e9, 1.9e9) + rng.integers(-90_000, 90_000))

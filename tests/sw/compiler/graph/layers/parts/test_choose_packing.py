@@ -20,9 +20,9 @@ PYNQ = PRESETS["pynq"]
 @pytest.mark.parametrize(
     ("kernel", "stride", "image", "outputs", "packed"),
     [
-        # 147 channels, padded to 160, as TARGETS of ResNet-18 have it.
+        # 147 channels, padded to 160, as in ResNet-18.
         (7, 2, (1, 3, 224, 224), 64, (7, 7)),
-        # Two tiles a pixel would take longer to load than three rows of the kernel to multiply.
+        # Two tiles per pixel would take longer to load than three rows of the kernel to multiply.
         (3, 1, (1, 3, 32, 32), 16, (1, 3)),
         (3, 1, (1, 1, 8, 8), 16, (3, 3)),
         (3, 1, (1, 16, 32, 32), 16, None),
