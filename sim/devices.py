@@ -50,7 +50,8 @@ def open_device(
     ``timing_only`` is for the estimate: cycles without results. ``progress`` is called with each
     step of a build; without it, they are shown on standard error if that is a terminal.
 
-    Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist.
+    Raises `DeviceError`, or `DramError` for a ``dram`` that does not exist; `ToolchainError` if a
+    simulator cannot be built; and what a board or a server raises that is not there.
     """
     if skip is not None and skip not in PARTS:
         raise DeviceError(f"{skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")

@@ -71,7 +71,9 @@ class Scratchpad(wiring.Component):
 
     Element i lies in bank i mod N, where N is the largest number of elements that a port moves
     in a cycle; so consecutive elements are always in different banks. Each read port has its own
-    copy of the memory, so that a block RAM needs one port to read and one to write.
+    copy of the memory, so that a block RAM needs one port to read and one to write. Raises
+    `ValueError` if ``depth`` or the elements of a port are not powers of two, or ``lanes`` does not
+    divide ``element_bits``.
 
     Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
     in which the element is written gives the old value in simulation, and is undefined on an FPGA::
