@@ -5,10 +5,11 @@
 Synthesizes machines that differ in each parameter, flattened, as ``area.py`` does, and keeps what
 it has measured in ``bitstreams/area_samples.json``, so that it goes on where it was stopped; a
 machine whose Verilog has changed since is measured again. Then fits LUTs and flip-flops by least
-squares of relative errors, writes the weights into ``amaranth_vta/fpga/area_model.json``, and
-prints the errors, also those of each machine by a fit without it. Multipliers and block RAMs follow
-from the structure of the design: a machine for which they are not exact ends it with 1. Needs the
-extra ``fpga``; takes one to four minutes for each machine.
+squares of relative errors, beginning with the weights that there are, writes the new ones into
+``amaranth_vta/fpga/area_model.json``, and prints the errors, also those of each machine by a fit
+without it. Multipliers and block RAMs follow from the structure of the design: a machine for which
+they are not exact ends it with 1. Needs the extra ``fpga``; a machine takes one to four minutes of
+processor time, all of them half an hour.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -36,7 +38,7 @@ from amaranth_vta.sim.machine.elaborate import verilog
 SAMPLES = REPOSITORY / "bitstreams" / "area_samples.json"
 _EXTENSIONS = sorted(PRESETS["tiny-extended"].extensions)
 _MEASURED = dict(zip(FITTED, ("luts", "ffs"), strict=True))
-# What keeps a weight near 0 that the samples do not tell, in relative errors.
+# What keeps a weight where it was that the samples do not tell, in relative errors.
 _RIDGE = 1e-2
 
 Sample = dict[str, Any]
@@ -52,21 +54,22 @@ def machines(family: str) -> dict[str, Config]:
     found = {
         "tiny": small,
         "tiny-extended": PRESETS["tiny-extended"],
-        "8×8": _sized(3, 3),
         "8×8 extended, 128-bit bus": replace(_sized(3, 3), **all_of, log_bus_width=7),
-        "16×4 extended": replace(_sized(4, 2), **all_of),
-        "4×16 extended": replace(_sized(2, 4), **without_table),
-        "4×4 extended": replace(small, **without_table),
-        "32×4 extended": replace(_sized(5, 2), **all_of),
+        "8×8": _sized(3, 3),
     }
     if family == "xc7":
         found |= {"pynq-extended": PRESETS["pynq-extended"], "pynq": PRESETS["pynq"]}
+    else:
+        found |= {"ecp5-25f": PRESETS["ecp5-25f"]}
     found |= {
-        "ecp5-25f": PRESETS["ecp5-25f"],
+        "32×4 extended": replace(_sized(5, 2), **all_of),
+        "4×16 extended": replace(_sized(2, 4), **without_table),
+        "16×4 extended": replace(_sized(4, 2), **all_of),
+        "4×4 extended": replace(small, **without_table),
         "4×8 extended, larger buffers": replace(
             _sized(2, 3), **all_of, log_wgt_buff_size=16, log_acc_buff_size=15
         ),
-        "4×4 overlap": replace(small, overlap=1),
+        "4×4 overlap, no counters": replace(small, overlap=1, counters=0),
         "4×4 requantize, 128-bit bus": replace(small, requantize=1, log_bus_width=7),
         "8×4 lookup": replace(_sized(3, 2), lookup=1),
     }
@@ -104,6 +107,7 @@ def synthesize(families: list[str], minutes: float, jobs: int) -> dict[str, Samp
         tasks = [(samples.get(key), *todo[key][1:], deadline) for key in keys]
         for key, sample in zip(keys, pool.map(sampled, tasks), strict=True):
             if sample is None:
+                samples.pop(key, None)  # of another design
                 continue
             samples[key] = sample
             print(f"{key:<40}{[sample[column] for column in COLUMNS]}", flush=True)
@@ -128,19 +132,23 @@ def design_of(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def fit(rows: list[dict[str, float]], counts: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Weights of the features of ``rows`` for ``counts``, by relative error."""
+def fit(
+    rows: list[dict[str, float]], counts: npt.NDArray[np.float64], before: Mapping[str, float]
+) -> dict[str, float]:
+    """Weights of the features of ``rows`` for ``counts``, by relative error; what the rows do not
+    tell stays as it was ``before``."""
     names, mean = list(rows[0]), float(counts.mean())
+    known = np.array([before.get(name, 0.0) for name in names])
     matrix = np.array([[row[name] for name in names] for row in rows])
     scale = np.abs(matrix).max(axis=0) + 1e-9
     regular = np.eye(len(names)) * _RIDGE
     regular[0, 0] = 0
-    weights, *_ = np.linalg.lstsq(
+    changes, *_ = np.linalg.lstsq(
         np.vstack([matrix / scale * mean / counts[:, None], regular]),
-        np.concatenate([np.ones(len(counts)), np.zeros(len(names))]),
+        np.concatenate([1 - matrix @ known / counts, np.zeros(len(names))]),
         rcond=None,
     )
-    found = zip(names, weights / scale * mean, strict=True)
+    found = zip(names, known + changes / scale * mean, strict=True)
     return {name: float(f"{weight:.5g}") for name, weight in found}
 
 
@@ -160,13 +168,15 @@ def fit_family(family: str, samples: dict[str, Sample]) -> tuple[dict[str, Any],
             problems.append(f"{name}, {family}: DSP and BRAM36 {expected}, not {found}")
     model: dict[str, Any] = {"samples": len(own)}
     rows = [features(config) for config in configs.values()]
+    before = json.loads(MODEL.read_text(encoding="utf-8"))[family]
     for column, measured in _MEASURED.items():
         counts = np.array([sample[measured] for sample in own.values()])
-        weights = fit(rows, counts)
+        known = before[column]["weights"]
+        weights = fit(rows, counts, known)
         errors, without = [], []
         for number, row in enumerate(rows):
             errors.append(predicted(weights, row) / counts[number] - 1)
-            rest = fit(rows[:number] + rows[number + 1 :], np.delete(counts, number))
+            rest = fit(rows[:number] + rows[number + 1 :], np.delete(counts, number), known)
             without.append(predicted(rest, row) / counts[number] - 1)
             print(f"  {family} {column:<4}{list(own)[number]:<32}{counts[number]:>8,.0f}"
                   f"{errors[-1]:>8.1%}{without[-1]:>8.1%}")  # fmt: skip

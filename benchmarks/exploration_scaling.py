@@ -1,21 +1,27 @@
 """How an exploration scales with its workers: real ones, and 64 that only wait.
 
-    python benchmarks/exploration_scaling.py [--workers 1 2 4] [--seconds 1.0]
+    python benchmarks/exploration_scaling.py [--workers 1 2 4] [--seconds 1.0] [--resnet18]
 
 The first table has points of the handwritten digits, each computed anew, on as many processes; what
 is worth looking at is the ratio to the first row, and on how many cores. In the second one, 64
 workers of a real scheduler are threads that sleep instead of computing, so that it shows what the
 scheduler and the search cost: with batches as large as the number of workers, all of them wait for
-the slowest point of each, and with small ones for work. Needs the extra ``explore``.
+the slowest point of each, and with small ones for work. ``ideal`` is a scheduler that costs
+nothing. ``--resnet18`` measures only the 200 points of examples/exploration/resnet18.toml, from an
+empty cache, on as many processes as there are cores. Needs the extra ``explore``.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import distributed
@@ -24,7 +30,9 @@ from amaranth_vta.explore.evaluate import Task, evaluate
 from amaranth_vta.explore.workers import Workers
 from amaranth_vta.hw.config import PRESETS, Config
 
-DIGITS = Path(__file__).parent.parent / "examples/digits/digits.onnx"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+DIGITS = EXAMPLES / "digits/digits.onnx"
+RESNET18 = EXAMPLES / "exploration/resnet18.toml"
 SIMULATED, POINTS = 64, 512
 # Points of one network differ: a small machine takes more instructions.
 SPREAD = (0.5, 1.5)
@@ -72,33 +80,68 @@ def _cache() -> Path:
     return cache_folder()
 
 
-def simulated(batch: int, seconds: float) -> float:
-    """Of 64 workers, the share that is busy on average."""
+def delays(seconds: float) -> list[float]:
+    """Of simulated points."""
     dice = random.Random(0)
-    delays = [seconds * dice.uniform(*SPREAD) for _ in range(POINTS)]
+    return [seconds * dice.uniform(*SPREAD) for _ in range(POINTS)]
+
+
+def ideal(batch: int, waits: Sequence[float]) -> float:
+    """Of 64 workers, the share that is busy on average, if nothing but points takes time."""
+    now = 0.0
+    for first in range(0, len(waits), batch):
+        free = [now] * SIMULATED
+        for wait in waits[first : first + batch]:
+            heapq.heapreplace(free, free[0] + wait)
+        now = max(free)
+    return sum(waits) / now / SIMULATED
+
+
+def simulated(batch: int, waits: Sequence[float]) -> float:
+    """The same by a real scheduler, with threads that sleep."""
     cluster = distributed.LocalCluster(
         n_workers=SIMULATED, threads_per_worker=1, processes=False, dashboard_address=None
     )
     with cluster, distributed.Client(cluster) as client:
         client.gather(client.map(time.sleep, [0.01] * SIMULATED, pure=False))
         started = time.monotonic()
-        for first in range(0, POINTS, batch):
-            client.gather(client.map(time.sleep, delays[first : first + batch], pure=False))
-        return sum(delays) / (time.monotonic() - started) / SIMULATED
+        for first in range(0, len(waits), batch):
+            client.gather(client.map(time.sleep, waits[first : first + batch], pure=False))
+        return sum(waits) / (time.monotonic() - started) / SIMULATED
+
+
+def whole() -> None:
+    """Prints what the exploration of ResNet-18 takes, imports and the search included."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "cache").mkdir()
+        (Path(folder) / "cache" / "estimate").symlink_to(_cache() / "estimate")
+        command = [sys.executable, "-m", "amaranth_vta", "explore", str(RESNET18), "-o", "out"]
+        environment = {**os.environ, "VTA_CACHE": f"{folder}/cache"}
+        started, before = time.monotonic(), os.times()
+        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+        seconds, after = time.monotonic() - started, os.times()
+    spent = sum(after[2:4]) - sum(before[2:4])
+    print(f"200 points of ResNet-18 in {seconds:.0f} s on {os.cpu_count()} cores, of which they "
+          f"used {spent:.0f} s")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=1.0, help="of a simulated point (1)")
+    parser.add_argument("--resnet18", action="store_true", help="only 200 points of ResNet-18")
     arguments = parser.parse_args()
+    if arguments.resnet18:
+        whole()
+        return
     print(f"{'workers':>8}{'points/s':>10}{'ratio':>8}   on {os.cpu_count()} cores")
     rates = [computed(workers) for workers in arguments.workers]
     for workers, rate in zip(arguments.workers, rates, strict=True):
         print(f"{workers:>8}{rate:>10.2f}{rate / rates[0]:>8.2f}")
-    print(f"\n{'batch':>8}{'busy':>8}   of {SIMULATED} workers that sleep")
+    print(f"\n{'batch':>8}{'busy':>8}{'ideal':>8}   of {SIMULATED} workers that sleep")
+    waits = delays(arguments.seconds)
     for batch in (24, 64, 128, 512):
-        print(f"{batch:>8}{simulated(batch, arguments.seconds):>8.0%}")
+        print(f"{batch:>8}{simulated(batch, waits):>8.0%}{ideal(batch, waits):>8.0%}")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ SPACES = {
         "pynq-extended",
         {
             "LOG_BLOCK_IN": [3, 4, 5],
-            "LOG_BLOCK_OUT": [2, 3, 4],
+            "LOG_BLOCK_OUT": [3, 4],
             "LOG_BUS_WIDTH": [6, 7],
             "LOG_UOP_BUFF_SIZE": [12],
             "LOG_INP_BUFF_SIZE": [14],
@@ -90,7 +90,7 @@ SPACES = {
             "LOG_ACC_BUFF_SIZE": [14],
         },
     ),
-    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1], "LOOKUP": [0, 1]}, shifts=True),
+    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1]}, shifts=True),
 }
 
 Row = dict[str, str]

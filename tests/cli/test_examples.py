@@ -52,6 +52,18 @@ def test_the_example_of_an_own_network_writes_its_report(
     assert (tmp_path / "out/report/report.html").exists()
 
 
+def test_the_digits_are_classified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.invoke(["examples", "digits", "-o", str(tmp_path)]) == 0
+    call = ["demo.py", "--config", "tiny-extended", "--images", "8"]
+    monkeypatch.setattr(sys, "argv", call)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(tmp_path / "digits/demo.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert "RTL and functional model agree in every byte of DRAM" in capsys.readouterr().out
+
+
 def test_the_sweep_is_of_twelve_machines(tmp_path: Path) -> None:
     assert cli.invoke(["examples", "exploration", "-o", str(tmp_path)]) == 0
     spec = load_spec(tmp_path / "exploration/digits.toml")

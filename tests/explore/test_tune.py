@@ -158,3 +158,11 @@ def test_the_command_writes_what_run_and_compile_read(
         assert cli.invoke(["run", str(source), *arguments]) == 0
         found.append(json.loads(capsys.readouterr().out)["cycles"])
     assert found == [report["cycles"], report["cycles"], report["default_cycles"]]
+
+
+def test_a_generated_network_has_a_name(tmp_path: Path) -> None:
+    from amaranth_vta.cli.design.tune import _source
+    from amaranth_vta.networks import generate
+
+    assert _source("mlp") == generate("mlp").model.SerializeToString(deterministic=True)
+    assert _source(str(DIGITS)) != _source("digits")

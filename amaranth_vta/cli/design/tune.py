@@ -74,6 +74,8 @@ def tune(
 ) -> int:
     """Look for better schedules of the layers of MODEL.onnx than the compiler chooses.
 
+    MODEL.onnx may be the name of a network of `vta bench` too.
+
     Each layer's most promising schedules are built and their cycles estimated; what the compiler
     refuses is counted and never runs. Then the network runs with the best, and is compared with the
     compiler's own choice and with ONNX Runtime. FILE has a record per layer that takes fewer
@@ -81,10 +83,9 @@ def tune(
     takes no fewer, nothing is written.
     """
     from amaranth_vta.explore.tuning import records_of, workloads_of
-    from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
 
     path = output or f"{Path(model).with_suffix('')}.tuned.json"
-    source = read_model(model).SerializeToString(deterministic=True)
+    source = _source(model)
     known = _known(path)
     with Outputs() as outputs:
         outputs.reserve("--output", path)
@@ -112,6 +113,16 @@ def tune(
     if checked.mismatches:
         outputs.say(f"ONNX Runtime: {checked.mismatches:,} output elements differ")
     return WRONG_RESULT if checked.mismatches else DONE
+
+
+def _source(model: str) -> bytes:
+    """The bytes of a file, or of a network that is generated."""
+    from amaranth_vta.networks import NETWORKS, generate
+    from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
+
+    is_name = model in NETWORKS and not Path(model).exists()
+    found = generate(model).model if is_name else read_model(model)
+    return found.SerializeToString(deterministic=True)
 
 
 def _known(path: str) -> Records:
