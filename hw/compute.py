@@ -166,7 +166,10 @@ class Compute(wiring.Component):
                     ]
                     if opcode is isa.Opcode.LOAD:
                         memory = self._view(order, opcode).memory
-                        m.d.comb += order.out_of_range.eq(order.head.out_of_range)
+                        m.d.comb += [
+                            order.out_of_range.eq(order.head.out_of_range),
+                            order.out_of_bounds.eq(order.head.out_of_bounds),
+                        ]
                         with m.If(is_for_load(config, memory)):
                             m.d.comb += order.illegal.eq(1)
                     if opcode is isa.Opcode.FINISH:

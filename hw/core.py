@@ -16,7 +16,7 @@ from .fabric.buffer import geometry
 from .fabric.counters import CounterBank, events
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.stream import TokenCounter
-from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH
+from .fabric.structures import ADDRESS_WIDTH, INDEX_WIDTH, Limits
 from .fetch import Fetch
 from .instructions import InstructionQueues
 from .load import Load
@@ -61,7 +61,7 @@ class Core(wiring.Component):
 
     Ports
     -----
-    insn_addr, insn_count, bases : of the program; stable during a run
+    insn_addr, insn_count, bases, limits : of the program; stable during a run
     timeout : 0 for never
     read, write : the memory
     busy : from the cycle after ``launch`` up to ``done``
@@ -92,6 +92,7 @@ class Core(wiring.Component):
                 "insn_addr": In(ADDRESS_WIDTH),
                 "insn_count": In(INDEX_WIDTH),
                 "bases": In(Bases),
+                "limits": In(Limits()),
                 "read": Out(ReadSignature(bus)),
                 "write": Out(WriteSignature(bus)),
                 "busy": Out(1),
@@ -207,6 +208,7 @@ class Core(wiring.Component):
         machine.d.comb += [
             fetch.insn_addr.eq(self.insn_addr),
             fetch.insn_count.eq(self.insn_count),
+            queues.limits.eq(self.limits),
             load.bases.eq(self.bases),
             compute.bases.eq(self.bases),
             store.base.eq(self.bases.out),

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 from . import isa
 from .config import Config
 from .dma.extent import CheckedEntry, ExtentChecker
-from .fabric.structures import QueueEntry
+from .fabric.structures import Limits, QueueEntry
 from .timing import is_small
 
 _NAMES = tuple(
@@ -42,6 +42,7 @@ class InstructionQueues(wiring.Component):
         payload at all three, and to it
     NAME_retire : the module has retired one
     NAME_empty : all of its instructions have retired
+    limits : stable during a run
     settled : none is in transit: each module is offered its next one, or has none
     """
 
@@ -49,6 +50,7 @@ class InstructionQueues(wiring.Component):
         self._config = config
         super().__init__(
             {
+                "limits": In(Limits()),
                 "settled": Out(1),
                 **{
                     port: member
@@ -115,6 +117,7 @@ class InstructionQueues(wiring.Component):
         write, read = memory.write_port(), memory.read_port()
         arrives = Signal(len(_NAMES))
         m.d.comb += [
+            checker.limits.eq(self.limits),
             write.en.eq(checker.o.valid),
             write.data.eq(Value.cast(checker.o.payload)),
         ]

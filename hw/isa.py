@@ -55,6 +55,15 @@ class Memory(IntEnum):
     ACC_8BIT = 5
 
 
+# Those with a base and a limit in DRAM.
+LIMITED = (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC, Memory.OUT)
+
+
+def limited_as(memory: Memory) -> Memory:
+    """The memory whose base and limit transfers of ``memory`` have."""
+    return Memory.OUT if memory is Memory.ACC_8BIT else memory
+
+
 class Padding(IntEnum):
     """Extension PAD_VALUE: a LOAD that names one of these as memory sets that module's value."""
 

@@ -158,7 +158,10 @@ COUNTERS = (
 COUNTERS_OFFSET = 0x200
 COUNTERS_END = COUNTERS_OFFSET + 2 * WORD_BYTES * len(COUNTERS)
 
-_BASES = ("UOP", "INP", "WGT", "ACC", "OUT")
+# Who uses the base and the limit of each.
+_MEMORIES_IN_DRAM = {memory.name: f"LOADs of {memory.name}" for memory in isa.LIMITED} | {
+    "OUT": "STOREs and LOADs of ACC_8BIT"
+}
 
 _TABLE = (
     Register("IDENTITY", 0x000, Access.READ, "the letters VTA0, the first in the lowest byte"),
@@ -247,7 +250,17 @@ _TABLE = (
             f"byte address of element 0 of {name} (47 bits)",
             width=64,
         )
-        for number, name in enumerate(_BASES)
+        for number, name in enumerate(_MEMORIES_IN_DRAM)
+    ),
+    *(
+        Register(
+            f"{name}_LIMIT",
+            0x148 + WORD_BYTES * number,
+            Access.READ_WRITE,
+            f"index of the first element that {users} may not access, counted from the base; 0 for "
+            "none",
+        )
+        for number, (name, users) in enumerate(_MEMORIES_IN_DRAM.items())
     ),
     Register(
         "FAULT",

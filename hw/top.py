@@ -90,8 +90,8 @@ class Top(wiring.Component):
             core.timeout.eq(registers.timeout),
         ]
         for name in ("uop", "inp", "wgt", "acc", "out"):
-            base = getattr(registers, f"{name}_base")
-            m.d.comb += getattr(core.bases, name).eq(base[:_BASE_WIDTH])
+            base, limit = (getattr(registers, f"{name}_{kind}") for kind in ("base", "limit"))
+            m.d.comb += [core.bases[name].eq(base[:_BASE_WIDTH]), core.limits[name].eq(limit)]
 
         done, stopped, refused = Signal(), Signal(), Signal()
         fault, tokens = Signal.like(core.fault), Signal.like(core.tokens)

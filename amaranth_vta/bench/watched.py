@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw import isa
-from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.device import Device, Limits, RunResult
 from amaranth_vta.sw.runtime.work import Work, work
 
 
@@ -28,6 +28,9 @@ class WatchedDevice:
 
     def write(self, address: int, data: npt.NDArray[Any] | bytes) -> None:
         self._device.write(address, data)
+
+    def set_limits(self, limits: Limits) -> None:
+        self._device.set_limits(limits)
 
     def run(
         self,

@@ -191,7 +191,8 @@ vta_result network_run(const vta_port *port, {self._arguments()})
                     return []  # part of an earlier launch
                 first = self._numbers[first]
                 return [
-                    f"result = vta_run(port, streams + {first}, {count}); /* {name} */",
+                    f"result = vta_run(port, NETWORK_MEMORY_BYTES, streams + {first}, {count}); "
+                    f"/* {name} */",
                     "if (result != VTA_DONE)",
                     "    return result;",
                 ]

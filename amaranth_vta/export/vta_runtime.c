@@ -47,13 +47,22 @@ static vta_result wait(const vta_port *port)
     return status & (STATUS_BIT(FAULT) | STATUS_BIT(STOPPED)) ? VTA_FAULT : VTA_DONE;
 }
 
-vta_result vta_run(const vta_port *port, const vta_stream *streams, uint32_t count)
+vta_result vta_run(const vta_port *port, uint32_t bytes, const vta_stream *streams, uint32_t count)
 {
-    static const uint32_t bases[] = {VTA_REG_UOP_BASE, VTA_REG_INP_BASE, VTA_REG_WGT_BASE,
-                                     VTA_REG_ACC_BASE, VTA_REG_OUT_BASE};
+    static const struct {
+        uint32_t base, limit, element_bytes;
+    } memories[] = {
+        {VTA_REG_UOP_BASE, VTA_REG_UOP_LIMIT, VTA_UOP_ELEMENT_BYTES},
+        {VTA_REG_INP_BASE, VTA_REG_INP_LIMIT, VTA_INP_ELEMENT_BYTES},
+        {VTA_REG_WGT_BASE, VTA_REG_WGT_LIMIT, VTA_WGT_ELEMENT_BYTES},
+        {VTA_REG_ACC_BASE, VTA_REG_ACC_LIMIT, VTA_ACC_ELEMENT_BYTES},
+        {VTA_REG_OUT_BASE, VTA_REG_OUT_LIMIT, VTA_OUT_ELEMENT_BYTES},
+    };
     vta_result result = VTA_DONE;
-    for (unsigned i = 0; i < sizeof bases / sizeof *bases; i++)
-        write_64(port, bases[i], port->address);
+    for (unsigned i = 0; i < sizeof memories / sizeof *memories; i++) {
+        write_64(port, memories[i].base, port->address);
+        port->write_register(port->context, memories[i].limit, bytes / memories[i].element_bytes);
+    }
     if (port->flush)
         port->flush(port->context);
     for (uint32_t i = 0; i < count && result == VTA_DONE; i++) {

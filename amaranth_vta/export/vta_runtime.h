@@ -58,8 +58,9 @@ vta_result vta_check(const vta_port *port, const vta_expectation *expected, uint
                      const char **wrong);
 /* Fills `bytes` of memory with zeros, and puts the segments there. */
 void vta_load(const vta_port *port, uint32_t bytes, const vta_segment *segments, uint32_t count);
-/* Runs the streams one after the other. */
-vta_result vta_run(const vta_port *port, const vta_stream *streams, uint32_t count);
+/* Runs the streams one after the other; what they access lies within `bytes` of memory, or it is a
+ * fault. */
+vta_result vta_run(const vta_port *port, uint32_t bytes, const vta_stream *streams, uint32_t count);
 /* A tensor into tiles, and back. */
 void vta_pack(const vta_tensor *tensor, const uint8_t *values, uint8_t *tiles);
 void vta_unpack(const vta_tensor *tensor, const uint8_t *tiles, uint8_t *values);

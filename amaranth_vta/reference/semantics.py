@@ -32,8 +32,10 @@ ORDER = (
 
 ADDRESSES = (
     "DRAM is addressed in elements: byte address = base register of the memory + index × bytes of "
-    "an element, never wrapped; ACC_8BIT uses the base of OUT. Scratchpads keep their contents "
-    "from run to run, and are undefined after power-up."
+    "an element, never wrapped. Each memory may have a limit too: a transfer that would access the "
+    "element of that index, or one beyond, is a `bus_error` before anything of it is read or "
+    "written; 0 is no limit. ACC_8BIT has the base and the limit of OUT. Scratchpads keep their "
+    "contents from run to run, and are undefined after power-up."
 )
 
 INSTRUCTIONS: dict[Opcode, str] = {
@@ -152,7 +154,10 @@ CAUSES: dict[Cause, str] = {
         "bit that no field covers; found before tokens are taken"
     ),
     Cause.INDEX_OUT_OF_RANGE: "an index past the depth of a scratchpad",
-    Cause.BUS_ERROR: "memory answers with an error",
+    Cause.BUS_ERROR: (
+        "memory answers with an error; or a transfer would reach the limit of its memory, and is "
+        "not begun"
+    ),
     Cause.TOKEN_OVERFLOW: "the machine is stuck, and a module waits for room for a token",
     Cause.BAD_STREAM: (
         "a FINISH that is not last, a last instruction that is not FINISH, an empty stream, or "

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sw.remote.messages import (
@@ -68,6 +69,9 @@ class Served:
                     raise MessageError(f"more than {MAX_BYTES:,} bytes at a time")
                 return {}, device.read(whole_number(request, "address"), size).tobytes()
             case "run":
+                # Clients of earlier releases set none.
+                limits = whole_numbers(request, "limits") if "limits" in request else ()
+                device.set_limits(dict(zip(isa.LIMITED, limits, strict=False)))
                 result = device.run(
                     whole_number(request, "insn_addr"),
                     whole_number(request, "insn_count"),

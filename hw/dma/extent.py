@@ -2,29 +2,33 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import QueueEntry, instruction_layout
+from amaranth_vta.hw.fabric.structures import Limits, QueueEntry, instruction_layout
+
+from .bounds import BoundsChecker
+from .product import product_of, sum_of_shifted
 
 ELEMENTS_WIDTH = isa.SRAM_BASE_WIDTH + 1
 
 
 class CheckedEntry(data.Struct):
     """An instruction, and for a LOAD or STORE: the elements that it touches in the scratchpad,
-    padding included (`isa.Load.elements`), the index of the first that is not padding, and
-    whether any is past the depth.
+    padding included (`isa.Load.elements`), the index of the first that is not padding, whether any
+    is past the depth, and whether its rows leave the bounds of their memory in DRAM.
 
-    ``elements`` and ``first`` are only meaningful if the instruction is not out of range.
+    All but ``out_of_range`` are only meaningful if the instruction is not out of range.
     """
 
     entry: QueueEntry
     elements: ELEMENTS_WIDTH
     first: isa.SRAM_BASE_WIDTH
     out_of_range: 1
+    out_of_bounds: 1
 
 
 class ExtentChecker(wiring.Component):
@@ -39,6 +43,7 @@ class ExtentChecker(wiring.Component):
     Ports
     -----
     i, o : instructions
+    limits : as those of `BoundsChecker`
     empty : none is in the pipeline
     """
 
@@ -49,6 +54,7 @@ class ExtentChecker(wiring.Component):
             {
                 "i": In(stream.Signature(QueueEntry, always_ready=True)),
                 "o": Out(stream.Signature(CheckedEntry, always_ready=True)),
+                "limits": In(Limits()),
                 "empty": Out(1),
             }
         )
@@ -94,15 +100,18 @@ class ExtentChecker(wiring.Component):
         y_pad_0 = data.View(layout, entries[2].bits).y_pad_0
         with m.If(valid[2]):
             m.d.sync += [
-                above.eq(_sum_of_shifted(y_pad_0, columns)),
-                product.eq(
-                    _sum_of_shifted(rows, columns)
-                    if deepest <= _MAX_DEPTH_IN_LOGIC
-                    else rows * columns
-                ),
+                above.eq(sum_of_shifted(m, "above", y_pad_0, columns)),
+                product.eq(product_of(m, "product", rows, columns, deepest)),
                 too_long_next.eq(too_long & ~empty),
                 empty_next.eq(empty),
             ]
+
+        m.submodules.bounds = bounds = BoundsChecker(self._config, deepest)
+        m.d.comb += [
+            bounds.valid.eq(valid[1]),
+            bounds.bits.eq(entries[1].bits),
+            bounds.limits.eq(self.limits),
+        ]
 
         # Comparison.
         fields = data.View(layout, entries[3].bits)
@@ -122,19 +131,9 @@ class ExtentChecker(wiring.Component):
             self.o.payload.first.eq(fields.sram_base + above + fields.x_pad_0),
             self.o.payload.elements.eq(Mux(empty_next, 0, product)),
             self.o.payload.out_of_range.eq(too_long_next | (past & ~empty_next)),
+            self.o.payload.out_of_bounds.eq(bounds.outside),
         ]
         return m
 
 
 _MEMORIES = tuple(memory for memory in isa.Memory if memory is not isa.Memory.ACC_8BIT)
-# Up to this depth products are built from adders: a small FPGA has few multipliers.
-_MAX_DEPTH_IN_LOGIC = 1024
-
-
-def _sum_of_shifted(a: Value, b: Value) -> Value:
-    """The product of two unsigned numbers, from adders alone."""
-    terms: list[Value] = [Mux(a[place], b, 0) << place for place in range(len(a))]
-    while len(terms) > 1:
-        pairs = zip(terms[::2], [*terms[1::2], Const(0)], strict=False)
-        terms = [Value.cast(low + high) for low, high in pairs]
-    return terms[0]

@@ -87,9 +87,10 @@ class InOrder(wiring.Component):
     Ports
     -----
     (all of `ModuleSignature`)
-    head : the next instruction, which the module decodes into the next five
+    head : the next instruction, which the module decodes into the next six
     illegal : it is refused; flags towards a neighbour that does not exist are found here
     out_of_range : it would touch elements past the depth of a scratchpad
+    out_of_bounds : it would touch DRAM beyond the limit of its memory
     unit : the unit that executes it: 1 to n, or 0 for none
     unit_ready : that unit can take it
     may_start : it has no hazard with an instruction before it, or of another module
@@ -119,6 +120,7 @@ class InOrder(wiring.Component):
                 "head": Out(CheckedEntry),
                 "illegal": In(1),
                 "out_of_range": In(1),
+                "out_of_bounds": In(1),
                 "unit": In(range(units + 1)),
                 "unit_ready": In(1),
                 "may_start": In(1),
@@ -142,6 +144,7 @@ class InOrder(wiring.Component):
         m.d.comb += [
             self.illegal.eq(is_illegal(self._config, opcode, self.head.entry.bits)),
             self.out_of_range.eq(self.head.out_of_range),
+            self.out_of_bounds.eq(self.head.out_of_bounds),
             self.unit.eq(1),
             self.unit_ready.eq(unit.command.ready),
             self.may_start.eq(1),
@@ -224,6 +227,9 @@ class InOrder(wiring.Component):
             m.d.comb += cause.eq(isa.Cause.ILLEGAL_INSTRUCTION)
         with m.Elif(self.out_of_range):
             m.d.comb += cause.eq(isa.Cause.INDEX_OUT_OF_RANGE)
+        with m.Elif(self.out_of_bounds):
+            m.d.comb += cause.eq(isa.Cause.BUS_ERROR)
+        cannot_start = self.out_of_range | self.out_of_bounds
         m.d.comb += [
             tokens.eq(
                 Cat(~flags[f"pop_{side}"] | take.available for side, take in takes.items()).all()
@@ -232,7 +238,7 @@ class InOrder(wiring.Component):
                 self.insn.valid
                 & ~refused
                 & in_flight.i.ready
-                & (illegal | (tokens & (self.out_of_range | (self.unit_ready & self.may_start))))
+                & (illegal | (tokens & (cannot_start | (self.unit_ready & self.may_start))))
             ),
             self.insn.ready.eq(issue),
             self.start.eq(issue & (cause == 0)),

@@ -62,6 +62,14 @@ def _view(layout: isa.Layout, width: int) -> data.FlexibleLayout:
     )
 
 
+class Limits(data.StructLayout):
+    """Per memory of `isa.LIMITED`, the index of the first element in DRAM that its transfers may
+    not access; 0 for none."""
+
+    def __init__(self) -> None:
+        super().__init__({memory.name.lower(): isa.DRAM_BASE_WIDTH for memory in isa.LIMITED})
+
+
 class QueueEntry(data.Struct):
     """An instruction on its way to a module, with its place in the stream."""
 

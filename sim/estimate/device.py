@@ -13,7 +13,7 @@ from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sw.runtime.counters import completed
-from amaranth_vta.sw.runtime.device import RunResult
+from amaranth_vta.sw.runtime.device import Limits, RunResult
 
 from .library import Engine, Replay
 from .timeline import spans
@@ -57,6 +57,10 @@ class EstimateDevice:
     def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
         """Stores the bytes of ``data``; raises `ValueError` beyond the memory."""
         self._model.write(address, data)
+
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`."""
+        self._model.set_limits(limits)
 
     def run(
         self,

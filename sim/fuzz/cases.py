@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amaranth_vta.hw.config import PRESETS, Config, ConfigError
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import legal_program, most_origin
+from amaranth_vta.sim.programs.tight_limits import limits_of
 
 # Small presets that take different branches in hardware and software.
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
@@ -21,7 +22,8 @@ _MEMORY = 1 << 24
 @dataclass(frozen=True)
 class Case:
     """A program for one machine. ``kinds`` are its faults, none for a legal one; ``dram`` is the
-    timing of its memory, and ``origin`` where that begins."""
+    timing of its memory, and ``origin`` where that begins; ``bounded`` has limits that it just
+    keeps to."""
 
     number: int
     seed: int
@@ -31,13 +33,15 @@ class Case:
     origin: int
     kinds: tuple[str, ...]
     deep_tokens: bool
+    bounded: bool
 
     def image(self) -> ProgramImage:
         if self.kinds:
             return faulty_program(self.config, self.kinds, self.seed, self.origin)
-        return legal_program(
+        image = legal_program(
             self.config, self.seed, deep_tokens=self.deep_tokens, origin=self.origin
         )
+        return replace(image, limits=limits_of(image)) if self.bounded else image
 
 
 def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
@@ -57,6 +61,7 @@ def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
         origin=_origin(configs[name], chance),
         kinds=tuple(kinds),
         deep_tokens=chance.random() < 0.01,
+        bounded=chance.random() < 0.25,
     )
 
 

@@ -106,6 +106,7 @@ def _run(
     device: Device, image: ProgramImage, size: int, seconds: float
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
     device.write(image.origin, image.dram)
+    device.set_limits(image.limits)
     result = device.run(image.insn_addr, image.insn_count, time_limit=seconds)
     return result, device.read(image.origin, size)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory
+from amaranth_vta.sim.model.execution import leaves_bounds
 from amaranth_vta.sim.model.machine import ClearModel, Outcome
 from amaranth_vta.sim.model.observers.false_claims import FalseClaims
 from amaranth_vta.sim.model.observers.observer import Elements, Observer
@@ -18,6 +19,7 @@ from amaranth_vta.sim.model.observers.races import Races
 from amaranth_vta.sim.model.observers.uninitialized_reads import UninitializedReads
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.probe import probe
+from amaranth_vta.sw.runtime.device import Limits
 
 _SHOWN = (Memory.INP, Memory.WGT, Memory.ACC)
 
@@ -44,11 +46,12 @@ def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
     config, size = image.config, -(-image.dram.size // 64) * 64
     memory = np.zeros(size, np.uint8)
     memory[: image.dram.size] = image.dram
-    footprint = _Footprint(config)
+    footprint = _Footprint(config, image.limits)
     watchers: list[Races | FalseClaims | UninitializedReads] = []
     if not is_ordered:
         watchers = [Races(config, size), FalseClaims(config), UninitializedReads(config)]
     model = ClearModel(config, memory, "program", [*watchers, footprint], image.origin)
+    model.set_limits(image.limits)
     outcome = model.run(image.insn_addr, image.insn_count, None)
     ordered = not any(watcher.found for watcher in watchers)
     defined = footprint.defined_bytes(image, size) if ordered else np.zeros(size, bool)
@@ -59,6 +62,7 @@ def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
     if shown.dram.size > size:
         return Reference(outcome, ordered, after, defined, None, None)
     memory[: shown.dram.size] = shown.dram
+    model.set_limits(shown.limits)
     result = model.run(shown.insn_addr, shown.insn_count, None)
     assert result.fault is None, result.fault
     return Reference(outcome, ordered, after, defined, shown, memory)
@@ -67,8 +71,9 @@ def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
 class _Footprint(Observer):
     """What has been written to scratchpads, and which instructions have started and not ended."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, limits: Limits) -> None:
         self._config = config
+        self._limits = limits
         self._written = {memory: np.zeros(config.memory(memory).depth, bool) for memory in _SHOWN}
         self._unfinished: dict[int, isa.Instruction] = {}
 
@@ -92,6 +97,8 @@ class _Footprint(Observer):
         written in part."""
         result = {memory: written.copy() for memory, written in self._written.items()}
         for instruction in self._unfinished.values():
+            if self._is_out_of_bounds(instruction):
+                continue
             match instruction:
                 case isa.Gemm() | isa.Alu():
                     # And so may what overlapped with it.
@@ -109,7 +116,7 @@ class _Footprint(Observer):
         defined = np.ones(size, bool)
         decode = isa.instruction_set(image.config).decode
         for index, instruction in self._unfinished.items():
-            if isinstance(instruction, isa.Store):
+            if isinstance(instruction, isa.Store) and not self._is_out_of_bounds(instruction):
                 inside = self._mark(defined, image, instruction)
                 if not inside:
                     for bits in image.instruction_bits()[index + 1 :]:
@@ -117,6 +124,12 @@ class _Footprint(Observer):
                         if isinstance(later, isa.Store) and isa.illegal_reason(later) is None:
                             self._mark(defined, image, later)
         return defined
+
+    def _is_out_of_bounds(self, instruction: isa.Instruction) -> bool:
+        """Whether it is a transfer of which nothing is read or written."""
+        if not isinstance(instruction, isa.Load | isa.Store):
+            return False
+        return leaves_bounds(instruction, self._limits)
 
     def _mark(self, defined: npt.NDArray[np.bool_], image: ProgramImage, store: isa.Store) -> bool:
         """Marks what ``store`` writes as undefined; gives whether all of it is in memory."""

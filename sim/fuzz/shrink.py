@@ -87,6 +87,7 @@ def _with_stream(image: ProgramImage, stream: list[int]) -> ProgramImage:
     dram = image.dram.copy()
     dram[first : first + image.insn_count * isa.INSTRUCTION_BYTES] = 0
     without = replace(image, dram=dram, expected=None)
-    return ProgramImage.assemble(
+    shorter = ProgramImage.assemble(
         without.config, without.dram, without.insn_addr, stream, without.origin
     )
+    return replace(shorter, limits=image.limits)

@@ -69,6 +69,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
     ) -> None:
         super().__init__(memory_bytes, origin)
         self.config = config
+        self._written_limits = self._limits  # a fresh machine has none
         self._timeline = timeline
 
     def attach(self, machine: Machine) -> None:
@@ -113,7 +114,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
                 return RunResult(cycles=None, fault=fault, seconds=time.monotonic() - started)
             if self.machine.silent_cycles > _SILENT_CYCLES:
                 status = self._read("STATUS")
-                self.machine.reset()
+                self._reset()
                 raise StuckError(
                     f"the machine has not used its bus for {_SILENT_CYCLES} cycles; STATUS is "
                     f"{status:#x}, and no access to memory is in flight"
@@ -160,9 +161,13 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
         self._ask_to_stop()
         most = _STOP_POLLS * self.machine.cycles_per_poll
         if not self.machine.advance(most):
-            self.machine.reset()
+            self._reset()
             raise StuckError(f"memory has not answered within {most} cycles of a stop")
         return self._stopped_fault()
+
+    def _reset(self) -> None:
+        self.machine.reset()
+        self._written_limits = (0,) * len(isa.LIMITED)
 
     def _drain(self) -> None:
         """Waits for a memory that answers late; one that never does needs the reset line."""
@@ -170,4 +175,4 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
             if not self._status("draining"):
                 return
             self.machine.advance(self.machine.cycles_per_poll)
-        self.machine.reset()
+        self._reset()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.memory import MemoryBacked
 from amaranth_vta.sw.runtime.counters import completed
-from amaranth_vta.sw.runtime.device import RunResult
+from amaranth_vta.sw.runtime.device import Limits, RunResult
 
 from .machine import ClearModel
 from .native.build import Progress
@@ -85,6 +85,10 @@ class FunctionalDevice(MemoryBacked):
     def false_claims(self) -> list[FalseClaim]:
         """Those of the latest run; empty without ``report_false_claims``."""
         return self._false_claims.found
+
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`."""
+        self.model.set_limits(limits)
 
     def run(
         self,

@@ -14,6 +14,7 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.sw.runtime.device import Limits, limit_of
 
 from .arithmetic import Indices, alu, gemm, look_up, multiply, requantize
 from .observers.observer import Observer
@@ -37,8 +38,9 @@ class Executor:
     """Scratchpads that keep their contents, and a memory of bytes shared with the device.
 
     ``memory`` is a 1-D uint8 array, the first byte of which has the address ``origin``.
-    ``observers`` see every read and write. ``counters`` are those of `registers.COUNTERS` that do
-    not depend on time. ``seed`` decides what scratchpads hold before anything is written to them.
+    ``observers`` see every read and write; ``limits`` are as `Device.set_limits` takes them.
+    ``counters`` are those of `registers.COUNTERS` that do not depend on time. ``seed`` decides what
+    scratchpads hold before anything is written to them.
     """
 
     config: Config
@@ -48,6 +50,7 @@ class Executor:
     counters: dict[str, int] = field(default_factory=dict)
     deadline: float | None = None
     origin: int = 0
+    limits: Limits = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         contents = initial_bytes(self.config, self.seed)
@@ -58,7 +61,7 @@ class Executor:
         self.begin()
 
     def begin(self) -> None:
-        """A new run: counters and padding values become zero, scratchpads stay."""
+        """A new run: counters and padding values become zero, scratchpads and limits stay."""
         self._padding = dict.fromkeys(isa.Padding, 0)
         self.counters = dict.fromkeys(_COUNTED, 0)
 
@@ -210,10 +213,8 @@ class Executor:
     def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
         """A view (y_size, x_size, element_bytes) of the memory, whose rows may overlap."""
         size = geometry.element_bytes
-        first = transfer.dram_base * size - self.origin
-        # No stride is negative, so the last row ends last.
-        elements = (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
-        if first < 0 or first + elements * size > self.memory.size:
+        first, end = (at * size - self.origin for at in (transfer.dram_base, _end(transfer)))
+        if first < 0 or end > self.memory.size or leaves_bounds(transfer, self.limits):
             raise ExecutionFault(isa.Cause.BUS_ERROR)
         return np.lib.stride_tricks.as_strided(
             self.memory[first:],
@@ -276,6 +277,10 @@ class Executor:
         part of it before it found the fault."""
         if not self.observers:
             return
+        if isinstance(instruction, isa.Load | isa.Store) and leaves_bounds(
+            instruction, self.limits
+        ):
+            return
         memory, elements = "ACC", np.empty(0, np.int64)
         match instruction:
             case isa.Load():
@@ -329,6 +334,19 @@ class _Offset:
             self.instruction, f"{name}_factor_out"
         ) + self.inner * getattr(self.instruction, f"{name}_factor_in")
         return (offset[:, np.newaxis] + fields).reshape(-1)
+
+
+def leaves_bounds(transfer: isa.Load | isa.Store, limits: Limits) -> bool:
+    """Whether ``transfer`` would access an element at the limit of its memory, or beyond."""
+    limit = limit_of(limits, isa.Memory(transfer.memory))
+    accesses = transfer.x_size > 0 and transfer.y_size > 0
+    return accesses and 0 < limit < _end(transfer)
+
+
+def _end(transfer: isa.Load | isa.Store) -> int:
+    """The index behind the last element in DRAM: no stride is negative, so the last row ends
+    last."""
+    return transfer.dram_base + (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
 
 
 def _require(in_range: bool) -> None:

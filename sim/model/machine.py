@@ -24,6 +24,8 @@ What the fields and effects of instructions (docs/isa.md) leave open is decided 
   report would depend on how far the receiver happens to be.) Among the faults of a machine that is
   stuck it counts like the others; a deadlock is reported only when there is no other fault.
 - FINISH takes its tokens when they are there, then waits for load and store, then pushes.
+- A transfer that leaves the bounds of its memory is a ``bus_error`` of which nothing is read or
+  written, whatever memory answers.
 - A transfer without elements (``x_size`` = 0, or no row and no padding row) checks neither index
   nor address; padding rows alone touch no DRAM. GEMM and ALU without micro-ops check nothing.
 - The order of checks: legality, tokens, scratchpad indices, addresses. An instruction that faults
@@ -44,7 +46,7 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.device import Fault, Limits
 
 from .execution import ExecutionFault, Executor
 from .observers.observer import Observer
@@ -80,6 +82,10 @@ class ClearModel:
         self._memory = memory
         self._choose, seed = _parse_order(order)
         self.executor = Executor(config, memory, seed, observers, origin=origin)
+
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`."""
+        self.executor.limits = dict(limits)
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
         """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""

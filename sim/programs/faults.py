@@ -23,10 +23,11 @@ from amaranth_vta.hw.isa import (
     Store,
 )
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.device import Fault, Limits, limit_of
 
 from .image import ProgramImage
 from .random import legal_program
+from .tight_limits import limits_of
 
 
 def random_faulty_program(
@@ -41,6 +42,7 @@ def random_faulty_program(
     image = faulty_program(config, (kinds,) if isinstance(kinds, str) else kinds, seed, origin)
     device = FunctionalDevice(config, image.dram.size, origin=origin)
     device.write(origin, image.dram)
+    device.set_limits(image.limits)
     fault = device.run(image.insn_addr, image.insn_count).fault
     assert fault is not None
     return image, fault
@@ -56,12 +58,14 @@ def faulty_program(
     size = image.insn_addr - origin + len(stream) * isa.INSTRUCTION_BYTES
     size += len(kinds) * _MAX_INSERTED * isa.INSTRUCTION_BYTES
     memory = range(origin, origin - (-size // _MEMORY_UNIT) * _MEMORY_UNIT)
+    limits = limits_of(image) if "transfer_out_of_bounds" in kinds else {}
     for kind in kinds:
         at = chance.randrange(len(stream))
-        _FAULTS[kind](_Fault(config, chance, stream, at, memory, image.insn_addr))
+        _FAULTS[kind](_Fault(config, chance, stream, at, memory, image.insn_addr, limits))
     dram = np.zeros(len(memory), np.uint8)
     dram[: image.insn_addr - origin] = image.dram[: image.insn_addr - origin]
-    return ProgramImage.assemble(config, dram, image.insn_addr, stream, origin)
+    faulty = ProgramImage.assemble(config, dram, image.insn_addr, stream, origin)
+    return replace(faulty, limits=limits)
 
 
 # Bytes to which the sizes of memories are rounded here.
@@ -71,7 +75,7 @@ _MEMORY_UNIT = 64
 @dataclass
 class _Fault:
     """Where a fault is put: before instruction ``at`` of ``stream``; ``memory`` are the valid
-    addresses, those of data ``before`` that of the stream."""
+    addresses, those of data ``before`` that of the stream; ``limits`` are those of the image."""
 
     config: Config
     chance: random.Random
@@ -79,6 +83,7 @@ class _Fault:
     at: int
     memory: range
     before: int
+    limits: Limits
 
     def insert(self, *instructions: Instruction | int) -> None:
         self.stream[self.at : self.at] = instructions
@@ -258,6 +263,26 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
     return transfers
 
 
+def _insert_transfer_out_of_bounds(fault: _Fault) -> None:
+    """A transfer over the limit of its memory, by one element or many, in the only row or in the
+    last of several; what is behind it must leave no trace."""
+    chance = fault.chance
+    memory = chance.choice([*_LOADED, Memory.OUT])
+    limit = limit_of(fault.limits, memory)
+    rows, columns = chance.choice(((1, 1), (1, 4), (2, 1), (3, 2)))
+    stride = chance.choice((0, 1, columns, columns + 3)) if rows > 1 else 0
+    reach = (rows - 1) * stride + columns
+    over = chance.choice((1, 1, chance.randint(1, reach), 1 << 20))
+    fields = {
+        "dram_base": max(0, limit - reach + over),
+        "x_size": columns,
+        "y_size": rows,
+        "x_stride": stride,
+    }
+    wrong = Store(**fields) if memory is Memory.OUT else Load(memory=memory, **fields)
+    fault.insert(wrong, *_behind(fault, memory, chance.choice((0, 3))))
+
+
 def _insert_token_overflow(fault: _Fault) -> None:
     # More than are popped: the program pops at most a few hundred tokens.
     nothing: Instruction = fault.chance.choice(
@@ -322,6 +347,7 @@ _FAULTS: dict[str, Callable[[_Fault], None]] = {
     "uop_out_of_range": _insert_uop_out_of_range,
     "operand_out_of_range": _insert_operand_out_of_range,
     "bus_error": _insert_bus_error,
+    "transfer_out_of_bounds": _insert_transfer_out_of_bounds,
     "token_overflow": _insert_token_overflow,
     "finish_before_the_end": _insert_finish,
     "no_finish_at_the_end": _drop_finish,

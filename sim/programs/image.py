@@ -2,14 +2,15 @@
 
 The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
 ``dram`` (uint8; the index is the physical byte address, base registers are 0), ``insn_addr`` and
-``insn_count`` (integers), and optionally ``expected`` (``dram`` after the run) and ``origin`` (the
-address of the first byte of ``dram``, if not 0; below it there is no memory).
+``insn_count`` (integers), and optionally ``expected`` (``dram`` after the run), ``origin`` (the
+address of the first byte of ``dram``, if not 0; below it there is no memory) and ``limits`` (what
+the limit registers hold, if not 0, in the order of `isa.LIMITED`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from amaranth_vta.sw.runtime.array_file import (
     FileLimitError,
     write_arrays,
 )
+from amaranth_vta.sw.runtime.device import Limits, limit_of
 
 _KEYS = ("config", "dram", "insn_addr", "insn_count")
+_OPTIONAL = ("expected", "origin", "limits")
 
 
 class ImageError(ValueError):
@@ -38,9 +41,9 @@ class ProgramImage:
     """A program and its memory for the machine of ``config``.
 
     ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. ``origin``, a multiple of
-    64, is the address of its first byte. The stream of ``insn_count`` instructions starts at
-    address ``insn_addr``, which is a multiple of 16, and lies within the memory. `ImageError` says
-    which of these does not hold.
+    64, is the address of its first byte. ``limits`` are as `Device.set_limits` takes them. The
+    stream of ``insn_count`` instructions starts at address ``insn_addr``, which is a multiple of
+    16, and lies within the memory. `ImageError` says which of these does not hold.
     """
 
     config: Config
@@ -49,6 +52,7 @@ class ProgramImage:
     insn_count: int
     expected: npt.NDArray[np.uint8] | None = None
     origin: int = 0
+    limits: Limits = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, array in (("dram", self.dram), ("expected", self.expected)):
@@ -114,6 +118,7 @@ class ProgramImage:
                 insn_count=_whole_number("insn_count", arrays["insn_count"]),
                 expected=arrays.get("expected"),
                 origin=_whole_number("origin", arrays["origin"]) if "origin" in arrays else 0,
+                limits=_limits(arrays["limits"]) if "limits" in arrays else {},
             )
         except ImageError as error:
             raise ImageError(f"{path}: {error}") from None
@@ -130,6 +135,9 @@ class ProgramImage:
             arrays["expected"] = self.expected
         if self.origin:
             arrays["origin"] = np.int64(self.origin)
+        if self.limits:
+            values = [limit_of(self.limits, memory) for memory in isa.LIMITED]
+            arrays["limits"] = np.array(values, np.int64)
         try:
             with Path(path).open("wb") as file:
                 write_arrays(file, arrays, compressed=True)
@@ -157,7 +165,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
                 raise ImageError(
                     f"{path} is not a program image: it has no {' and no '.join(missing)}"
                 )
-            wanted = [key for key in (*_KEYS, "expected", "origin") if key in archive.names]
+            wanted = [key for key in (*_KEYS, *_OPTIONAL) if key in archive.names]
             return {key: archive.read(key) for key in wanted}
         except FileLimitError as error:
             raise FileLimitError(f"{path}: {error}") from None
@@ -172,6 +180,16 @@ def _config(array: npt.NDArray[Any]) -> Config:
         return Config.from_json(str(array))
     except ConfigError as error:
         raise ImageError(f"config: {error}") from None
+
+
+def _limits(array: npt.NDArray[Any]) -> Limits:
+    whole = array.dtype.kind in "iu" and array.shape == (len(isa.LIMITED),)
+    if not whole or array.min() < 0 or int(array.max()) >> isa.DRAM_BASE_WIDTH:
+        names = ", ".join(memory.name for memory in isa.LIMITED)
+        raise ImageError(
+            f"limits is not one number of {isa.DRAM_BASE_WIDTH} bits for each of {names}"
+        )
+    return dict(zip(isa.LIMITED, array.tolist(), strict=True))
 
 
 def _whole_number(name: str, array: npt.NDArray[Any]) -> int:

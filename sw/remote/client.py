@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sw.runtime.device import Fault, RunResult
+from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult, limit_of
 
 from .keys import Credentials
 from .messages import ALIVE_SECONDS, MAX_BYTES, SILENCE_SECONDS, VERSION, packed, unpacked
@@ -49,6 +50,7 @@ class RemoteDevice:
         self.memory_bytes = -(-memory_bytes // _UNIT) * _UNIT
         self._address, self._requests, self._progress = credentials.address, 0, progress
         self._is_there = True
+        self._limits: list[int] = []
         self._connect(credentials)
         try:
             self._ask(
@@ -99,6 +101,10 @@ class RemoteDevice:
             part = memoryview(raw)[first : first + _PART]
             self._ask("write", part, address=address + first)
 
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`."""
+        self._limits = [limit_of(limits, memory) for memory in isa.LIMITED]
+
     def run(
         self,
         insn_addr: int,
@@ -120,6 +126,7 @@ class RemoteDevice:
             insn_count=insn_count,
             time_limit=time_limit,
             watched=[int(index) for index in watched],
+            limits=self._limits,
         )
         result = header["result"]
         fault, reached = result.pop("fault"), tuple(result.pop("reached"))

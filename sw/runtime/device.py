@@ -6,7 +6,7 @@ Scratchpads keep their contents from one run of a device to the next. The use of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,6 +28,16 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.cause} in {self.module}, instruction {self.instruction}"
+
+
+# Per memory of `isa.LIMITED`, the index of the first element in DRAM that its transfers may not
+# access; 0, or not given, for none.
+Limits = Mapping[isa.Memory, int]
+
+
+def limit_of(limits: Limits, memory: isa.Memory) -> int:
+    """The limit of transfers of ``memory``, 0 for none."""
+    return limits.get(isa.limited_as(memory), 0)
 
 
 def no_tokens() -> dict[str, int]:
@@ -89,6 +99,11 @@ class Device(Protocol):
 
     def write(self, address: int, data: npt.NDArray[np.generic] | bytes) -> None:
         """Stores the bytes of ``data``, which may have any dtype and shape."""
+        ...
+
+    def set_limits(self, limits: Limits) -> None:
+        """From the next run on, a LOAD or STORE that would reach the limit of its memory is a
+        ``bus_error``, and reads and writes nothing."""
         ...
 
     def run(

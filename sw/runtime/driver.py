@@ -17,7 +17,7 @@ from amaranth_vta.hw.registers import (
 )
 
 from .counters import completed
-from .device import Fault
+from .device import Fault, Limits, limit_of
 
 _WORD_BITS = 8 * WORD_BYTES
 
@@ -31,6 +31,10 @@ class RegisterDriver:
     and writes words."""
 
     config: Config
+
+    # What the LIMIT registers are to hold, and what they are known to hold.
+    _limits: tuple[int, ...] = (0,) * len(isa.LIMITED)
+    _written_limits: tuple[int, ...] | None = None
 
     def read_words(self, address: int, count: int) -> list[int]:
         """Reads ``count`` words from the register at byte ``address`` on."""
@@ -56,7 +60,14 @@ class RegisterDriver:
                     f"the machine has {name.upper()} = {found}, but its software is for {expected}"
                 )
 
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`."""
+        self._limits = tuple(limit_of(limits, memory) for memory in isa.LIMITED)
+
     def _launch(self, insn_addr: int, insn_count: int) -> None:
+        if self._limits != self._written_limits:
+            self.write_words(REGISTERS[f"{isa.LIMITED[0].name}_LIMIT"].offset, self._limits)
+            self._written_limits = self._limits
         self._write("INSN_ADDR", insn_addr)
         self._write("INSN_COUNT", insn_count)
         self._write("INTERRUPT_ENABLE", _bit("INTERRUPT_ENABLE", "done"))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
-from .device import Device
+from .device import Device, Limits
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -40,6 +40,15 @@ class DeviceMemory:
     def bytes_left(self) -> int:
         """Free bytes, all pieces together."""
         return sum(size for _, size in self._free)
+
+    @property
+    def limits(self) -> Limits:
+        """Those with which a program accesses nothing behind the last buffer."""
+        end = self._size
+        if self._free and sum(self._free[-1]) == self._size:
+            end = self._free[-1][0]
+        config = self.device.config
+        return {memory: end // config.memory(memory).element_bytes for memory in isa.LIMITED}
 
     def allocate(self, size: int, name: str = "buffer") -> Buffer:
         """``size`` bytes, aligned by `buffer_alignment`; their contents are undefined.

@@ -1,8 +1,7 @@
 """Compiled programs: recorded runs of the runtime, which can be saved to a file.
 
 A program holds its instruction streams with addresses relative to buffers, the buffers with the
-contents of constant ones (including micro-ops), and the configuration of the machine that it was
-made for.
+contents of constant ones (including micro-ops), and the configuration of its machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .archive import (
     save_arrays,
 )
 from .array_file import require_within_limit
-from .device import RunResult, total
+from .device import Limits, RunResult, total
 from .instruction_words import Words, field_of, without_fields
 from .launches.join import Joiner
 from .memory import Buffer, buffer_alignment
@@ -182,15 +181,13 @@ class Program:
     def placed_at_zero(
         self, streams: Collection[int] | None = None
     ) -> tuple[npt.NDArray[np.uint8], PlacedProgram]:
-        """A memory (uint8, indexed by byte address) that holds the program, or only its
-        ``streams``, and where its parts are in it. It runs at another address if the base registers
-        and the launch add that address."""
+        """A memory (uint8, indexed by byte address) with the program, or only its ``streams``, and
+        where its parts are. It runs elsewhere if base registers and launch add that address."""
         tape = _Tape(self.config, self.placed_bytes(streams))
         return tape.memory, self.place(Runtime(tape), streams)
 
     def placed_bytes(self, streams: Collection[int] | None = None) -> int:
-        """Bytes of device memory that the program, or only its ``streams``, takes when it is
-        placed."""
+        """Bytes of device memory that the program, or only its ``streams``, takes when placed."""
         alignment = buffer_alignment(self.config)
         sizes = [item.size for item in self.buffers]
         sizes += [self.streams[index].words.nbytes for index in self.chosen(streams)]
@@ -373,6 +370,9 @@ class _Tape:
         self.config = config
         self.memory_bytes = -(-memory_bytes // isa.BASE_ALIGNMENT) * isa.BASE_ALIGNMENT
         self.memory = np.zeros(self.memory_bytes, np.uint8)
+
+    def set_limits(self, limits: Limits) -> None:
+        """It runs nothing."""
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         return self.memory[address : address + size].copy()

@@ -395,6 +395,7 @@ class Runtime:
     ) -> RunResult:
         if time_limit is None:
             time_limit = self.time_limit
+        self.device.set_limits(self.memory.limits)
         result = self.device.run(address, len(words), time_limit, watched)
         if result.fault is not None:
             raise _runtime_fault(self.config, result.fault, words, time_limit)

@@ -29,6 +29,7 @@ PROGRAMS = 10  # for each configuration and memory
 def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np.ndarray]:
     device = open_device(device_name, image.config, image.dram.size, dram=dram)
     device.write(0, image.dram)
+    device.set_limits(image.limits)
     result = device.run(image.insn_addr, image.insn_count)
     return result, device.read(0, image.dram.size)
 
@@ -76,8 +77,10 @@ def test_the_machine_runs_the_next_programs_after_faults(kind: str) -> None:
     device = open_device("rtl", config, max(faulty.dram.size, good.dram.size), dram="random:9")
     for _ in range(2):
         device.write(0, faulty.dram)
+        device.set_limits(faulty.limits)
         assert device.run(faulty.insn_addr, faulty.insn_count).fault == fault
         device.write(0, good.dram)
+        device.set_limits(good.limits)
         assert device.run(good.insn_addr, good.insn_count).fault is None
         assert good.expected is not None
         assert np.array_equal(device.read(0, good.dram.size), good.expected)

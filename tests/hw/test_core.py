@@ -10,6 +10,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.core import Core
 from amaranth_vta.hw.isa import (
+    LIMITED,
     QUEUE_DEPTH,
     Cause,
     Finish,
@@ -26,6 +27,7 @@ from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
 from amaranth_vta.sim.testbench.amaranth import BurstMemory, pauses, simulate
+from amaranth_vta.sw.runtime.device import limit_of
 
 TINY = PRESETS["tiny"]
 
@@ -51,6 +53,8 @@ def run(images: list[ProgramImage], probability: float) -> list[tuple[Report, np
             memory.contents[: image.dram.size] = image.dram
             ctx.set(core.insn_addr, image.insn_addr)
             ctx.set(core.insn_count, image.insn_count)
+            limits = {item.name.lower(): limit_of(image.limits, item) for item in LIMITED}
+            ctx.set(core.limits, limits)
             ctx.set(core.launch, 1)
             await ctx.tick()
             ctx.set(core.launch, 0)

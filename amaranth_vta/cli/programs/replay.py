@@ -68,6 +68,7 @@ def replay(
             origin=program.origin,
         )
         machine.write(program.origin, program.dram)
+        machine.set_limits(program.limits)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(program.origin, program.dram.size)
         close_device(machine)  # completes the waves

@@ -142,6 +142,7 @@ def header() -> str:
             f"constexpr unsigned OPCODES = {OPCODES};",
             f"constexpr unsigned FIELDS = {len(FIELDS)};",
             f"constexpr unsigned COUNTERS = {len(COUNTED)};",
+            f"constexpr unsigned MEMORIES = {len(isa.Memory)};",
             _enum("Opcode", isa.Opcode),
             _enum("Memory", isa.Memory),
             _enum("Padding", isa.Padding),

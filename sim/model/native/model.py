@@ -15,7 +15,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.model.machine import Outcome
 from amaranth_vta.sim.model.scratchpad import initial_bytes
-from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.device import Fault, Limits, limit_of
 
 from .build import Progress, native_library
 from .definitions import COUNTED, Parameters, Report, parameters_of
@@ -65,6 +65,11 @@ class NativeModel:
         )
         for scratchpad, contents in initial_bytes(config).items():
             library.vta_fill(self._model, isa.Memory[scratchpad.upper()], contents.ctypes.data)
+
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`."""
+        values = [limit_of(limits, memory) for memory in isa.Memory]
+        self._library.vta_limit(self._model, (ctypes.c_uint32 * len(values))(*values))
 
     def run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> Outcome:
         """Runs ``insn_count`` instructions from byte ``insn_addr``; the limit is in seconds."""
@@ -133,6 +138,7 @@ def _load(path: str) -> ctypes.CDLL:
         ("open", pointer, [ctypes.POINTER(Parameters), u32, pointer, u64, u64]),
         ("close", None, [pointer]),
         ("fill", None, [pointer, u32, pointer]),
+        ("limit", None, [pointer, ctypes.POINTER(ctypes.c_uint32)]),
         ("begin", None, [pointer, u64, u64]),
         ("advance", u32, [pointer, ctypes.c_double, report]),
         ("time_out", None, [pointer, report]),

@@ -229,6 +229,7 @@ def test_faulty_programs_are_reported_the_same_in_every_order(kind: str) -> None
             image, fault = random_faulty_program(PRESETS[name], kind, seed)
             assert fault.cause in kind or (kind, fault.cause) in {
                 ("transfer_out_of_range", "index_out_of_range"),
+                ("transfer_out_of_bounds", "bus_error"),
                 ("uop_out_of_range", "index_out_of_range"),
                 ("operand_out_of_range", "index_out_of_range"),
                 ("finish_before_the_end", "bad_stream"),
@@ -238,4 +239,5 @@ def test_faulty_programs_are_reported_the_same_in_every_order(kind: str) -> None
             for order in ORDERS:
                 device = FunctionalDevice(image.config, image.dram.size, order)
                 device.write(0, image.dram)
+                device.set_limits(image.limits)
                 assert device.run(image.insn_addr, image.insn_count).fault == fault, (seed, order)

@@ -8,7 +8,7 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.sw.runtime.device import Fault, RunResult
+from amaranth_vta.sw.runtime.device import Fault, Limits, RunResult
 
 
 class FakeDevice:
@@ -23,6 +23,7 @@ class FakeDevice:
         self.runs: list[list[isa.Instruction]] = []
         self.time_limits: list[float | None] = []
         self.fault: Fault | None = None
+        self.limits: Limits = {}
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         assert address >= 0
@@ -34,6 +35,9 @@ class FakeDevice:
         assert address >= 0
         assert address + len(raw) <= self.memory_bytes
         self.memory[address : address + len(raw)] = np.frombuffer(raw, np.uint8)
+
+    def set_limits(self, limits: Limits) -> None:
+        self.limits = limits
 
     def run(
         self,

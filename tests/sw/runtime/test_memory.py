@@ -45,6 +45,22 @@ def test_live_buffers_never_overlap_and_freed_memory_joins_again(fake_device: Ma
     assert memory.allocate(16384).address == 0
 
 
+def test_limits_are_those_of_what_is_allocated(fake_device: MakeDevice) -> None:
+    config = PRESETS["tiny"]
+    memory = DeviceMemory(fake_device(config, memory_bytes=1024))
+    first, _ = memory.allocate(100), memory.allocate(1)
+    sizes = {"UOP": 4, "INP": 4, "WGT": 16, "ACC": 16, "OUT": 4}
+
+    def limits() -> dict[str, int]:
+        return {item.name: limit for item, limit in memory.limits.items()}
+
+    assert limits() == {name: 192 // size for name, size in sizes.items()}
+    first.free()
+    assert limits() == {name: 192 // size for name, size in sizes.items()}
+    memory.allocate(832)
+    assert limits() == {name: 1024 // size for name, size in sizes.items()}
+
+
 def test_out_of_memory_says_how_much_is_asked_and_left(fake_device: MakeDevice) -> None:
     memory = DeviceMemory(fake_device(memory_bytes=4096))
     first, _, third, _ = (memory.allocate(1024) for _ in range(4))

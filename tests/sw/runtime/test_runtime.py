@@ -257,3 +257,25 @@ def test_the_dump_shows_instructions_and_micro_ops() -> None:
     assert lines[4] == "     3  compute  GEMM uop[1:2] x 1 x 1"
     assert lines[5] == "                 uop[1]  acc[5] += inp[6] · wgt[7]"
     assert len(lines) == 6
+
+
+@pytest.mark.parametrize("name", ["functional", "rtl"])
+def test_a_program_cannot_reach_behind_what_is_allocated(name: str) -> None:
+    device = open_device(name, TINY, 4096)
+    runtime = Runtime(device)
+    buffer = runtime.allocate(64)
+    stream = runtime.allocate(64)
+    elements = (stream.address + stream.size) // TINY.out.element_bytes
+    words = [
+        isa.instruction_set(TINY).encode(item)
+        for item in (isa.Store(dram_base=elements), isa.Finish())
+    ]
+    raw = b"".join(word.to_bytes(16, "little") for word in words)
+    stream.write(raw)
+    with pytest.raises(RuntimeFault, match="bus_error in store, instruction 0"):
+        runtime.run_stream(stream.address, np.frombuffer(raw, "<u8").reshape(-1, 2))
+    assert not device.read(192, 64).any()
+    buffer.free()
+    more = runtime.allocate(512)
+    runtime.run_stream(stream.address, np.frombuffer(raw, "<u8").reshape(-1, 2))
+    more.free()

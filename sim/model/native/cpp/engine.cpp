@@ -82,8 +82,9 @@ private:
                              uint64_t(transfer[Field::y_size] - 1) * transfer[Field::x_stride] +
                              transfer[Field::x_size];
         const uint64_t size = scratchpads_.element_bytes(memory);
+        const uint64_t limit = limits[uint32_t(memory)];
         const bool there = dram_.has(transfer[Field::dram_base] * size, end * size);
-        return there ? Cause::NONE : Cause::BUS_ERROR;
+        return there && (!limit || end <= limit) ? Cause::NONE : Cause::BUS_ERROR;
     }
 
     void set_padding(const Instruction &instruction)

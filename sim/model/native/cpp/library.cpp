@@ -1,5 +1,7 @@
 // What the library exports to Python.
 
+#include <algorithm>
+
 #include "machine.h"
 
 namespace {
@@ -57,6 +59,12 @@ EXPORT void vta_close(Machine *machine) { delete machine; }
 EXPORT void vta_fill(Machine *machine, uint32_t memory, const uint8_t *elements)
 {
     machine->executor().fill(Memory(memory), elements);
+}
+
+// One for each Memory.
+EXPORT void vta_limit(Machine *machine, const uint32_t *limits)
+{
+    std::copy_n(limits, MEMORIES, machine->executor().limits);
 }
 
 EXPORT void vta_begin(Machine *machine, uint64_t address, uint64_t count)

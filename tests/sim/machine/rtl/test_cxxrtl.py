@@ -21,6 +21,7 @@ TINY = PRESETS["tiny"]
 def run(image: ProgramImage, device_name: str, dram: str) -> tuple[RunResult, np.ndarray]:
     device = open_device(device_name, image.config, image.dram.size, dram=dram)
     device.write(0, image.dram)
+    device.set_limits(image.limits)
     result = device.run(image.insn_addr, image.insn_count)
     return result, device.read(0, image.dram.size)
 

@@ -23,6 +23,7 @@ def run(image: ProgramImage, dram: str, grouped: bool) -> tuple[list[RunResult],
     results = []
     for _ in range(2):
         device.write(0, image.dram)
+        device.set_limits(image.limits)
         results.append(device.run(image.insn_addr, image.insn_count))
     return results, device.read(0, image.dram.size)
 

@@ -275,6 +275,40 @@ def test_each_memory_is_found_at_its_base() -> None:
     assert not np.array_equal(found[0], dram)
 
 
+@pytest.mark.parametrize(
+    ("limited", "transfer"),
+    [
+        ("UOP", isa.Load(memory=isa.Memory.UOP, dram_base=8, x_size=4)),
+        ("INP", isa.Load(memory=isa.Memory.INP, dram_base=2, x_size=2, y_size=3, x_stride=4)),
+        ("WGT", isa.Load(memory=isa.Memory.WGT, x_size=12, y_pad_0=1)),
+        ("ACC", isa.Load(memory=isa.Memory.ACC, dram_base=11)),
+        ("OUT", isa.Load(memory=isa.Memory.ACC_8BIT, x_size=6, y_size=2, x_stride=6)),
+        ("OUT", isa.Store(dram_base=6, x_size=2, y_size=5, x_stride=1)),
+    ],
+)
+def test_a_transfer_over_its_limit_is_not_begun(limited: str, transfer: isa.Instruction) -> None:
+    """Each ends with element 11."""
+    bench = Bench(MemoryTiming())
+    bench.write(0, np.arange(4096, dtype=np.uint32))
+    bench.put(transfer, isa.Finish())
+    bursts = []
+    for limit in (0, 12, 11, 1):
+        for name in ("UOP", "INP", "WGT", "ACC", "OUT"):
+            bench.poke(f"{name}_LIMIT", 1)
+        bench.poke(f"{limited}_LIMIT", limit)
+        assert bench.peek(f"{limited}_LIMIT") == limit
+        before = bench.read(0, PROGRAM)
+        result = bench.run(PROGRAM, 2)
+        faulty = limit in (11, 1)
+        assert (result.fault is not None) == faulty
+        if result.fault is not None:
+            assert (result.fault.instruction, result.fault.cause) == (0, "bus_error")
+            assert np.array_equal(bench.read(0, PROGRAM), before)
+        bursts.append(bench.peek("READ_BURSTS") + bench.peek("WRITE_BURSTS"))
+    # Those of fetch are left.
+    assert bursts[0] == bursts[1] > bursts[2] == bursts[3] == 1
+
+
 @pytest.mark.parametrize("device", [RtlDevice, PysimDevice])
 def test_software_refuses_a_machine_of_another_configuration(
     device: type[RtlDevice] | type[PysimDevice],

@@ -30,7 +30,7 @@ from amaranth_vta.sim.model.native.model import NativeModel, available_vectors
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random import random_program
-from amaranth_vta.sw.runtime.device import Fault
+from amaranth_vta.sw.runtime.device import Fault, Limits
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
 
@@ -58,6 +58,11 @@ class Pair:
         for vectors in available_vectors():
             self.memories.append(memory.copy())
             self.native.append(NativeModel(config, self.memories[-1], vectors))
+
+    def set_limits(self, limits: Limits) -> None:
+        self.clear.set_limits(limits)
+        for native in self.native:
+            native.set_limits(limits)
 
     def agree(self, insn_addr: int, insn_count: int) -> bool:
         """Whether a run ends the same on all: report, counters, memory and accumulators."""
@@ -96,9 +101,11 @@ def test_faulty_programs_give_the_same_report_and_a_machine_that_goes_on(name: s
             image, _ = random_faulty_program(config, kind, seed)
             room = max(image.dram.size, good.dram.size)
             pair = Pair(config, np.resize(image.dram, room))
+            pair.set_limits(image.limits)
             assert pair.agree(image.insn_addr, image.insn_count), (kind, seed)
             for memory in pair.memories:
                 memory[: good.dram.size] = good.dram
+            pair.set_limits({})
             assert pair.agree(good.insn_addr, good.insn_count), (kind, seed)
 
 

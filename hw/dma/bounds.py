@@ -1,0 +1,80 @@
+"""Whether a LOAD or STORE leaves the elements in DRAM that software has given its memory."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Signal, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.structures import Limits, instruction_layout
+
+from .product import product_of
+
+
+class BoundsChecker(wiring.Component):
+    """Compares the end of the last row, which no other row exceeds since strides are not negative,
+    with the limit of its memory. Both count elements from the base, so no address is needed.
+
+    Timing: one instruction per cycle; ``outside`` two cycles after it is taken::
+
+        valid    a   b
+        outside          a   b
+
+    Parameters
+    ----------
+    rows : the most rows of a transfer that is in range; of others the result means nothing
+
+    Ports
+    -----
+    valid, bits : an instruction; of one that is no LOAD or STORE the result means nothing
+    limits : stable during a run
+    outside : it would access an element at the limit of its memory, or beyond
+    """
+
+    def __init__(self, config: Config, rows: int) -> None:
+        self._config = config
+        self._rows = rows
+        super().__init__(
+            {
+                "valid": In(1),
+                "bits": In(isa.INSTRUCTION_WIDTH),
+                "limits": In(Limits()),
+                "outside": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), self.bits)
+        limit = Signal(isa.DRAM_BASE_WIDTH, reset_less=True)
+        row_end = Signal(range(1 << isa.DRAM_BASE_WIDTH + 1), reset_less=True)
+        rows_before = Signal(range(self._rows), reset_less=True)
+        stride = Signal(isa.SIZE_WIDTH, reset_less=True)
+        accesses = Signal(reset_less=True)
+        with m.If(self.valid):
+            m.d.sync += [
+                row_end.eq(fields.dram_base + fields.x_size),
+                rows_before.eq(fields.y_size - 1),
+                stride.eq(fields.x_stride),
+                accesses.eq((fields.x_size != 0) & (fields.y_size != 0)),
+            ]
+            with m.Switch(fields.memory):
+                for memory in isa.Memory:
+                    with m.Case(memory):
+                        m.d.sync += limit.eq(self.limits[isa.limited_as(memory).name.lower()])
+
+        moved = Signal()
+        room = Signal(signed(isa.DRAM_BASE_WIDTH + 2), reset_less=True)
+        reach = Signal(range((self._rows - 1) * ((1 << isa.SIZE_WIDTH) - 1) + 1), reset_less=True)
+        bounded = Signal(reset_less=True)
+        m.d.sync += moved.eq(self.valid)
+        with m.If(moved):
+            m.d.sync += [
+                room.eq(limit - row_end),
+                reach.eq(product_of(m, "reach", rows_before, stride, self._rows)),
+                bounded.eq(accesses & (limit != 0)),
+            ]
+        m.d.comb += self.outside.eq(bounded & (reach > room))
+        return m

@@ -1,0 +1,24 @@
+"""The limits of DRAM within which a program just runs."""
+
+from __future__ import annotations
+
+from amaranth_vta.hw import isa
+from amaranth_vta.sw.runtime.device import Limits
+
+from .image import ProgramImage
+
+
+def limits_of(image: ProgramImage) -> Limits:
+    """Per memory, the index behind the last element that legal LOADs and STOREs of the program
+    access; 1 if there are none."""
+    limits = dict.fromkeys(isa.LIMITED, 1)
+    instructions = isa.instruction_set(image.config)
+    for bits in image.instruction_bits():
+        transfer = instructions.decode(bits)
+        if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):
+            continue
+        if transfer.x_size and transfer.y_size:
+            memory = isa.limited_as(isa.Memory(transfer.memory))
+            last_row = transfer.dram_base + (transfer.y_size - 1) * transfer.x_stride
+            limits[memory] = max(limits[memory], last_row + transfer.x_size)
+    return limits

@@ -1,0 +1,55 @@
+"""Whether a transfer leaves the bounds of its memory, against the elements that it accesses."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.dma.bounds import BoundsChecker
+from amaranth_vta.hw.isa import LIMITED, Load, Memory, Store, instruction_set, limited_as
+from amaranth_vta.sim.testbench.amaranth import simulate
+
+
+def random_transfer(generator: random.Random, config: Config) -> Load | Store:
+    memory = generator.choice(list(Memory))
+    rows = generator.choice([0, 1, 1, 2, 7, config.acc.depth])
+    fields = {
+        "dram_base": generator.choice([0, 1, 999, 1 << 31, (1 << 32) - 1]),
+        "x_size": generator.choice([0, 1, 1, 5, 0xFFFF]),
+        "y_size": rows,
+        "x_stride": generator.choice([0, 1, 300, 0xFFFF]),
+    }
+    return Store(**fields) if memory is Memory.OUT else Load(memory=memory, **fields)
+
+
+@pytest.mark.parametrize("name", ["tiny", "pynq"])
+def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(name: str) -> None:
+    config = PRESETS[name]
+    generator = random.Random(name)
+    dut = BoundsChecker(config, max(config.memory(memory).depth for memory in Memory))
+    outcomes = set()
+
+    async def check(ctx: Any) -> None:
+        for _ in range(500):
+            transfer = random_transfer(generator, config)
+            of = limited_as(Memory(transfer.memory))
+            rows = [transfer.dram_base + y * transfer.x_stride for y in range(transfer.y_size)]
+            last = max((row + transfer.x_size - 1 for row in rows if transfer.x_size), default=None)
+            near = (last or 0) + generator.choice([-4096, -1, 0, 0, 1, 1, 4096])
+            limits = {item: generator.choice([0, 1, 1 << 20]) for item in LIMITED}
+            limits[of] = generator.choice([0, 1, *[max(near, 0) % (1 << 32)] * 3])
+            ctx.set(dut.bits, instruction_set(config).encode(transfer))
+            ctx.set(dut.limits, {item.name.lower(): limit for item, limit in limits.items()})
+            ctx.set(dut.valid, 1)
+            await ctx.tick()
+            ctx.set(dut.valid, 0)
+            await ctx.tick()
+            outside = last is not None and 0 < limits[of] <= last
+            assert ctx.get(dut.outside) == outside, (transfer, limits)
+            outcomes.add((of, outside))
+
+    simulate(dut, check)
+    assert len(outcomes) == 2 * len(LIMITED)
