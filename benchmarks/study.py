@@ -127,7 +127,7 @@ def shifting(name: str, folder: Path) -> str:
 
 
 def found(chip: str, rows: list[Row]) -> Iterator[str]:
-    """Markdown: the best machine for each network, its cost, and what the others' take."""
+    """Markdown: what each machine takes for each network, and why one is the best for it."""
     space = SPACES[chip]
     good = [row for row in rows if row["status"] == "ok"]
     machines = {row["point"]: row for row in rows if row["status"] != "ok"}
@@ -142,50 +142,64 @@ def found(chip: str, rows: list[Row]) -> Iterator[str]:
         f"chip{refused(list(machines.values()))}."
     )
     yield ""
-    yield (
-        "| network | machine | cycles per image | ms | MACs used | bound | LUTs | multipliers | "
-        "block RAMs |"
-    )
-    yield "|---|---|--:|--:|--:|---|--:|--:|--:|"
+    heads = [f"{TITLES[name]}: cycles, MACs used" for name in STUDIED]
+    yield f"| machine | LUTs | multipliers | block RAMs | {' | '.join(heads)} |"
+    yield "|---|" + "--:|" * (3 + len(STUDIED))
     best = {name: min(of_network(good, name), key=cycles) for name in STUDIED}
-    for name, row in best.items():
+    for row in sorted(of_network(good, STUDIED[0]), key=lambda row: int(row["lut"])):
+        same = [r for r in good if machine(space, r) == machine(space, row)]
+        cells = [cost(next(r for r in same if r["network"] == name), best) for name in STUDIED]
         yield (
-            f"| {TITLES[name]} | {machine(space, row)} | {cycles(row):,.0f} | "
-            f"{1000 * float(row['seconds']):.1f} | {float(row['utilization']):.1%} | "
-            f"{bound(row)} | {int(row['lut']):,} | {row['dsp']} | {float(row['bram36']):g} |"
+            f"| {machine(space, row)} | {int(row['lut']):,} | {row['dsp']} | "
+            f"{float(row['bram36']):g} | {' | '.join(cells)} |"
         )
     yield ""
-    for name, row in best.items():
-        yield f"- {reason(space, good, name, row)}"
+    for name in STUDIED:
+        yield f"- {reason(space, good, name, best)}"
     yield ""
 
 
-def reason(space: Space, good: list[Row], name: str, best: Row) -> str:
+def cost(row: Row, best: dict[str, Row]) -> str:
+    """A cell of the table, bold if no other machine is faster."""
+    text = f"{cycles(row):,.0f}, {percent(float(row['utilization']))}"
+    return f"**{text}**" if row == best[row["network"]] else text
+
+
+def reason(space: Space, good: list[Row], name: str, best: dict[str, Row]) -> str:
     """Why the machine: what the best ones of the other networks, and smaller ones, take."""
-    own = of_network(good, name)
-    parts = [f"**{TITLES[name]}**: {machine(space, best)}."]
+    row, own = best[name], of_network(good, name)
+    parts = [
+        f"**{TITLES[name]}**: {machine(space, row)}, {1000 * float(row['seconds']):.1f} ms per "
+        f"image; array or bus need {percent(int(row['bound_cycles']) / int(row['cycles']))} of "
+        "that at least."
+    ]
+    others: dict[str, list[str]] = {}
     for other in STUDIED:
-        chosen = min(of_network(good, other), key=cycles)
-        if machine(space, chosen) != machine(space, best):
-            row = next(row for row in own if machine(space, row) == machine(space, chosen))
-            parts.append(
-                f"With the best for {TITLES[other]} ({machine(space, chosen)}) it takes "
-                f"{cycles(row) / cycles(best):.2f} times the cycles, and uses "
-                f"{float(row['utilization']):.1%} of the MACs."
-            )
-    cheap = min(
-        (row for row in own if cycles(row) <= 1.1 * cycles(best)), key=lambda row: int(row["lut"])
-    )
-    if machine(space, cheap) != machine(space, best):
-        saved = 1 - int(cheap["lut"]) / int(best["lut"])
+        if machine(space, best[other]) != machine(space, row):
+            others.setdefault(machine(space, best[other]), []).append(TITLES[other])
+    for said, titles in others.items():
+        found = next(item for item in own if machine(space, item) == said)
         parts.append(
-            f"{machine(space, cheap)} saves {saved:.0%} of the LUTs for "
-            f"{cycles(cheap) / cycles(best) - 1:.1%} more cycles."
+            f"On {said}, the best for {' and '.join(titles)}, it takes "
+            f"{cycles(found) / cycles(row):.2f} times the cycles, since it uses "
+            f"{percent(float(found['utilization']))} of {macs(found)} MACs where it uses "
+            f"{percent(float(row['utilization']))} of {macs(row)} here."
         )
-    narrow = [row for row in own if halves_bus(row, best)]
-    if narrow:
-        parts.append(f"Half the bus takes {cycles(narrow[0]) / cycles(best) - 1:.1%} more cycles.")
-    return " ".join(dict.fromkeys(parts))
+    for narrow in (item for item in own if halves_bus(item, row)):
+        more, saved = cycles(narrow) / cycles(row) - 1, 1 - int(narrow["lut"]) / int(row["lut"])
+        parts.append(
+            f"Half the bus takes {percent(more, 1)} more cycles and {percent(saved)} fewer LUTs."
+        )
+    return " ".join(parts)
+
+
+def macs(row: Row) -> int:
+    """Per cycle."""
+    return 1 << int(row["LOG_BLOCK_IN"]) + int(row["LOG_BLOCK_OUT"])
+
+
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def halves_bus(row: Row, best: Row) -> bool:
@@ -220,11 +234,6 @@ def machine(space: Space, row: Row) -> str:
 
 def cycles(row: Row) -> float:
     return int(row["cycles"]) / int(row["images"])
-
-
-def bound(row: Row) -> str:
-    """What of the cycles the array or the bus could not do without, at least."""
-    return f"{int(row['bound_cycles']) / int(row['cycles']):.0%}"
 
 
 def main() -> None:

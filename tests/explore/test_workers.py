@@ -46,6 +46,16 @@ def test_each_item_has_its_outcome(workers: Workers) -> None:
     assert {n: outcome.result for n, outcome in outcomes.items()} == {n: n + 3 for n in range(5)}
 
 
+def test_a_scheduler_is_reached_by_its_address(workers: Workers) -> None:
+    with Workers(None, workers._cluster.scheduler_address) as others:
+        assert others.count == 2
+        others.share({"more": b"abcde"})
+        ((_, outcome),) = others.run(length, [(1, "more")])
+    assert outcome.result == 6
+    # Whoever started the workers still has them.
+    assert [outcome.result for _, outcome in workers.run(length, [(1, "data")])] == [4]
+
+
 def test_an_exception_is_told_in_one_line(workers: Workers) -> None:
     ((_, outcome),) = workers.run(fails, [(7, "data")])
     assert (outcome.result, outcome.error) == (None, "ValueError: 7 is wrong")
