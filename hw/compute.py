@@ -231,14 +231,19 @@ class Compute(wiring.Component):
         queues = {isa.Opcode.GEMM: gemm, isa.Opcode.ALU: alu}
         issued = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in queues}
         done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in queues}
+        # With what is done in this cycle.
+        done_now = {
+            code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done_now") for code in queues
+        }
         for unit, other in (queues, reversed(queues)):
             queue, place = queues[unit], _place(unit)
             m.d.sync += [
                 issued[unit].eq(issued[unit] + queue.i.valid),
-                done[unit].eq(done[unit] + (order.done[place] & ~order.error[place])),
+                done[unit].eq(done_now[unit]),
             ]
             m.d.comb += [
-                queue.other_done.eq(done[other]),
+                done_now[unit].eq(done[unit] + (order.done[place] & ~order.error[place])),
+                queue.other_done.eq(done_now[other]),
                 queue.i.payload.after.eq(issued[other]),
             ]
             if self._config.overlap:

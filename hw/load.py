@@ -22,7 +22,7 @@ class Load(wiring.Component):
     """Executes LOADs of INP and WGT, and sets their padding value; exchanges tokens with compute.
 
     Timing: bursts of an instruction are requested while the data of earlier ones arrive; it gives
-    its tokens two cycles after its last element has been written.
+    its tokens in the cycle in which its last element is written.
 
     Ports
     -----

@@ -20,7 +20,7 @@ from .fabric.structures import ADDRESS_WIDTH
 class Store(wiring.Component):
     """Executes STOREs; exchanges tokens with compute.
 
-    Timing: an instruction retires, and gives its tokens, two cycles after memory has answered the
+    Timing: an instruction retires, and gives its tokens, a cycle after memory has answered the
     last of its bursts; the bursts of the next one are written meanwhile.
 
     Ports

@@ -72,7 +72,7 @@ class Latencies:
     issue_to_issue: int = 3
     # From a unit's being done with an instruction to its retirement; a cycle later, what waits for
     # its tokens can be issued.
-    done_to_retire: int = 1
+    done_to_retire: int = 0
     # From the issue of a LOAD to its first request, or of a STORE to the announcement of its first
     # burst.
     issue_to_request: int = 2
@@ -81,11 +81,11 @@ class Latencies:
     # From a word on the bus to the hand-over of the instruction that it completes.
     word_to_fetch: int = 2
     # From the last word of a LOAD on the bus to its being done.
-    word_to_done: int = 3
+    word_to_done: int = 2
     # From the announcement of a burst of a STORE to its first word's being moved.
     announce_to_word: int = 4
     # From the last response of a STORE to its being done.
-    response_to_done: int = 2
+    response_to_done: int = 1
     # From the issue of a GEMM or ALU instruction to its first micro-op's being taken.
     issue_to_item: int = 3
     # From the issue of FINISH to the interrupt.

@@ -26,11 +26,11 @@ class Loader(wiring.Component):
     Padding is written in the cycles that data leave free. The first write of a transfer follows
     the last one of the transfer before it, or a cycle later if that was of padding.
 
-    Timing, for one element of two beats; a scratchpad read in the cycle of ``done`` gives it::
+    Timing, for one element of two beats; a scratchpad read in the cycle after ``done`` gives it::
 
         read.beat    b0  b1
         inp.enable           1
-        done                     1
+        done                 1
 
     Ports
     -----
@@ -127,7 +127,7 @@ class Loader(wiring.Component):
                 write.done.eq(ends | fail),
                 write.error.eq(fail),
             ]
-        m.d.sync += [
+        m.d.comb += [
             self.done.eq(write.valid & write.done & ~self.hold),
             self.error.eq(write.valid & write.error & ~self.hold),
         ]
@@ -144,7 +144,7 @@ class Loader(wiring.Component):
         m.d.comb += self.idle.eq(
             bursts.idle & (in_flight == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
         )
-        m.d.comb += self.active.eq(self.command.valid | ~self.idle | self.done)
+        m.d.comb += self.active.eq(self.command.valid | ~self.idle)
         return m
 
     def _accept(self, m: Module, bursts: BurstWalker, turns: Queue, failed: Signal) -> None:

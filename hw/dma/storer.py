@@ -101,7 +101,7 @@ class Storer(wiring.Component):
             ),
             self.idle.eq(bursts.idle & self.drained & (failed | ~order.o.valid)),
         ]
-        m.d.comb += self.active.eq(self.command.valid | ~self.idle | self.done)
+        m.d.comb += self.active.eq(self.command.valid | ~self.idle)
         return m
 
     def _accept(self, m: Module, beats: BeatWalker, failed: Signal) -> tuple[BurstWalker, Queue]:
@@ -210,7 +210,7 @@ class Storer(wiring.Component):
             ),
             order.o.ready.eq(completes),
         ]
-        m.d.sync += [
+        m.d.comb += [
             self.done.eq(completes),
             self.error.eq(completes & answer & response.payload.error),
         ]

@@ -80,7 +80,7 @@ class MoverSignature(wiring.Signature):
     ``moved``
         of `moved_elements`, in this cycle.
     ``active``
-        a register may change: a command is offered, or the last transfer has just ended.
+        a register may change: a command is offered, or a transfer is in progress.
     """
 
     def __init__(self, config: Config, memories: Sequence[isa.Memory]) -> None:

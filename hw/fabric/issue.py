@@ -76,8 +76,9 @@ class InOrder(wiring.Component):
     instruction takes the same path as an issued one, so that the module stops at its first faulty
     instruction in stream order, after all earlier ones have retired.
 
-    Timing: an instruction can be issued in the cycle in which it is offered; it retires two cycles
-    after its unit is done, or later. One can be issued and one retired in every cycle.
+    Timing: an instruction can be issued in the cycle in which it is offered. It retires in the
+    cycle in which its unit is done, or later, and what waits for its tokens can be issued in the
+    next. One can be issued and one retired in every cycle.
 
     Parameters
     ----------
@@ -328,16 +329,16 @@ class InOrder(wiring.Component):
             finished.append(count)
             error = Signal(name=f"error_{number}")
             mine = Signal(name=f"oldest_is_{number}")
-            m.d.comb += mine.eq((oldest.unit == number + 1) & (oldest.cause == 0))
-            m.d.sync += count.eq(
-                count
-                + (self.done[number] & ~self.error[number])
-                - (mine & in_flight.o.valid & in_flight.o.ready)
-            )
+            succeeds = Signal(name=f"succeeds_{number}")
+            m.d.comb += [
+                mine.eq((oldest.unit == number + 1) & (oldest.cause == 0)),
+                succeeds.eq(self.done[number] & ~self.error[number]),
+            ]
+            m.d.sync += count.eq(count + succeeds - (mine & in_flight.o.valid & in_flight.o.ready))
             with m.If(self.done[number] & self.error[number]):
                 m.d.sync += error.eq(1)
             with m.If(mine):
-                m.d.comb += done.eq(count != 0)
+                m.d.comb += done.eq((count != 0) | succeeds)
                 with m.If(error & (count == 0)):
                     m.d.comb += failure.eq(cause)
         return done, failure, finished

@@ -114,12 +114,13 @@ def inp(**fields: int) -> Load:
 
 
 @pytest.mark.parametrize("probability", [0, 0.4])
-def test_retires_in_order_and_gives_its_token_after_the_last_write(probability: float) -> None:
+def test_retires_in_order_and_gives_its_token_with_the_last_write(probability: float) -> None:
     loads = [inp(push_next=1), Load(memory=Memory.WGT, y_size=3), inp(x_size=0, push_next=1)]
     outcome = run_load(loads, pause=pauses(probability))
     assert len(outcome.retired) == 3
     assert outcome.gave == [outcome.retired[0], outcome.retired[2]]
-    assert outcome.retired[1] > outcome.last_write[-1]
+    # Whoever takes a token reads in a later cycle.
+    assert outcome.retired[1] >= outcome.last_write[-1]
     assert outcome.idle
     assert outcome.quiet
     assert outcome.fault is None

@@ -44,7 +44,7 @@ class Units {
         const std::vector<Time>& others = waiting[!alu].done;
         if (next.after > std::int64_t(others.size())) return NEVER;
         const Time free = (alu ? this->alu.last : gemm.last) - parameters.issue_to_item + 1;
-        const Time before = next.after ? others[next.after - 1] + 1 : 0;
+        const Time before = next.after ? others[next.after - 1] : 0;
         return std::max({next.issued, free, before});
     }
 

@@ -136,11 +136,12 @@ class Recorder:
             _, _, done, error, *values = await ctx.tick().sample(
                 self.dut.done, self.dut.error, *signals
             )
-            if done:
-                self.snapshots.append({m: list(c) for m, c in self.contents.items()})
-                self.errors += error
             for number, memory in enumerate(self.contents):
                 self._write(memory, *values[4 * number : 4 * number + 4])
+            if done:
+                # As they are in the next cycle.
+                self.snapshots.append({m: list(c) for m, c in self.contents.items()})
+                self.errors += error
             if len(self.snapshots) == done_count:
                 return cycle
         raise TimeoutError(f"{len(self.snapshots)} of {done_count} transfers are done")
