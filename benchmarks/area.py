@@ -1,11 +1,11 @@
-"""What machines take of a Zynq-7020 and of an ECP5, flattened, and whether that has grown.
+"""The resources that machines take on a Zynq-7020 and an ECP5, flattened, and whether they grew.
 
     python benchmarks/area.py [--config NAME ...] [--family xc7|ecp5 ...] [--check]
 
-Synthesizes each preset for each family, as one module, and prints a table. Writes what it has
-measured into ``bitstreams/area.json``, which holds what was measured before for the others; with
-``--check`` it writes nothing, and ends with 1 if a count has grown by more than 1 %. Needs the
-extra ``fpga``; takes minutes for each machine. The modules of a machine: ``resources.py``.
+Synthesizes each preset for each family, as one module, and prints a table. Writes the counts into
+``bitstreams/area.json`` and keeps those of the presets that it did not synthesize; with ``--check``
+it writes nothing, and ends with 1 if a count has grown by more than 1 %. Needs the extra ``fpga``;
+takes minutes for each machine. For area by module, see ``resources.py``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Area = dict[str, float]
 
 
 def measure(config: Config, family: str) -> Area:
-    """What a machine takes, by column; block RAMs of 36 kbit on xc7, of 18 kbit on ecp5."""
+    """The counts of a machine, by column; block RAMs are of 36 kbit on xc7, of 18 kbit on ecp5."""
     area = synthesized_area(config, family)
     brams = area.bram36 * (1 if family == "xc7" else 2)
     return dict(zip(COLUMNS, (area.lut, area.ff, area.dsp, brams), strict=True))
 
 
 def grown(before: Area, after: Area) -> list[str]:
-    """What has grown by more than `GROWTH`, a line each."""
+    """The counts that have grown by more than `GROWTH`, one line each."""
     return [
         f"{column} {before[column]:g} -> {after[column]:g}"
         for column in COLUMNS

@@ -2,14 +2,14 @@
 
     python benchmarks/area_model.py [--family xc7|ecp5 ...] [--minutes N] [--jobs N]
 
-Synthesizes machines that differ in each parameter, flattened, as ``area.py`` does, and keeps what
-it has measured in ``bitstreams/area_samples.json``, so that it goes on where it was stopped; a
-machine whose Verilog has changed since is measured again. Then fits LUTs and flip-flops by least
-squares of relative errors, beginning with the weights that there are, writes the new ones into
-``amaranth_vta/fpga/area_model.json``, and prints the errors, also those of each machine by a fit
-without it. Multipliers and block RAMs follow from the structure of the design: a machine for which
-they are not exact ends it with 1. Needs the extra ``fpga``; a machine takes one to four minutes of
-processor time, all of them half an hour.
+Synthesizes machines that differ in each parameter, flattened, as ``area.py`` does, and keeps the
+counts in ``bitstreams/area_samples.json``, so that it resumes where it was stopped; a machine whose
+Verilog has changed since is synthesized again. Then fits LUTs and flip-flops by least squares of
+relative errors, starting from the current weights, writes the new ones into
+``amaranth_vta/fpga/area_model.json``, and prints the errors, and the error for each machine of a
+fit to all the others. Multipliers and block RAMs follow from the structure of the design: ends with
+1 if they are not exact for a machine. Needs the extra ``fpga``; a machine takes one to four minutes
+of processor time, all of them half an hour.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from amaranth_vta.sim.machine.elaborate import verilog
 SAMPLES = REPOSITORY / "bitstreams" / "area_samples.json"
 _EXTENSIONS = sorted(PRESETS["tiny-extended"].extensions)
 _MEASURED = dict(zip(FITTED, ("luts", "ffs"), strict=True))
-# What keeps a weight where it was that the samples do not tell, in relative errors.
+# Ridge term, as a relative error: holds weights that the samples do not determine where they were.
 _RIDGE = 1e-2
 
 Sample = dict[str, Any]
 
 
 def machines(family: str) -> dict[str, Config]:
-    """What is synthesized for a family, the most telling first, by a name.
+    """The machines that are synthesized for a family, by name, the most informative first.
 
     The largest, which take minutes each, have more multipliers than an ECP5.
     """
@@ -79,7 +79,7 @@ def machines(family: str) -> dict[str, Config]:
 
 
 def _sized(log_in: int, log_out: int) -> Config:
-    """A machine of so many inputs and outputs, with scratchpads that suit it."""
+    """A machine of 2^``log_in`` inputs and 2^``log_out`` outputs, with scratchpads that suit it."""
     return replace(
         PRESETS["tiny"],
         log_block_in=log_in,
@@ -92,7 +92,7 @@ def _sized(log_in: int, log_out: int) -> Config:
 
 
 def synthesize(families: list[str], minutes: float, jobs: int) -> dict[str, Sample]:
-    """What is known of the machines as they are now, with as many more as the time allows."""
+    """The samples whose machines are unchanged, and as many new ones as the time allows."""
     samples: dict[str, Sample] = json.loads(SAMPLES.read_text()) if SAMPLES.exists() else {}
     todo = {
         f"{name}, {family}": (number, config, family)
@@ -116,7 +116,7 @@ def synthesize(families: list[str], minutes: float, jobs: int) -> dict[str, Samp
 
 
 def sampled(task: tuple[Sample | None, Config, str, float]) -> Sample | None:
-    """The sample of a machine: what is known if it has not changed, None after the deadline."""
+    """The sample of a machine: the known one if its design is the same, None after the deadline."""
     known, config, family, deadline = task
     design = design_of(config)
     if known is not None and known.get("design") == design:
@@ -127,7 +127,7 @@ def sampled(task: tuple[Sample | None, Config, str, float]) -> Sample | None:
 
 
 def design_of(config: Config) -> str:
-    """A digest of the machine's Verilog, without what says where in the sources a line is from."""
+    """A digest of the machine's Verilog, without attributes and comments on source locations."""
     text = re.sub(r"\(\* .*? \*\)|//.*", "", merged_modules(verilog(config)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -157,7 +157,7 @@ def predicted(weights: dict[str, float], row: dict[str, float]) -> float:
 
 
 def fit_family(family: str, samples: dict[str, Sample]) -> tuple[dict[str, Any], list[str]]:
-    """The model of a family, and what is not exact."""
+    """The model of a family, and a line for each machine whose DSP or BRAM36 is not exact."""
     own = {k.rpartition(", ")[0]: s for k, s in samples.items() if k.endswith(f", {family}")}
     configs = {name: Config.from_dict(sample["config"]) for name, sample in own.items()}
     problems = []

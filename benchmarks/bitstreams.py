@@ -1,11 +1,11 @@
-"""Builds the bitstreams of the folder bitstreams/ anew: ``make bitstreams``.
+"""Rebuilds the bitstreams in the folder bitstreams/: ``make bitstreams``.
 
     python benchmarks/bitstreams.py [--check] [BOARD ...]
 
-Each board, with the preset that is made for it, has a folder with its bitstream, a manifest of
-what that was made of, and the log of place and route. With ``--check`` nothing is written: ends
-with 1 if a bitstream comes out otherwise than its manifest says. Needs the extra ``fpga``; takes
-minutes for each board.
+Each board has a folder with the bitstream of the preset that is made for it, a manifest of its
+sources, tools and results, and the log of place and route. With ``--check`` nothing is written:
+ends with 1 if a bitstream differs from its manifest. Needs the extra ``fpga``; takes minutes for
+each board.
 """
 
 from __future__ import annotations

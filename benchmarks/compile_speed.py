@@ -2,11 +2,11 @@
 
     python benchmarks/compile_speed.py [--config pynq-extended] [--nodes 500 1000 2000 4000]
 
-Residual networks of small layers, so that the graph is what takes time, without and with operators
-of the host between the layers. Processor time of one process, warm: a small network is compiled
+Residual networks of small layers, so that work on the graph dominates, without and with host
+operators between the layers. Processor time of one process, warm: a small network is compiled
 first. The last column is the time per node, relative to the smallest network of its kind: 1.0 all
-the way down is linear. Then ResNet-18, compiled and from the cache, which begins empty; and the
-phases of compiling it, each without those that it calls.
+the way down is linear. Then ResNet-18, compiled and loaded from the cache, which begins empty; and
+the phases of compiling it, each without those that it calls.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tests.support.random_networks import QuantizedNetwork
 
 
 def network(nodes: int, on_host: bool) -> onnx.ModelProto:
-    """A residual network of about ``nodes`` operators; ``on_host`` puts one into each block that
-    the machine does not have."""
+    """A residual network of about ``nodes`` operators; with ``on_host``, each block has one that
+    runs on the host."""
     result = QuantizedNetwork(1, "qdq", np.int8, (16, 8, 8))
     while len(result.nodes) < nodes:
         branch, deviation = result.dequantized(), result.deviation
         result.convolution(16, (3, 3), (1, 1), (1, 1, 1, 1), relu=True)
         result.convolution(16, (3, 3), (1, 1), (1, 1, 1, 1), relu=False)
         result.add(branch, deviation, relu=True)
-        # Values would grow from block to block beyond all scales.
+        # Values would grow from block to block beyond the range of any scale.
         result.deviation = 1.0
         if on_host:
             result.in_float("HardSigmoid", result.dequantized(), relu=False)
@@ -72,7 +72,7 @@ def compile_networks(config: str, sizes: list[int]) -> None:
 
 
 class Phases:
-    """Processor time by phase, by wrapping the functions that each begins with."""
+    """Processor time by phase, measured by wrapping the functions that begin the phases."""
 
     FUNCTIONS: ClassVar[dict[str, tuple[ModuleType, str]]] = {
         "load": (compilation, "load_network"),
@@ -103,7 +103,7 @@ class Phases:
         return timed
 
     def _account(self) -> None:
-        """The time since the last call of this is that of the innermost phase."""
+        """Adds the time since the last call to the innermost phase."""
         now = time.process_time()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since

@@ -4,11 +4,11 @@
                                            [--record tests/golden/streams]
 
 Runs the digits example and whole networks with random weights on the RTL, replays the same
-instruction streams by the device `estimate`, and prints the cycles of both, the worst layer of at
-least 10,000 cycles, and the ratio of the processor time that both took, in this one run.
-``--layers`` prints every layer; ``--record`` writes the streams and the RTL's cycles for
-`tests/sim/estimate`. ResNet-50 takes about a minute, the others less. Ends with 1 if an estimate is
-more than 0.5 % off, 2 % for one of those layers, or 5 % for digits.
+instruction streams on the device `estimate`, and prints the cycles of both, the error of the worst
+layer of at least 10,000 cycles, and the ratio of the processor times of both. ``--layers`` prints
+every layer; ``--record`` writes the streams and the RTL's cycles for `tests/sim/estimate`.
+ResNet-50 takes about a minute, the others less. Ends with 1 if an estimate is more than 0.5 % off,
+2 % for one of those layers, or 5 % for digits.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from amaranth_vta.sw.runtime.device import Device, RunResult
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
 MEMORY_BYTES = 96 << 20
 REPEATS = 10
-# Of a whole network, of one of its layers of so many cycles, and of digits.
+# Greatest relative errors: of a whole network, of a layer of at least LONG_LAYER cycles, of digits.
 TOLERANCE, LAYER_TOLERANCE, DIGITS_TOLERANCE = 0.005, 0.02, 0.05
 LONG_LAYER = 10_000
 
 
 class Recorder:
-    """``device``, whose runs are kept, and the processor time that they took."""
+    """Passes calls on to ``device``; keeps its runs and the processor time that they took."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -67,7 +67,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Compared:
-    """A network on both: cycles of each layer, and seconds for all of them."""
+    """A network on the RTL and the estimate: cycles of each layer, and seconds for all of them."""
 
     name: str
     runs: list[RecordedRun]
@@ -85,7 +85,7 @@ class Compared:
 
     @property
     def worst(self) -> float:
-        """Of the layers that are long."""
+        """The error, of those of the long layers, whose magnitude is greatest."""
         errors = [
             estimate / run.cycles - 1
             for run, estimate in zip(self.runs, self.estimated, strict=True)
@@ -138,7 +138,7 @@ def main() -> int:
 
 
 def compare(name: str, config: Config, dram: str) -> tuple[Compared, np.ndarray]:
-    """Both, and the memory with the streams."""
+    """The network on the RTL and the estimate, and the memory that holds its streams."""
     recorder = Recorder(open_device("rtl", config, MEMORY_BYTES, dram=dram))
     with Session(*_model(name), config, recorder, launch="layer") as session:
         session.run(_inputs(session))

@@ -2,10 +2,10 @@
 
     python benchmarks/estimate_constants.py [--write]
 
-A small program runs in Amaranth's simulator. From what its instructions wait for, and for how long,
-follow sums of latencies, each along a path from one event to another; the table has them as they
-are and as `hw/timing.py` says. Where they differ, ``--write`` changes the latency that is last on
-the path. Ends with 1 if any differs.
+A small program runs in Amaranth's simulator. What its instructions wait for, and for how long,
+gives sums of latencies, each along a path from one event to another; the table has the measured
+sums and those of `hw/timing.py`. Where they differ, ``--write`` changes the last latency of the
+path. Ends with 1 if any differs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Recorder(Timeline):
 
 @dataclass(frozen=True)
 class Interval:
-    """Cycles between two events: ``measured``, and those of `hw/timing.py` without ``last``, the
-    name of the latency at its end."""
+    """Cycles between two events: ``measured``, and the sum of `hw/timing.py` without ``last``, the
+    name of the latency at the end of the path."""
 
     name: str
     measured: int
@@ -89,7 +89,8 @@ def main() -> int:
 
 
 def measure() -> list[Interval]:
-    """The paths, in an order in which each but its last latency is known."""
+    """The paths, ordered so that all but the last latency of each are known from those before
+    it."""
     recorder = run()
     known, memory = timing.LATENCIES, memory_timing(DRAM)
     handed = {span.index: span.end - 1 for span in recorder.spans if span.lane == "fetch"}

@@ -2,11 +2,11 @@
 
     python benchmarks/exploration_scaling.py [--workers 1 2 4] [--seconds 1.0] [--resnet18]
 
-The first table has points of the handwritten digits, each computed anew, on as many processes; what
-is worth looking at is the ratio to the first row, and on how many cores. In the second one, 64
-workers of a real scheduler are threads that sleep instead of computing, so that it shows what the
-scheduler and the search cost: with batches as large as the number of workers, all of them wait for
-the slowest point of each, and with small ones for work. ``ideal`` is a scheduler that costs
+The first table evaluates points of the handwritten digits on that many processes, none of them from
+the cache; what matters is the ratio to the first row, given the number of cores. In the second one,
+64 workers of a real scheduler are threads that sleep instead of computing, so that it shows the
+cost of the scheduler and of the search: with a batch as large as the number of workers, all of them
+wait for its slowest point, and with a smaller one for work. ``ideal`` is a scheduler that costs
 nothing. ``--resnet18`` measures only the 200 points of examples/exploration/resnet18.toml, from an
 empty cache, on as many processes as there are cores. Needs the extra ``explore``.
 """
@@ -34,12 +34,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits/digits.onnx"
 RESNET18 = EXAMPLES / "exploration/resnet18.toml"
 SIMULATED, POINTS = 64, 512
-# Points of one network differ: a small machine takes more instructions.
+# Points of one network take different times: a small machine takes more instructions.
 SPREAD = (0.5, 1.5)
 
 
 def machines() -> list[Config]:
-    """Distinct ones that take about the same time to compile for."""
+    """Distinct machines that take about the same time to compile for."""
     base = PRESETS["tiny-extended"].to_dict()
     changes = [
         {"LOG_BUS_WIDTH": bus, "LOG_WGT_BUFF_SIZE": weights, "OVERLAP": overlap, "LOOKUP": 0}
@@ -51,7 +51,7 @@ def machines() -> list[Config]:
 
 
 def computed(workers: int) -> float:
-    """Points per second of so many processes, those of one start not counted."""
+    """Points per second of ``workers`` processes, without the time in which they start."""
     model, tasks = DIGITS.read_bytes(), machines()
     with tempfile.TemporaryDirectory() as cache:
         (Path(cache) / "estimate").symlink_to(_cache() / "estimate")
@@ -81,13 +81,13 @@ def _cache() -> Path:
 
 
 def delays(seconds: float) -> list[float]:
-    """Of simulated points."""
+    """The durations of simulated points, ``seconds`` on average."""
     dice = random.Random(0)
     return [seconds * dice.uniform(*SPREAD) for _ in range(POINTS)]
 
 
 def ideal(batch: int, waits: Sequence[float]) -> float:
-    """Of 64 workers, the share that is busy on average, if nothing but points takes time."""
+    """The share of 64 workers that is busy on average, if only points take time."""
     now = 0.0
     for first in range(0, len(waits), batch):
         free = [now] * SIMULATED
@@ -111,7 +111,7 @@ def simulated(batch: int, waits: Sequence[float]) -> float:
 
 
 def whole() -> None:
-    """Prints what the exploration of ResNet-18 takes, imports and the search included."""
+    """Prints how long the exploration of ResNet-18 takes, with imports and the search."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "cache").mkdir()
         (Path(folder) / "cache" / "estimate").symlink_to(_cache() / "estimate")
@@ -128,7 +128,7 @@ def whole() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a simulated point (1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="mean of a simulated point (1)")
     parser.add_argument("--resnet18", action="store_true", help="only 200 points of ResNet-18")
     arguments = parser.parse_args()
     if arguments.resnet18:

@@ -24,7 +24,7 @@ from amaranth_vta.sim.model.native.model import NativeModel, Vectors, available_
 
 PRODUCTS = 36
 ROUNDS = 20
-# Byte addresses of micro-ops, results and the program of a preset; what is loaded begins at 0.
+# Byte addresses of micro-ops, results and program, and the size of memory; operands begin at 0.
 UOPS, RESULTS, PROGRAM, MEMORY = 1 << 20, 2 << 20, 3 << 20, 4 << 20
 
 
@@ -66,7 +66,7 @@ def measure_resnet18(rounds: int, clear: bool) -> None:
 
     sessions = {}
     for vectors in available_vectors():
-        # Before the first run: what is on chip is not copied.
+        # Before the first run, since the contents of scratchpads are not copied.
         session = Session(model, DEFAULT, "functional")
         session.device.model = Timed(session.device.config, session.device.memory, vectors)
         sessions[vectors] = session

@@ -2,8 +2,8 @@
 
     python benchmarks/fused_graphs.py [--graphs 300] [--config NAME] [--device NAME]
 
-Convolutions with residual additions and poolings behind them. Prints how many graphs have each kind
-of layer, and the seeds of those that differ.
+Convolutions followed by residual additions and poolings. Prints how many graphs have each kind of
+layer, and the seeds of those that differ.
 """
 
 from __future__ import annotations

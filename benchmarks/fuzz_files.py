@@ -2,11 +2,11 @@
 
     python benchmarks/fuzz_files.py [--runs 10000] [--seed 1] [--jobs 2] [--keep DIR]
 
-Whatever a file says, a command ends with the exit code 0, 1, 2 or 3, in bounded time and memory:
-this takes good files, changes bytes, or what they mean (sizes, names, numbers, instructions, with
-checksums made right again), and runs each in a process of its own. Prints how the runs ended, and
-how the worst of them fared; files of those that broke the rule stay in DIR. Ends with 1 if there
-are any. The same seed and number make the same file.
+Whatever a file contains, a command ends with the exit code 0, 1, 2 or 3, in bounded time and
+memory: this takes good files, changes bytes or fields (sizes, names, numbers, instructions, with
+the checksums corrected), and gives each to a command in its own process. Prints how the runs ended
+and the most time and memory that one took; the files of runs that broke the rule stay in DIR. Ends
+with 1 if there are any. The same seed and number make the same file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Change = Callable[[Random, bytes], bytes]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: good ones, ways to change what it says, and commands that read it."""
+    """A kind of file: good ones, ways to change their contents, and commands that read them."""
 
     suffix: str
     seeds: tuple[bytes, ...]
@@ -69,7 +69,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: ``code`` is negative for a signal; seconds of processor time."""
+    """The outcome of a run: ``code`` is negative for a signal; seconds are of processor time."""
 
     number: int
     arguments: tuple[str, ...]
@@ -115,11 +115,11 @@ def cut_short(random: Random, data: bytes) -> bytes:
     return data[: random.randrange(min(len(data), 300))]
 
 
-# Changes of what is said.
+# Changes of contents.
 
 
 def any_json(random: Random, value: Any) -> Any:
-    """``value`` with something within it changed."""
+    """``value`` with one part of it changed."""
     if isinstance(value, dict) and value and random.random() < 0.9:
         changed, key = dict(value), random.choice(list(value))
         match random.randrange(8):
@@ -197,7 +197,7 @@ def with_arrays(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def array_header(random: Random, data: bytes) -> bytes:
-    """An array whose header claims something else, in an archive that is sound."""
+    """An array whose header claims another type or shape, in an archive that is sound."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w", 8) as new:
         members = old.infolist()
@@ -211,7 +211,7 @@ def array_header(random: Random, data: bytes) -> bytes:
                 header = len(text).to_bytes(2, "little") + text.encode()
                 content = b"\x93NUMPY\x01\x00" + header + content[128:]
                 if random.random() < 0.3:
-                    content += bytes(1 << 27)  # eight times the limit, packed to nothing
+                    content += bytes(1 << 27)  # eight times the limit, compressed to almost nothing
             new.writestr(item.filename, content)
             if random.random() < 0.05:
                 new.writestr(item.filename + ".npy", content)
@@ -230,7 +230,7 @@ def program(random: Random, data: bytes) -> bytes:
 
 
 def compiled_network(random: Random, data: bytes) -> bytes:
-    """A compiled network that says something else, with the right checksum."""
+    """A compiled network with changed contents and the right checksum."""
     arrays = arrays_in(data)
     header = json.loads(str(arrays.pop("header")))
     header.pop("checksum")
@@ -335,7 +335,7 @@ def small_model(on_host: bool) -> onnx.ModelProto:
 
 
 def small_image() -> bytes:
-    """A product with what is around it."""
+    """A program image of a matrix product."""
     config = PRESETS[CONFIG]
     load = isa.Load(memory=isa.Memory.INP, y_size=1, x_size=4, x_stride=4)
     uops = isa.Load(memory=isa.Memory.UOP, y_size=1, x_size=2, x_stride=2)
@@ -375,7 +375,8 @@ def measured(network: Path) -> bytes:
 
 @cache
 def kinds(folder: Path) -> dict[str, Kind]:
-    """All kinds of files that commands read; what some of them need besides is in ``folder``."""
+    """All kinds of files that commands read; other files that the commands need are in
+    ``folder``."""
     models = tuple(small_model(on_host).SerializeToString() for on_host in (False, True))
     compiled = []
     for model in models:
@@ -442,7 +443,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
 
 
 def case(number: int, seed: int, folder: Path) -> tuple[bytes, str, tuple[str, ...]]:
-    """The file of a number, its suffix, and the command that is to read it."""
+    """The file of case ``number``, its suffix, and the command that reads it."""
     random = Random(f"{seed} {number}")
     kind = random.choice(list(kinds(folder).values()))
     data = random.choice(kind.changes)(random, random.choice(kind.seeds))
@@ -450,7 +451,7 @@ def case(number: int, seed: int, folder: Path) -> tuple[bytes, str, tuple[str, .
 
 
 def begun(number: int, seed: int, folder: Path) -> Run:
-    """A case, with its file."""
+    """The run of a case, with its file written; the command has not started."""
     run = Run(number, *case(number, seed, folder), folder / f"{seed}-{number}")
     run.file.write_bytes(run.data)
     return run
@@ -495,7 +496,7 @@ class Run:
 
 
 def _ended(running: dict[int, Run]) -> Outcome:
-    """Of the next run that ends."""
+    """The outcome of the next run that ends."""
     child, status, usage = os.wait3(0)
     run = running.pop(child)
     outcome = Outcome(
@@ -528,7 +529,7 @@ def _child(arguments: tuple[str, ...], log: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Does once what every run would do again, so that a run is only what its file asks for."""
+    """Does the work that every run shares once, so that a run does only what its file asks for."""
     for name, kind in kinds(folder).items():
         path = folder / f"sound-{name}{kind.suffix}"
         path.write_bytes(kind.seeds[-1])

@@ -1,4 +1,4 @@
-"""Where whole networks lose cycles, by cause: a row per network, as in docs/performance.md.
+"""Where whole networks lose cycles, by cause: one row per network, as in docs/performance.md.
 
     python benchmarks/lost_cycles.py [--networks NAME ...] [--dram ideal|ddr]
 
@@ -71,7 +71,7 @@ class _Idle(Timeline):
         doing = np.full(cycles, len(self.idle) - 1, np.int8)
         order = {"compute loads": 0, "alu": 1, "load": 2, "store": 3, "gemm": -1}
         found = [(order[kind], span) for span in spans if (kind := _kind(span)) in order]
-        # What comes first in the order counts where several are at work.
+        # Where several are active, the first in the order counts.
         for number, span in sorted(found, key=lambda item: -item[0]):
             doing[span.begin : span.end] = number
         self.busy += int((doing == -1).sum())
@@ -80,7 +80,7 @@ class _Idle(Timeline):
 
 
 def _kind(span: Span) -> str:
-    """The lane of compute that works, or the neighbour that compute waits for."""
+    """The lane of compute that is active, or the module that compute waits for."""
     computes = span.lane in ("compute loads", "gemm", "alu", "compute")
     if span.waits_for is not None:
         return span.waits_for if computes else ""

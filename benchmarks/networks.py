@@ -2,9 +2,9 @@
 
     python benchmarks/networks.py [NAME ...] [--config NAME] [--device estimate] [--dram ddr]
 
-Prints a row per network, and writes them into docs/networks.md if it ran all of them as it does by
-default. Weights are random, so that results mean nothing; each layer costs what that of a trained
-network does. Ends with 1 if an element differs.
+Prints one row per network, and writes the rows into docs/networks.md if it ran without options.
+Weights are random: results have no meaning, but each layer costs as much as in a trained network.
+Ends with 1 if an element differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from amaranth_vta.report.host_summary import host_groups, summary
 
 MARKER = "<!-- made by `python benchmarks/networks.py` -->\n"
 PAGE = "networks.md"
-# Host operators that every network has, or that cost next to nothing.
+# Kinds of host operators that every network has, or that cost next to nothing.
 USUAL = ("conversions between floats", "packing of pixels", "operators between others")
 
 

@@ -1,4 +1,4 @@
-"""Measures what docs/performance.md says, and writes it there: ``make performance``.
+"""Measures the numbers of docs/performance.md and writes them there: ``make performance``.
 
     python benchmarks/performance.py [--seconds 10] [--area] [--lost]
 

@@ -1,11 +1,11 @@
-"""What of quantized files runs on the machine, and whether all of it equals ONNX Runtime.
+"""How much of quantized files runs on the machine, and whether the results equal ONNX Runtime's.
 
     python benchmarks/quantized_files.py [--networks 500] [--cases] [--config NAME] [FILE ...]
 
 Random networks quantized by ONNX Runtime with random options, ONNX's own cases of float operators
-between quantizations, and files. A line for each kind: how many are equal in every element, how
-many differ, how many end with a sentence, and the share of their MACs that the machine does; then
-what the host does, by reason. A network that differs is made smaller and printed.
+between quantizations, and files. One line for each kind: how many are equal in every element, how
+many differ, how many are refused, and the share of their MACs that run on the machine; then the
+reasons why operators run on the host. A network that differs is reduced and printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.quantized_files import Case
 
 @dataclass
 class Tally:
-    """Of one kind of files."""
+    """The counts of one kind of files."""
 
     equal: int = 0
     different: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str, model: onnx.ModelProto, inputs: Any, config: str) -> bool:
-        """Compiles, runs and compares a model; whether it is as it should be."""
+        """Compiles, runs and compares a model; False if results differ, True if it is refused."""
         try:
             with Session(model, config) as session:
                 report = session.check(random_inputs(session) if inputs is None else inputs)

@@ -1,10 +1,10 @@
-"""What the machine takes of a Zynq-7020, by Yosys, and its targets.
+"""The resources that the machine takes on a Zynq-7020, by Yosys, and its targets.
 
     python benchmarks/resources.py [--config pynq --config pynq-extended] [-o FILE]
 
 Writes ``bitstreams/resources.md``, and its first table into the README. Nothing is placed or
-routed: these are the cells that synthesis makes, each module by itself. Needs the extra
-``fpga``; takes minutes for each configuration.
+routed: these are the cells that synthesis infers, each module by itself. Needs the extra ``fpga``;
+takes minutes for each configuration.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from amaranth_vta.sim.machine.elaborate import verilog
 REPOSITORY = Path(__file__).parent.parent
 REPORT = REPOSITORY / "bitstreams" / "resources.md"
 COLUMNS = ("LUT", "FF", "DSP", "BRAM36")
-# What a machine of the default configuration may take, what the device has, and what others take.
+# Targets of the default configuration, capacity of the device, and other designs.
 LIMITS = (26_600, None, 192, 140)
 DEVICE = (53_200, 106_400, 220, 140)
 OTHERS = {
     "AMD's DPU, 256 MACs": ("20,500", "32,000", "66-98", "69.5"),
     "VTA by HLS, 256 MACs": ("49,000", "20,600", "138", ""),
 }
-# Wires without their names: what ABC has mapped brings names along, and Yosys 0.70 ends with
-# `count_id(wire->name) == 0` when the module has one of them already.
+# Hides the names of wires: Yosys 0.70 fails with `count_id(wire->name) == 0` when a name that ABC
+# brings back is one that the module has already.
 UNNAMED = "hierarchy -top vta; rename -hide */w:*"
-# Modules with less than this are only counted in those that hold them.
+# Modules with fewer LUTs have no row: they only count in the modules that hold them.
 _LEAST_LUTS = 200
 
 Usage = collections.defaultdict[str, float]
 
 
 def synthesize(config: Config) -> dict[str, Usage]:
-    """What each module takes with all that it holds, by its name; the machine itself is "vta"."""
+    """The usage of each module with its submodules, by name; the machine itself is "vta"."""
     with tempfile.TemporaryDirectory() as folder:
         source, report = Path(folder, "vta.v"), Path(folder, "report.json")
         source.write_text(merged_modules(verilog(config)))
-        # By names without folders: the tool has a /tmp of its own, but sees where it is started.
+        # File names alone: the tool has its own /tmp, but sees the folder that it is started in.
         script = (
             f"read_verilog {source.name}; {UNNAMED}; synth_xilinx -family xc7 -noiopad -top vta; "
             f"tee -q -o {report.name} stat -json"

@@ -2,9 +2,9 @@
 
     python benchmarks/simulation_speed.py [--config NAME] [--dram ideal] [--seconds 5] [--build]
 
-The program keeps load, GEMM, ALU and store busy at once, so that nothing of the machine is idle.
-Groups of its registers are clocked apart, while they are active; the build with one clock for all
-of them runs in turn with it, as the reference. ``--build`` builds in an empty cache first.
+The program keeps load, GEMM, ALU and store busy at once, so that no module is idle. The simulator
+clocks groups of registers apart, and only while they are active; a build with one clock for all
+registers runs in turn with it, as the reference. ``--build`` builds in an empty cache first.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def simulated_cycles_per_second(config: Config, dram: str, seconds: float) -> float:
-    """Of the busy program, per second of processor time, which other programs change little."""
+    """Of the busy program, per second of processor time: other processes change that little."""
     return cycles_per_second(config, dram, seconds, (True,))[0]
 
 
@@ -107,8 +107,8 @@ def cycles_per_second(
 ) -> list[float]:
     """Cycles per second of the busy program with and without groups, run in turn.
 
-    Each of the ``variants`` gets so many ``seconds`` of processor time; all must take the same
-    cycles and leave the same memory.
+    Each of the ``variants`` runs for ``seconds`` of processor time; all must take the same cycles
+    and leave the same memory.
     """
     devices = [_ready(config, dram, grouped) for grouped in variants]
     cycles, spent = [0] * len(devices), [0.0] * len(devices)

@@ -3,9 +3,10 @@
     python benchmarks/study.py [-o DIR] [--chip NAME ...] [--jobs N] [--write]
 
 Explores machines for ResNet-18, MobileNetV2 and BERT-tiny on an XC7Z020, an ECP5-85F and an
-ECP5-25F by ``vta explore`` into DIR (build/study), each SPEC beside its results, and prints what
-it has found as Markdown; ``--write`` puts that into docs/exploration.md. Takes a quarter of an hour
-of processor time, and goes on where it was stopped. Needs the extras ``explore`` and ``networks``.
+ECP5-25F by ``vta explore`` into DIR (build/study), where each SPEC is beside its results, and
+prints the findings as Markdown; ``--write`` puts them into docs/exploration.md. Takes a quarter of
+an hour of processor time, and resumes where it was stopped. Needs the extras ``explore`` and
+``networks``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAGE = ROOT / "docs" / "exploration.md"
 BEGIN, END = "<!-- made by `python benchmarks/study.py --write` -->", "<!-- end -->"
 STUDIED = ("resnet18", "mobilenetv2", "bert-tiny")
 TITLES = {name: NETWORKS[name].what.partition(",")[0] for name in STUDIED}
-# What multiplies and adds, and what else the machine has, from the most telling.
+# Names of the parameters in the text, the most significant first.
 NAMES = {
     "LOG_BUS_WIDTH": "{}-bit bus",
     "OVERLAP": ("no overlap", ""),
@@ -57,8 +58,8 @@ method = "grid"
 
 @dataclass(frozen=True)
 class Space:
-    """The machines that are tried on a chip; with ``shifts``, networks whose scales are powers of
-    two, since the machines cannot requantize."""
+    """The machines that are tried on a chip; with ``shifts`` they cannot requantize, and the scales
+    of the networks are powers of two."""
 
     base: str
     parameters: dict[str, list[int]]
@@ -127,7 +128,7 @@ def shifting(name: str, folder: Path) -> str:
 
 
 def found(chip: str, rows: list[Row]) -> Iterator[str]:
-    """Markdown: what each machine takes for each network, and why one is the best for it."""
+    """Markdown: the cost of each machine for each network, and why one is best for it."""
     space = SPACES[chip]
     good = [row for row in rows if row["status"] == "ok"]
     machines = {row["point"]: row for row in rows if row["status"] != "ok"}
@@ -166,7 +167,7 @@ def cost(row: Row, best: dict[str, Row]) -> str:
 
 
 def reason(space: Space, good: list[Row], name: str, best: dict[str, Row]) -> str:
-    """Why the machine: what the best ones of the other networks, and smaller ones, take."""
+    """Why this machine is best: the cycles of smaller ones and of the other networks' best."""
     row, own = best[name], of_network(good, name)
     parts = [
         f"**{TITLES[name]}**: {machine(space, row)}, {1000 * float(row['seconds']):.1f} ms per "
@@ -211,7 +212,7 @@ def halves_bus(row: Row, best: Row) -> bool:
 
 
 def refused(rows: list[Row]) -> str:
-    """What the others have too much of."""
+    """The resources of which the refused machines need too much, as the end of a sentence."""
     kinds = dict.fromkeys(row["reason"].split()[0] for row in rows)
     names = {"dsp": "multipliers", "lut": "LUTs", "bram36": "block RAMs"}
     said = [names[kind] for kind in kinds if kind in names]
@@ -223,7 +224,7 @@ def of_network(rows: list[Row], name: str) -> list[Row]:
 
 
 def machine(space: Space, row: Row) -> str:
-    """As in ``32×4, 128-bit bus``: what differs within the space."""
+    """The parameters that differ within the space, as in ``32×4, 128-bit bus``."""
     parts = [f"{1 << int(row['LOG_BLOCK_IN'])}×{1 << int(row['LOG_BLOCK_OUT'])}"]
     for key, words in NAMES.items():
         if len(space.parameters.get(key, [])) > 1:

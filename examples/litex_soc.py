@@ -2,9 +2,9 @@
 
     python examples/litex_soc.py [-o soc.v]
 
-The host is a port of AXI-Lite here, where a processor, a bridge from a serial line or PCIe would
-be in LiteX. It writes a program into the memory, starts it by the registers, and reads what came
-of it: tests/cocotb/test_litex_soc.py does so in simulation. Needs LiteX (``pip install litex``).
+The host is a port of AXI-Lite here, where a processor, a bridge from a serial line or PCIe would be
+in LiteX. It writes a program into the memory, starts it by the registers, and reads the results:
+tests/cocotb/test_litex_soc.py does so in simulation. Needs LiteX (``pip install litex``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Vta(Module):  # type: ignore[misc]
 
 
 class Soc(SoCMini):  # type: ignore[misc]
-    """A bus as wide as the machine's with all that on it; ``host`` and ``irq`` are pins."""
+    """Memory, machine and host on a bus as wide as the machine's; ``host`` and ``irq`` are pins."""
 
     def __init__(self, config: Config) -> None:
         width = 8 * config.bus_bytes
@@ -93,7 +93,7 @@ class Soc(SoCMini):  # type: ignore[misc]
 
 def soc_verilog(config: Config) -> str:
     """The whole SoC as Verilog, with the top module ``soc``."""
-    logging.disable(logging.INFO)  # LiteX tells of each region that it adds
+    logging.disable(logging.INFO)  # LiteX logs each region that it adds
     soc = Soc(config)
     soc.finalize()
     text: str = soc.platform.get_verilog(soc, name="soc").main_source

@@ -1,10 +1,10 @@
-"""A network of one's own, from a float model to a report of its run on the machine.
+"""Your own network, from a float model to a report of its run on the machine.
 
     .venv/bin/python examples/own_network.py [-o DIR] [--device rtl]
 
-Where PyTorch is installed the network is made and exported by it, else written as ONNX, which is
-what the export gives; with your own, replace `Classifier` and `images`. Each step is a command that
-is printed before it runs: quantize with calibration images, compare with ONNX Runtime, report.
+Where PyTorch is installed, it makes and exports the network; elsewhere the same network is written
+as ONNX. For your own, replace `Classifier` and `images`. Each step is a command that is printed
+before it runs: quantize with calibration images, compare with ONNX Runtime, report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta import cli
 
-# Inputs and outputs of each convolution, each of 3×3 and with a stride of 2, and the classes.
+# Input and output channels of each convolution (3×3, stride 2), classes, and height of an image.
 CHANNELS, CLASSES, SIZE = ((3, 16), (16, 32), (32, 64)), 10, 32
 
 
@@ -91,12 +91,12 @@ def write_onnx(path: Path) -> None:
         weights,
     )
     opsets = [helper.make_opsetid("", 17)]
-    # ONNX Runtime may not know the newest form of files yet.
+    # ONNX Runtime may not read the newest version of the format yet.
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
 
 def images(count: int) -> npt.NDArray[np.float32]:
-    """What the network is calibrated with: as many of your own data, prepared as for training."""
+    """Calibration images: put ``count`` of your own here, prepared as for training."""
     shape = (count, CHANNELS[0][0], SIZE, SIZE)
     return np.random.default_rng(1).normal(0, 1, shape).astype(np.float32)
 

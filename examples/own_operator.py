@@ -23,7 +23,7 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 @vta.register_operator("Abs")
 def magnitude(node: Node, tensors: Tensors) -> Layer:
-    """The layer of one Abs. What is raised as `Unsupported` is the reason why it runs on the
+    """The layer of one Abs. The message of an `Unsupported` is the reason why it runs on the
     host."""
     source, result = node.inputs[0], node.outputs[0]
     tensors.require_bytes(source, result)
@@ -33,14 +33,14 @@ def magnitude(node: Node, tensors: Tensors) -> Layer:
     image, layout = tensors.held(source, tensors.image(source)), tensors.output_layout
     env, shape = tensors.env, layout.shape(image)
 
-    # The expression: in accumulators |x| = max(x, -x), of which the low eight bits are stored.
+    # The expression: |x| = max(x, -x) in accumulators, of which the low eight bits are stored.
     x = te.placeholder(shape, "x", env.out_dtype)
     wide = te.compute(shape, lambda *i: x(*i).astype(env.acc_dtype), "wide")
     negative = te.compute(shape, lambda *i: wide(*i) * -1, "negative")
     larger = te.compute(shape, lambda *i: te.max(wide(*i), negative(*i)), "larger")
     y = te.compute(shape, lambda *i: larger(*i).astype(env.out_dtype), "y")
 
-    # Its schedule: a row of the image at a time.
+    # Its schedule: one row of the image at a time.
     s = te.create_schedule(y.op)
     row = s[y].op.axis[2]
     for tensor in (wide, negative, larger):

@@ -1,4 +1,4 @@
-"""Schedules in the form that people know from VTA's tutorials, each for the machine of the moment.
+"""Schedules in the style of VTA's tutorials, each for the current machine (`vta.get_env`).
 
     vta lower examples/schedules.py:vector_add --trace
     vta lower examples/schedules.py:convolution --origins
@@ -16,7 +16,7 @@ Scheduled = tuple[te.Schedule, list[Tensor]]
 
 
 def vector_add(tiles: int = 64) -> Scheduled:
-    """c = a + b, accumulators in, the low bits of their sums out."""
+    """c = a + b: accumulators in, the low bits of their sums out."""
     env = vta.get_env()
     shape = (1, tiles, env.BATCH, env.BLOCK_OUT)
     a = te.placeholder(shape, name="a", dtype=env.acc_dtype)

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 MODEL = HERE / "digits.onnx"
 SHADES = " ░▒▓█"
 SHOWN = 8
-# Images that go through the machine in one run, so that weights are loaded once for all of them.
+# Images per run of the machine: weights are loaded once for all of them.
 TOGETHER = 8
 
 Images = npt.NDArray[np.float32]

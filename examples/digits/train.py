@@ -1,7 +1,7 @@
 """Trains the digits network, quantizes it to powers of two, and writes it as ONNX.
 
-``python examples/digits/train.py`` writes ``digits.onnx``, ``images.npz`` and ``labels.npz``
-beside itself. With ``--check`` it trains again, writes nothing, and compares what came out with
+``python examples/digits/train.py`` writes ``digits.onnx``, ``images.npz`` and ``labels.npz`` into
+its own folder. With ``--check`` it trains again, writes nothing, and compares the results with
 those files: the images must be equal, the accuracies within half a percent (floating-point sums
 depend on the processor, so weights may differ in their last bit).
 """

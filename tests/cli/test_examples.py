@@ -40,7 +40,7 @@ def test_an_example_is_copied(
     assert "is not replaced" in capsys.readouterr().err
 
 
-def test_the_example_of_an_own_network_writes_its_report(
+def test_the_example_of_your_own_network_writes_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.invoke(["examples", "own-network", "-o", str(tmp_path)]) == 0
