@@ -7,7 +7,8 @@ fields of one instruction is split.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -99,8 +100,7 @@ class TransferredMemory:
         return rows
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """``y_size`` rows of ``x_size`` elements in device memory, ``x_stride`` elements apart.
 
     The first element is number ``base``, counted from address 0.
@@ -117,8 +117,7 @@ class Rows:
         return (self.y_size - 1) * self.x_stride + self.x_size if self.x_size and self.y_size else 0
 
 
-@dataclass(frozen=True)
-class Pads:
+class Pads(NamedTuple):
     """Columns and rows of padding around rows."""
 
     x_before: int = 0
@@ -140,8 +139,7 @@ class Pads:
 NO_PADS = Pads()
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One instruction; ``moves`` is False if it only pads and has no address."""
 
     bits: int
@@ -231,7 +229,7 @@ class TransferEncoder:
         self, memory: TransferredMemory, start: int, rows: Rows, pads: Pads
     ) -> Iterator[Transfer]:
         if not (pads.x_before | pads.x_after) >> isa.PAD_WIDTH:
-            yield from self.rows(memory, start, rows, replace(pads, y_before=0, y_after=0))
+            yield from self.rows(memory, start, rows, pads._replace(y_before=0, y_after=0))
             return
         row = pads.x_before + rows.x_size + pads.x_after
         for y in range(rows.y_size):

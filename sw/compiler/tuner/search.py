@@ -134,10 +134,14 @@ def best_of(
     """
     estimates: list[tuple[Estimate, Knobs]] = []
     passed: list[tuple[float, Knobs]] = []
+    # Variants of different candidates can be the same.
+    known: dict[Knobs, Estimate] = {}
 
     def walk(knobs: Knobs) -> Estimate:
+        if knobs in known:
+            return known[knobs]
         best = estimates[-1][0].cycles if estimates else inf
-        estimate = walked(knobs, best)
+        estimate = known[knobs] = walked(knobs, best)
         if estimate.cycles < best:
             estimates.append((estimate, knobs))
         else:

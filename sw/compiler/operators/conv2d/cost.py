@@ -27,23 +27,26 @@ def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs, limit: float =
     return _Tiles(c, config, knobs).estimate(limit)
 
 
-class _Tile(NamedTuple):
-    """A tile of the output: which tile of weights and of the image it needs, and its sizes."""
+class _Nest(NamedTuple):
+    """The loop nest that computes the tiles of a size. It accumulates ``pixels`` vectors; with a
+    pooling more than it stores."""
 
-    block: int
-    image: int
     outputs: int
     rows: int
     columns: int
+    pixels: int
 
     @property
     def vectors(self) -> int:
         return self.outputs * self.rows * self.columns
 
-    @property
-    def nest(self) -> tuple[int, int, int]:
-        """The loop nest that computes the tile: one for each combination of sizes."""
-        return self[2:]
+
+class _Tile(NamedTuple):
+    """A tile of the output: which tile of weights and of the image it needs, and its nest."""
+
+    block: int
+    image: int
+    nest: _Nest
 
 
 class _Tiles:
@@ -64,10 +67,10 @@ class _Tiles:
     def estimate(self, limit: float) -> Estimate:
         c = self.c
         resets = self.knobs.resets(c, self.config)
-        pixels = sum(map(self._pixels, self.tiles))
+        pixels = sum(tile.nest.pixels for tile in self.tiles)
         gemm = pixels * (c.products + resets + (c.addition is not None))
-        last = self.tiles[-1]
-        alu = (self._pixels(last) if self.config.overlap else pixels) * c.operations
+        last = self.tiles[-1].nest
+        alu = (last.pixels if self.config.overlap else pixels) * c.operations
         stored = bus_cycles(
             self.config, 1, last.vectors * self.config.out.element_bytes, reads=False
         )
@@ -90,12 +93,13 @@ class _Tiles:
         added: list[Task] = []
         before: _Tile | None = None
         for tile in self.tiles:
-            vectors = self._pixels(tile)
+            nest = tile.nest
+            vectors = nest.pixels
             free = stores[-copies] if len(stores) >= copies else None
-            waits: list[Task | None] = [free, alu if tile.nest in behind_alu else None]
+            waits: list[Task | None] = [free, alu if nest in behind_alu else None]
             if c.addition is not None:
                 used = added[-knobs.added_copies] if len(added) >= knobs.added_copies else None
-                added.append(pipeline.gemm(vectors, [*waits, self._load_added(tile, used)]))
+                added.append(pipeline.gemm(vectors, [*waits, self._load_added(nest, used)]))
                 waits = [added[-1]]
             if knobs.resets(c, self.config):
                 waits = [pipeline.reset(vectors, waits)]
@@ -111,34 +115,40 @@ class _Tiles:
                 self.weights.use(gemm)
                 waits = []
             if not knobs.in_turn:
-                self._load_constants(tile.outputs)
+                self._load_constants(nest.outputs)
             alu = pipeline.alu(vectors, [gemm], c.operations)
             if c.pooling is not None:
-                pipeline.reset(tile.vectors, [])
-                alu = pipeline.alu(tile.vectors, [alu], c.pooling.operations)
-            stores.append(self._store(tile, alu))
+                pipeline.reset(nest.vectors, [])
+                alu = pipeline.alu(nest.vectors, [alu], c.pooling.operations)
+            stores.append(self._store(nest, alu))
             yield
-
-    def _pixels(self, tile: _Tile) -> int:
-        """The vectors that a tile accumulates; with a pooling more than it stores."""
-        c = self.c
-        return tile.outputs * c.image_rows(tile.rows) * c.image_columns(tile.columns)
 
     def _in_order(self) -> list[_Tile]:
         c, knobs = self.c, self.knobs
         rows, columns = cut(c.output_height, knobs.rows), cut(c.output_width, knobs.columns)
         images = list(enumerate(list(product(rows, columns)) * c.batch))
         blocks = list(enumerate(cut(c.outputs, knobs.outputs)))
+        nests = {
+            (outputs, size): self._nest(outputs, *size)
+            for outputs in {outputs for _, outputs in blocks}
+            for size in {size for _, size in images}
+        }
         if knobs.weights_outside:
             pairs = [(block, image) for block in blocks for image in images]
         else:
             pairs = [(block, image) for image in images for block in blocks]
-        return [_Tile(block, image, outputs, *sizes) for (block, outputs), (image, sizes) in pairs]
+        return [
+            _Tile(block, image, nests[outputs, size]) for (block, outputs), (image, size) in pairs
+        ]
 
-    def _behind_alu(self) -> set[tuple[int, int, int]]:
+    def _nest(self, outputs: int, rows: int, columns: int) -> _Nest:
+        pixels = outputs * self.c.image_rows(rows) * self.c.image_columns(columns)
+        return _Nest(outputs, rows, columns, pixels)
+
+    def _behind_alu(self) -> set[_Nest]:
         """The loop nests whose GEMM waits for the ALU, since they at some point accumulate in the
         bank that the ALU reads. Each nest uses the two banks in turn."""
-        turns: Counter[tuple[int, int, int]] = Counter()
+        turns: Counter[_Nest] = Counter()
         found = set()
         before = None
         for tile in self.tiles:
@@ -187,11 +197,12 @@ class _Tiles:
             self._load_weights(tile, inputs, kernel_rows)
 
     def _load_image(self, tile: _Tile, inputs: int, kernel_rows: int) -> None:
-        known = (tile.rows, tile.columns, inputs, kernel_rows)
+        nest = tile.nest
+        known = (nest.rows, nest.columns, inputs, kernel_rows)
         if known not in self.image_rows:
             self.image_rows[known] = self._rows_of_image(*known)
-        nest = tile.nest if self.knobs.weights_outside else tile.nest[1:]
-        self.image.load(*self.image_rows[known], nest)
+        alike = nest if self.knobs.weights_outside else known[:2]
+        self.image.load(*self.image_rows[known], alike)
 
     def _rows_of_image(
         self, rows: int, columns: int, inputs: int, kernel_rows: int
@@ -205,12 +216,12 @@ class _Tiles:
         return inputs * rows, columns * self.config.inp.element_bytes
 
     def _load_weights(self, tile: _Tile, inputs: int, kernel_rows: int) -> None:
-        known = (tile.outputs, inputs, kernel_rows)
+        nest = tile.nest
+        known = (nest.outputs, inputs, kernel_rows)
         if known not in self.weight_rows:
             self.weight_rows[known] = self._rows_of_weights(*known)
         within = self.knobs.weights_outside and self.whole
-        nest = tile.nest[:1] if within else tile.nest
-        self.weights.load(*self.weight_rows[known], nest)
+        self.weights.load(*self.weight_rows[known], known[:1] if within else nest)
 
     def _rows_of_weights(self, outputs: int, inputs: int, kernel_rows: int) -> tuple[int, int]:
         rows, row = outputs * inputs, kernel_rows * self.c.weights_per_row
@@ -220,15 +231,15 @@ class _Tiles:
                 rows, row = 1, outputs * row
         return rows, row * self.config.wgt.element_bytes
 
-    def _load_added(self, tile: _Tile, used: Task | None) -> Task:
+    def _load_added(self, nest: _Nest, used: Task | None) -> Task:
         """Loads the tile of the other operand of an addition, once the previous one is ``used``."""
-        return self.pipeline.load(*self._rows_of_results(tile), [used])
+        return self.pipeline.load(*self._rows_of_results(nest), [used])
 
-    def _store(self, tile: _Tile, after: Task) -> Task:
-        return self.pipeline.store(*self._rows_of_results(tile), [after])
+    def _store(self, nest: _Nest, after: Task) -> Task:
+        return self.pipeline.store(*self._rows_of_results(nest), [after])
 
-    def _rows_of_results(self, tile: _Tile) -> tuple[int, int]:
-        rows, columns = tile.rows, tile.columns
+    def _rows_of_results(self, nest: _Nest) -> tuple[int, int]:
+        rows, columns = nest.rows, nest.columns
         if columns == self.output_width:
             rows, columns = 1, rows * columns
-        return tile.outputs * rows, columns * self.config.out.element_bytes
+        return nest.outputs * rows, columns * self.config.out.element_bytes
