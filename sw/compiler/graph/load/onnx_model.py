@@ -20,6 +20,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .foreign_types import with_foreign_types
 from .opsets import opset_of, with_known_opset
+from .pooling_sizes import drop_empty_windows
 from .standard_operators import use_standard_operators
 
 # Folding it would lose how a constant is quantized.
@@ -107,6 +108,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     fixed.CopyFrom(model)
     _fix_shapes(fixed, batch)
     use_standard_operators(fixed)
+    drop_empty_windows(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
     _require_sizes(network)
     _fold_constants(network)

@@ -107,7 +107,8 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
             tensors.note(layer)
             for part in layer.nodes:  # a part may have had its own layer before it was fused
                 items.pop(part.name, None)
-            items[layer.name] = layer
+            # Not by its name, which may be that of a node that the host still needs.
+            items[layer.nodes[0].name] = layer
         except NoScheduleFits as reason:
             items[node.name] = HostNode(node, str(reason))
         except Unsupported as reason:

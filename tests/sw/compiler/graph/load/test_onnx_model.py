@@ -150,3 +150,21 @@ def test_an_output_whose_shape_comes_of_constants_is_known_once_they_are_folded(
     model = graph.node("Squeeze", "axes").model()
     model.graph.output[0].type.tensor_type.ClearField("shape")
     assert load_network(read_model(model), 1).types["y"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 3, 5)])
+@pytest.mark.parametrize(("size", "pad"), [(1, 0), (2, 1), (2, 0)])
+def test_poolings_have_no_windows_behind_the_image(
+    qdq: Make, shape: tuple[int, ...], size: int, pad: int
+) -> None:
+    """Which shape inference gives them where sizes are rounded up."""
+    axes = len(shape) - 2
+    graph = qdq(shape).qdq(0.03)
+    graph.node("Conv", graph.weights(4, 3, *[1] * axes)).qdq(0.4)
+    pads = [pad] * axes + [0] * axes
+    window = {"kernel_shape": [size] * axes, "strides": [3] * axes, "pads": pads}
+    graph.node("MaxPool", **window, ceil_mode=1).qdq(0.4)
+    with Session(graph.model(), "tiny-extended") as session:
+        report = session.check({"x": graph.images()})
+    assert report.ok
+    assert report.outputs["y"].shape[2:] == (2,) * axes

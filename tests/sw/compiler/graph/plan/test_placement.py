@@ -236,6 +236,14 @@ def test_reasons_for_products_in_float_are_true(qdq: Make, kind: str, reason: st
     assert placed(graph.model())["Conv"] == f"Conv is in float: {reason}"
 
 
+def test_what_a_function_reads_may_be_read_in_float_too(qdq: Make) -> None:
+    """Its layer has the name of the last operator, which the host then still needs."""
+    graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 5).qdq(0.9).node("Elu")
+    floats = graph.value
+    graph.qdq(0.8).node("Sin").node("Add", floats)
+    assert_exact(graph, {"QLinearConv", "Elu"}, "tiny-extended")
+
+
 SLICES: list[tuple[dict[str, Any], str]] = [
     ({"starts": [0], "ends": [5], "axes": [1]}, "machine"),
     ({"starts": [4, 1, -5], "ends": [9, 99, -2], "axes": [1, 2, 3]}, "machine"),
