@@ -135,7 +135,7 @@ def found(chip: str, rows: list[Row]) -> Iterator[str]:
     legal = {machine(space, row) for row in good}
     yield (
         f"### {chip.upper()}, {CHIPS[chip].clock_mhz:g} MHz "
-        f"({'routed' if CHIPS[chip].routed else 'assumed'})"
+        f"({CHIPS[chip].routed + ', routed' if CHIPS[chip].routed else 'assumed'})"
     )
     yield ""
     yield (
