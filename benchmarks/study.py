@@ -195,7 +195,7 @@ def reason(space: Space, good: list[Row], name: str, best: dict[str, Row]) -> st
 
 
 def macs(row: Row) -> int:
-    """Per cycle."""
+    """MACs per cycle of a machine with BATCH = 1."""
     return 1 << int(row["LOG_BLOCK_IN"]) + int(row["LOG_BLOCK_OUT"])
 
 

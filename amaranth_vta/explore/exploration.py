@@ -167,8 +167,7 @@ class Exploration:
         ]
 
     def _of_front(self, number: int) -> list[list[Row]]:
-        """The rows of so many of its machines, if it has as many: its ends, and what is between
-        them."""
+        """The rows of at most ``number`` machines of the front, evenly spaced, with both ends."""
         number, last = min(number, len(self.best)), len(self.best) - 1
         places = {round(last * n / max(number - 1, 1)) for n in range(number)}
         return [self.best[place] for place in sorted(places)]

@@ -15,8 +15,8 @@ _SEED = 1
 
 
 def routed_mhz(netlist: Path, chip: Chip) -> float:
-    """Of a machine alone, without pins, as `synthesized_area` writes its ``netlist``; ``chip`` is
-    one of those that have ``nextpnr`` options.
+    """The clock in MHz that a machine reaches by itself, without pins, placed and routed from the
+    ``netlist`` that `synthesized_area` writes; ``chip`` must have ``nextpnr`` options.
 
     Takes minutes. Raises `MissingExtra` without nextpnr, and `ToolchainError` if there is no room.
     """

@@ -43,7 +43,7 @@ def synthesized_area(config: Config, family: str, netlist: Path | None = None) -
 
 
 def area_of(cells: Mapping[str, int], family: str) -> Area:
-    """That of a design of so many ``cells`` of each type, as Yosys counts them."""
+    """The area of a design with these numbers of ``cells`` of each type, as Yosys counts them."""
     if family == "ecp5":
         usage = synthesized(cells)
         return Area(usage.luts, usage.ffs, usage.dsps, usage.brams / 2)

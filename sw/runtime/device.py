@@ -102,8 +102,8 @@ class Device(Protocol):
         ...
 
     def set_limits(self, limits: Limits) -> None:
-        """From the next run on, a LOAD or STORE that would reach the limit of its memory is a
-        ``bus_error``, and reads and writes nothing."""
+        """Sets the limit of each memory from the next run on: a LOAD or STORE that would reach it
+        ends the run with a ``bus_error`` and transfers nothing."""
         ...
 
     def run(

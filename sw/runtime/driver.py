@@ -32,7 +32,7 @@ class RegisterDriver:
 
     config: Config
 
-    # What the LIMIT registers are to hold, and what they are known to hold.
+    # What the LIMIT registers must hold in the next run, and what they are known to hold.
     _limits: tuple[int, ...] = (0,) * len(isa.LIMITED)
     _written_limits: tuple[int, ...] | None = None
 

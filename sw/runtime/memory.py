@@ -43,7 +43,7 @@ class DeviceMemory:
 
     @property
     def limits(self) -> Limits:
-        """Those with which a program accesses nothing behind the last buffer."""
+        """The limits that keep a program from accessing anything behind the last buffer."""
         end = self._size
         if self._free and sum(self._free[-1]) == self._size:
             end = self._free[-1][0]

@@ -372,7 +372,7 @@ class _Tape:
         self.memory = np.zeros(self.memory_bytes, np.uint8)
 
     def set_limits(self, limits: Limits) -> None:
-        """It runs nothing."""
+        """Has no effect: this device runs nothing."""
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         return self.memory[address : address + size].copy()

@@ -52,7 +52,7 @@ def test_a_scheduler_is_reached_by_its_address(workers: Workers) -> None:
         others.share({"more": b"abcde"})
         ((_, outcome),) = others.run(length, [(1, "more")])
     assert outcome.result == 6
-    # Whoever started the workers still has them.
+    # Those who started the workers can still use them.
     assert [outcome.result for _, outcome in workers.run(length, [(1, "data")])] == [4]
 
 

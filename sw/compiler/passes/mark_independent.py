@@ -50,7 +50,7 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
 
     body = visit(nest.body)
     if claims.first is not None and independent[claims.first]:
-        # For the ALU instructions of what ran before.
+        # Waits for the ALU instructions of the function that ran before.
         body = seq(WaitForAlu(kernels[claims.first].uop.label), body)
     return replace(nest, body=body)
 
@@ -106,7 +106,7 @@ class _Claims:
             if units[number] == _GEMM and units[following] == _ALU
         }
 
-        # The kernel of GEMM that comes first; None if another instruction does.
+        # The GEMM kernel, if that is the first instruction; else None.
         begin = instructions[0] if instructions else None
         self.first = begin[0] if begin is not None and units[begin[0]] == _GEMM else None
 

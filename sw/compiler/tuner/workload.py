@@ -41,14 +41,15 @@ class Workload(Hashable, Protocol[Knobs]):
 
 @runtime_checkable
 class Parametrized(Protocol):
-    """A workload with constants that its function takes as an argument."""
+    """A workload with constants that its function reads from an argument."""
 
     def without_parameters(self) -> Hashable:
-        """A workload of the same schedules, and the same for all values of these constants."""
+        """The workload with fixed values for these constants; its schedules are the same."""
 
 
 def schedule_of(workload: Hashable) -> Hashable:
-    """What workloads of the same schedules, and so of the same functions, have in common."""
+    """A key that is equal for workloads that differ only in constants passed as arguments: they
+    have the same schedules and functions."""
     return workload.without_parameters() if isinstance(workload, Parametrized) else workload
 
 

@@ -18,7 +18,7 @@ from .quantization import BYTE_TYPES, parameters_of
 _MOVES = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
-# Those that leave out elements: quantizing before them would take more time than behind them.
+# Operators that drop elements: quantizing before them would take more time than behind them.
 _CHOICES = frozenset({"Slice"})
 
 

@@ -80,7 +80,7 @@ def padding(node: Node, tensors: Tensors) -> Layer:
 
 
 def cropping(node: Node, tensors: Tensors) -> Layer:
-    """A Slice of what the machine has: channels from a tile on, rows and columns. Raises
+    """A Slice of the result of a layer: rows, columns, and channels that begin with a tile. Raises
     `Unsupported`."""
     source, result = node.inputs[0], node.outputs[0]
     if tensors.root(source) not in tensors.results:
@@ -93,11 +93,13 @@ def cropping(node: Node, tensors: Tensors) -> Layer:
     first = [0, 0, 0, 0]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step != 1:
-            raise Unsupported("it takes every other element, or reverses their order")
+            raise Unsupported("it slices with a step other than 1")
         first[axis] = range(image[axis])[start:end].start
     _, channel, row, column = first
     if out[0] != image[0] or channel % config.block_out:
-        raise Unsupported(f"it cuts images apart, or tiles of {config.block_out} channels")
+        raise Unsupported(
+            f"it slices the batch, or begins within a tile of {config.block_out} channels"
+        )
     batch, wide, tall = (
         tiles(*pair)
         for pair in (

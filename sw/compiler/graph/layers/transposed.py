@@ -24,8 +24,8 @@ from .parts.tiled_constants import pack_bias, pack_weights
 
 @dataclass(frozen=True)
 class _Phases:
-    """``nodes`` bring the phases of ``strides`` to their pixels, of which those from ``before`` on
-    are the results, an image of shape ``out``."""
+    """``nodes`` interleave the phases of ``strides`` into an image and crop it: they leave out
+    ``before`` rows and columns, and the result is an image of shape ``out``."""
 
     nodes: tuple[Node, ...]
     strides: tuple[int, int]
@@ -36,8 +36,8 @@ class _Phases:
 def transposed_convolution(
     product: QuantizedProduct, tensors: Tensors, image: Image
 ) -> Layer | None:
-    """The layer of a QLinearConv of phases, with what brings these to their pixels; None if that is
-    not what follows, or if the machine runs the convolution only by itself."""
+    """The layer of a QLinearConv of phases with the nodes that interleave them; None if other nodes
+    follow, or if the machine can only run the convolution by itself."""
     phases = _phases_after(tensors.network, product.nodes[-1].outputs[0])
     if phases is None or product.sums.terms > 1:
         return None
@@ -107,8 +107,8 @@ def _phases_after(network: Network, name: str) -> _Phases | None:
 
 
 def _kernel(phases: Array, strides: tuple[int, int]) -> Array:
-    """Weights (outputs, inputs, height, width) of those of phases, which read them in reverse,
-    without rows and columns of zeros at their end."""
+    """Weights (outputs, inputs, height, width) of the transposed convolution from those of phases,
+    which read them in reverse; without rows and columns of zeros at their end."""
     down, right = strides
     _, inputs, *taps = phases.shape
     split = phases.reshape(down, right, -1, inputs, *taps)[..., ::-1, ::-1]

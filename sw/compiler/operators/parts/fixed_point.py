@@ -189,7 +189,7 @@ def _is_immediate(value: int) -> bool:
 
 
 def _any_parameter(value: int) -> int:
-    """``value`` if an immediate can hold it, else one that none can."""
+    """``value`` if an immediate can hold it, else a fixed value that none can hold."""
     return value if _is_immediate(value) else 1 << IMMEDIATE_WIDTH
 
 

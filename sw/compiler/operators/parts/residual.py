@@ -74,8 +74,8 @@ class Residual:
         env: Environment,
         copies: tuple[int, int],
     ) -> None:
-        """Loads the other operand at the axis ``at`` of ``y``, in so many ``copies`` as inputs and
-        in accumulators, and what all tiles share at the beginning."""
+        """Loads the other operand at the axis ``at`` of ``y``, with ``copies`` buffers in the input
+        and the accumulator scratchpad, and at the beginning what all tiles share."""
         scopes = (self._loaded, env.inp_scope), (self._buffer, env.acc_scope)
         for (tensor, scope), held in zip(scopes, copies, strict=True):
             s[tensor].set_scope(scope)

@@ -287,7 +287,7 @@ def test_each_memory_is_found_at_its_base() -> None:
     ],
 )
 def test_a_transfer_over_its_limit_is_not_begun(limited: str, transfer: isa.Instruction) -> None:
-    """Each ends with element 11."""
+    """The last element that each transfer accesses is number 11."""
     bench = Bench(MemoryTiming())
     bench.write(0, np.arange(4096, dtype=np.uint32))
     bench.put(transfer, isa.Finish())
@@ -305,7 +305,7 @@ def test_a_transfer_over_its_limit_is_not_begun(limited: str, transfer: isa.Inst
             assert (result.fault.instruction, result.fault.cause) == (0, "bus_error")
             assert np.array_equal(bench.read(0, PROGRAM), before)
         bursts.append(bench.peek("READ_BURSTS") + bench.peek("WRITE_BURSTS"))
-    # Those of fetch are left.
+    # Only the burst of fetch remains.
     assert bursts[0] == bursts[1] > bursts[2] == bursts[3] == 1
 
 

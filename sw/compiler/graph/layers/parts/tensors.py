@@ -70,7 +70,7 @@ class Tensors:
         raises.
         """
         name = identifier(node.name)
-        # Records are those of a workload with all of its constants.
+        # The tuner's records are of workloads with their actual constants.
         recorded = recorded_knobs(workload, self.config) is not None
         key = make, workload if recorded else schedule_of(workload)
         built = self._functions.get(key)

@@ -36,7 +36,7 @@ def matrix_first(graph: Any) -> None:
 
 
 def added(graph: Any) -> None:
-    """With a bias of one axis more than the result."""
+    """Adds a MatMul and a bias that has one axis more than the result."""
     bias = graph.constant(graph.rng.integers(-40, 40, (1, 1, 9)) * 2.0**-5, np.float32)
     graph.node("MatMul", graph.weights(6, 9)).node("Add", bias)
 

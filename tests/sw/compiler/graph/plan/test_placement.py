@@ -247,8 +247,14 @@ def test_what_a_function_reads_may_be_read_in_float_too(qdq: Make) -> None:
 SLICES: list[tuple[dict[str, Any], str]] = [
     ({"starts": [0], "ends": [5], "axes": [1]}, "machine"),
     ({"starts": [4, 1, -5], "ends": [9, 99, -2], "axes": [1, 2, 3]}, "machine"),
-    ({"starts": [2], "ends": [6], "axes": [-3]}, "it cuts images apart, or tiles of 4 channels"),
-    ({"starts": [5], "ends": [0], "axes": [2], "steps": [-1]}, "it takes every other element"),
+    (
+        {"starts": [2], "ends": [6], "axes": [-3]},
+        "it slices the batch, or begins within a tile of 4 channels",
+    ),
+    (
+        {"starts": [5], "ends": [0], "axes": [2], "steps": [-1]},
+        "it slices with a step other than 1",
+    ),
 ]
 
 
