@@ -19,6 +19,8 @@ Knobs = TypeVar("Knobs")
 _ESTIMATES = 12
 # The share of cycles in which GEMM waits above which variants of the knobs are tried.
 _WAITS_WORTH_VARIANTS = 0.007
+# Of the cycles of the best without variants, the most of one whose variants are tried.
+_CYCLES_WORTH_VARIANTS = 1.02
 # Rows of the table of knobs without estimates.
 _ROWS = 12
 
@@ -39,6 +41,18 @@ class Candidates(Sequence[tuple[float, Knobs]]):
     ) -> None:
         self._order = np.argsort(cycles, kind="stable") if order is None else order
         self._cycles, self._fields, self._made = cycles, fields, made
+
+    def varied(self, alike: Sequence[str], most: int) -> Candidates[Knobs]:
+        """The same, with all but the best ``most`` of those whose fields ``alike`` are equal behind
+        the others: a rough estimate tells them apart least."""
+        kinds = np.stack([self._fields[name][self._order] for name in alike])
+        kind = np.unique(kinds, axis=1, return_inverse=True)[1].ravel()
+        by_kind = np.argsort(kind, kind="stable")
+        begins = np.searchsorted(kind[by_kind], kind[by_kind])
+        place = np.empty_like(by_kind)
+        place[by_kind] = np.arange(len(by_kind)) - begins
+        order = self._order[np.argsort(place >= most, kind="stable")]
+        return Candidates(self._cycles, self._fields, self._made, order)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -148,8 +162,12 @@ def best_of(
             passed.append((estimate.cycles, knobs))
         return estimate
 
+    least = inf
     for _, knobs in candidates[:_ESTIMATES]:
         estimate = walk(knobs)
+        least = min(least, estimate.cycles)
+        if estimate.cycles > _CYCLES_WORTH_VARIANTS * least:
+            continue
         if estimate.waits > _WAITS_WORTH_VARIANTS * estimate.cycles:
             for variant in variants(knobs):
                 walk(variant)

@@ -21,6 +21,8 @@ from .sizes import Conv2dKnobs, Conv2dSizes
 
 Array = npt.NDArray[Any]
 _BOTH = (True, False)
+# Tiles of different shapes, but of the same channels, that are considered first.
+_SHAPES = 3
 
 
 def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
@@ -39,7 +41,8 @@ def candidates(c: Conv2dSizes, config: Config) -> Candidates[Conv2dKnobs]:
     fields = {name: np.repeat(values, 2)[fitting] for name, values in tilings.items()}
     fields["columns"] = columns[fitting]
     many = _many(fields)
-    return Candidates(rough_cycles(c, config, many), fields, Conv2dKnobs)
+    found = Candidates(rough_cycles(c, config, many), fields, Conv2dKnobs)
+    return found.varied([name for name in fields if name not in ("rows", "columns")], _SHAPES)
 
 
 def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:

@@ -116,7 +116,9 @@ class _Tiles:
                 waits = []
             if not knobs.in_turn:
                 self._load_constants(nest.outputs)
-            alu = pipeline.alu(vectors, [gemm], c.operations)
+            # As `mark_independent` lets GEMM wait for the ALU before each epilogue.
+            waited = pipeline.reset(0, [alu]) if knobs.in_turn and alu is not None else None
+            alu = pipeline.alu(vectors, [gemm, waited], c.operations)
             if c.pooling is not None:
                 pipeline.reset(nest.vectors, [])
                 alu = pipeline.alu(nest.vectors, [alu], c.pooling.operations)

@@ -1,0 +1,44 @@
+"""What is walked through the cost model, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
+from amaranth_vta.sw.compiler.tuner.search import Candidates, best_of
+
+
+@dataclass(frozen=True)
+class Knobs:
+    kind: int
+    size: int
+
+
+def estimate(cycles: float) -> Estimate:
+    """Of a schedule in which GEMM waits a tenth of the time."""
+    return Estimate(cycles, 0.9 * cycles, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_few_of_a_kind_come_before_those_of_other_kinds() -> None:
+    cycles = np.array([5.0, 1.0, 2.0, 3.0, 4.0])
+    fields = {"kind": np.array([1, 0, 0, 0, 1]), "size": np.arange(5)}
+    varied = Candidates(cycles, fields, Knobs).varied(["kind"], 2)
+    assert [knobs.size for _, knobs in varied] == [1, 2, 4, 0, 3]
+
+
+def test_variants_are_tried_of_what_comes_near_the_best_without_them() -> None:
+    found = {0: 1000.0, 1: 1010.0, 2: 1500.0}
+    tried: list[Knobs] = []
+
+    def variants(knobs: Knobs) -> list[Knobs]:
+        tried.append(knobs)
+        return [Knobs(knobs.kind, 1)]
+
+    def walked(knobs: Knobs, _: float) -> Estimate:
+        return estimate(found[knobs.kind] / (2 if knobs.size else 1))
+
+    choice = best_of([(0.0, Knobs(kind, 0)) for kind in found], walked, variants)
+    assert tried == [Knobs(0, 0), Knobs(1, 0)]
+    assert choice.best == Knobs(0, 1)
