@@ -137,6 +137,8 @@ def fit(
 ) -> dict[str, float]:
     """Weights of the features of ``rows`` for ``counts``, by relative error; what the rows do not
     tell stays as it was ``before``."""
+    if not rows:
+        return dict(before)
     names, mean = list(rows[0]), float(counts.mean())
     known = np.array([before.get(name, 0.0) for name in names])
     matrix = np.array([[row[name] for name in names] for row in rows])
@@ -153,7 +155,7 @@ def fit(
 
 
 def predicted(weights: dict[str, float], row: dict[str, float]) -> float:
-    return sum(weights[name] * row[name] for name in weights)
+    return sum(weight * row[name] for name, weight in weights.items())
 
 
 def fit_family(family: str, samples: dict[str, Sample]) -> tuple[dict[str, Any], list[str]]:

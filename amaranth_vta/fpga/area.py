@@ -14,9 +14,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from amaranth.hdl import Shape
+
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.fabric.buffer import geometry
+from amaranth_vta.hw.timing import is_small
 
 MODEL = Path(__file__).with_name("area_model.json")
 FAMILIES = ("xc7", "ecp5")
@@ -64,6 +68,8 @@ def features(config: Config) -> dict[str, float]:
         "lanes, requantize": lanes * config.requantize,
         "lanes, lookup": lanes * config.lookup,
         "products": config.macs_per_cycle * config.inp_width * config.wgt_width / 64,
+        "queues in LUTs": float(not is_small(config)),
+        "counters": config.counters,
         "overlap": config.overlap,
         "other extensions": config.overwrite + config.pad_value,
         "bus": 8.0 * config.bus_bytes,
@@ -111,7 +117,8 @@ class _Memory:
 
 
 def _memories(config: Config) -> Iterator[_Memory]:
-    """The copies and banks of all scratchpads, as `hw.fabric.buffer.Scratchpad` makes them."""
+    """The copies and banks of all scratchpads, as `hw.fabric.buffer.Scratchpad` makes them, and the
+    instruction queues where these are in block RAM."""
     for kind in (isa.Memory.UOP, isa.Memory.INP, isa.Memory.WGT):
         shape = geometry(config, kind)
         lane_bits = shape.element_bits // shape.lanes
@@ -125,6 +132,9 @@ def _memories(config: Config) -> Iterator[_Memory]:
     read = max(shape.elements, geometry(config, isa.Memory.OUT).elements)
     lane_bits = config.out.element_bits // shape.lanes
     yield _Memory(rows // read, lane_bits, shape.lanes, banks * read)
+    if is_small(config):
+        # Of all three modules, in one memory with room for four: hw/instructions.py.
+        yield _Memory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
 
 
 def block_rams(config: Config, family: str) -> float:
