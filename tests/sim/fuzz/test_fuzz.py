@@ -125,7 +125,7 @@ def test_cases_are_of_all_kinds() -> None:
     assert {len(item.kinds) for item in cases} == {0, 1, 2, 3}
     assert {item.dram.partition(":")[0] for item in cases} == {"ideal", "ddr", "random"}
     assert len({item.origin for item in cases}) > 20
-    assert len({kind for item in cases for kind in item.kinds}) == 10
+    assert len({kind for item in cases for kind in item.kinds}) == 11
     assert case(1, 5, TINY) == cases[5]
 
 
