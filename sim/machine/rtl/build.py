@@ -171,7 +171,9 @@ def design_library(
 
     ``optimized`` takes more time to compile, and less to run.
     """
-    flags = (*VERILATOR_FLAGS, *_FUNCTIONS, _LARGE if optimized else _MODERATE, *flags)
+    # Of a simulator with waves, writing these takes the time.
+    size = _LARGE if optimized and "--trace-vcd" not in flags else _MODERATE
+    flags = (*VERILATOR_FLAGS, *_FUNCTIONS, size, *flags)
     parts = (harness.source, harness.pins, *sorted(harness.source.parent.glob("*.hpp")))
     files = [path.read_text() for path in parts if path is not None]
     key = hash_of(verilog, *files, *flags, str(optimized), *_toolchain())
