@@ -139,7 +139,7 @@ def found(chip: str, rows: list[Row]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"{len(legal)} machines of {len({machine(space, row) for row in rows})} are within the "
+        f"Of {len({machine(space, row) for row in rows})} machines {len(legal)} are within the "
         f"chip{refused(list(machines.values()))}."
     )
     yield ""
