@@ -251,8 +251,12 @@ def _behind(fault: _Fault, memory: Memory, count: int) -> list[Load | Store]:
         chosen = chance.choice(siblings)
         size = config.memory(chosen).element_bytes
         scratchpad = config.acc if chosen in _IN_ACC else config.memory(chosen)
-        # Before the program, so that it is never written.
-        first, end = fault.memory.start // size, fault.before // size
+        # What is stored may be on the bus before memory refuses the one before it: it goes behind
+        # the program, to the room for instructions of faults, which nothing loads.
+        places = range(fault.memory.start, fault.before)
+        if chosen is Memory.OUT:
+            places = range(fault.memory.stop - _SPARE_BYTES, fault.memory.stop)
+        first, end = places.start // size, places.stop // size
         many = chance.randint(1, min(scratchpad.depth, end - first))
         place = {
             "sram_base": chance.randrange(scratchpad.depth - many + 1),
@@ -336,6 +340,8 @@ def _flip_bits(fault: _Fault) -> None:
 _MAX_UOPS = 1 << 15
 # More tokens than a queue holds.
 _MAX_INSERTED = isa.TOKEN_LIMIT + 500
+# Less than is left of the room of a fault that inserts a few instructions.
+_SPARE_BYTES = 16384
 _IN_ACC = (Memory.ACC, Memory.ACC_8BIT, Memory.OUT)
 # What compute loads, and load.
 _SIBLINGS = ((Memory.UOP, Memory.ACC, Memory.ACC_8BIT), (Memory.INP, Memory.WGT))
