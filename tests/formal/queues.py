@@ -1,0 +1,119 @@
+"""Queues keep what they are given, in order; token counters count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Assert, Assume, Cover, Module, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
+
+from amaranth_vta.hw.fabric import stream
+
+from .proving import Proof
+
+_BITS = 2
+
+
+class QueueProperty(wiring.Component):
+    """Against a list: what comes out is what went in longest ago, it shows a cycle after it went
+    in, and stays until it is taken. There is room for all but the last item, and never more than
+    ``depth`` are held."""
+
+    def __init__(self, module: Any, depth: int) -> None:
+        self._queue, self._depth = module.Queue(_BITS, depth), depth
+        super().__init__({"valid": In(1), "payload": In(_BITS), "ready": In(1)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.queue = queue = self._queue
+        count = Signal(range(self._depth + 2))
+        items = Signal(data.ArrayLayout(_BITS, self._depth + 2))
+        put, get, after_get = Signal(), Signal(), Signal.like(count)
+        m.d.comb += [
+            queue.i.valid.eq(self.valid),
+            queue.i.payload.eq(self.payload),
+            queue.o.ready.eq(self.ready),
+            put.eq(queue.i.valid & queue.i.ready),
+            get.eq(queue.o.valid & queue.o.ready),
+            after_get.eq(count - get),
+            Assert(queue.o.valid == (count != 0)),
+            Assert(~queue.o.valid | (queue.o.payload == items[0])),
+            Assert(count <= self._depth),
+            Assert(queue.i.ready | (count >= self._depth - 1)),
+        ]
+        m.d.sync += count.eq(after_get + put)
+        with m.If(get):
+            for place in range(self._depth + 1):
+                m.d.sync += items[place].eq(items[place + 1])
+        with m.If(put):
+            m.d.sync += items[after_get].eq(self.payload)
+        filled = Signal()
+        with m.If(count == self._depth):
+            m.d.sync += filled.eq(1)
+        m.d.comb += Cover(filled & (count == 0))
+        return m
+
+
+class TokenProperty(wiring.Component):
+    """The count is what was given less what was taken, and says when it is full and when there is
+    any; whoever gives looks at the one, whoever takes at the other."""
+
+    def __init__(self, module: Any) -> None:
+        self._counter = module.TokenCounter()
+        super().__init__({"give": In(1), "take": In(1)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.counter = counter = self._counter
+        given = Signal(range(_LIMIT + 1))
+        m.d.comb += [
+            counter.give.eq(self.give),
+            counter.take.eq(self.take),
+            Assume(~(self.give & counter.full)),
+            Assume(~self.take | counter.available),
+            Assert(counter.count == given),
+            Assert(given <= _LIMIT),
+            Assert(counter.full == (given == _LIMIT)),
+            Assert(counter.available == (given != 0)),
+        ]
+        m.d.sync += given.eq(given + self.give - self.take)
+        emptied = Signal()
+        with m.If(counter.full):
+            m.d.sync += emptied.eq(1)
+        m.d.comb += Cover(emptied & ~counter.available)
+        return m
+
+
+# Of tokens, instead of 1,023, so that a cover reaches it.
+_LIMIT = 6
+
+PROOFS = (
+    *(
+        Proof(
+            name=f"queue of {depth}",
+            module=stream,
+            specify=lambda module, depth=depth: QueueProperty(module, depth),  # type: ignore[misc]
+            mode="bmc",
+            depth=2 * depth + 4,  # to be filled and emptied
+            bugs=(
+                ("write.en.eq(put & (holds | ~moves))", "write.en.eq(put & holds)"),
+                ("self.i.ready.eq(level != stored)", "self.i.ready.eq(1)"),
+                ("with m.If(moves):", "with m.If(moves | self.i.valid):"),
+            ),
+        )
+        for depth in (2, 3, 5)
+    ),
+    Proof(
+        name="token counter",
+        module=stream,
+        specify=TokenProperty,
+        mode="prove",
+        depth=16,
+        bugs=(
+            ("self.count + self.give - self.take", "self.count + self.give"),
+            ("self.full.eq(self.count == isa.TOKEN_LIMIT)", "self.full.eq(0)"),
+        ),
+        smaller=(("isa.TOKEN_LIMIT", str(_LIMIT)),),
+    ),
+)
