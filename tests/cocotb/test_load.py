@@ -58,6 +58,7 @@ async def load_pads_all_four_sides(dut: Any, gaps: float) -> None:
     writes = cocotb.start_soon(watch_writes(dut, scratchpad))
     await put(dut, "insn", [packed(CheckedEntry, checked_entry(CONFIG, LOAD))])
     await high(dut, dut.to_compute_give)
+    await RisingEdge(dut.clk)  # the token comes with the last write
     writes.cancel()
 
     end = LOAD.sram_base + LOAD.elements

@@ -109,7 +109,7 @@ def test_no_pass_changes_what_an_average_pooling_does(
 
 def test_averages_that_cannot_be_exact_are_refused_with_a_sentence() -> None:
     step = Quantized(0.1)
-    with pytest.raises(NotExact, match=r"sums of 100,000 pixels are too many"):
+    with pytest.raises(NotExact, match=r"sums of 100,000 pixels have too many values"):
         average_constants(step, step, 100_000, PRESETS["pynq"])
     with pytest.raises(NotExact, match="stores 4 bits, not 8"):
         average_constants(step, step, 4, PRESETS["int4"])
