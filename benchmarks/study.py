@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
+import performance
 
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.networks.generated_network import generated_network
 from amaranth_vta.networks.generators import NETWORKS, Form
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "exploration.md"
-BEGIN, END = "<!-- made by `python benchmarks/study.py --write` -->", "<!-- end -->"
+BEGIN = "<!-- made by `python benchmarks/study.py --write` -->\n"
 STUDIED = ("resnet18", "mobilenetv2", "bert-tiny")
 TITLES = {name: NETWORKS[name].what.partition(",")[0] for name in STUDIED}
 # Names of the parameters in the text, the most significant first.
@@ -131,7 +131,6 @@ def found(chip: str, rows: list[Row]) -> Iterator[str]:
     """Markdown: the cost of each machine for each network, and why one is best for it."""
     space = SPACES[chip]
     good = [row for row in rows if row["status"] == "ok"]
-    machines = {row["point"]: row for row in rows if row["status"] != "ok"}
     legal = {machine(space, row) for row in good}
     yield (
         f"### {chip.upper()}, {CHIPS[chip].clock_mhz:g} MHz "
@@ -140,7 +139,7 @@ def found(chip: str, rows: list[Row]) -> Iterator[str]:
     yield ""
     yield (
         f"Of {len({machine(space, row) for row in rows})} machines {len(legal)} are within the "
-        f"chip{refused(list(machines.values()))}."
+        f"chip{refused([row for row in rows if row['status'] != 'ok'])}."
     )
     yield ""
     heads = [f"{TITLES[name]}: cycles, MACs used" for name in STUDIED]
@@ -248,12 +247,9 @@ def main() -> None:
     lines: list[str] = []
     for chip in arguments.chip or SPACES:
         lines += found(chip, explore(chip, arguments.o, jobs))
-    text = "\n".join(lines)
-    print(text)
+    print("\n".join(lines))
     if arguments.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, after = page.partition(BEGIN)[0], page.partition(BEGIN)[2].partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+        performance.replace(BEGIN, lines[:-1], "exploration.md")
 
 
 if __name__ == "__main__":

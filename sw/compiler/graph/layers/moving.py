@@ -100,16 +100,12 @@ def cropping(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(
             f"it slices the batch, or begins within a tile of {config.block_out} channels"
         )
-    batch, wide, tall = (
-        tiles(*pair)
-        for pair in (
-            (image[0], config.batch),
-            (image[1], config.block_out),
-            (out[1], config.block_out),
-        )
-    )
     workload = Crop2d(
-        batch, wide, *image[2:], (channel // config.block_out, row, column), (tall, *out[2:])
+        tiles(image[0], config.batch),
+        tiles(image[1], config.block_out),
+        *image[2:],
+        first=(channel // config.block_out, row, column),
+        size=(tiles(out[1], config.block_out), *out[2:]),
     )
     function = tensors.function(crop2d, workload, node)
     sources = [tensors.source(source, image)]
