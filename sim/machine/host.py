@@ -14,7 +14,7 @@ from amaranth_vta.hw.registers import WORD_BYTES
 from amaranth_vta.sim.memory import MemoryBacked
 from amaranth_vta.sim.trace.perfetto import Timeline
 from amaranth_vta.sim.trace.timeline import spans
-from amaranth_vta.sw.runtime.device import Fault, RunResult
+from amaranth_vta.sw.runtime.device import Fault, RunResult, end_in_dram
 from amaranth_vta.sw.runtime.driver import RegisterDriver
 
 from .dram import ProtocolError
@@ -148,8 +148,7 @@ class SimulatedDevice(MemoryBacked, RegisterDriver):
             store = decode(word)
             if not isinstance(store, isa.Store) or not store.x_size or not store.y_size:
                 return []
-            last = store.dram_base + (store.y_size - 1) * store.x_stride + store.x_size
-            found.append(last * size - 1)
+            found.append(end_in_dram(store) * size - 1)
         return found
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config, TileMemory
 from amaranth_vta.hw.registers import COUNTERS
-from amaranth_vta.sw.runtime.device import Limits, limit_of
+from amaranth_vta.sw.runtime.device import Limits, end_in_dram, limit_of
 
 from .arithmetic import Indices, alu, gemm, look_up, multiply, requantize
 from .observers.observer import Observer
@@ -213,7 +213,7 @@ class Executor:
     def _rows_in_memory(self, transfer: isa.Load | isa.Store, geometry: TileMemory) -> Bytes:
         """A view (y_size, x_size, element_bytes) of the memory, whose rows may overlap."""
         size = geometry.element_bytes
-        first, end = (at * size - self.origin for at in (transfer.dram_base, _end(transfer)))
+        first, end = (at * size - self.origin for at in (transfer.dram_base, end_in_dram(transfer)))
         if first < 0 or end > self.memory.size or leaves_bounds(transfer, self.limits):
             raise ExecutionFault(isa.Cause.BUS_ERROR)
         return np.lib.stride_tricks.as_strided(
@@ -340,13 +340,7 @@ def leaves_bounds(transfer: isa.Load | isa.Store, limits: Limits) -> bool:
     """Whether ``transfer`` would access an element at the limit of its memory, or beyond."""
     limit = limit_of(limits, isa.Memory(transfer.memory))
     accesses = transfer.x_size > 0 and transfer.y_size > 0
-    return accesses and 0 < limit < _end(transfer)
-
-
-def _end(transfer: isa.Load | isa.Store) -> int:
-    """The index behind the last element in DRAM: no stride is negative, so the last row ends
-    last."""
-    return transfer.dram_base + (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
+    return accesses and 0 < limit < end_in_dram(transfer)
 
 
 def _require(in_range: bool) -> None:

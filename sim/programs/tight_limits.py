@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amaranth_vta.hw import isa
-from amaranth_vta.sw.runtime.device import Limits
+from amaranth_vta.sw.runtime.device import Limits, end_in_dram
 
 from .image import ProgramImage
 
@@ -19,6 +19,5 @@ def limits_of(image: ProgramImage) -> Limits:
             continue
         if transfer.x_size and transfer.y_size:
             memory = isa.limited_as(isa.Memory(transfer.memory))
-            last_row = transfer.dram_base + (transfer.y_size - 1) * transfer.x_stride
-            limits[memory] = max(limits[memory], last_row + transfer.x_size)
+            limits[memory] = max(limits[memory], end_in_dram(transfer))
     return limits

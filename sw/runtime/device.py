@@ -40,6 +40,12 @@ def limit_of(limits: Limits, memory: isa.Memory) -> int:
     return limits.get(isa.limited_as(memory), 0)
 
 
+def end_in_dram(transfer: isa.Load | isa.Store) -> int:
+    """The index behind the last element in DRAM that ``transfer`` accesses, if it accesses any: no
+    stride is negative, so the last row ends last."""
+    return transfer.dram_base + (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
+
+
 def no_tokens() -> dict[str, int]:
     """Empty token queues, by name."""
     return {isa.queue_name(queue): 0 for queue in isa.TOKEN_QUEUES}
