@@ -18,6 +18,7 @@ from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
+from .abbreviations import written_out
 from .foreign_types import with_foreign_types
 from .opsets import opset_of, with_known_opset
 from .pooling_sizes import drop_empty_windows
@@ -34,8 +35,8 @@ Source = str | Path | bytes | onnx.ModelProto
 
 
 def read_model(source: Source) -> onnx.ModelProto:
-    """The model in a file, in bytes or as given: checked, with its shapes as they stand, and
-    converted if the compiler does not know its opset.
+    """The model in a file, in bytes or as given: checked, with its shapes as they stand, without
+    functions and sparse constants, and converted if the compiler does not know its opset.
 
     Raises `ModelError` if it cannot be read, is damaged, or has an opset that is not supported, and
     `FileLimitError` if it is too large.
@@ -67,7 +68,7 @@ def read_model(source: Source) -> onnx.ModelProto:
         RuntimeError,
     ) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
-    return with_known_opset(what, model, version)
+    return with_known_opset(what, written_out(model), version)
 
 
 def _model_in_file(path: Path) -> onnx.ModelProto:
