@@ -52,7 +52,7 @@ def listing(
 
 
 def instruction_text(instruction: isa.Instruction) -> str:
-    """One line: the operation, its operands, then the tokens it takes and gives."""
+    """One line: the operation, its operands, then the tokens it pops and pushes."""
     match instruction:
         case isa.Load():
             text = f"LOAD {_memory_text(instruction)}"
@@ -132,11 +132,11 @@ def _tokens_text(instruction: isa.Instruction) -> str:
     module = isa.module_of(instruction)
     neighbours = isa.neighbours(module)
     text = ""
-    for verb, flag, preposition in (("take", "pop", "from"), ("give", "push", "to")):
+    for verb, preposition in (("pop", "from"), ("push", "to")):
         partners = [
             neighbour.name.lower()
             for side, neighbour in neighbours.items()
-            if getattr(instruction, f"{flag}_{side}")
+            if getattr(instruction, f"{verb}_{side}")
         ]
         if partners:
             text += f"; {verb} {preposition} {' and '.join(partners)}"

@@ -31,18 +31,18 @@ TINY = PRESETS["tiny"]
                 push_next=1,
             ),
             "LOAD INP[4:16], memory 2 x 3 from 100 stride 9, pad y 0 1 x 1 0"
-            "; take from compute; give to compute",
+            "; pop from compute; push to compute",
         ),
         (isa.Load(memory=isa.Memory.UOP, x_size=0), "LOAD UOP nothing"),
         (isa.Load(memory=7), "LOAD Memory 7[0:1], memory 1 x 1 from 0"),
         (
             replace(isa.set_padding(isa.Padding.LOAD, -128), push_next=1),
-            "LOAD padding value -128 for WGT and INP; give to compute",
+            "LOAD padding value -128 for WGT and INP; push to compute",
         ),
         (isa.set_padding(isa.Padding.COMPUTE, 9), "LOAD padding value 9 for ACC and ACC_8BIT"),
         (
             isa.Store(sram_base=2, dram_base=5, x_size=4, pop_prev=1),
-            "STORE OUT[2:6], memory 1 x 4 from 5; take from compute",
+            "STORE OUT[2:6], memory 1 x 4 from 5; pop from compute",
         ),
         (
             isa.Gemm(
@@ -59,7 +59,7 @@ TINY = PRESETS["tiny"]
                 push_prev=1,
             ),
             "GEMM uop[1:3] x 4 x 5, acc +6 +0, inp +0 +7, wgt +8 +9"
-            "; take from load and store; give to load",
+            "; pop from load and store; push to load",
         ),
         (
             isa.Multiply(uop_end=2, independent=1),
@@ -79,7 +79,7 @@ TINY = PRESETS["tiny"]
         ),
         (
             isa.Alu(alu_opcode=isa.AluOp.MAX, uop_end=1, src_factor_out=2, push_next=1),
-            "ALU MAX uop[0:1] x 1 x 1, src +2 +0; give to store",
+            "ALU MAX uop[0:1] x 1 x 1, src +2 +0; push to store",
         ),
         (isa.Alu(alu_opcode=7, uop_end=1), "ALU AluOp 7 uop[0:1] x 1 x 1"),
         (isa.Finish(), "FINISH"),

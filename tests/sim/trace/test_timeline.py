@@ -61,7 +61,7 @@ def test_each_instruction_is_an_event_in_the_lane_of_its_module(device: str) -> 
     assert [name.split(",")[0] for name in lanes["compute loads"]] == ["LOAD UOP[0:1]"]
     assert lanes["gemm"] == [
         "waits for load",
-        "GEMM uop[0:1] x 3 x 5; take from load; give to store",
+        "GEMM uop[0:1] x 3 x 5; pop from load; push to store",
     ]
     assert [name.split(",")[0] for name in lanes["store"]] == [
         "waits for compute",

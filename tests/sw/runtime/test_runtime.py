@@ -205,7 +205,7 @@ def test_a_pop_without_a_push_is_reported_as_the_deadlock_it_is() -> None:
     runtime = runtime_of(TINY)
     runtime.dep_pop(Module.STORE, Module.COMPUTE)
     load(runtime, runtime.allocate(64), 1)
-    with pytest.raises(RuntimeFault, match=r"deadlock in compute.*; take from store\)"):
+    with pytest.raises(RuntimeFault, match=r"deadlock in compute.*; pop from store\)"):
         runtime.synchronize()
 
 
@@ -250,7 +250,7 @@ def test_the_dump_shows_instructions_and_micro_ops() -> None:
     add_immediate(runtime, 3, 4, begin=9)  # resident since the last run
     runtime.push_gemm(one_uop(runtime, 0, 0, 5, 6, 7))
     lines = runtime.dump().splitlines()
-    assert lines[0] == "     0  compute  LOAD ACC[0:2], memory 1 x 2 from 0; give to load"
+    assert lines[0] == "     0  compute  LOAD ACC[0:2], memory 1 x 2 from 0; push to load"
     assert lines[1] == "     1  compute  ALU ADD immediate 3 uop[0:1] x 1 x 4, acc +0 +1"
     assert lines[2] == "                 uop[0]  acc[9] = add(acc[9], 3)"
     assert lines[3].startswith("     2  compute  LOAD UOP[1:2], memory 1 x 1 from ")
