@@ -10,6 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import chain
 from typing import NoReturn
 
 import click
@@ -39,7 +40,32 @@ from .run import run
 from .verilog import verilog
 
 
+_SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Networks": (run, compile_model, show, quantize, tune, export),
+    "Measurements": (bench, compare, explore, estimate_area),
+    "The machine": (config, verilog, header, build, program, serve),
+    "Programs of the machine": (lower, disasm, replay, fuzz),
+    "This installation": (doctor, examples),
+}
+
+
+class _Sections(click.Group):
+    """A group that lists its commands by what they are for."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(len(name) for name in self.commands)
+        for heading, commands in _SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (str(command.name).ljust(width), command.get_short_help_str(80))
+                        for command in commands
+                    ]
+                )
+
+
 @click.group(
+    cls=_Sections,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
@@ -55,30 +81,7 @@ def vta(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (
-    run,
-    compile_model,
-    bench,
-    compare,
-    explore,
-    estimate_area,
-    tune,
-    quantize,
-    show,
-    lower,
-    replay,
-    disasm,
-    fuzz,
-    verilog,
-    header,
-    config,
-    build,
-    program,
-    export,
-    serve,
-    doctor,
-    examples,
-):
+for command in chain.from_iterable(_SECTIONS.values()):
     vta.add_command(command)
 
 

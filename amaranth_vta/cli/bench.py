@@ -89,12 +89,13 @@ def bench(
     launch: str | None,
     json_path: str | None,
 ) -> int:
-    """Measure NAME and print it with the bound that no machine of the configuration can beat.
+    """Measure NAME and print it with the bound of the machine.
 
-    gemm, alu, load and store are rates in the steady state. resnet18-layers are the convolutions of
-    ResNet-18, one launch each. The results of these are compared with the functional model. All
-    other names, which --list prints, are whole networks with random weights, whose results are
-    compared with ONNX Runtime. A difference is exit code 1.
+    The bound is a number of cycles that no machine of the configuration can beat. gemm, alu, load
+    and store are rates in the steady state. resnet18-layers are the convolutions of ResNet-18, one
+    launch each. The results of these are compared with the functional model. All other names, which
+    --list prints, are whole networks with random weights, whose results are compared with ONNX
+    Runtime. A difference is exit code 1.
     """
     from amaranth_vta.bench.layers import explanations
     from amaranth_vta.bench.resnet18 import has_knobs

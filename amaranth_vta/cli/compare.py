@@ -21,7 +21,7 @@ from .problems import DONE
 )
 @json_option
 def compare(first: str, second: str, html_path: str | None, json_path: str | None) -> int:
-    """Compare the cycles of two runs layer by layer, and say what changed most in each.
+    """Compare two runs layer by layer, and say what changed most.
 
     A.json and B.json are what --json of `vta run` or `vta bench` wrote, on a device that counts
     cycles. The runs may differ in configuration, in memory, or in the version of a network or

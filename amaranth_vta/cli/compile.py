@@ -21,7 +21,7 @@ from .outputs import Outputs
 def compile_model(
     model: str, output: str, config: Config, images: int | None, tuned: str | None
 ) -> None:
-    """Compile the quantized network of MODEL.onnx for the machine of --config.
+    """Compile the quantized network of MODEL.onnx for a machine.
 
     The file holds instructions, micro-ops, weights, the host's part as ONNX, and the configuration
     that it is for. `vta run FILE` runs it.

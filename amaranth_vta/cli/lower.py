@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def lower(
     source: str, config: Config, layer: str | None, after: str | None, trace: bool, origins: bool
 ) -> None:
-    """Print what a schedule becomes: loop nest, instructions, micro-ops.
+    """Print what a schedule becomes: nest, instructions, micro-ops.
 
     FILE.py is executed with your rights: read a file from others before. FUNCTION takes no
     arguments and returns a schedule and the list of its arguments, as `vta.build` takes them; in it

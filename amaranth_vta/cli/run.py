@@ -95,11 +95,11 @@ def run(
     report_path: str | None,
     json_path: str | None,
 ) -> int:
-    """Run the quantized network of MODEL.onnx, or of a FILE that `vta compile` wrote.
+    """Run the quantized network of MODEL.onnx or a compiled FILE.
 
-    Prints a table of the network's layers: where each ran, its MACs, its cycles, and its
-    utilization; on a device with a clock a second table says where the cycles went. Operators that
-    the machine cannot run run on the host, by ONNX Runtime.
+    `vta compile` writes such a FILE. Prints a table of the network's layers: where each ran, its
+    MACs, its cycles, and its utilization; on a device with a clock a second table says where the
+    cycles went. Operators that the machine cannot run run on the host, by ONNX Runtime.
     """
     from amaranth_vta.report import PAGE
     from amaranth_vta.session.random_inputs import random_inputs

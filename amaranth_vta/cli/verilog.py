@@ -40,7 +40,7 @@ from .outputs import Outputs
     help="AxCACHE of the memory bus: 3 is bufferable and modifiable, 15 for a coherent port.",
 )
 def verilog(config: Config, output: str | None, split: str | None, prot: int, cache: int) -> None:
-    """Write the machine as one Verilog file, with everything it needs.
+    """Write the machine as Verilog, with everything it needs.
 
     Its top module `vta` has an AXI4 master, an AXI4-Lite slave for its registers, and an
     interrupt. The same configuration gives the same file, to the byte.

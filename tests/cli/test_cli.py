@@ -372,13 +372,17 @@ def test_a_reader_that_has_seen_enough_ends_the_command_silently(clears: Path) -
     assert process.wait() == 141
 
 
-def test_the_bare_command_and_help_explain(vta: Vta) -> None:
+def test_the_bare_command_and_help_explain(vta: Vta, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     for arguments in ([], ["--help"], ["-h"]):
         call = vta(*arguments)
         assert call.code == 0
-        for command in ("run", "replay", "disasm", "verilog", "config", "doctor"):
-            assert f"\n  {command} " in call.out
-    for command in ("run", "replay", "disasm", "verilog", "config", "doctor"):
+        lines = call.out.partition("\nNetworks:\n")[2].splitlines()
+        listed = [line for line in lines if line.startswith("  ")]
+        # One line for each, which says all: no line goes on, or ends in an ellipsis.
+        assert [line.split()[0] for line in listed] == list(cli.vta.commands)
+        assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    for command in cli.vta.commands:
         assert vta(command, "--help").code == 0
 
 

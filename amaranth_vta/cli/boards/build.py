@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
-    """Build the bitstream of BOARD, from the design to the file that `vta program` takes.
+    """Build the bitstream of BOARD, which `vta program` takes.
 
     BOARD is ulx3s, ecpix5, colorlight-i5 or icebreaker; for pynq-z1, pynq-z2 and de10-nano the
     project of the vendor's tool is written, and not built. DIR gets the bitstream, manifest.json

@@ -13,12 +13,12 @@ from amaranth_vta.cli.outputs import Outputs
     "-o", "--output", type=click.Path(), metavar="DIR", required=True, help="The folder to write."
 )
 def export(file: str, output: str) -> None:
-    """Write the compiled network FILE as C sources that need no operating system.
+    """Write the compiled network FILE as C for embedded processors.
 
     DIR gets network.h, which says how to use it, network.c with the program, the weights and the
     steps, and a runtime that drives the machine through its registers and a region of memory,
-    without allocation. The host can only quantize: networks with other operators on the host are
-    refused.
+    without allocation and without an operating system. The host can only quantize: networks with
+    other operators on the host are refused.
     """
     from amaranth_vta.export.network import export as files_of
     from amaranth_vta.extras import explain_missing_extras

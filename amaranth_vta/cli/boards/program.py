@@ -15,9 +15,9 @@ from .build import find_board
 @click.argument("board")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def program(board: str, file: str) -> None:
-    """Load the bitstream FILE into BOARD with openFPGALoader; it stays until power-off.
+    """Load the bitstream FILE into BOARD, until power-off.
 
-    A FILE whose manifest.json names another board is refused.
+    openFPGALoader loads it. A FILE whose manifest.json names another board is refused.
     """
     from amaranth_vta.fpga.tools import LOADER, path_of
 

@@ -77,12 +77,12 @@ def serve(
     run_limit: float,
     idle_limit: float,
 ) -> None:
-    """Let other computers run programs on a device of this one, with --device remote.
+    """Let other computers run programs on a device of this one.
 
-    Whoever has a file of DIR/clients may use it, with VTA_REMOTE=FILE in the environment;
-    connections are encrypted, and others are refused. Clients take turns. They send memory and
-    programs of the machine, nothing that runs on this computer: the host's part of a network runs
-    at the client. Ctrl-C ends it.
+    Whoever has a file of DIR/clients may use it, by --device remote with VTA_REMOTE=FILE in the
+    environment; connections are encrypted, and others are refused. Clients take turns. They send
+    memory and programs of the machine, nothing that runs on this computer: the host's part of a
+    network runs at the client. Ctrl-C ends it.
     """
     from amaranth_vta.extras import explain_missing_extras
 

@@ -15,7 +15,7 @@ from amaranth_vta.hw.config import DEFAULT, Config
 @click.argument("machine", metavar="[CONFIG]", type=ConfigType(), default=DEFAULT)
 @json_option
 def estimate_area(machine: Config, json_path: str | None) -> None:
-    """Estimate the FPGA resources of CONFIG, a preset or a file, in milliseconds.
+    """Estimate the FPGA resources of CONFIG, a preset or a file.
 
     LUTs and flip-flops come from a model fitted to synthesis by Yosys, whose error is printed;
     multipliers and block RAMs follow from the structure of the design and are exact. xc7 is the

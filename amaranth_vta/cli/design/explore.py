@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def explore(
     spec_path: str, output: str, jobs: int | None, scheduler: str | None, resume: bool
 ) -> int:
-    """Look for the machines that suit networks best, within limits of an FPGA.
+    """Search for the machines that suit networks and an FPGA best.
 
     SPEC.toml names networks (files, or networks of `vta bench`), memories, lists of values by key
     of the configuration, limits, objectives, and how to search. Each combination that is legal and

@@ -72,7 +72,7 @@ def tune(
     scheduler: str | None,
     json_path: str | None,
 ) -> int:
-    """Look for better schedules of the layers of MODEL.onnx than the compiler chooses.
+    """Search for faster schedules of the layers of MODEL.onnx.
 
     MODEL.onnx may be the name of a network of `vta bench` too.
 

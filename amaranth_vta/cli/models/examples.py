@@ -62,7 +62,7 @@ _WITH = {"exploration": ("digits",)}
     help="The folder to copy it into.",
 )
 def examples(name: str | None, output: str) -> None:
-    """Copy the example NAME, to run and to change; without NAME, list all examples."""
+    """Copy the example NAME, or list all examples."""
     if name is None:
         for key, (_, what, _) in _EXAMPLES.items():
             click.echo(f"{key:<17}{what}")

@@ -54,7 +54,7 @@ def quantize(
     power_of_two: bool,
     percentile: float | None,
 ) -> None:
-    """Quantize FLOAT.onnx to int8, with scales from typical inputs, for `vta run`.
+    """Quantize FLOAT.onnx to int8, with scales from typical inputs.
 
     Prints the signal-to-noise ratio, against the float model, of the outputs and of the layers that
     lose most.

@@ -31,7 +31,7 @@ STEPS = ("loaded", "canonical", "placed", "planned")
     help="Only the graph after this step; may be given more than once.",
 )
 def show(model: str, config: Config, images: int | None, after: tuple[str, ...]) -> None:
-    """Print the graph of MODEL.onnx after each step of its compilation.
+    """Print the graph of MODEL.onnx after each step of compilation.
 
     loaded: shapes fixed, constants folded. canonical: operators on integers wherever they compute
     the same. placed: on the machine or on the host, and why. planned: in the order in which they

@@ -87,7 +87,7 @@ def fuzz(
     keep: str,
     json_path: str | None,
 ) -> int:
-    """Run random programs on several devices, and compare their results.
+    """Run random programs on several devices and compare results.
 
     Two of three programs are legal, the others have faults: illegal instructions, indices and
     addresses out of range, missing and superfluous tokens, flipped bits. Memory, scratchpads,

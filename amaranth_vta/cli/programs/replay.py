@@ -37,10 +37,10 @@ def replay(
     waves: str | None,
     json_path: str | None,
 ) -> int:
-    """Run the program of IMAGE.npz on a fresh machine of its configuration.
+    """Run the program of IMAGE.npz on a fresh machine.
 
-    If the image has `expected`, memory after the run is compared with it; a difference is exit
-    code 1.
+    The machine has the configuration of the image. If the image has `expected`, memory after the
+    run is compared with it; a difference is exit code 1.
     """
     import numpy as np
 
