@@ -39,7 +39,6 @@ from .programs.replay import replay
 from .run import run
 from .verilog import verilog
 
-
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Networks": (run, compile_model, show, quantize, tune, export),
     "Measurements": (bench, compare, explore, estimate_area),

@@ -36,13 +36,13 @@ _LAYERS = "resnet18-layers"
 def _list_networks(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if not is_asked or context.resilient_parsing:
         return
-    heads = ("network", "what it is", "input", "quantized")
+    heads = ("network", "what it is", "input", "form", "types", "scale per")
     rows = [
-        (name, network.what, str(network.size), str(network.form))
+        (name, network.what, str(network.size), *network.form.columns)
         for name, network in NETWORKS.items()
     ]
     with Outputs() as outputs:
-        outputs.say(text_table(heads, rows, texts=4, width=outputs.text_width))
+        outputs.say(text_table(heads, rows, texts=6, width=outputs.text_width))
     context.exit(DONE)
 
 

@@ -18,6 +18,18 @@ class Form:
     symmetric: bool = True
     power_of_two: bool = False
 
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Form, types of activations and weights as ONNX Runtime abbreviates them, and what has a
+        scale of its own."""
+        signs = {"uint8": "U8", "int8": "S8"}
+        scales = "channel" if self.per_channel else "tensor"
+        return (
+            "QOperator" if self.operators else "QDQ",
+            signs[self.activations] + signs[self.weights],
+            f"{scales}, 2^n" if self.power_of_two else scales,
+        )
+
     def __str__(self) -> str:
         return ", ".join(
             (
@@ -56,14 +68,14 @@ NETWORKS: dict[str, Generator] = {
         Form("uint8", "uint8", operators=True, per_channel=False, symmetric=False),
     ),
     "inception": Generator("branching", "Inception v1", 224, Form("int8", operators=True)),
-    "unet": Generator("branching", "U-Net, with ConvTranspose", 128, Form("int8")),
-    "ocr": Generator("text", "a line of text, with CTC", 128, Form(per_channel=False)),
-    "yolo": Generator("detection", "a detector of three scales, with SiLU", 320, Form()),
-    "bert-tiny": Generator("attention", "BERT-tiny, an encoder of text", 128, Form()),
+    "unet": Generator("branching", "U-Net, ConvTranspose", 128, Form("int8")),
+    "ocr": Generator("text", "a line of text, CTC", 128, Form(per_channel=False)),
+    "yolo": Generator("detection", "detector with SiLU", 320, Form()),
+    "bert-tiny": Generator("attention", "BERT-tiny", 128, Form()),
     "vit-tiny": Generator("attention", "ViT-Ti of 4 layers", 224, Form("int8"), 20),
     "keywords": Generator(
-        "small", "keyword spotting by Conv1d", 100, Form("uint8", "uint8", symmetric=False)
+        "small", "keywords by Conv1d", 100, Form("uint8", "uint8", symmetric=False)
     ),
     "mlp": Generator("small", "multilayer perceptron", 64, _SHIFTS),
-    "digits": Generator("small", "the network of examples/digits, not trained", 8, _SHIFTS),
+    "digits": Generator("small", "digits, not trained", 8, _SHIFTS),
 }
