@@ -142,9 +142,9 @@ def test_networks_are_listed_and_an_unknown_name_is_answered_with_all(
     assert len(said.splitlines()) == 1
     for name, network in NETWORKS.items():
         assert f"'{name}'" in said
-        assert any(
-            line.split()[0] == name and str(network.form) in line for line in listed.splitlines()
-        )
+        (line,) = (line for line in listed.splitlines() if line.split()[0] == name)
+        assert all(column in line for column in network.form.columns)
+        assert len(line) <= 80
 
 
 def test_a_network_is_measured_layer_by_layer_with_the_hosts_part(
