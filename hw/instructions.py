@@ -68,6 +68,7 @@ class InstructionQueues(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.checker = checker = ExtentChecker(self._config)
+        m.d.comb += checker.limits.eq(self.limits)
         passing = self._admit(m, checker)
         puts = Signal(len(_NAMES))
         m.d.comb += puts.eq(Mux(checker.o.valid, 1 << passing, 0))
@@ -117,7 +118,6 @@ class InstructionQueues(wiring.Component):
         write, read = memory.write_port(), memory.read_port()
         arrives = Signal(len(_NAMES))
         m.d.comb += [
-            checker.limits.eq(self.limits),
             write.en.eq(checker.o.valid),
             write.data.eq(Value.cast(checker.o.payload)),
         ]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.isa import Load, Memory, instruction_set
 from amaranth_vta.hw.instructions import InstructionQueues
 from amaranth_vta.hw.timing import latencies
 from amaranth_vta.sim.testbench.amaranth import pauses, simulate
@@ -81,3 +82,23 @@ def test_instructions_can_be_taken_when_the_latencies_say(config: str) -> None:
     simulate(dut, run)
     first, interval = known.hand_over_to_issue, known.issue_to_issue
     assert taken == [first + interval * number for number in range(3)]
+
+
+@pytest.mark.parametrize("config", ["tiny", "pynq"])
+@pytest.mark.parametrize(("limit", "outside"), [(0, False), (8, False), (7, True)])
+def test_instructions_are_checked_against_the_limits(
+    limit: int, outside: bool, config: str
+) -> None:
+    dut = InstructionQueues(PRESETS[config])
+    load = Load(memory=Memory.INP, sram_base=0, dram_base=4, y_size=2, x_size=2, x_stride=2)
+
+    async def run(ctx: Any) -> None:
+        ctx.set(dut.limits.inp, limit)
+        ctx.set(dut.load.payload.bits, instruction_set(PRESETS[config]).encode(load))
+        ctx.set(dut.load.valid, 1)
+        await ctx.tick()
+        ctx.set(dut.load.valid, 0)
+        await ctx.tick().until(dut.load_out.valid)
+        assert ctx.get(dut.load_out.payload.out_of_bounds) == outside
+
+    simulate(dut, run)
