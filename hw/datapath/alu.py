@@ -14,7 +14,7 @@ from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import ALU_LATENCY, alu_latency, is_small
 
 from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
-from .operation import simple_operation
+from .operation import compares, power_of_two, sum_or_extreme
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
 from .table import LOOKUP_PORTS, Table, TableReader, TableWords, written_elements
@@ -46,23 +46,46 @@ class AluLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        operation, a, b = (
-            Signal.like(operand, reset_less=True) for operand in (self.operation, self.a, self.b)
-        )
-        # Operands come from block RAM, whose data arrive late in a cycle.
+        operation = Signal(AluOp, reset_less=True)
+        a, b = (Signal(signed(self._width), name=n, reset_less=True) for n in ("a_", "b_"))
+        # Operands come from block RAM, whose data arrive late in a cycle. The second one is
+        # inverted where it is selected: that takes no more LUTs.
         domain = m.d.sync if self._registered else m.d.comb
-        domain += [operation.eq(self.operation), a.eq(self.a), b.eq(self.b)]
-        simple = simple_operation(m, operation, a, b)
-        # The product has a separate register, which the multipliers of FPGAs contain.
-        simple_result = Signal(self._width, reset_less=True)
-        product = Signal(self._width, reset_less=True)
-        is_product = Signal(reset_less=True)
-        m.d.sync += [
-            simple_result.eq(simple),
-            product.eq(a.as_unsigned() * b.as_unsigned()),
-            is_product.eq(operation == AluOp.MUL),
+        domain += [
+            operation.eq(self.operation),
+            a.eq(self.a),
+            b.eq(self.b ^ compares(self.operation).replicate(self._width)),
         ]
-        m.d.comb += self.result.eq(Mux(is_product, product, simple_result))
+
+        # A shift to the left, by -b, multiplies by a power of two. By the width or more, a shift
+        # leaves only sign bits or zeros.
+        log_width = (self._width - 1).bit_length()
+        to_left, beyond_left = Signal(), Signal()
+        low, upper = b[:log_width], b[log_width:]
+        power = power_of_two(m, (-low)[:log_width])
+        m.d.comb += [
+            to_left.eq((operation == AluOp.SHR) & (b < 0)),
+            beyond_left.eq(~upper.all() | (low == 0)),
+        ]
+
+        # A register for each kind of result, of which one is not 0. That of products is within the
+        # multipliers of an FPGA, and has no reset.
+        shifted, chosen, product = (
+            Signal(self._width, name=name, reset_less=True)
+            for name in ("shifted", "chosen", "product")
+        )
+        multiplies = Signal(reset_less=True)
+        m.d.sync += [
+            shifted.eq(a >> (low | upper.any().replicate(log_width))),
+            chosen.eq(sum_or_extreme(m, operation, a, b)),
+            product.eq(a.as_unsigned() * Mux(to_left, power, b).as_unsigned()),
+            multiplies.eq((operation == AluOp.MUL) | (to_left & ~beyond_left)),
+        ]
+        with m.If((operation != AluOp.SHR) | to_left):
+            m.d.sync += shifted.eq(0)
+        with m.If((operation == AluOp.MUL) | (operation == AluOp.SHR)):
+            m.d.sync += chosen.eq(0)
+        m.d.comb += self.result.eq(shifted | chosen | Mux(multiplies, product, 0))
         if self._looks_up:
             is_entry = Signal()
             m.d.sync += is_entry.eq(operation == AluOp.LOOKUP)

@@ -36,6 +36,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
 
+from .operation import compares, power_of_two
 from .table import LOOKUP_PORTS
 
 _WIDTH = 32
@@ -116,7 +117,7 @@ class RequantizingLane(wiring.Component):
         to_left, beyond = Signal(), Signal()
         m.d.comb += [
             kind.requantizes.eq(self.operation == AluOp.REQUANTIZE),
-            kind.compares.eq((self.operation == AluOp.MIN) | (self.operation == AluOp.MAX)),
+            kind.compares.eq(compares(self.operation)),
             kind.maximum.eq(self.operation == AluOp.MAX),
             kind.multiplies.eq((self.operation == AluOp.MUL) | to_left),
             to_left.eq(shifts & (self.b < 0)),
@@ -140,7 +141,7 @@ class RequantizingLane(wiring.Component):
         second = Signal(signed(_WIDTH))
         lower = Signal(signed(_WIDTH), reset_less=True)
         upper = Signal(_UPPER, reset_less=True)
-        power = _power_of_two(m, -self.b[:5], to_left & ~beyond & self.b[:5].any())
+        power = power_of_two(m, (-self.b[:5])[:5], to_left & ~beyond & self.b[:5].any())
         m.d.comb += second.eq(Mux(to_left, power, self.b))
         replaces = self.enable & ~kind.requantizes
         for number, kept in enumerate((bias, lower, upper, bounds)):
@@ -321,13 +322,6 @@ class _Fixed(data.Struct):
 def _sum(a: Value, b: Value, carry: Value) -> Value:
     """a + b + carry, in one adder."""
     return (Cat(1, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()
-
-
-def _power_of_two(m: Module, exponent: Value, enable: Value) -> Value:
-    """2^``exponent``, of which the lower five bits count, if ``enable``; else 0."""
-    octets = Signal(4, name="octets")
-    m.d.comb += octets.eq(Mux(enable, 1 << exponent[3:5], 0))
-    return Cat(octet & (exponent[:3] == bit) for octet in octets for bit in range(8))
 
 
 def _is_rounded_up(m: Module, value: data.View) -> Value:

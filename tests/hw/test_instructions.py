@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Load, Memory, instruction_set
 from amaranth_vta.hw.instructions import InstructionQueues
+from amaranth_vta.hw.isa import Load, Memory, instruction_set
 from amaranth_vta.hw.timing import latencies
 from amaranth_vta.sim.testbench.amaranth import pauses, simulate
 
