@@ -55,8 +55,9 @@ class Link(wiring.Component):
     line did before. Bytes that arrive while a request is executed or answered wait in a queue of
     `protocol.RECEIVE_BYTES`.
 
-    Timing: up to one byte per cycle in each direction; a request is judged two cycles after its
-    last byte, and each word that it reads or writes takes two cycles besides those of the access.
+    Timing: up to one byte per cycle in each direction; a request is judged three cycles after
+    its last byte, and each word that it reads or writes takes two cycles besides those of the
+    access.
 
     Ports
     -----
@@ -83,11 +84,15 @@ class Link(wiring.Component):
         m.submodules.crc = self._crc = catalog.CRC32_ISO_HDLC(8).create()
         m.submodules.payload = payload = Memory(shape=32, depth=protocol.MAX_WORDS, init=[])
         self._write, self._read = payload.write_port(), payload.read_port(domain="comb")
-        self._queue = queue
+        # A byte from the queue is registered before it is looked at: block RAM is slow.
+        self._byte, self._has_byte, self._take_byte = Signal(8), Signal(), Signal()
         m.d.comb += [
             queue.w_data.eq(self.i.payload),
             queue.w_en.eq(self.i.valid),
+            queue.r_en.eq(~self._has_byte | self._take_byte),
         ]
+        with m.If(queue.r_en):
+            m.d.sync += [self._byte.eq(queue.r_data), self._has_byte.eq(queue.r_rdy)]
         self._header = Signal(_Header)
         self._status, self._execute = Signal(Status), Signal()
         self._reply_words = Signal(8)
@@ -104,13 +109,13 @@ class Link(wiring.Component):
         return m
 
     def _receive(self, m: Module) -> None:
-        queue, header = self._queue, self._header
+        header = self._header
         with m.State("hunt"):
-            m.d.comb += [queue.r_en.eq(1), self._crc.start.eq(1)]
+            m.d.comb += [self._take_byte.eq(1), self._crc.start.eq(1)]
             m.d.sync += [self._bytes.eq(0), self._words.eq(0), self._silence.eq(0)]
-            with m.If(queue.r_rdy & (queue.r_data == protocol.REQUEST_START)):
+            with m.If(self._has_byte & (self._byte == protocol.REQUEST_START)):
                 m.next = "header"
-        bits = Cat(header.as_value()[8:], queue.r_data)
+        bits = Cat(header.as_value()[8:], self._byte)
         with m.State("header"):
             with self._each_byte(m):
                 m.d.sync += [header.as_value().eq(bits), self._bytes.eq(self._bytes + 1)]
@@ -126,7 +131,7 @@ class Link(wiring.Component):
                         m.next = "checksum"
         m.d.comb += [
             self._write.addr.eq(self._words),
-            self._write.data.eq(Cat(self._word[8:], queue.r_data)),
+            self._write.data.eq(Cat(self._word[8:], self._byte)),
         ]
         with m.State("payload"):
             with self._each_byte(m):
@@ -145,16 +150,16 @@ class Link(wiring.Component):
     def _each_byte(self, m: Module) -> Any:
         """In a state within a request: the condition that a byte of it has arrived and is taken.
         The request is dropped after too long a silence."""
-        queue, crc, cut = self._queue, self._crc, self._silence == self._gap
+        crc, has_byte, cut = self._crc, self._has_byte, self._silence == self._gap
         m.d.comb += [
-            queue.r_en.eq(1),
-            crc.data.eq(queue.r_data),
-            crc.valid.eq(queue.r_rdy),
+            self._take_byte.eq(1),
+            crc.data.eq(self._byte),
+            crc.valid.eq(has_byte),
         ]
-        m.d.sync += self._silence.eq(Mux(queue.r_rdy, 0, self._silence + 1))
+        m.d.sync += self._silence.eq(Mux(has_byte, 0, self._silence + 1))
         with m.If(cut):
             self._drop(m)
-        return m.If(queue.r_rdy & ~cut)
+        return m.If(has_byte & ~cut)
 
     def _drop(self, m: Module) -> None:
         m.d.sync += self.dropped.eq(self.dropped + 1)

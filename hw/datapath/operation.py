@@ -12,19 +12,20 @@ def compares(operation: Value) -> Value:
     return (operation == AluOp.MIN) | (operation == AluOp.MAX)
 
 
-def sum_or_extreme(m: Module, operation: Value, a: Value, addend: Value) -> Signal:
+def sum_or_extreme(m: Module, operation: Value, a: Value, b: Value) -> Signal:
     """MIN, MAX or ADD of two signed scalars of one width, combinational, of one adder.
 
-    ``addend`` is the second operand; of MIN and MAX, all of its bits are inverted. Then the sum is
-    the difference less 1, which is negative exactly if ``a`` is not the larger one.
+    For MIN and MAX all bits of ``b`` are inverted: then the sum is the difference less 1, which is
+    negative exactly if the first operand is not the larger one.
     """
-    total = Signal(len(a) + 1, name="total")
-    takes_a, result = Signal(name="takes_a"), Signal(len(a), name="sum_or_extreme")
-    m.d.comb += [
-        total.eq(a + addend),
-        takes_a.eq(total[-1] ^ (operation == AluOp.MAX)),
-        result.eq(Mux(compares(operation), Mux(takes_a, a, ~addend), total)),
-    ]
+    total, takes_first = Signal(len(a) + 1, name="total"), Signal(name="takes_first")
+    result = Signal(len(a), name="sum_or_extreme")
+    m.d.comb += [total.eq(a + b), takes_first.eq(total[-1] ^ (operation == AluOp.MAX))]
+    with m.Switch(operation):
+        with m.Case(AluOp.MIN, AluOp.MAX):
+            m.d.comb += result.eq(Mux(takes_first, a, ~b))
+        with m.Default():
+            m.d.comb += result.eq(total)
     return result
 
 
