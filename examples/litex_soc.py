@@ -42,7 +42,7 @@ PORTS = {
 FORWARD = ("aw", "w", "ar")
 
 
-class Vta(Module):  # type: ignore[misc]
+class Vta(Module):
     """The module ``vta``: ``bus`` to memory, ``registers`` from the host."""
 
     def __init__(self, config: Config) -> None:
@@ -62,7 +62,7 @@ class Vta(Module):  # type: ignore[misc]
         self.specials += Instance("vta", **wires)
 
 
-class Soc(SoCMini):  # type: ignore[misc]
+class Soc(SoCMini):
     """Memory, machine and host on a bus as wide as the machine's; ``host`` and ``irq`` are pins."""
 
     def __init__(self, config: Config) -> None:

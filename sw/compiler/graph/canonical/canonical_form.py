@@ -5,17 +5,20 @@ The rules of this folder rewrite that and other forms:
 
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
+- BatchNormalization and constants per channel behind a Conv go into its weights and bias,
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv,
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
-- DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] → QuantizeLinear
-  becomes QLinearConv with weights of one, then Clip,
+- DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
+  QuantizeLinear becomes QLinearConv with weights of one, then Clip,
+- the greatest of whole images becomes MaxPool,
 - QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
   ``alpha`` or ``beta`` become one of those above,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
-- operators that only move or choose elements do so on integers instead,
+- operators that only move or choose elements do so on integers instead, behind Relu and Clip,
+- two Transpose in succession become one, and averages go over axes as they were before them,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
   do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
 
@@ -32,6 +35,7 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node, Nodes
 
 from .broadcasting import repeat_pixel
+from .channel_factors import fold_channel_factors
 from .contributed_forms import float_average, split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
@@ -43,6 +47,7 @@ from .matrix_forms import (
     transpose_first,
 )
 from .moves import (
+    hoist_clamp,
     hoist_over_concatenation,
     hoist_over_padding,
     hoist_quantize,
@@ -56,8 +61,10 @@ from .simpler_forms import (
     share_quantize,
     slices_of_split,
     sum_of_two,
+    whole_maximum,
 )
 from .transposed_products import fuse_transposed
+from .transpositions import merge_transposes, reduce_before_transpose
 
 
 def canonical(network: Network) -> Network:
@@ -117,15 +124,20 @@ _RULES: tuple[Rule, ...] = (
     drop_identity,
     sum_of_two,
     slices_of_split,
+    whole_maximum,
     merge_reshapes,
+    merge_transposes,
     transpose_first,
     fold_gemm_factors,
     share_quantize,
+    reduce_before_transpose,
     sink_dequantize,
+    hoist_clamp,
     hoist_quantize,
     hoist_over_concatenation,
     hoist_over_padding,
     _cancel_pair,
+    fold_channel_factors,
     fuse_product,
     fuse_transposed,
     matrix_of_vector,

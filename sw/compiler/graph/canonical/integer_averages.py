@@ -5,6 +5,7 @@ With S the sum of N integers less their zero point, an average is
     saturate(rint(float32(S) · float32(s_x / float32(s_y · N))) + z_y),
 
 which is what QLinearConv computes with weights of 1 at a scale of 1 and an output scale of s_y · N.
+A sum is the same without N.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from .quantization import (
     parameters_of,
     quantized_after,
 )
+from .simpler_forms import reduced_axes
+
+_REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
+_AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
 
 
 def fuse_average(network: Network, node: Node) -> bool:
-    """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean → [Relu | Clip] →
-    QuantizeLinear becomes QLinearConv, then Clip."""
-    if node.domain or node.operator not in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
+    """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip]
+    → QuantizeLinear becomes QLinearConv, then Clip."""
+    if node.domain or node.operator not in _AVERAGES:
         return False
     dequantize = network.maker(node.inputs[0])
     data = parameters_of(network, dequantize, "DequantizeLinear")
@@ -46,12 +51,16 @@ def fuse_average(network: Network, node: Node) -> bool:
     if shape is None or attributes is None:
         return False
     source, result = dequantize.inputs[0], quantize.outputs[0]
-    made = _convolution(network, node.name, source, result, shape[1], attributes, data, out)
-    if len(network.types[result].shape or ()) == 2:
+    made = _convolution(network, node, source, result, shape[1], attributes, data, out)
+    final = network.types[result].shape
+    if final is not None and len(final) < len(shape):
         pooled = network.unused_name(f"{result}_image")
-        flat = network.add_constant(f"{node.name}_shape", np.array(shape[:2], np.int64))
-        pixel = (*shape[:2], *[1] * (len(shape) - 2))
-        network.types[pooled] = replace(network.types[result], shape=pixel)
+        flat = network.add_constant(f"{node.name}_shape", np.array(final, np.int64))
+        sizes = (
+            size if window == 1 else 1
+            for size, window in zip(shape[2:], attributes["kernel_shape"], strict=True)
+        )
+        network.types[pooled] = replace(network.types[result], shape=(*shape[:2], *sizes))
         conv = made[0]
         made = [
             Node("QLinearConv", node.name, conv.inputs, (pooled,), conv.attributes),
@@ -67,12 +76,11 @@ def fuse_average(network: Network, node: Node) -> bool:
 def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, list[int]] | None:
     """Attributes of the convolution; None if windows do not all count the same number of pixels."""
     rank = len(shape)
-    if node.operator == "ReduceMean" and rank in (3, 4):
-        axes = node.attributes.get("axes")
-        if node.input(1) in network.constants:
-            axes = network.constants[node.input(1)].tolist()
-        whole = axes is not None and sorted(axis % rank for axis in axes) == list(range(2, rank))
-        return {"kernel_shape": list(shape[2:])} if whole else None
+    if node.operator in _REDUCTIONS and rank in (3, 4):
+        axes = reduced_axes(network, node)
+        if not axes or axes[0] < 2:
+            return None
+        return {"kernel_shape": [shape[axis] if axis in axes else 1 for axis in range(2, rank)]}
     if rank != 4:
         return None
     if node.operator == "GlobalAveragePool":
@@ -96,7 +104,7 @@ def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, l
 
 def _convolution(
     network: Network,
-    name: str,
+    node: Node,
     source: str,
     result: str,
     channels: int,
@@ -104,8 +112,8 @@ def _convolution(
     data: Parameters,
     out: Parameters,
 ) -> list[Node]:
-    kernel = attributes["kernel_shape"]
-    count = np.float32(prod(kernel))
+    name, kernel = node.name, attributes["kernel_shape"]
+    count = np.float32(1 if node.operator == "ReduceSum" else prod(kernel))
     ones = np.ones((channels, 1, *kernel), data.zero.dtype)
     constants = {
         "x_scale": data.scale.reshape(()),

@@ -49,7 +49,7 @@ def fold_gemm_factors(network: Network, node: Node) -> bool:
         return False
     inputs = list(node.inputs)
     if node.input(2):
-        bias = _constant(network, node.inputs[2])
+        bias = constant_values(network, node.inputs[2])
         if bias is None:
             return False
         inputs[2] = network.add_constant(f"{node.name}_bias", (bias * beta).astype(np.float32))
@@ -63,7 +63,7 @@ def fold_gemm_factors(network: Network, node: Node) -> bool:
     return True
 
 
-def _constant(network: Network, name: str) -> Any:
+def constant_values(network: Network, name: str) -> Any:
     """The float constant of a name, also if it is dequantized; else None."""
     if name in network.constants:
         return network.constants[name]

@@ -13,7 +13,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import BYTE_TYPES, parameters_of
+from .quantization import BYTE_TYPES, is_clamp, parameters_of, quantized_after
 
 _MOVES = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -67,6 +67,29 @@ def hoist_quantize(network: Network, node: Node) -> bool:
     )
     network.nodes.replace(
         move, [replace(node, inputs=(move.inputs[0], *node.inputs[1:]), outputs=(quantized,))]
+    )
+    return True
+
+
+def hoist_clamp(network: Network, node: Node) -> bool:
+    """Move → Relu | Clip becomes Relu | Clip → move, of integers (unless it is a pooling, which
+    leaves fewer) or where the result is quantized."""
+    move = network.maker(node.inputs[0]) if is_clamp(network, node) else None
+    if move is None or not _is_move(move) or len(move.outputs) != 1:
+        return False
+    name = move.outputs[0]
+    if network.only_reader(name) is not node:
+        return False
+    of_bytes = network.types[name].dtype in BYTE_TYPES and move.operator != "MaxPool"
+    if not of_bytes and quantized_after(network, name) is None:
+        return False
+    clamped = network.unused_name(f"{move.inputs[0]}_clamped")
+    network.types[clamped] = network.types[move.inputs[0]]
+    network.nodes.replace(
+        node, [replace(move, inputs=(clamped, *move.inputs[1:]), outputs=node.outputs)]
+    )
+    network.nodes.replace(
+        move, [replace(node, inputs=(move.inputs[0], *node.inputs[1:]), outputs=(clamped,))]
     )
     return True
 

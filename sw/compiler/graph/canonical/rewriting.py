@@ -41,8 +41,9 @@ def rewrite(network: Network, rules: Sequence[Rule]) -> None:
     first node where it does, and removes nodes that no output needs.
 
     A rule that did not apply at a node is tried there again only after a change near it: to the
-    node, to a producer of its inputs or a reader of its outputs, or behind clamps (and the addition
-    of a bias) that follow it. A rule must not look further.
+    node, to a producer of its inputs or a reader of its outputs, before a DequantizeLinear that
+    produces one, or behind clamps (and the addition of a bias) that follow it. A rule must not look
+    further.
     """
     nodes = network.nodes
     waiting = [_Waiting([nodes.place(node) for node in nodes]) for _ in rules]
@@ -98,6 +99,8 @@ def _near_changes(network: Network) -> Iterator[Node]:
     for node in near:
         yield node
         yield from _looked_from(network, node)
+        if node.operator == "DequantizeLinear":
+            yield from nodes.readers(node.outputs[0])
 
 
 def _looked_from(network: Network, node: Node) -> Iterator[Node]:

@@ -13,8 +13,8 @@ from .quantization import BYTE_TYPES, parameters_of
 
 
 def drop_identity(network: Network, node: Node) -> bool:
-    """Removes Identity, Dropout (which does nothing in inference), a Sum of one tensor, and a
-    Reshape that keeps the shape."""
+    """Removes Identity, Dropout (which does nothing in inference), a Sum of one tensor, a Reshape
+    that keeps the shape, and a Transpose that keeps the order."""
     if node.domain or not node.outputs or not _does_nothing(network, node):
         return False
     source, result = node.inputs[0], node.outputs[0]
@@ -43,6 +43,9 @@ def _does_nothing(network: Network, node: Node) -> bool:
         mask = node.outputs[1] if len(node.outputs) > 1 else ""
         read = bool(mask) and (mask in network.outputs or bool(network.nodes.readers(mask)))
         return not node.input(2) and not read
+    if node.operator == "Transpose":
+        order = node.attributes.get("perm")
+        return order is not None and list(order) == sorted(order)
     if node.operator == "Reshape":
         shapes = [network.types[name].shape for name in (node.inputs[0], node.outputs[0])]
         return shapes[0] is not None and shapes[0] == shapes[1]
@@ -62,9 +65,7 @@ def slices_of_split(network: Network, node: Node) -> bool:
     if node.domain or node.operator != "Split":
         return False
     source = node.inputs[0]
-    maker = network.maker(source)
-    of_bytes = network.types[source].dtype in BYTE_TYPES
-    if not (of_bytes or parameters_of(network, maker, "DequantizeLinear")):
+    if not _of_quantized(network, source):
         return False
     shapes = [network.types[name].shape for name in node.outputs if name]
     whole = network.types[source].shape
@@ -81,6 +82,53 @@ def slices_of_split(network: Network, node: Node) -> bool:
         begin = end
     network.nodes.replace(node, made)
     return True
+
+
+def whole_maximum(network: Network, node: Node) -> bool:
+    """GlobalMaxPool, or ReduceMax of rows and columns, becomes MaxPool with a window as large as
+    the image."""
+    if node.domain or node.operator not in ("GlobalMaxPool", "ReduceMax"):
+        return False
+    shape = network.types[node.inputs[0]].shape
+    if shape is None or len(shape) not in (3, 4) or not _of_quantized(network, node.inputs[0]):
+        return False
+    if node.operator == "ReduceMax" and reduced_axes(network, node) != list(range(2, len(shape))):
+        return False
+    whole = {"kernel_shape": list(shape[2:])}
+    result = node.outputs[0]
+    if node.operator == "GlobalMaxPool" or node.attributes.get("keepdims", 1):
+        network.nodes.replace(node, [Node("MaxPool", node.name, node.inputs[:1], (result,), whole)])
+        return True
+    pixel = network.unused_name(f"{result}_pixel")
+    sizes = (*shape[:2], *[1] * (len(shape) - 2))
+    network.types[pixel] = replace(network.types[result], shape=sizes)
+    flat = network.add_constant(f"{node.name}_shape", np.array(shape[:2], np.int64))
+    network.nodes.replace(
+        node,
+        [
+            Node("MaxPool", node.name, node.inputs[:1], (pixel,), whole),
+            Node("Reshape", f"{node.name}_flat", (pixel, flat), (result,)),
+        ],
+    )
+    return True
+
+
+def reduced_axes(network: Network, node: Node) -> list[int]:
+    """The axes, in order, over which an operator such as ReduceMean goes; empty if unknown."""
+    shape = network.types[node.inputs[0]].shape
+    axes = node.attributes.get("axes")
+    if node.input(1) in network.constants:
+        axes = network.constants[node.input(1)].tolist()
+    if shape is None or axes is None:
+        return []
+    return sorted(axis % len(shape) for axis in axes)
+
+
+def _of_quantized(network: Network, name: str) -> bool:
+    """Whether a tensor has 8-bit integers, or is dequantized."""
+    maker = network.maker(name)
+    of_bytes = network.types[name].dtype in BYTE_TYPES
+    return of_bytes or parameters_of(network, maker, "DequantizeLinear") is not None
 
 
 def merge_reshapes(network: Network, node: Node) -> bool:

@@ -11,6 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from amaranth_vta.session import Session
+
 Array = npt.NDArray[Any]
 
 
@@ -93,6 +95,18 @@ class Qdq:
         """Inputs that the first quantization rounds, some of them beyond its range."""
         shape = tuple(count if isinstance(size, str) else size for size in self.shape)
         return self.rng.normal(0, 1.5, shape).astype(np.float32)
+
+    def on_machine(self, config: str = "tiny-extended") -> list[str]:
+        """The operators on the machine, in order, of the network, which is checked; the host only
+        converts."""
+        with Session(self.model(), config) as session:
+            report = session.check({"x": self.images()})
+            layers = session.layers
+        assert report.histogram == {}
+        assert np.unique(report.outputs["y"]).size > 3
+        host = {item.operator for item in layers if item.placed_on == "host"}
+        assert host <= {"QuantizeLinear", "DequantizeLinear", "Reshape", "layout"}
+        return [item.operator for item in layers if item.placed_on == "machine"]
 
 
 @pytest.fixture

@@ -15,19 +15,6 @@ Make = Callable[..., Any]
 BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
-def operators(graph: Any, config: str = "tiny-extended") -> list[str]:
-    """The operators on the machine, in order, of a network that is checked; the host only
-    converts."""
-    with Session(graph.model(), config) as session:
-        report = session.check({"x": graph.images()})
-        layers = session.layers
-    assert report.histogram == {}
-    assert np.unique(report.outputs["y"]).size > 3
-    host = {item.operator for item in layers if item.placed_on == "host"}
-    assert host <= {"QuantizeLinear", "DequantizeLinear", "Reshape", "layout"}
-    return [item.operator for item in layers if item.placed_on == "machine"]
-
-
 @BOTH
 @pytest.mark.parametrize("groups", [1, 4])
 def test_sequences_are_images_of_one_row(qdq: Make, dtype: Any, groups: int) -> None:
@@ -39,14 +26,14 @@ def test_sequences_are_images_of_one_row(qdq: Make, dtype: Any, groups: int) -> 
     graph.node("Conv", graph.weights(5, 8, 2, scale=0.02), auto_pad="SAME_UPPER")
     graph.node("Relu").qdq(1.1, low + 100)
     graph.node("AveragePool", kernel_shape=[2], strides=[2]).qdq(0.9, low + 90)
-    assert operators(graph) == ["QLinearConv", "MaxPool", "QLinearConv", "QLinearConv"]
+    assert graph.on_machine() == ["QLinearConv", "MaxPool", "QLinearConv", "QLinearConv"]
 
 
 def test_what_does_nothing_is_removed(qdq: Make) -> None:
     graph = qdq((1, 4, 8, 8)).qdq(0.031, 3).node("Identity").node("Dropout")
     graph.node("Reshape", graph.constant([1, 4, 8, 8], np.int64))
     graph.node("Sum").node("Conv", graph.weights(5, 4, 3, 3, scale=0.02)).qdq(0.9)
-    assert operators(graph) == ["QLinearConv"]
+    assert graph.on_machine() == ["QLinearConv"]
 
 
 def test_a_dropout_whose_mask_is_read_stays(qdq: Make) -> None:
@@ -63,7 +50,7 @@ def test_a_sum_of_two_is_an_addition(qdq: Make, dtype: Any) -> None:
     graph = qdq((1, 4, 8, 8), dtype).qdq(0.031, np.iinfo(dtype).min + 130)
     branch = graph.value
     graph.node("Conv", graph.weights(4, 4, 1, 1, scale=0.01)).qdq(0.05, 2)
-    assert operators(graph.node("Sum", branch).qdq(0.0617)) == ["QLinearConv+Add"]
+    assert graph.node("Sum", branch).qdq(0.0617).on_machine() == ["QLinearConv+Add"]
 
 
 def test_reshapes_in_a_row_are_one(qdq: Make) -> None:
@@ -71,7 +58,7 @@ def test_reshapes_in_a_row_are_one(qdq: Make) -> None:
     graph.node("Reshape", graph.constant([1, 2, 4, 24], np.int64))
     graph.node("Reshape", graph.constant([1, 8, 24], np.int64))
     graph.node("Conv", graph.weights(3, 8, 3, scale=0.01)).qdq(0.4)
-    assert operators(graph) == ["QLinearConv", "QLinearConv"]
+    assert graph.on_machine() == ["QLinearConv", "QLinearConv"]
 
 
 def test_readers_with_quantizations_of_their_own_share_one(qdq: Make) -> None:
@@ -82,7 +69,7 @@ def test_readers_with_quantizations_of_their_own_share_one(qdq: Make) -> None:
     first = graph.qdq(0.7, 3).node("Conv", graph.weights(4, 4, 1, 1, scale=0.01)).qdq(0.5, 1).value
     graph.value = float_result
     graph.qdq(0.7, 3).node("Add", first).qdq(0.9)
-    assert operators(graph) == ["QLinearConv", "QLinearConv+Add"]
+    assert graph.on_machine() == ["QLinearConv", "QLinearConv+Add"]
 
 
 @pytest.mark.parametrize("kind", ["float", "another scale", "int8"])
@@ -96,7 +83,7 @@ def test_a_bias_of_any_kind_is_rounded_to_steps_of_the_sum(qdq: Make, kind: str)
         data = graph.constant(graph.rng.integers(-100, 100, 5), dtype)
         inputs, bias = [data, graph.constant(0.011, np.float32)], "bias"
         graph.nodes.append(helper.make_node("DequantizeLinear", inputs, [bias]))
-    assert operators(graph.node("Conv", weights, bias).qdq(0.9)) == ["QLinearConv"]
+    assert graph.node("Conv", weights, bias).qdq(0.9).on_machine() == ["QLinearConv"]
 
 
 @pytest.mark.parametrize("shape", [(1, 6, 20), (2, 3, 5, 20)])
@@ -104,4 +91,29 @@ def test_a_bias_behind_rows_of_any_number_of_axes(qdq: Make, shape: tuple[int, .
     graph = qdq(shape).qdq(0.031, 3)
     graph.node("MatMul", graph.weights(20, 9, scale=np.full(9, 0.02), axis=1))
     graph.node("Add", graph.constant(graph.rng.normal(0, 0.3, 9), np.float32)).node("Relu")
-    assert operators(graph.qdq(0.7, 5)) == ["QLinearConv"]
+    assert graph.qdq(0.7, 5).on_machine() == ["QLinearConv"]
+
+
+@pytest.mark.parametrize(("operator", "keeps"), [("GlobalMaxPool", 1), ("ReduceMax", 0)])
+@BOTH
+def test_the_greatest_of_an_image_is_a_pooling(
+    qdq: Make, dtype: Any, operator: str, keeps: int
+) -> None:
+    graph = qdq((2, 5, 4, 6), dtype).qdq(0.031, np.iinfo(dtype).min + 130).conv(5, 7, 1).qdq(0.09)
+    attributes = {} if operator == "GlobalMaxPool" else {"axes": [-1, 2], "keepdims": keeps}
+    graph.node(operator, **attributes).qdq(0.09)
+    assert graph.on_machine() == ["QLinearConv", "MaxPool"]
+
+
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceSum"])
+@pytest.mark.parametrize(("axes", "keeps"), [([2], 1), ([3], 0), ([3, 2], 0)])
+def test_reductions_of_rows_and_columns_are_averages(
+    qdq: Make, operator: str, axes: list[int], keeps: int
+) -> None:
+    graph = qdq((2, 5, 4, 6)).qdq(0.031, 2).conv(5, 7, 1).qdq(0.09)
+    axes_given = {"axes": axes}
+    inputs = []
+    if operator == "ReduceSum":
+        inputs, axes_given = [graph.constant(axes, np.int64)], {}
+    graph.node(operator, *inputs, keepdims=keeps, **axes_given).node("Relu").qdq(0.1, -50)
+    assert graph.on_machine() == ["QLinearConv", "QLinearConv"]

@@ -1,0 +1,52 @@
+"""Networks with channels last, between Transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from amaranth_vta.session import Session
+
+Make = Callable[..., Any]
+LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+@pytest.mark.parametrize("quantized_first", [False, True])
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_transposes_between_layers_vanish(
+    qdq: Make, quantized_first: bool, operator: str, keeps: int
+) -> None:
+    """Whether the file quantizes at once or behind them and a Relu."""
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).node("Transpose", perm=LAST)
+    for inputs, outputs in ((3, 8), (8, 5)):
+        graph.node("Transpose", perm=FIRST).conv(inputs, outputs, pads=[1, 1, 1, 1])
+        graph.node("Transpose", perm=LAST)
+        if quantized_first:
+            graph.qdq(0.9)
+        graph.node("Relu").qdq(0.9)
+    graph.node(operator, axes=[2, 1], keepdims=keeps).qdq(0.7, -120)
+    result = graph.model().graph.output[0].type.tensor_type.shape
+    assert [size.dim_value for size in result.dim] == ([1, 1, 1, 5] if keeps else [1, 5])
+    assert graph.on_machine()[:2] == ["QLinearConv"] * 2
+
+
+def test_what_others_read_between_two_transposes_stays(qdq: Make) -> None:
+    graph = qdq((1, 6, 8, 5)).qdq(0.03).node("Transpose", perm=FIRST)
+    middle = graph.value
+    graph.node("Transpose", perm=LAST).node("Transpose", perm=FIRST).conv(5, 5, 1).qdq(0.2)
+    graph.node("Add", middle).qdq(0.217)
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert [layer.operator for layer in session.layers].count("Transpose") == 2
+
+
+def test_an_average_that_leaves_axes_out_of_order_is_the_hosts(qdq: Make) -> None:
+    """The result has columns before channels."""
+    graph = qdq((1, 4, 6, 3)).quantize(0.03).node("Transpose", perm=[0, 3, 2, 1]).dequantize()
+    graph.node("ReduceMean", axes=[2], keepdims=0).qdq(0.02)
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert "Transpose" in {layer.operator for layer in session.layers}
