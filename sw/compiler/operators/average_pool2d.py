@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import REQUANTIZE_PARAMETERS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES
 from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
@@ -24,7 +26,10 @@ class AveragePool2d(SlidingWindow):
     """Sizes of a pooling, as of a `MaxPool2d`. Every window counts kernel height · kernel width
     pixels, including padding, which has ``pad_value``. ``constants`` turn sums into results;
     `parts.exact.average_constants` finds them. In a global pooling the kernel is as large as the
-    image."""
+    image.
+
+    With ``by_result`` each result of an image has its own parameters of REQUANTIZE, for windows
+    that count fewer pixels at the border; padding then has the value that stands for zero."""
 
     batch: int
     channels: int
@@ -35,6 +40,7 @@ class AveragePool2d(SlidingWindow):
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
+    by_result: bool = False
 
     def scheduled(self, env: Environment, knobs: AveragePool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -64,7 +70,9 @@ def average_pool2d(
     """A function of input, parameters if the constants have any, and output.
 
     Input is (batch, channels, height, width, BATCH, BLOCK_OUT), output is (batch, channels, output
-    height, output width, BATCH, BLOCK_OUT), both out_dtype; parameters are `FixedPoint.parameters`.
+    height, output width, BATCH, BLOCK_OUT), both out_dtype; parameters are `FixedPoint.parameters`,
+    or with ``by_result`` (output height, output width, 4, BATCH, BLOCK_OUT) acc_dtype, those of
+    REQUANTIZE.
 
     Knobs and errors are those of `tuned`.
     """
@@ -78,8 +86,16 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
     image = padded(x, p.pads, p.pad_value, "padded")
     x_buf = te.compute(image.shape, lambda *i: image(*i).astype(env.acc_dtype), "x_buf")
     count = p.constants.parameter_count
-    constants = te.placeholder((count or 1, *tail), "parameters", env.acc_dtype)
-    constants_buf = te.compute(constants.shape, lambda *i: constants(*i), "parameters_buf")
+    each = (p.output_height, p.output_width, REQUANTIZE_PARAMETERS)
+    shape = (*(each if p.by_result else (count or 1,)), *tail)
+    constants = te.placeholder(shape, "parameters", env.acc_dtype)
+    constants_buf = te.compute(shape, lambda *i: constants(*i), "parameters_buf")
+
+    def parameter(number: int, *i: Expr) -> Expr:
+        if p.by_result:  # without the factor, which is 1
+            return constants_buf(i[2], i[3], number - 1, *i[-2:])
+        return constants_buf(number, *i[-2:])
+
     dy, dx = te.reduce_axis((0, p.kernel[0]), "dy"), te.reduce_axis((0, p.kernel[1]), "dx")
     pool = te.compute(
         (p.batch, p.channels, p.output_height, p.output_width, *tail),
@@ -88,7 +104,7 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
         ),
         "pool",
     )
-    stages = p.constants.stages([pool], lambda number, *i: constants_buf(number, *i[-2:]), env)
+    stages = p.constants.stages([pool], parameter, env)
     y = te.compute(pool.shape, lambda *i: stages[-1](*i).astype(env.out_dtype), "y")
 
     s = te.create_schedule(y.op)
@@ -98,16 +114,20 @@ def scheduled(p: AveragePool2d, env: Environment, knobs: AveragePool2dKnobs) -> 
         s[y].split(axis, factor)
         for axis, factor in ((c, knobs.channels), (h, knobs.rows), (w, knobs.columns))
     )
-    s[y].reorder(n, co, ho, wo, ci, hi, wi, b, k)
+    # Parameters of their own are loaded once for all channels.
+    at = co if p.by_result else wo
+    s[y].reorder(*((ho, wo, n, co) if p.by_result else (n, co, ho, wo)), ci, hi, wi, b, k)
     s[y].pragma(ci, env.dma_copy)
     for tensor in (pool, *stages):
         s[tensor].set_scope(env.acc_scope)
-        s[tensor].compute_at(s[y], wo)
+        s[tensor].compute_at(s[y], at)
     for tensor in stages:
         s[tensor].pragma(s[tensor].op.axis[0], env.alu)
     if count:
         s[constants_buf].set_scope(env.acc_scope)
         s[constants_buf].pragma(s[constants_buf].op.axis[0], env.dma_copy)
+        if p.by_result:
+            s[constants_buf].compute_at(s[y], wo)
 
     n, c, h, w, b, k = s[pool].op.axis
     dyo, dyi = s[pool].split(dy, knobs.kernel_rows)
@@ -127,7 +147,7 @@ def candidates(
     """Knobs whose tiles fit the scratchpads, with an estimate of their cycles."""
     p = workload
     accumulators = 1 + (p.constants.to_even > 0)
-    room = config.acc.depth - p.constants.parameter_count
+    room = config.acc.depth - (0 if p.by_result else p.constants.parameter_count)
     for channels, rows, columns, kernel_rows, kernel_columns in product(
         even_tiles(p.channels),
         even_tiles(p.output_height),
@@ -139,7 +159,8 @@ def candidates(
         width = p.input_columns(columns, kernel_columns)
         # The second accumulator of a result takes the place of its pixels, which are dead by then.
         taken = rows * columns + max(height * width, (accumulators - 1) * rows * columns)
-        if channels * taken > room:
+        held = REQUANTIZE_PARAMETERS * rows * columns if p.by_result else 0
+        if channels * taken + held > room:
             continue
         tiles = (
             p.batch
@@ -150,4 +171,5 @@ def candidates(
         loads = parts(p.kernel[0], kernel_rows) * parts(p.kernel[1], kernel_columns)
         row = width * config.out.element_bytes / config.bus_bytes + ROW_CYCLES
         cycles = tiles * (loads * (channels * height * row + TILE_CYCLES) + TILE_CYCLES)
+        cycles += held * config.acc.element_bytes / config.bus_bytes * tiles * channels / p.channels
         yield cycles, AveragePool2dKnobs(channels, rows, columns, kernel_rows, kernel_columns)

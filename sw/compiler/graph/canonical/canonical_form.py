@@ -9,7 +9,8 @@ The rules of this folder rewrite that and other forms:
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv,
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
-  QuantizeLinear becomes QLinearConv with weights of one, then Clip,
+  QuantizeLinear becomes QLinearConv with weights of one, then Clip; with a QLinearConv for each
+  number of pixels, and Where, if windows at the border count fewer,
 - the greatest of whole images becomes MaxPool,
 - QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
 - QLinearConcat becomes Concat, of operands requantized to one scale,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from math import prod
 
 import numpy as np
 
@@ -15,15 +17,14 @@ _DOMAIN = "com.microsoft"
 
 
 def float_average(network: Network, node: Node) -> bool:
-    """QLinearAveragePool becomes DequantizeLinear → AveragePool → QuantizeLinear, unless the zero
-    point of the result is odd: it rounds halves to even behind the zero point, not before it."""
+    """QLinearAveragePool becomes DequantizeLinear → AveragePool → QuantizeLinear, unless it
+    `rounds_to_odd`."""
     if node.operator != "QLinearAveragePool" or node.domain != _DOMAIN:
         return False
     if node.attributes.get("channels_last", 0) or not node.input(4):
         return False
     source, result = node.inputs[0], node.outputs[0]
-    zero = network.constants.get(node.inputs[4])
-    if network.types[result].shape is None or zero is None or np.any(zero % 2):
+    if network.types[result].shape is None or rounds_to_odd(network, node):
         return False
     given, made = (network.unused_name(f"{name}_real") for name in (source, result))
     for name, real in ((source, given), (result, made)):
@@ -38,6 +39,23 @@ def float_average(network: Network, node: Node) -> bool:
         ],
     )
     return True
+
+
+def rounds_to_odd(network: Network, node: Node) -> bool:
+    """Whether a QLinearAveragePool differs from what QuantizeLinear would make of the average: it
+    rounds halves to even behind the zero point, not before it. That makes a difference where the
+    zero point is odd and halves can occur."""
+    given, made = (_parameters(network, *node.inputs[at : at + 2]) for at in (1, 3))
+    if given is None or made is None:
+        return True
+    if made.zero.item() % 2 == 0:
+        return False
+    ratio = Fraction(float(given.scale / made.scale))
+    taps = prod(node.attributes["kernel_shape"])
+    # An average of `count` pixels is half of an odd number `j` of steps if j · count / (2 · ratio),
+    # its sum, is whole: j is a multiple of the denominator, and not more than 255 allows.
+    steps = ((count / (2 * ratio)).denominator for count in range(1, taps + 1))
+    return any(step % 2 and step <= 2 * 255 * ratio for step in steps)
 
 
 def split_concatenation(network: Network, node: Node) -> bool:

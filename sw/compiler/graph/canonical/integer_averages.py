@@ -10,14 +10,15 @@ A sum is the same without N.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.layers.parts.windows import window
-from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.network.packing import Window
 
 from .quantization import (
     BYTE_TYPES,
@@ -35,7 +36,11 @@ _AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
 
 def fuse_average(network: Network, node: Node) -> bool:
     """DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip]
-    → QuantizeLinear becomes QLinearConv, then Clip."""
+    → QuantizeLinear becomes QLinearConv, then Clip.
+
+    Where windows at the border count fewer pixels, there is a QLinearConv for each number of
+    pixels, and Where takes each result from the one that is right for it.
+    """
     if node.domain or node.operator not in _AVERAGES:
         return False
     dequantize = network.maker(node.inputs[0])
@@ -47,25 +52,12 @@ def fuse_average(network: Network, node: Node) -> bool:
     if data.zero.dtype not in BYTE_TYPES or out.zero.dtype != data.zero.dtype:
         return False
     shape = network.types[node.inputs[0]].shape
-    attributes = None if shape is None else _window(network, node, shape)
-    if shape is None or attributes is None:
+    windows = None if shape is None else _windows(network, node, shape)
+    if shape is None or windows is None:
         return False
-    source, result = dequantize.inputs[0], quantize.outputs[0]
-    made = _convolution(network, node, source, result, shape[1], attributes, data, out)
-    final = network.types[result].shape
-    if final is not None and len(final) < len(shape):
-        pooled = network.unused_name(f"{result}_image")
-        flat = network.add_constant(f"{node.name}_shape", np.array(final, np.int64))
-        sizes = (
-            size if window == 1 else 1
-            for size, window in zip(shape[2:], attributes["kernel_shape"], strict=True)
-        )
-        network.types[pooled] = replace(network.types[result], shape=(*shape[:2], *sizes))
-        conv = made[0]
-        made = [
-            Node("QLinearConv", node.name, conv.inputs, (pooled,), conv.attributes),
-            Node("Reshape", f"{node.name}_flat", (pooled, flat), (result,)),
-        ]
+    result = quantize.outputs[0]
+    average = _Average(network, node.name, dequantize.inputs[0], result, shape, windows, data, out)
+    made = average.nodes()
     low, high = integer_limits(network, clamps, out)
     network.nodes.replace(quantize, clipped(network, made, out, low, high))
     for gone in (node, *clamps):
@@ -73,18 +65,29 @@ def fuse_average(network: Network, node: Node) -> bool:
     return True
 
 
-def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, list[int]] | None:
-    """Attributes of the convolution; None if windows do not all count the same number of pixels."""
+@dataclass(frozen=True)
+class _Windows:
+    """``attributes`` of the convolution, and the number of pixels that each result counts: one for
+    all, or int64 (height, width)."""
+
+    attributes: dict[str, list[int]]
+    counts: Array
+
+
+def _windows(network: Network, node: Node, shape: tuple[int, ...]) -> _Windows | None:
+    """None if the convolution cannot have such windows."""
     rank = len(shape)
     if node.operator in _REDUCTIONS and rank in (3, 4):
         axes = reduced_axes(network, node)
         if not axes or axes[0] < 2:
             return None
-        return {"kernel_shape": [shape[axis] if axis in axes else 1 for axis in range(2, rank)]}
+        kernel = [shape[axis] if axis in axes else 1 for axis in range(2, rank)]
+        count = 1 if node.operator == "ReduceSum" else prod(kernel)
+        return _Windows({"kernel_shape": kernel}, np.array(count))
     if rank != 4:
         return None
     if node.operator == "GlobalAveragePool":
-        return {"kernel_shape": list(shape[2:])}
+        return _Windows({"kernel_shape": list(shape[2:])}, np.array(prod(shape[2:])))
     out = network.types[node.outputs[0]].shape
     if out is None:
         return None
@@ -92,39 +95,93 @@ def _window(network: Network, node: Node, shape: tuple[int, ...]) -> dict[str, l
     moved = window(node, image, (out[0], out[1], out[2], out[3]), ())
     if moved.dilations != (1, 1) or moved.size(image[2:]) != out[2:]:
         return None
-    attributes = node.attributes
-    if any(moved.pads) and (not attributes.get("count_include_pad") or attributes.get("ceil_mode")):
+    whole = not any(moved.pads) or bool(node.attributes.get("count_include_pad"))
+    if whole and any(moved.pads) and node.attributes.get("ceil_mode"):
         return None
-    return {
+    attributes = {
         "kernel_shape": list(moved.kernel),
         "strides": list(moved.strides),
         "pads": list(moved.pads),
     }
+    if whole:
+        return _Windows(attributes, np.array(moved.taps))
+    rows, columns = (_counted(moved, axis, shape[2 + axis], out[2 + axis]) for axis in (0, 1))
+    counts = rows[:, None] * columns
+    return _Windows(attributes, counts) if counts.all() else None
 
 
-def _convolution(
-    network: Network,
-    node: Node,
-    source: str,
-    result: str,
-    channels: int,
-    attributes: dict[str, list[int]],
-    data: Parameters,
-    out: Parameters,
-) -> list[Node]:
-    name, kernel = node.name, attributes["kernel_shape"]
-    count = np.float32(1 if node.operator == "ReduceSum" else prod(kernel))
-    ones = np.ones((channels, 1, *kernel), data.zero.dtype)
-    constants = {
-        "x_scale": data.scale.reshape(()),
-        "x_zero_point": data.zero.reshape(()),
-        "weight": ones,
-        "weight_scale": np.array(1, np.float32),
-        "weight_zero_point": np.array(0, data.zero.dtype),
-        "y_scale": (out.scale.reshape(()) * count).astype(np.float32),
-        "y_zero_point": out.zero.reshape(()),
-    }
-    inputs = [network.add_constant(f"{name}_{what}", value) for what, value in constants.items()]
-    return [
-        Node("QLinearConv", name, (source, *inputs), (result,), attributes | {"group": channels})
-    ]
+def _counted(moved: Window, axis: int, size: int, results: int) -> Array:
+    """How many of the ``size`` rows (or columns) of an image each window covers."""
+    begin = np.arange(results) * moved.strides[axis] - moved.pads[axis]
+    return np.minimum(begin + moved.kernel[axis], size) - np.maximum(begin, 0)
+
+
+@dataclass(frozen=True)
+class _Average:
+    """An average of ``source``, images of ``shape``, to ``result``."""
+
+    network: Network
+    name: str
+    source: str
+    result: str
+    shape: tuple[int, ...]
+    windows: _Windows
+    data: Parameters
+    out: Parameters
+
+    def nodes(self) -> list[Node]:
+        network, result, counts = self.network, self.result, self.windows.counts
+        final = network.types[result].shape
+        if final is not None and len(final) < len(self.shape):
+            return self._reshaped(final)
+        first, *others = np.unique(counts)[::-1].tolist()
+        if not others:
+            return [self._convolution(self.name, first, result)]
+        made, latest = [], ""
+        for count in (first, *others):
+            name = f"{self.name}_of_{count}" if latest else self.name
+            here = self._intermediate(f"{self.name}_of_{count}")
+            made.append(self._convolution(name, count, here))
+            if latest:
+                mask = network.add_constant(f"{name}_results", (counts == count)[None, None])
+                chosen = result if count == others[-1] else self._intermediate(f"{name}_or_more")
+                made.append(Node("Where", f"{name}_or_more", (mask, here, latest), (chosen,)))
+                here = chosen
+            latest = here
+        return made
+
+    def _intermediate(self, name: str) -> str:
+        made = self.network.unused_name(name)
+        self.network.types[made] = self.network.types[self.result]
+        return made
+
+    def _reshaped(self, final: tuple[int, ...]) -> list[Node]:
+        """The convolution, and a Reshape to the shape without the axes that are averaged."""
+        network, result = self.network, self.result
+        kernel = self.windows.attributes["kernel_shape"]
+        sizes = (
+            size if window == 1 else 1 for size, window in zip(self.shape[2:], kernel, strict=True)
+        )
+        pooled = network.unused_name(f"{result}_image")
+        network.types[pooled] = replace(network.types[result], shape=(*self.shape[:2], *sizes))
+        flat = network.add_constant(f"{self.name}_shape", np.array(final, np.int64))
+        conv = self._convolution(self.name, self.windows.counts.item(), pooled)
+        return [conv, Node("Reshape", f"{self.name}_flat", (pooled, flat), (result,))]
+
+    def _convolution(self, name: str, count: int, result: str) -> Node:
+        channels, attributes = self.shape[1], self.windows.attributes
+        data, out = self.data, self.out
+        constants = {
+            "x_scale": data.scale.reshape(()),
+            "x_zero_point": data.zero.reshape(()),
+            "weight": np.ones((channels, 1, *attributes["kernel_shape"]), data.zero.dtype),
+            "weight_scale": np.array(1, np.float32),
+            "weight_zero_point": np.array(0, data.zero.dtype),
+            "y_scale": (out.scale.reshape(()) * np.float32(count)).astype(np.float32),
+            "y_zero_point": out.zero.reshape(()),
+        }
+        inputs = [
+            self.network.add_constant(f"{name}_{what}", value) for what, value in constants.items()
+        ]
+        kind = attributes | {"group": channels}
+        return Node("QLinearConv", name, (self.source, *inputs), (result,), kind)

@@ -121,11 +121,14 @@ def clip_node(
 
 
 def clipped(network: Network, made: list[Node], out: Parameters, low: int, high: int) -> list[Node]:
-    """``made``, with a Clip behind its anchor unless the bounds are those of the type."""
+    """``made``, with a Clip behind its anchor, or behind a Where that takes its results, unless the
+    bounds are those of the type."""
     limits = np.iinfo(out.zero.dtype)
     if (low, high) == (limits.min, limits.max):
         return made
-    position = next(i for i, node in enumerate(made) if node.operator.startswith("QLinear"))
+    last = made[-1].operator == "Where"
+    anchors = (i for i, node in enumerate(made) if node.operator.startswith("QLinear"))
+    position = len(made) - 1 if last else next(anchors)
     anchor = made[position]
     inner = network.unused_name(f"{anchor.outputs[0]}_unclipped")
     network.types[inner] = network.types[anchor.outputs[0]]

@@ -91,6 +91,13 @@ def global_average_pool(node: Node, tensors: Tensors) -> Layer:
     return replace(layer, operator=node.operator)
 
 
+def why_no_average(node: Node) -> str:
+    """The reason why a QLinearAveragePool did not become an average of integers."""
+    if node.attributes.get("channels_last", 0):
+        return "its layout is channels last"
+    return "its zero point is odd: halves would be rounded to even before it, not behind it"
+
+
 def _quantized(node: Node, tensors: Tensors, scale: int) -> Quantized:
     value = tensors.constant(node, scale)
     if value.size != 1:

@@ -19,6 +19,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .border_average import border_average, is_chosen_from
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
 from .parts.layer import Layer
@@ -42,6 +43,8 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
         )
     moved = fitting_window(node, image, out, weights.shape[2:])
     if is_average(product, moved):
+        if is_chosen_from(tensors.network, node):
+            return border_average(product, tensors, moved, image, out)
         return average_pool(product, tensors, moved, image, out)
     if groups == 1 and (layer := transposed_convolution(product, tensors, image)) is not None:
         return layer

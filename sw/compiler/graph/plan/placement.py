@@ -128,11 +128,9 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             raise Unsupported("float tensors are the host's")
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(tensors.network, node))
-        case "", "AveragePool" if any(node.attributes.get("pads", ())) and not (
-            node.attributes.get("count_include_pad")
-        ):
-            raise Unsupported("its windows at the border count fewer pixels than the others")
-        case "", "AveragePool" | "GlobalAveragePool" | "ReduceMean":
+        case contributed.DOMAIN, "QLinearAveragePool":
+            raise Unsupported(contributed.why_no_average(node))
+        case "", "AveragePool" | "GlobalAveragePool" | "ReduceMean" | "ReduceSum":
             raise Unsupported(
                 "it is not an average of rows and columns between DequantizeLinear and "
                 "QuantizeLinear"

@@ -20,6 +20,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import (
 )
 from amaranth_vta.sw.compiler.operators.parts.exact import average_constants, averaged
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact, Quantized
+from amaranth_vta.sw.compiler.te.requantization import requantization_parameters
 from tests.support.seeds import each_seed
 
 CONFIGS = ["tiny", "batch2", "pynq", "block32", "tiny-extended", "pynq-extended"]
@@ -105,6 +106,48 @@ def test_no_pass_changes_what_an_average_pooling_does(
     interpreted(schedule, inputs, want, env)
     function = average_pool2d(workload, env, knobs)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_results_with_parameters_of_their_own(
+    interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    """As where windows count fewer pixels at the border."""
+    env = Environment(PRESETS["tiny-extended"])
+    x, y = Quantized(0.0213, 5), Quantized(0.0137, -20)
+    known = [average_constants(x, y, count, env.config) for count in (9, 6, 4)]
+    counts = np.full((4, 6), 9)
+    counts[[0, -1]], counts[:, [0, -1]] = 6, 6
+    counts[::3, ::5] = 4
+    pads = (1, 1, 1, 1)
+    zero = x.zero_point
+    workload = AveragePool2d(
+        2, 3, 4, 6, (3, 3), known[0], pads=pads, pad_value=zero, by_result=True
+    )
+    # The sums of all have 9 pixels, of which those of the padding stand for zero.
+    bias = -9 * zero
+    parameters = np.stack(
+        [
+            requantization_parameters([bias], item.scale or 0, y.zero_point, -128, 127)[0]
+            for item in known
+        ]
+    )[np.select([counts == 9, counts == 6], [0, 1], 2)]
+    tiles = np.broadcast_to(
+        parameters[..., None, None], (4, 6, 4, env.BATCH, env.BLOCK_OUT)
+    ).astype(env.acc_dtype)
+    schedule = workload.scheduled(env, AveragePool2dKnobs(2, 2, 3, 3, 3))
+    image = some(np.random.default_rng(0), schedule[1][0])
+    around = ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0), (0, 0))
+    padded = np.pad(image.astype(np.int64), around, constant_values=zero)
+    sums = sliding_window_view(padded, (3, 3), axis=(2, 3)).sum(axis=(6, 7)) - 9 * zero
+    wide = counts[:, :, None, None]
+    want = np.select(
+        [wide == count for count in (9, 6, 4)],
+        [averaged(sums + count * zero, x, y, count, -128, 127) for count in (9, 6, 4)],
+    ).astype(np.int8)
+    interpreted(schedule, [image, tiles], want, env)
+    np.testing.assert_array_equal(
+        run(average_pool2d(workload, env), [image, tiles], device="rtl"), want
+    )
 
 
 def test_averages_that_cannot_be_exact_are_refused_with_a_sentence() -> None:

@@ -1,0 +1,134 @@
+"""Average pools on the machine whose windows count fewer pixels at the border: a QLinearConv for
+each number of pixels, and Where operators that choose, as the canonical form has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
+from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
+from amaranth_vta.sw.runtime.network.packing import Window
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, Unsupported
+from .parts.products import QuantizedProduct
+from .parts.tensors import Tensors
+
+# Where QLinearConv has the scale of its result.
+_SCALE = 6
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """``nodes`` compute an average; ``makers`` are the convolutions, and ``chosen``, int64 (height,
+    width), says which of them makes each result."""
+
+    nodes: tuple[Node, ...]
+    makers: tuple[Node, ...]
+    chosen: Array
+
+
+def is_chosen_from(network: Network, node: Node) -> bool:
+    """Whether only a Where reads the result of ``node``."""
+    reader = network.only_reader(node.outputs[0])
+    return reader is not None and reader.operator == "Where" and not reader.domain
+
+
+def border_average(
+    product: QuantizedProduct, tensors: Tensors, moved: Window, image: Image, out: Image
+) -> Layer:
+    """The layer of averages of which `is_chosen_from`. Raises `Unsupported`."""
+    node, config = product.nodes[0], tensors.config
+    if not config.requantize:
+        raise Unsupported(
+            "its windows at the border count fewer pixels, and the machine has no REQUANTIZE"
+        )
+    reader = tensors.network.only_reader(node.outputs[0])
+    if reader is not None and reader.inputs[1] == node.outputs[0]:
+        raise Unsupported("other windows of this average are on the host")
+    found = _choice(tensors.network, node, out)
+    if found is None:
+        raise Unsupported("it chooses from averages of different windows")
+    tensors.require_held(node.inputs[0], image)
+    limits, clip = tensors.clip_after(found.nodes[-1].outputs[0])
+    constants = [
+        _constants(QuantizedProduct.of(maker, tensors).sums.scale[0], limits, product, moved)
+        for maker in found.makers
+    ]
+    workload = AveragePool2d(
+        batch=tiles(image[0], config.batch),
+        channels=tiles(image[1], config.block_out),
+        height=image[2],
+        width=image[3],
+        kernel=moved.kernel,
+        constants=constants[0].without_parameters(),
+        strides=moved.strides,
+        pads=moved.pads,
+        pad_value=product.pad_value(moved, tensors),
+        by_result=True,
+    )
+    parameters = np.stack([item.parameters(tensors.env)[1:] for item in constants])[found.chosen]
+    layer = tensors.layer(
+        (*found.nodes, *clip),
+        [tensors.source(node.inputs[0], image)],
+        out,
+        tensors.function(average_pool2d, workload, node),
+        {"factors": pack(parameters, tensors.env.acc_dtype)},
+        limits,
+    )
+    return replace(layer, operator="AveragePool")
+
+
+def _constants(
+    scale: np.float32, limits: tuple[int, int], product: QuantizedProduct, moved: Window
+) -> FixedPoint:
+    zeros = product.zero_point, product.sums.zero_point
+    try:
+        found = sum_constants(scale, *zeros, moved.taps, product.config, *limits)
+    except NotExact as problem:
+        raise Unsupported(str(problem)) from None
+    if found.scale is None or found.factors != (1,):
+        raise Unsupported(f"REQUANTIZE by {scale:.6g} differs from float32 for some sums")
+    return found
+
+
+def _choice(network: Network, first: Node, out: Image) -> _Choice | None:
+    """The averages that are chosen from, beginning with ``first``; None if they are not of the same
+    windows."""
+    nodes, makers = [first], [first]
+    chosen = np.zeros(out[2:], np.int64)
+    latest = first.outputs[0]
+    while (reader := network.only_reader(latest)) is not None and reader.operator == "Where":
+        maker, mask = network.maker(reader.inputs[1]), network.constants.get(reader.inputs[0])
+        if maker is None or mask is None or reader.inputs[2] != latest:
+            return None
+        if mask.shape != (1, 1, *out[2:]) or not _alike(network, maker, first):
+            return None
+        if network.only_reader(reader.inputs[1]) is not reader:
+            return None
+        chosen[mask[0, 0]] = len(makers)
+        makers.append(maker)
+        nodes += [maker, reader]
+        latest = reader.outputs[0]
+    return _Choice(tuple(nodes), tuple(makers), chosen) if len(makers) > 1 else None
+
+
+def _alike(network: Network, node: Node, other: Node) -> bool:
+    """Whether two convolutions differ in the scales of their results alone."""
+    if node.operator != other.operator or node.attributes != other.attributes:
+        return False
+    if node.inputs[0] != other.inputs[0] or len(node.inputs) != len(other.inputs):
+        return False
+    constants = (
+        [network.constants.get(name) for name in item.inputs[1:]] for item in (node, other)
+    )
+    return all(
+        at == _SCALE or (a is not None and b is not None and np.array_equal(a, b))
+        for at, (a, b) in enumerate(zip(*constants, strict=True), 1)
+    )
