@@ -167,10 +167,10 @@ class Reader(enum.Enum, shape=2):
 class ReadArbiter(wiring.Component):
     """Shares the memory's read side among fetch, load and compute.
 
-    Fetch has priority, but not twice in a row while another waits; load and compute take turns. No
-    burst is started while `BEATS_AHEAD` beats are still to come, so that a reader waits for these
-    and at most one burst: enough to hide the latency of a memory, few enough that instructions
-    arrive in time.
+    Fetch has priority, but not twice in a row while another waits; load and compute take turns,
+    also when fetch comes in between. So fetch waits for at most one burst of another reader, and
+    each of these for three. No burst is started while `BEATS_AHEAD` beats are still to come: enough
+    to hide the latency of a memory, few enough that instructions arrive in time.
 
     Timing: a request shows at ``bus`` in the cycle after it is taken, a beat at its reader in
     the cycle after it arrives; one of each can pass in every cycle. Every path from an input of
@@ -214,9 +214,11 @@ class ReadArbiter(wiring.Component):
         }
 
         # Requests.
-        chosen, latest = Signal(Reader), Signal(Reader, init=Reader.COMPUTE)
+        chosen = Signal(Reader)
+        # The latest burst is fetch's; the latest one that is not is load's.
+        after_fetch, after_load = Signal(), Signal()
         other = Mux(
-            self.load.request.valid & ((latest != Reader.LOAD) | ~self.compute.request.valid),
+            self.load.request.valid & (~after_load | ~self.compute.request.valid),
             Reader.LOAD,
             Reader.COMPUTE,
         )
@@ -227,7 +229,7 @@ class ReadArbiter(wiring.Component):
         m.d.comb += [
             chosen.eq(
                 Mux(
-                    self.fetch.request.valid & ((latest != Reader.FETCH) | ~others),
+                    self.fetch.request.valid & (~after_fetch | ~others),
                     Reader.FETCH,
                     other,
                 )
@@ -245,7 +247,9 @@ class ReadArbiter(wiring.Component):
                     m.d.comb += request.eq(reader.request.payload)
                     m.d.comb += reader.request.ready.eq(open_)
         with m.If(granted):
-            m.d.sync += latest.eq(chosen)
+            m.d.sync += after_fetch.eq(chosen == Reader.FETCH)
+            with m.If(chosen != Reader.FETCH):
+                m.d.sync += after_load.eq(chosen == Reader.LOAD)
 
         # Beats.
         taken = Signal()

@@ -103,9 +103,10 @@ class Bus {
         const bool fetch_asks = fetch.asks_from() <= now;
         const bool load_asks = loaders[0]->walker.asks() && loaders[0]->walker.asks_from() <= now;
         const bool compute_asks = loaders[1]->walker.asks() && loaders[1]->walker.asks_from() <= now;
-        Reader chosen = load_asks && (latest != LOAD_READER || !compute_asks) ? LOAD_READER : COMPUTE_READER;
-        if (fetch_asks && (latest != FETCH_READER || !(load_asks || compute_asks))) chosen = FETCH_READER;
-        latest = chosen;
+        Reader chosen = load_asks && (!after_load || !compute_asks) ? LOAD_READER : COMPUTE_READER;
+        if (fetch_asks && (!after_fetch || !(load_asks || compute_asks))) chosen = FETCH_READER;
+        after_fetch = chosen == FETCH_READER;
+        if (!after_fetch) after_load = chosen == LOAD_READER;
         granted_at = now;
         std::int64_t words;
         if (chosen == FETCH_READER) {
@@ -228,7 +229,7 @@ class Bus {
     Window read_window, write_window;
     Time read_free = 0, write_free = 0;
     bool write_turn = false;
-    Reader latest = COMPUTE_READER;
+    bool after_fetch = false, after_load = false;  // the latest burst; the latest one not of fetch
     Time granted_at = 0, opened_at = 0, delivered_at = 0;
     std::int64_t granted_words = 0, delivered = 0;
     std::int64_t ends[16] = {};  // of the latest bursts
