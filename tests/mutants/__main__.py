@@ -1,9 +1,11 @@
 """Plants bugs, and reports which layer of checks catches each.
 
-    python -m tests.mutants [--hardware 6] [--software 2] [--jobs 2] [--json FILE]
+    python -m tests.mutants [--hardware 6] [--software 2] [--jobs 2] [--only TEXT]
+        [--json FILE]
 
 ``--hardware`` bugs are planted in each module of the hardware, in addition to the named ones, and
-``--software`` bugs in each module of the functional model, the compiler's passes and the runtime.
+``--software`` bugs in each module of the functional model, the compiler's passes and the runtime;
+of these, those are judged whose name has TEXT in it.
 
 Ends with 1 if a bug survives that is not in `survivors.toml`, which argues why some are harmless.
 """
@@ -27,6 +29,7 @@ def main() -> int:
     parser.add_argument("--hardware", type=int, default=6)
     parser.add_argument("--software", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
@@ -59,13 +62,13 @@ def _verdicts(options: argparse.Namespace) -> Iterator[Verdict]:
     from . import software
 
     if options.software:
-        yield from software.judge(options.software, options.jobs)
+        yield from software.judge(options.software, options.jobs, options.only)
     if options.hardware:
         # From here on the hardware that this process imports has bugs.
         from . import hardware
 
         design = hardware.Design("tiny-extended", options.hardware)
-        yield from hardware.judge(design, options.jobs)
+        yield from hardware.judge(design, options.jobs, options.only)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 from amaranth.hdl import Instance, Mux, Signal, Value, ValueCastable
 
-from .planting import Bug, Plants, Verdict, install
+from .planting import Bug, Plants, Verdict, install, sample
 from .software import module_tests
 
 # The most bugs in each module of the hardware, in addition to the named ones.
@@ -125,8 +125,7 @@ class Design:
         return result
 
     def _choose(self, per_file: int) -> Iterator[int]:
-        """The named bugs, and the first ``per_file`` of each module."""
-        chance = random.Random(1)
+        """The named bugs, and ``per_file`` others of each module."""
         files: dict[str, list[int]] = {}
         named = {(original, planted) for _, original, planted in NAMED}
         for number in sorted(self._live):
@@ -136,7 +135,8 @@ class Design:
             else:
                 files.setdefault(bug.file, []).append(number)
         for numbers in files.values():
-            yield from sorted(chance.sample(numbers, min(per_file, len(numbers))))
+            bugs = ((number, self.plants.bugs[number]) for number in numbers)
+            yield from (number for number, _ in sample(bugs, per_file))
 
     def _elaborate(self) -> str:
         from amaranth_vta.hw.top import Top
@@ -282,12 +282,12 @@ class Layers:
         return tests
 
 
-def judge(design: Design, jobs: int) -> Iterator[Verdict]:
-    """The verdict on each bug, each tried in a process of its own."""
+def judge(design: Design, jobs: int, only: str = "") -> Iterator[Verdict]:
+    """The verdict on each bug with ``only`` in its name, each tried in a separate process."""
     os.environ[_VARIABLE] = "0"
     layers = Layers(design)
     context = get_context("fork")
-    waiting = list(enumerate(design.bugs, 1))
+    waiting = [(at, bug) for at, bug in enumerate(design.bugs, 1) if only in bug.name]
     running: dict[int, tuple[Any, Any, Bug]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:

@@ -11,10 +11,11 @@ import ast
 import copy
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from typing import Any
+from zlib import crc32
 
 _PLANT = "__plant__"
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -94,6 +95,12 @@ def bugs_in(
     plants = Plants(lambda number, original, planted: original, named, stuck)
     _Planter(file, plants).visit(ast.parse(source))
     return plants.bugs
+
+
+def sample(bugs: Iterable[tuple[int, Bug]], count: int) -> list[tuple[int, Bug]]:
+    """``count`` of numbered bugs, chosen by their names: whether a bug is chosen does not depend on
+    the code around it."""
+    return sorted(sorted(bugs, key=lambda item: crc32(item[1].name.encode()))[:count])
 
 
 class _Finder:

@@ -4,7 +4,6 @@ own in which the tests of its folder run."""
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -12,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from .planting import Bug, Plants, Verdict, bugs_in, install
+from .planting import Bug, Plants, Verdict, bugs_in, install, sample
 
 _ROOT = Path(__file__).parents[2]
 # By folder of modules, its tests.
@@ -23,10 +22,10 @@ _TESTS = {
 }
 
 
-def judge(per_file: int, jobs: int) -> Iterator[Verdict]:
-    """The verdicts on ``per_file`` bugs of each module."""
+def judge(per_file: int, jobs: int, only: str = "") -> Iterator[Verdict]:
+    """The verdicts on ``per_file`` bugs of each module, if ``only`` is in their name."""
     context = get_context("spawn")
-    chosen = list(_choose(per_file))
+    chosen = [work for work in _choose(per_file) if only in work[-1].name]
     with context.Pool(jobs, maxtasksperchild=1) as pool:
         yield from pool.imap(_try, chosen, chunksize=1)
 
@@ -38,22 +37,19 @@ def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
     number = next(at for at, other in enumerate(bugs) if replace(other, line=bug.line) == bug)
     path = Path(bug.file)
     tests = [f"tests/{path.parent}"] if len(path.parts) > 2 else ["tests/hw/test_core.py"]
-    own = f"tests/hw/test_{path.name}"
-    if len(path.parts) == 2 and (_ROOT / own).exists():
+    own = f"tests/{path.parent}/test_{path.name}"
+    if (_ROOT / own).exists():
         tests.insert(0, own)
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_try, ((bug.file, tuple(tests), number, bug), named, True))
 
 
 def _choose(per_file: int) -> Iterator[tuple[str, tuple[str, ...], int, Bug]]:
-    chance = random.Random(1)
     for folder, tests in _TESTS.items():
         for path in sorted((_ROOT / folder).glob("*.py")):
             file = str(path.relative_to(_ROOT))
             bugs = list(enumerate(bugs_in(path.read_text(encoding="utf-8"), file)))
-            for number, bug in sorted(
-                chance.sample(bugs, min(per_file, len(bugs))), key=lambda item: item[0]
-            ):
+            for number, bug in sample(bugs, per_file):
                 yield file, tests, number, bug
 
 
