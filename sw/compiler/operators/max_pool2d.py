@@ -36,6 +36,7 @@ class MaxPool2d(SlidingWindow):
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_value: int = 0
+    dilations: tuple[int, int] = (1, 1)
 
     def scheduled(self, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -131,7 +132,8 @@ def _shape(p: MaxPool2d, env: Environment) -> tuple[int, ...]:
 def _pixel(p: MaxPool2d, image: Tensor, tap: tuple[int, int], i: Sequence[Expr]) -> Expr:
     """The pixel of ``image`` that a ``tap`` of the kernel reads for the result at index ``i``."""
     n, c, h, w, b, k = i
-    return image(n, c, h * p.strides[0] + tap[0], w * p.strides[1] + tap[1], b, k)
+    row, column = (at * step for at, step in zip(tap, p.dilations, strict=True))
+    return image(n, c, h * p.strides[0] + row, w * p.strides[1] + column, b, k)
 
 
 def _maximum(p: MaxPool2d, x_buf: Tensor, first: Tensor, env: Environment) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
+from .matrix_forms import constant_values
 from .quantization import BYTE_TYPES, is_clamp, parameters_of
 
 # Axes of images (N, C, H, W); sequences have one less.
@@ -36,7 +37,7 @@ def why_float(network: Network, node: Node) -> str:
 def _of_result(network: Network, node: Node) -> str:
     what, name = node.operator, node.outputs[0]
     while (reader := network.only_reader(name)) is not None and reader.operator != "QuantizeLinear":
-        if not is_clamp(network, reader) and reader.operator != "Add":
+        if not is_clamp(network, reader) and not _adds_bias(network, node, reader):
             return (
                 f"{what} is in float: {reader.operator} follows, and nothing quantizes in between"
             )
@@ -49,4 +50,14 @@ def _of_result(network: Network, node: Node) -> str:
         return f"{what} is in float: its result has more than one scale"
     if given.zero.dtype != out.zero.dtype:
         return f"{what} is in float: it makes {out.zero.dtype} of {given.zero.dtype}"
+    second = parameters_of(network, network.maker(node.inputs[1]), "DequantizeLinear")
+    if second is not None and what == "MatMul" and second.zero.dtype != given.zero.dtype:
+        return f"{what} is in float: its factors are {given.zero.dtype} and {second.zero.dtype}"
     return f"{what} is in float: its bias, its weights or its attributes are no integer product's"
+
+
+def _adds_bias(network: Network, node: Node, reader: Node) -> bool:
+    """Whether ``reader``, behind the product ``node``, adds a constant."""
+    if node.operator != "MatMul" or reader.operator != "Add":
+        return False
+    return any(constant_values(network, name) is not None for name in reader.inputs)

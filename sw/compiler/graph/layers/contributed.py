@@ -91,11 +91,13 @@ def global_average_pool(node: Node, tensors: Tensors) -> Layer:
     return replace(layer, operator=node.operator)
 
 
-def why_no_average(node: Node) -> str:
-    """The reason why a QLinearAveragePool did not become an average of integers."""
+def average_of_integers(node: Node, tensors: Tensors) -> Layer:
+    """A QLinearAveragePool that the canonical form did not rewrite. Raises `Unsupported`."""
     if node.attributes.get("channels_last", 0):
-        return "its layout is channels last"
-    return "its zero point is odd: halves would be rounded to even before it, not behind it"
+        raise Unsupported("its layout is channels last")
+    if tensors.network.types[node.outputs[0]].shape is None:
+        raise Unsupported("its shape is not known")
+    raise Unsupported("its zero point is odd: halves would be rounded to even before it")
 
 
 def _quantized(node: Node, tensors: Tensors, scale: int) -> Quantized:

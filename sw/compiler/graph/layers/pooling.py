@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.canonical.quantization import quantized_after
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
 from amaranth_vta.sw.compiler.operators.conv2d import conv2d
@@ -21,6 +22,7 @@ from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
 from .parts.products import QuantizedProduct
+from .parts.scales import dequantized
 from .parts.tensors import Tensors
 from .parts.windows import fitting_window
 
@@ -33,8 +35,6 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
     if len([name for name in node.outputs if name]) != 1:
         raise Unsupported("it also returns the indices of the maxima")
     moved = fitting_window(node, image, out, ())
-    if moved.dilations != (1, 1):
-        raise Unsupported("its window is dilated")
     low, high = tensors.range(source)
     config = tensors.config
     # Padding must never be a maximum.
@@ -50,6 +50,7 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
         strides=moved.strides,
         pads=moved.pads,
         pad_value=pad_value,
+        dilations=moved.dilations,
     )
     fused = _behind_convolution(node, workload, out, tensors)
     if fused is not None:
@@ -66,12 +67,14 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
 
 def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tensors) -> Layer | None:
     """The layer of a pooling, ``alone`` by itself, and of the convolution whose result it reads;
-    None if there is no such convolution, if windows overlap or are padded, or if two layers take
-    fewer cycles."""
+    None if there is no such convolution, if windows overlap, are dilated or padded, or if two
+    layers take fewer cycles."""
     name = node.inputs[0]
     known = tensors.convolutions.get(name)
     overlap = any(size > step for size, step in zip(alone.kernel, alone.strides, strict=True))
-    if known is None or overlap or any(alone.pads) or tensors.network.only_reader(name) is not node:
+    if known is None or overlap or alone.dilations != (1, 1):
+        return None
+    if any(alone.pads) or tensors.network.only_reader(name) is not node:
         return None
     anchor, workload = known
     output = (alone.output_height, alone.output_width)
@@ -92,6 +95,26 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
         anchor.macs,
     )
     return replace(layer, operator=f"{anchor.operator}+{node.operator}")
+
+
+def average_in_float(node: Node, tensors: Tensors) -> Layer:
+    """An average that the canonical form left in float. Raises `Unsupported`."""
+    network, source = tensors.network, node.inputs[0]
+    given, _ = dequantized(network, source)
+    after = quantized_after(network, node.outputs[0])
+    if after is None:
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
+    types = network.types[given].dtype, after[2].zero.dtype
+    if types[0] != types[1]:
+        raise Unsupported(f"it makes {types[1]} of {types[0]}")
+    shape = network.types[source].shape
+    if shape is None or len(shape) not in (3, 4):
+        raise Unsupported(f"{source} is not an image (N, C, H, W) of fixed size")
+    if node.operator.startswith("Reduce"):
+        raise Unsupported("it goes over other axes than rows and columns")
+    if any(step != 1 for step in node.attributes.get("dilations", ())):
+        raise Unsupported("its window is dilated")
+    raise Unsupported("its last windows reach beyond the padding")
 
 
 def is_average(product: QuantizedProduct, window: Window) -> bool:

@@ -20,8 +20,9 @@ from amaranth_vta.sw.compiler.graph.layers.moving import (
     upsampling,
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
-from amaranth_vta.sw.compiler.graph.layers.pooling import max_pool
+from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -35,18 +36,23 @@ MakeLayer = Callable[[Node, Tensors], Layer]
 # Makers of layers, by domain and operator of ONNX.
 _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Add"): addition,
+    ("", "AveragePool"): average_in_float,
     ("", "Clip"): clip,
     ("", "Concat"): concatenation,
+    ("", "GlobalAveragePool"): average_in_float,
     ("", "MaxPool"): max_pool,
     ("", "Mul"): multiplication,
     ("", "Pad"): padding,
     ("", "QLinearConv"): convolution,
     ("", "QLinearMatMul"): matrix_product,
     ("", "QuantizeLinear"): quantization,
+    ("", "ReduceMean"): average_in_float,
+    ("", "ReduceSum"): average_in_float,
     ("", "Resize"): upsampling,
     ("", "Slice"): cropping,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
+    (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,
     (contributed.DOMAIN, "QLinearGlobalAveragePool"): contributed.global_average_pool,
     (contributed.DOMAIN, "QLinearLeakyRelu"): contributed.of_one_tensor,
     (contributed.DOMAIN, "QLinearMul"): contributed.element_wise,
@@ -128,14 +134,9 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             raise Unsupported("float tensors are the host's")
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(tensors.network, node))
-        case contributed.DOMAIN, "QLinearAveragePool":
-            raise Unsupported(contributed.why_no_average(node))
-        case "", "AveragePool" | "GlobalAveragePool" | "ReduceMean" | "ReduceSum":
-            raise Unsupported(
-                "it is not an average of rows and columns between DequantizeLinear and "
-                "QuantizeLinear"
-            )
         case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg" | "Sub":
+            given = [name for name in node.reads if name not in tensors.network.constants]
+            dequantized(tensors.network, given[0])
             raise Unsupported("its result is not quantized to 8 bits at one scale")
         case "", "Relu" if node.inputs[0] not in tensors.results:
             raise Unsupported("it follows an operator on the host")

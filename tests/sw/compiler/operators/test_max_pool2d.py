@@ -42,6 +42,22 @@ def test_no_pass_changes_what_a_max_pooling_does(
     np.testing.assert_array_equal(run(function, inputs, device=device), want)
 
 
+@pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
+def test_windows_may_be_dilated(
+    config: str, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    env = Environment(PRESETS[config])
+    workload = MaxPool2d(1, 2, 9, 7, (3, 2), (2, 1), (1, 0, 1, 2), dilations=(2, 3))
+    schedule = workload.scheduled(env, MaxPool2dKnobs(1, 2, 3, True))
+    x = some(np.random.default_rng(0), schedule[1][0])
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 2), (0, 0), (0, 0)))
+    windows = sliding_window_view(padded, (5, 4), axis=(2, 3))[:, :, ::2]
+    want = windows[..., ::2, ::3].max(axis=(6, 7))
+    inputs = [x, identity_weights(env)] if reads_what_it_stores(env) else [x]
+    interpreted(schedule, inputs, want, env)
+    np.testing.assert_array_equal(run(max_pool2d(workload, env), inputs), want)
+
+
 def test_a_pooling_takes_one_comparison_less_than_it_has_pixels(
     run: Any, some: Callable[..., Any]
 ) -> None:

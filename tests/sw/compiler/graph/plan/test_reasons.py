@@ -1,0 +1,84 @@
+"""The reasons why the host has averages, functions and products, each provoked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from amaranth_vta.session import Session
+
+Make = Callable[..., Any]
+
+
+def reason(graph: Any, operator: str, opset: int = 17) -> str:
+    """Why the host has the first ``operator`` of a network, whose results are right."""
+    with Session(graph.model(opset), "tiny") as session:
+        assert session.check({"x": graph.images()}).ok
+        return next(layer.reason for layer in session.layers if layer.operator == operator)
+
+
+def convolution(qdq: Make) -> Any:
+    return qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 5).qdq(2**-3)
+
+
+def test_averages_that_are_not_quantized_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("GlobalAveragePool").node("Sin")
+    wanted = "its result is not quantized to 8 bits at one scale"
+    assert reason(graph, "GlobalAveragePool") == wanted
+    graph = convolution(qdq).node("Sin").node("GlobalAveragePool")
+    operand = graph.nodes[-1].input[0]
+    assert reason(graph, "GlobalAveragePool") == f"its operand {operand} is in float"
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "wanted"),
+    [
+        ("ReduceMean", {"axes": [1]}, "it goes over other axes than rows and columns"),
+        ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, "its window is dilated"),
+        (
+            "AveragePool",
+            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [0, 1, 0, 0], "ceil_mode": 1}
+            | {"count_include_pad": 1},
+            "its last windows reach beyond the padding",
+        ),
+    ],
+)
+def test_other_averages_are_the_hosts(
+    qdq: Make, operator: str, attributes: Any, wanted: str
+) -> None:
+    graph = convolution(qdq).node(operator, **attributes)
+    opset = 19 if "dilations" in attributes else 17
+    assert reason(graph.qdq(2**-3), operator, opset) == wanted
+
+
+def test_functions_of_what_is_in_float_are_the_hosts(qdq: Make) -> None:
+    graph = convolution(qdq).node("Softmax")
+    operand = graph.value
+    graph.nodes.append(helper.make_node("Sub", [graph.constant(1, np.float32), operand], ["s"]))
+    graph.value = "s"
+    assert reason(graph.qdq(2**-3), "Sub") == f"its operand {operand} is in float"
+
+
+def test_products_that_another_tensor_is_added_to_are_in_float(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    branch = graph.value
+    graph.conv(3, 3, 1).node("Add", branch).node("Relu").qdq(2**-3)
+    wanted = "Conv is in float: Add follows, and nothing quantizes in between"
+    assert reason(graph, "Conv") == wanted
+
+
+def test_products_of_two_types_are_in_float(qdq: Make) -> None:
+    graph = qdq((1, 4, 4)).qdq(2**-5)
+    first = graph.value
+    parameters = [graph.constant(2**-5, np.float32), graph.constant(128, np.uint8)]
+    graph.nodes += [
+        helper.make_node("QuantizeLinear", ["x", *parameters], ["u"]),
+        helper.make_node("DequantizeLinear", ["u", *parameters], ["second"]),
+    ]
+    graph.value = first
+    wanted = "MatMul is in float: its factors are int8 and uint8"
+    assert reason(graph.node("MatMul", "second").qdq(2**-3), "MatMul") == wanted
