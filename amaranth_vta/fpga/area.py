@@ -18,6 +18,7 @@ from amaranth.hdl import Shape
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.datapath.gemm import multiplies_singly
 from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.timing import is_small
@@ -84,14 +85,15 @@ def features(config: Config) -> dict[str, float]:
 
 
 def multipliers(config: Config, family: str) -> int:
-    """Multipliers of GEMM, two products in each on xc7; of the ALU's lanes; and, for deep memories,
-    of the checks of an instruction's range."""
+    """Multipliers of GEMM, on xc7 with two products in each unless the machine `multiplies_singly`;
+    of the ALU's lanes; and, for deep memories, of the checks of an instruction's range and
+    bounds."""
     lanes, products = config.batch * config.block_out, config.macs_per_cycle
     deepest = max(memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc))
-    checker = int(deepest > DEEPEST_IN_LOGIC)
+    checks = 2 * (deepest > DEEPEST_IN_LOGIC)
     if family == "xc7":
-        return products // 2 + 3 * lanes + checker
-    return products + (6 if config.requantize else 3) * lanes + checker
+        return products // (1 if multiplies_singly(config) else 2) + 3 * lanes + checks
+    return products + (6 if config.requantize else 3) * lanes + checks
 
 
 # Block RAMs.

@@ -1,5 +1,6 @@
 """The GEMM core: dot products of an input tile with a weight tile, and their accumulation."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY, is_small
 
 from .sequencer import IndexedUop
+
+# Bits of a factor of a multiplier of an ECP5.
+SMALL_FACTOR_WIDTH = 18
 
 
 def tile_layout(memory: TileMemory) -> data.ArrayLayout:
@@ -53,11 +57,12 @@ def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
 
 
 class DotProducts(wiring.Component):
-    """``less_one[b][j] = -1 + sum over k of inp[b][k] * wgt[j][k]``, one pair of tiles per cycle.
+    """``sums[b][j] = sum over k of inp[b][k] * wgt[j][k], less 1``, one pair of tiles per cycle.
 
     Timing: tiles presented in one cycle give their sums `latency` cycles later: products are
     registered, then the sums of two of them, then the sums themselves; in a machine for a small
-    FPGA (`is_small`) the tiles before all these. In the cycle after ``clear`` all sums are 0.
+    FPGA (`is_small`) the tiles before all these. In the cycle after ``clear`` all sums are 0, less
+    1.
 
     One multiplication makes the products of one input x with the weights v and w of two outputs,
     where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
@@ -72,8 +77,11 @@ class DotProducts(wiring.Component):
     logic; and no number has more than 32 bits, so that they simulate quickly.
 
     With the carries of their adders, p such halves add up to p * 2^(n - 1) - 1 more than the sum of
-    products: a power of two, taken off by inverting one bit, less the 1 of ``less_one``.
+    products: a power of two, taken off by inverting one bit, less the 1 that ``sums`` lack.
     """
+
+    # What ``sums`` are less than the sums of products.
+    less = 1
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -84,7 +92,7 @@ class DotProducts(wiring.Component):
                 "inp": In(tile_layout(config.inp)),
                 "wgt": In(tile_layout(config.wgt)),
                 "clear": In(1),
-                "less_one": Out(
+                "sums": Out(
                     data.ArrayLayout(
                         data.ArrayLayout(signed(width), config.block_out), config.batch
                     )
@@ -122,10 +130,7 @@ class DotProducts(wiring.Component):
                     upper.append(both[half:])
                 for place, terms in enumerate((lower, upper)):
                     total = sum_and_carries(m, terms, f"tree_b{b}_o{j + place}")
-                    with m.If(self.clear):
-                        m.d.sync += self.less_one[b][j + place].eq(-1)
-                    with m.Else():
-                        m.d.sync += self.less_one[b][j + place].eq(Cat(total[:-1], ~total[-1]))
+                    self._register(m, (b, j + place), Cat(total[:-1], ~total[-1]))
         return m
 
     def _tiles(self, m: Module) -> tuple[Any, Any]:
@@ -137,6 +142,14 @@ class DotProducts(wiring.Component):
         m.d.sync += [inp.eq(self.inp), wgt.eq(self.wgt)]
         return inp, wgt
 
+    def _register(self, m: Module, place: tuple[int, int], total: Value) -> None:
+        """Makes ``total`` the sum of an output, whose row and column ``place`` is."""
+        b, j = place
+        with m.If(self.clear):
+            m.d.sync += self.sums[b][j].eq(-self.less)
+        with m.Else():
+            m.d.sync += self.sums[b][j].eq(total)
+
     def _product(self, m: Module, inp: Any, wgt: Any, place: tuple[int, int, int]) -> Signal:
         """The product of input k of row b and the weights of outputs j and j + 1, where ``place``
         is b, j and k."""
@@ -145,10 +158,47 @@ class DotProducts(wiring.Component):
         b, j, k = place
         lower, upper = wgt[j][k], wgt[j + 1][k]
         weights = Signal(signed(half + config.wgt_width), name=f"weights_b{b}_o{j}_i{k}")
-        product = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}", reset_less=True)
+        both = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}", reset_less=True)
         m.d.comb += weights.eq(Cat(lower[:-1], ~lower[-1], Const(0, config.inp_width), upper))
-        m.d.sync += product.eq(weights * inp[b][k])
-        return product
+        m.d.sync += both.eq(weights * inp[b][k])
+        return both
+
+
+class SingleDotProducts(DotProducts):
+    """The same, less nothing, with a multiplication for each product: an ECP5 multiplies 18 bits by
+    18, too few for two products of 8 bits by 8, and has no adder behind the multiplier that Yosys
+    uses.
+
+    Timing: that of `DotProducts`.
+    """
+
+    less = 0
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        width = config.inp_width + config.wgt_width
+        inp, wgt = self._tiles(m)
+        for b, j in product(range(config.batch), range(config.block_out)):
+            products = []
+            for k in range(config.block_in):
+                name = f"product_b{b}_o{j}_i{k}"
+                products.append(Signal(signed(width), name=name, reset_less=True))
+                m.d.sync += products[-1].eq(inp[b][k] * wgt[j][k])
+            terms = []
+            for k in range(0, config.block_in, 2):
+                terms.append(Signal(signed(width + 1), name=f"both_b{b}_o{j}_i{k}"))
+                m.d.sync += terms[-1].eq(products[k] + products[k + 1])
+            while len(terms) > 1:
+                sums = [one + other for one, other in zip(terms[::2], terms[1::2], strict=True)]
+                # Kept, or Yosys makes one sum of all, of compressors.
+                terms = [
+                    Signal(total.shape(), name=f"tree_b{b}_o{j}", attrs={"keep": 1})
+                    for total in sums
+                ]
+                m.d.comb += [term.eq(total) for term, total in zip(terms, sums, strict=True)]
+            self._register(m, (b, j), terms[0])
+        return m
 
 
 class LoopedDotProducts(DotProducts):
@@ -176,9 +226,15 @@ class LoopedDotProducts(DotProducts):
             i_clear=self.clear,
             i_inp=Value.cast(inp),
             i_wgt=Value.cast(wgt),
-            o_less_one=Value.cast(self.less_one),
+            o_less_one=Value.cast(self.sums),
         )
         return m
+
+
+def multiplies_singly(config: Config) -> bool:
+    """Whether each product of GEMM takes a multiplication: in small machines, unless factors of two
+    products fit the multipliers of a small FPGA."""
+    return is_small(config) and config.inp_width + 2 * config.wgt_width > SMALL_FACTOR_WIDTH
 
 
 class GemmContext(data.Struct):
@@ -229,7 +285,7 @@ class GemmUnit(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        dot_products = (LoopedDotProducts if self._groups.apart else DotProducts)(self._config)
+        dot_products = self._dot_products()
         m.submodules.dot_products = self._groups.member("products", dot_products)
 
         stopped = Signal()
@@ -286,9 +342,15 @@ class GemmUnit(wiring.Component):
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
                 addend = Mux(writing.adds, kept[b][j], 0)
-                total = Cat(1, dot_products.less_one[b][j]).as_signed() + Cat(1, addend).as_signed()
-                m.d.comb += written[b][j].eq(total[1:])
+                # Two ones make a carry.
+                one, other = Cat(dot_products.less, dot_products.sums[b][j]), Cat(1, addend)
+                m.d.comb += written[b][j].eq((one.as_signed() + other.as_signed())[1:])
         return m
+
+    def _dot_products(self) -> DotProducts:
+        if self._groups.apart:
+            return LoopedDotProducts(self._config)
+        return (SingleDotProducts if multiplies_singly(self._config) else DotProducts)(self._config)
 
 
 class GemmStage(data.StructLayout):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config, TileMemory
-from amaranth_vta.hw.datapath.gemm import DotProducts, GemmUnit
+from amaranth_vta.hw.datapath.gemm import DotProducts, GemmUnit, SingleDotProducts
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
 from tests.support.corners import CORNERS
 
@@ -25,12 +25,15 @@ def random_tiles(rng: np.random.Generator, memory: TileMemory, count: int) -> np
     return tiles
 
 
+@pytest.mark.parametrize("kind", [DotProducts, SingleDotProducts])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(name: str) -> None:
+def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(
+    name: str, kind: type[DotProducts]
+) -> None:
     config = CONFIGS[name]
     rng = np.random.default_rng(1)
     inputs, weights = (random_tiles(rng, memory, 20) for memory in (config.inp, config.wgt))
-    dut = DotProducts(config)
+    dut = kind(config)
     got = []
 
     async def check(ctx: Any) -> None:
@@ -39,11 +42,11 @@ def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(name: str) -> Non
                 ctx.set(dut.inp, inputs[cycle].tolist())
                 ctx.set(dut.wgt, weights[cycle].tolist())
             if cycle >= dut.latency:
-                got.append([list(row) for row in ctx.get(dut.less_one)])
+                got.append([list(row) for row in ctx.get(dut.sums)])
             await ctx.tick()
 
     simulate(dut, check)
-    assert np.array_equal(np.array(got) + 1, inputs @ weights.transpose(0, 2, 1))
+    assert np.array_equal(np.array(got) + dut.less, inputs @ weights.transpose(0, 2, 1))
 
 
 def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:

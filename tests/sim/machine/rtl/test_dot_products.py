@@ -50,7 +50,7 @@ class Pairs(wiring.Component):
                     Value.cast(dut.wgt).eq(self.wgt),
                     dut.clear.eq(self.clear),
                 ]
-                results.append(Value.cast(dut.less_one))
+                results.append(Value.cast(dut.sums))
             m.d.comb += self.differs[number].eq(results[0] != results[1])
         return m
 
