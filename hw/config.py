@@ -108,6 +108,7 @@ class Config:
     pad_value: int = _extension("LOADs that pad with a value that the program sets")
     lookup: int = _extension("an ALU operation that maps bytes through a table of 256")
     counters: int = field(default=1, metadata={"low": 0, "high": 1, "doc": "1 for counters"})
+    log_dram_size: int = _log2(12, 46, 46, "bytes of DRAM that the machine can address")
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -206,6 +207,7 @@ class Config:
     wgt_width = _power_of_two("log_wgt_width")
     acc_width = _power_of_two("log_acc_width")
     out_width = _power_of_two("log_out_width")
+    dram_bytes = _power_of_two("log_dram_size")
 
     uop = _tile_memory("uop")
     inp = _tile_memory("inp")
@@ -405,6 +407,7 @@ PRESETS: dict[str, Config] = {
         log_acc_buff_size=13,
         overwrite=1,
         counters=0,
+        log_dram_size=24,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(

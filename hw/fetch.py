@@ -16,6 +16,8 @@ from .fabric.structures import (
     INDEX_WIDTH,
     FaultPort,
     QueueEntry,
+    address_width,
+    index_width,
     instruction_layout,
     is_for_load,
 )
@@ -52,6 +54,7 @@ class Fetch(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._address_width, self._index_width = address_width(config), index_width(config)
         entry = stream.Signature(QueueEntry)
         super().__init__(
             {
@@ -79,6 +82,11 @@ class Fetch(wiring.Component):
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
         m.submodules.buffer = buffer = Queue(word, words)
+
+        # Streams that are longer than DRAM end alike, where it ends.
+        longest = (1 << self._index_width) - 1
+        self._count = Signal(self._index_width)
+        m.d.comb += self._count.eq(Mux(self.insn_count > longest, longest, self.insn_count))
 
         active, ask, freed = Signal(), Signal(), Signal()
         bad_start = (self.insn_count == 0) | (self.insn_addr[:4] != 0)
@@ -131,10 +139,12 @@ class Fetch(wiring.Component):
         per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
         log_burst = (per_burst - 1).bit_length()
         place = self.insn_addr >> 4  # in instructions
-        last_place = Signal(ADDRESS_WIDTH - 4)
-        chunk = Signal(ADDRESS_WIDTH - 4 - log_burst)
+        last_place = Signal(self._address_width - 4)
+        chunk = Signal(self._address_width - 4 - log_burst)
         slot, last_slot = Signal(range(per_burst)), Signal(range(per_burst))
-        plan = Signal(data.StructLayout({"address": ADDRESS_WIDTH, "words": range(words + 1)}))
+        plan = Signal(
+            data.StructLayout({"address": self._address_width, "words": range(words + 1)})
+        )
         planning, planned, last_chunk = Signal(), Signal(), Signal()
         m.d.comb += [
             last_chunk.eq(chunk == last_place >> log_burst),
@@ -159,7 +169,7 @@ class Fetch(wiring.Component):
                 planning.eq(~bad_start),
                 chunk.eq(place >> log_burst),
                 slot.eq(place),
-                last_place.eq(place + self.insn_count - 1),
+                last_place.eq(place + self._count - 1),
             ]
         return planned, plan
 
@@ -200,12 +210,13 @@ class Fetch(wiring.Component):
     ) -> tuple[Signal, Signal]:
         """Whether there is an instruction without an error, and whether its module takes it."""
         per_word = len(buffer.o.payload.bits) // isa.INSTRUCTION_WIDTH
-        index, last_index = self.index, Signal(INDEX_WIDTH)
+        index, last_index = Signal(self._index_width), Signal(self._index_width)
         part = Signal(range(per_word))
         entry = Signal(QueueEntry)
         m.d.comb += [
             entry.bits.eq(buffer.o.payload.bits.word_select(part, isa.INSTRUCTION_WIDTH)),
             entry.index.eq(index),
+            self.index.eq(index),
         ]
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
         is_last, misplaced, good, taken = Signal(), Signal(), Signal(), Signal()
@@ -244,8 +255,8 @@ class Fetch(wiring.Component):
                 active.eq(~bad_start),
                 part.eq(self.insn_addr >> 4),
                 index.eq(0),
-                last_index.eq(self.insn_count - 1),
-                is_last.eq(self.insn_count == 1),
+                last_index.eq(self._count - 1),
+                is_last.eq(self._count == 1),
                 self.fault.valid.eq(bad_start),
                 self.fault.index.eq(0),
                 self.fault.cause.eq(isa.Cause.BAD_STREAM),

@@ -13,10 +13,9 @@ from .config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from .core import Core
 from .fabric.activity import Activity
 from .fabric.groups import ClockGroups, GroupClocks
+from .fabric.structures import within_dram
 from .registers import ADDRESS_WIDTH, REGISTERS, WORD_BYTES
 
-# Bits of a base address that are used, so that base plus offset cannot wrap.
-_BASE_WIDTH = 47
 _INCREMENTING = 0b01  # AXI burst type INCR
 
 
@@ -85,13 +84,16 @@ class Top(wiring.Component):
             core.launch.eq(launch),
             core.stop.eq(reset),
             core.clear.eq(self.rst),
-            core.insn_addr.eq(registers.insn_addr),
+            core.insn_addr.eq(within_dram(self._config, registers.insn_addr)),
             core.insn_count.eq(registers.insn_count),
             core.timeout.eq(registers.timeout),
         ]
         for name in ("uop", "inp", "wgt", "acc", "out"):
             base, limit = (getattr(registers, f"{name}_{kind}") for kind in ("base", "limit"))
-            m.d.comb += [core.bases[name].eq(base[:_BASE_WIDTH]), core.limits[name].eq(limit)]
+            m.d.comb += [
+                core.bases[name].eq(within_dram(self._config, base)),
+                core.limits[name].eq(limit),
+            ]
 
         done, stopped, refused = Signal(), Signal(), Signal()
         fault, tokens = Signal.like(core.fault), Signal.like(core.tokens)

@@ -57,6 +57,12 @@ def open_device(
         raise DeviceError(f"{skip!r} cannot be skipped; the parts are {', '.join(PARTS)}")
     if timing_only and name != "estimate":
         raise DeviceError(f"only the estimate can do without results; the {name} device cannot")
+    if origin + memory_bytes > config.dram_bytes:
+        raise DeviceError(
+            f"memory of {memory_bytes:,} bytes from address {origin:#x} on is beyond the "
+            f"{config.dram_bytes:,} bytes that a machine with LOG_DRAM_SIZE = "
+            f"{config.log_dram_size} can address"
+        )
     if origin and name in ("estimate", "board"):
         raise DeviceError(f"the memory of the {name} device begins at address 0, not {origin:#x}")
     with building(f"the {name} device", progress) as told:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal, signed
+from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,7 +15,8 @@ from .product import product_of
 
 class BoundsChecker(wiring.Component):
     """Compares the end of the last row, which no other row exceeds since strides are not negative,
-    with the limit of its memory. Both count elements from the base, so no address is needed.
+    with the limit of its memory, or with the elements that DRAM holds if these are fewer. Both
+    count elements from the base, so no address is needed.
 
     Timing: one instruction per cycle; ``outside`` two cycles after it is taken::
 
@@ -30,7 +31,8 @@ class BoundsChecker(wiring.Component):
     -----
     valid, bits : an instruction; of one that is no LOAD or STORE the result means nothing
     limits : stable during a run
-    outside : it would access an element at the limit of its memory, or beyond
+    outside : it would access an element at the limit of its memory, or beyond; or further from the
+        base than DRAM is large
     """
 
     def __init__(self, config: Config, rows: int) -> None:
@@ -48,14 +50,19 @@ class BoundsChecker(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), self.bits)
-        limit = Signal(isa.DRAM_BASE_WIDTH, reset_less=True)
-        row_end = Signal(range(1 << isa.DRAM_BASE_WIDTH + 1), reset_less=True)
+        config = self._config
+        # Bits of an index of an element that DRAM may hold.
+        width = min(isa.DRAM_BASE_WIDTH, config.log_dram_size)
+        limit, limited = Signal(width + 1, reset_less=True), Signal(reset_less=True)
+        row_end = Signal(range(1 << max(width, isa.SIZE_WIDTH) + 1), reset_less=True)
+        far = Signal(reset_less=True)
         rows_before = Signal(range(self._rows), reset_less=True)
         stride = Signal(isa.SIZE_WIDTH, reset_less=True)
         accesses = Signal(reset_less=True)
         with m.If(self.valid):
             m.d.sync += [
-                row_end.eq(fields.dram_base + fields.x_size),
+                row_end.eq(fields.dram_base[:width] + fields.x_size),
+                far.eq(fields.dram_base[width:].any()),
                 rows_before.eq(fields.y_size - 1),
                 stride.eq(fields.x_stride),
                 accesses.eq((fields.x_size != 0) & (fields.y_size != 0)),
@@ -63,18 +70,28 @@ class BoundsChecker(wiring.Component):
             with m.Switch(fields.memory):
                 for memory in isa.Memory:
                     with m.Case(memory):
-                        m.d.sync += limit.eq(self.limits[isa.limited_as(memory).name.lower()])
+                        given = self.limits[isa.limited_as(memory).name.lower()]
+                        log_bytes = config.memory(memory).element_bytes.bit_length() - 1
+                        # Log of the elements that DRAM holds.
+                        log_most = config.log_dram_size - log_bytes
+                        none = given == 0
+                        if log_most > isa.DRAM_BASE_WIDTH:
+                            m.d.sync += [limit.eq(given), limited.eq(~none)]
+                        else:
+                            most = none | given[log_most:].any()
+                            m.d.sync += [limit.eq(Mux(most, 1 << log_most, given)), limited.eq(1)]
 
         moved = Signal()
-        room = Signal(signed(isa.DRAM_BASE_WIDTH + 2), reset_less=True)
+        room = Signal(signed(len(row_end) + 1), reset_less=True)
         reach = Signal(range((self._rows - 1) * ((1 << isa.SIZE_WIDTH) - 1) + 1), reset_less=True)
-        bounded = Signal(reset_less=True)
+        bounded, beyond = Signal(reset_less=True), Signal(reset_less=True)
         m.d.sync += moved.eq(self.valid)
         with m.If(moved):
             m.d.sync += [
                 room.eq(limit - row_end),
                 reach.eq(product_of(m, "reach", rows_before, stride, self._rows)),
-                bounded.eq(accesses & (limit != 0)),
+                bounded.eq(accesses & limited),
+                beyond.eq(accesses & far),
             ]
-        m.d.comb += self.outside.eq(bounded & (reach > room))
+        m.d.comb += self.outside.eq((bounded & (reach > room)) | beyond)
         return m

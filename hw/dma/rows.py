@@ -17,7 +17,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import BurstRequest
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
+from amaranth_vta.hw.fabric.structures import address_width
 from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES
 
 
@@ -77,6 +77,7 @@ class Rows:
         self.kinds = tuple(kinds)
         self.depth = max(config.memory(kind.memory).depth for kind in kinds)
         self.bus_bytes = config.bus_bytes
+        self.address = unsigned(address_width(config))
         self.count = range(self.depth + 1)
         self.elements = max(kind.elements for kind in kinds)
         self.lane = range(max(max(kind.elements, kind.beats) for kind in kinds))
@@ -100,7 +101,7 @@ class Rows:
         the first at ``address``, each ``stride`` bytes after the one before."""
         return data.StructLayout(
             {
-                "address": unsigned(ADDRESS_WIDTH),
+                "address": self.address,
                 "stride": self.stride,
                 "last_byte": self.row_bytes,
                 "rows": self.count,
@@ -187,7 +188,7 @@ class BurstWalker(wiring.Component):
         # The rest of the row that is being cut: its place in the chunk, the chunks after this
         # one, and where in the last of them it ends.
         cutting = Signal()
-        chunk = Signal(ADDRESS_WIDTH - log_chunk)
+        chunk = Signal(self._rows.address.width - log_chunk)
         first = Signal(log_chunk - log_bus)
         last = Signal(log_chunk - log_bus)
         ends_at = Signal(range((1 << log_chunk) + self._rows.row_bytes.stop))

@@ -16,11 +16,11 @@ from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 from .activity import ModuleActivity
 from .stream import Queue
 from .structures import (
-    INDEX_WIDTH,
     FaultPort,
     GivePort,
     ModuleStatus,
     TakePort,
+    index_width,
     instruction_layout,
     is_illegal,
 )
@@ -29,10 +29,10 @@ from .structures import (
 class InFlight(data.StructLayout):
     """An instruction that has been issued or refused, and has not retired."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, config: Config, units: int) -> None:
         super().__init__(
             {
-                "index": INDEX_WIDTH,
+                "index": index_width(config),
                 "unit": range(units + 1),
                 "push_prev": 1,
                 "push_next": 1,
@@ -160,9 +160,11 @@ class InOrder(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.in_flight = in_flight = Queue(
-            InFlight(len(self._causes)), INSTRUCTIONS_IN_FLIGHT
+            InFlight(self._config, len(self._causes)), INSTRUCTIONS_IN_FLIGHT
         )
-        m.d.comb += self.head.eq(self.insn.payload)
+        index = self.insn.payload.entry.index[: index_width(self._config)]
+        # The rest of an index is 0; queues in block RAM hide that from synthesis.
+        m.d.comb += [self.head.eq(self.insn.payload), self.head.entry.index.eq(index)]
         refused = Signal()
         issue, lacks_tokens, illegal = self._issue(m, in_flight, refused)
         retire, overflows, finished = self._retire(m, in_flight, refused)

@@ -14,9 +14,25 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 INDEX_WIDTH = 32
-# Bits of a byte address: room for the largest element index times the largest element, plus a base
-# of that size, so that no address wraps.
+# The widest byte address on the bus.
 ADDRESS_WIDTH = 48
+
+
+def address_width(config: Config) -> int:
+    """Bits of a byte address that the machine computes with, the others are 0: two more than those
+    of DRAM, so that a base beyond it shows (`within_dram`), and no sum wraps."""
+    return config.log_dram_size + 2
+
+
+def index_width(config: Config) -> int:
+    """Bits of the index of an instruction: enough for streams of twice the size of DRAM."""
+    return min(INDEX_WIDTH, config.log_dram_size - 3)
+
+
+def within_dram(config: Config, address: Value) -> Value:
+    """A byte ``address`` in as few bits as DRAM needs, or with one bit above these if it is beyond
+    DRAM, so that memory answers with an error."""
+    return Cat(address[: config.log_dram_size], address[config.log_dram_size :].any())
 
 
 def instruction_layout(config: Config, opcode: isa.Opcode) -> data.FlexibleLayout:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store, Uop
-from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.devices import DeviceError, open_device
 from amaranth_vta.sw.runtime.device import Device, Fault
 
 CONFIG = PRESETS["tiny"]  # depths: 256 uops, 128 INP, 64 WGT, 128 ACC
@@ -44,8 +44,9 @@ class Way:
 class Machines:
     """Fresh machines of one kind, which run a program in several ways."""
 
-    def __init__(self, device: str, ways: Sequence[Way]) -> None:
+    def __init__(self, device: str, ways: Sequence[Way], config: Config = CONFIG) -> None:
         self.device = device
+        self.config = config
         self.ways = ways
 
     def run(
@@ -65,7 +66,7 @@ class Machines:
         )
         results = []
         for way in self.ways:
-            device = open_device(self.device, CONFIG, MEMORY, dram=way.dram, order=way.order)
+            device = open_device(self.device, self.config, MEMORY, dram=way.dram, order=way.order)
             device.write(0, dram)
             if stream:
                 device.write(address, stream)
@@ -507,3 +508,23 @@ def test_fetch_stops_at_its_fault_and_earlier_instructions_complete(machines: Ma
     for fault, device in machines.run(acc, store, finish, finish):
         assert fault == Fault("fetch", 2, "bad_stream")
         assert np.array_equal(device.read(RESULT, 4), device.read(PROGRAM, 16)[::4])
+
+
+def test_what_a_machine_cannot_address_is_a_bus_error() -> None:
+    config = replace(CONFIG, log_dram_size=MEMORY.bit_length() - 1)
+    machines = Machines("pysim", [Way()], config)
+    far = Load(memory=Memory.INP, dram_base=1 << 30, x_size=1)
+    assert machines.fault_of(load, far, finish) == "load 1 bus_error"
+    past = Store(dram_base=MEMORY // 4 - 1, x_size=1, y_size=2, x_stride=1)
+    assert machines.fault_of(idle_load, past, finish) == "store 1 bus_error"
+    assert machines.fault_of(address=1 << 47, insn_count=1) == "fetch 0 bus_error"
+    longest = (1 << 32) - 1
+    fault = machines.fault_of(*[load] * 3, address=MEMORY - 48, insn_count=longest)
+    assert fault == "fetch 3 bus_error"
+
+
+def test_memory_beyond_what_a_machine_addresses_is_refused() -> None:
+    config = replace(CONFIG, log_dram_size=16)
+    with pytest.raises(DeviceError, match="beyond the 65,536 bytes .* LOG_DRAM_SIZE = 16"):
+        open_device("functional", config, (1 << 16) + 64)
+    open_device("functional", config, 1 << 16)

@@ -93,6 +93,7 @@ def test_the_printed_form_has_every_key_and_no_other() -> None:
         "PAD_VALUE",
         "LOOKUP",
         "COUNTERS",
+        "LOG_DRAM_SIZE",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ def random_transfer(generator: random.Random, config: Config) -> Load | Store:
     memory = generator.choice(list(Memory))
     rows = generator.choice([0, 1, 1, 2, 7, config.acc.depth])
     fields = {
-        "dram_base": generator.choice([0, 1, 999, 1 << 31, (1 << 32) - 1]),
+        "dram_base": generator.choice([0, 1, 250, 999, 1 << 23, 1 << 31, (1 << 32) - 1]),
         "x_size": generator.choice([0, 1, 1, 5, 0xFFFF]),
         "y_size": rows,
         "x_stride": generator.choice([0, 1, 300, 0xFFFF]),
@@ -25,9 +26,12 @@ def random_transfer(generator: random.Random, config: Config) -> Load | Store:
     return Store(**fields) if memory is Memory.OUT else Load(memory=memory, **fields)
 
 
+@pytest.mark.parametrize("log_dram_size", [12, 24, 33, 46])
 @pytest.mark.parametrize("name", ["tiny", "pynq"])
-def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(name: str) -> None:
-    config = PRESETS[name]
+def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(
+    name: str, log_dram_size: int
+) -> None:
+    config = replace(PRESETS[name], log_dram_size=log_dram_size)
     generator = random.Random(name)
     dut = BoundsChecker(config, max(config.memory(memory).depth for memory in Memory))
     outcomes = set()
@@ -40,14 +44,15 @@ def test_a_transfer_is_outside_if_it_accesses_the_element_at_its_limit(name: str
             last = max((row + transfer.x_size - 1 for row in rows if transfer.x_size), default=None)
             near = (last or 0) + generator.choice([-4096, -1, 0, 0, 1, 1, 4096])
             limits = {item: generator.choice([0, 1, 1 << 20]) for item in LIMITED}
-            limits[of] = generator.choice([0, 1, *[max(near, 0) % (1 << 32)] * 3])
+            most = config.dram_bytes // config.memory(Memory(transfer.memory)).element_bytes
+            limits[of] = generator.choice([0, 1, most % (1 << 32), *[max(near, 0) % (1 << 32)] * 3])
             ctx.set(dut.bits, instruction_set(config).encode(transfer))
             ctx.set(dut.limits, {item.name.lower(): limit for item, limit in limits.items()})
             ctx.set(dut.valid, 1)
             await ctx.tick()
             ctx.set(dut.valid, 0)
             await ctx.tick()
-            outside = last is not None and 0 < limits[of] <= last
+            outside = last is not None and (0 < limits[of] <= last or last >= most)
             assert ctx.get(dut.outside) == outside, (transfer, limits)
             outcomes.add((of, outside))
 
