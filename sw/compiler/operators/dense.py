@@ -27,13 +27,15 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import Requantization, epilogue
 from .parts.product import Product, of_term, reduce_axes, term_axis
+from .parts.row_sums import RowSums
 
 
 @dataclass(frozen=True)
 class Dense:
     """Sizes of a matrix product, in tiles of BATCH rows, BLOCK_IN inputs and BLOCK_OUT outputs.
     Each weight is the sum of ``terms`` values of wgt_dtype. ``groups`` is the number of independent
-    products of these sizes."""
+    products of these sizes. With ``row_sums`` each result also has the sum of its row's inputs
+    times weights that are the same for all outputs, as `RowSums` says."""
 
     rows: int
     inputs: int
@@ -41,6 +43,7 @@ class Dense:
     requantize: Requantization
     terms: int = 1
     groups: int = 1
+    row_sums: bool = False
 
     def scheduled(self, env: Environment, knobs: DenseKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
@@ -82,14 +85,15 @@ def dense(
     Input is (rows, inputs, BATCH, BLOCK_IN) inp_dtype, weights are (outputs, inputs · terms,
     BLOCK_OUT, BLOCK_IN) wgt_dtype, bias is (outputs, BATCH, BLOCK_OUT) acc_dtype or parameters, as
     `epilogue` says, output is (rows, outputs, BATCH, BLOCK_OUT) out_dtype. With several ``groups``
-    all four have them as a first dimension. Knobs and errors are those of `tuned`.
+    all four have them as a first dimension. The weights of ``row_sums``, (inputs, BLOCK_OUT,
+    BLOCK_IN), come before the output. Knobs and errors are those of `tuned`.
     """
     return tuned(workload, env, knobs, name)
 
 
 def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
-    product = expression(d, env)
+    product, rows = expression(d, env)
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
     *g, n, o, b, k = s[y].op.axis
@@ -102,6 +106,8 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
         s[tensor].compute_at(s[y], no)
         if knobs.in_turn:
             s[tensor].double_buffer()
+    if rows is not None:
+        rows.place(s, y, no, knobs.in_turn, env)
     product.place_constants(s, None if knobs.in_turn else no, env)
     for tensor in product.epilogue.stages:
         # Rows innermost: those of a tile of outputs share parameters.
@@ -117,11 +123,12 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     # If all inputs are loaded at once, weights stay on chip while the rows pass.
     whole = None if knobs.is_whole(d) else step
     product.place_operands(s, no, oo, whole, (knobs.copies, knobs.copies), env)
-    return s, product.args
+    *args, y = product.args
+    return s, [*args, *([rows.weights] if rows else []), y]
 
 
-def expression(d: Dense, env: Environment) -> Product:
-    """The sum of products for GEMM, and its epilogue."""
+def expression(d: Dense, env: Environment) -> tuple[Product, RowSums | None]:
+    """The sum of products for GEMM and its epilogue, and what is added to it."""
     acc = env.acc_dtype
     groups = (d.groups,) if d.groups > 1 else ()
     x = te.placeholder((*groups, d.rows, d.inputs, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype)
@@ -146,26 +153,32 @@ def expression(d: Dense, env: Environment) -> Product:
         matmul = te.compute(shape, lambda g, n, o, b, k: products(n, o, b, k, g), "matmul")
     else:
         matmul = te.compute(shape, lambda n, o, b, k: products(n, o, b, k), "matmul")
+    rows = RowSums.added(matmul, x_buf, env) if d.row_sums else None
+    total = rows.total if rows else matmul
     channels = (*groups, d.outputs)
-    end = epilogue(matmul, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env)
-    return Product(x, w, x_buf, w_buf, axes, matmul, end)
+    end = epilogue(total, channels, lambda *i: (*i[:-2], i[-1]), d.requantize, env)
+    return Product(x, w, x_buf, w_buf, axes, matmul, end), rows
 
 
 def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKnobs]]:
     """Knobs whose tiles fit the scratchpads, with a rough estimate of their cycles."""
     d = workload
     for rows, outputs, inputs, ahead in product(
-        even_tiles(d.rows), even_tiles(d.outputs), divisors(d.inputs), (True, False)
+        even_tiles(d.rows),
+        even_tiles(d.outputs),
+        [d.inputs] if d.row_sums else divisors(d.inputs),
+        (True, False),
     ):
         copies = 2 if ahead else 1
         if copies * rows * inputs > config.inp.depth:
             continue
-        if copies * outputs * inputs * d.terms > config.wgt.depth:
+        if copies * outputs * inputs * d.terms + d.row_sums * inputs > config.wgt.depth:
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             constants = d.requantize.constants * (d.groups * d.outputs if in_turn else outputs)
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            if outputs * d.requantize.accumulators * rows + constants <= bank:
+            sums = outputs * d.requantize.accumulators + d.row_sums
+            if sums * rows + constants <= bank:
                 knobs = DenseKnobs(rows, outputs, inputs, ahead, in_turn)
                 yield rough_cycles(d, config, knobs), knobs
 
@@ -175,7 +188,8 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     tiles = parts(d.rows, knobs.rows) * parts(d.outputs, knobs.outputs)
     steps = parts(d.inputs, knobs.inputs)
     vectors = d.rows * d.outputs / tiles
-    gemm, alu = vectors * d.inputs * d.terms / steps, vectors * d.requantize.operations
+    gemm = (vectors * d.terms + d.row_sums * knobs.rows) * d.inputs / steps
+    alu = vectors * (d.requantize.operations + d.row_sums)
     x = bus_cycles(config, knobs.rows, knobs.inputs * config.inp.element_bytes)
     w = bus_cycles(config, knobs.outputs, knobs.inputs * d.terms * config.wgt.element_bytes)
     load = x + (w / parts(d.rows, knobs.rows) if knobs.is_whole(d) else w)
@@ -192,10 +206,11 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     steps = cut(d.inputs, knobs.inputs)
     resets = len(steps) > 1 or not config.overwrite
     vectors = d.groups * d.rows * d.outputs
+    operations = d.requantize.operations + d.row_sums
     constant = d.requantize.constants * config.acc.element_bytes
     least = vectors * (d.inputs * d.terms + resets)
     if not config.overlap:
-        least += vectors * d.requantize.operations
+        least += vectors * operations
     if knobs.in_turn:
         pipeline.load_for_compute(d.groups * d.outputs * constant)
     banks = 2 if knobs.in_turn else 1
@@ -212,11 +227,12 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
             if held != block or not knobs.is_whole(d):
                 w.load(outputs, inputs * d.terms * config.wgt.element_bytes, (rows, outputs))
                 held = block
-            gemm = pipeline.gemm(rows * outputs * inputs * d.terms, [x.loaded, w.loaded, free])
+            count = rows * inputs * (outputs * d.terms + d.row_sums)
+            gemm = pipeline.gemm(count, [x.loaded, w.loaded, free])
             x.use(gemm)
             w.use(gemm)
         if not knobs.in_turn:
             pipeline.load_for_compute(outputs * constant)
-        alu = pipeline.alu(rows * outputs, [gemm], d.requantize.operations)
+        alu = pipeline.alu(rows * outputs, [gemm], operations)
         stores.append(pipeline.store(rows, outputs * config.out.element_bytes, [alu]))
     return pipeline.estimate(limit=limit, least=least)

@@ -6,20 +6,24 @@ head of attention, is one layer.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 from .parts.layer import Layer, Unsupported
 from .parts.sums import Sums, constants_of, float32_scale
-from .parts.tensors import Tensors
+from .parts.tensors import INT8_RANGE, Tensors
+from .parts.tiled_constants import pack_weights
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
@@ -39,16 +43,19 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     limits, clip = tensors.clip_after(result)
     zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, 5)
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
-    terms = terms_between(-128 - zero_points[1], 127 - zero_points[1])
-    workload = Dense(
+    zero = zero_points[1]
+    plain = Dense(
         rows=rows // config.batch,
         inputs=tiles(summed, config.block_in),
         outputs=tiles(outputs, config.block_out),
         requantize=how,
-        terms=terms,
+        terms=terms_between(-128 - zero, 127 - zero),
         groups=groups,
     )
-    weights = FactorWeights(zero_points[1], terms, config.block_out)
+    workload = _cheapest(plain, zero, config)
+    # What the weights have less than the second factor; row sums have the rest.
+    taken = 0 if workload.row_sums else zero
+    weights = FactorWeights(taken, workload.terms, config.block_out)
     added, *rest = constants
     bias = FactorBias(*zero_points, added, tuple(rest), config.batch, config.block_out)
     sources = [
@@ -56,10 +63,26 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         TiledTensor(tensors.root(second), matrices, TileLayout.of(config.wgt), weights),
         TiledTensor(tensors.root(second), matrices, TileLayout.of(config.acc), bias),
     ]
+    row_weights = {}
+    if workload.row_sums:
+        row = np.full((config.block_out, summed, 1, 1), -zero, np.int16)
+        row_weights = {"row_weights": pack_weights(row, config)}
     made = tensors.function(dense, workload, node)
     out = (image[0], outputs, 1, 1)
     macs = prod(image) * outputs
-    return tensors.layer((node, *clip), sources, out, made, {}, limits, macs)
+    return tensors.layer((node, *clip), sources, out, made, row_weights, limits, macs)
+
+
+def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
+    """``plain``, or the same product of weights of one term whose rows' sums take the zero point
+    off, if that takes fewer cycles and fits int8."""
+    if plain.terms == 1 or -zero > INT8_RANGE[1]:
+        return plain
+    other = replace(plain, terms=1, row_sums=True)
+    try:
+        return min((plain, other), key=lambda workload: choose(workload, config).cycles)
+    except NoScheduleFits:
+        return plain
 
 
 def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("kind", ["strides", "dilations", "dense"])
+@pytest.mark.parametrize("kind", ["strides", "dilations", "dense", "row sums"])
 def test_no_pass_changes_what_a_product_does(
     config: str, kind: str, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
@@ -26,6 +27,9 @@ def test_no_pass_changes_what_a_product_does(
     requantize = PerChannelScale() if env.config.requantize else RoundingShift(3, -100, 90)
     workload: Any = Dense(3, 2, 3, requantize)
     knobs: Any = DenseKnobs(2, 2, 1, ahead=True, in_turn=bool(env.config.overlap))
+    if kind == "row sums":
+        workload = Dense(3, 2, 3, requantize, groups=2, row_sums=True)
+        knobs = DenseKnobs(2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "strides":
         workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
         knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
@@ -37,17 +41,17 @@ def test_no_pass_changes_what_a_product_does(
     x, w = (np.clip(some(rng, arg), -16, 16) for arg in args[:2])
     shape = args[2].shape
     if isinstance(requantize, PerChannelScale):
-        channels = shape[0] * shape[-1]
+        channels = prod(shape[:-3]) * shape[-1]
         scale = rng.uniform(0.005, 0.1, channels)
         parameters = te.requantization_parameters(
             rng.integers(-90, 90, channels), scale, 3, -99, 99
         )
-        tiles = np.moveaxis(parameters.reshape(shape[0], 1, shape[-1], -1), -1, 1)
-        constants = np.repeat(tiles, shape[-2], axis=2)
+        tiles = np.moveaxis(parameters.reshape(*shape[:-3], 1, shape[-1], -1), -1, -3)
+        constants = np.repeat(tiles, shape[-2], axis=-2)
     else:
         constants = rng.integers(-90, 90, shape).astype(np.int32)
-    inputs = [x, w, constants]
-    want = te.evaluate(args[3], dict(zip(args, inputs, strict=False)))
+    inputs = [x, w, constants, *(np.clip(some(rng, arg), -16, 16) for arg in args[3:-1])]
+    want = te.evaluate(args[-1], dict(zip(args, inputs, strict=False)))
     assert len(np.unique(want)) > 8
     interpreted(schedule, inputs, want, env)
     function = tuned(workload, env, knobs, kind)
