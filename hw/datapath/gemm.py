@@ -221,7 +221,7 @@ class LoopedDotProducts(DotProducts):
             p_BLOCK_OUT=config.block_out,
             p_INP_WIDTH=config.inp_width,
             p_WGT_WIDTH=config.wgt_width,
-            p_SUM_WIDTH=len(Value.cast(self.less_one[0][0])),
+            p_SUM_WIDTH=len(Value.cast(self.sums[0][0])),
             i_clk=ClockSignal(),
             i_clear=self.clear,
             i_inp=Value.cast(inp),
