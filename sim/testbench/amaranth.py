@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from amaranth.hdl import signed
@@ -22,6 +23,9 @@ from amaranth_vta.hw.config import Config
 
 Pauses = Callable[[], bool]
 """Says, once per cycle, whether to wait in that cycle."""
+
+# A unit's tests take a few thousand.
+_MAX_CYCLES = 100_000
 
 
 def never() -> bool:
@@ -285,7 +289,8 @@ def simulate(
 ) -> None:
     """Runs the testbenches on the component, clocked, until all have ended.
 
-    Those in the ``background`` may run forever.
+    Those in the ``background`` may run forever. Raises `TimeoutError` if the others take more than
+    100,000 cycles: one waits for what does not come.
     """
     with collector_paused():
         simulator = Simulator(component)
@@ -294,8 +299,8 @@ def simulate(
         simulator.add_testbench(testbench, background=True)
     for testbench in testbenches:
         simulator.add_testbench(testbench)
-    if waves is None:
-        simulator.run()
-    else:
-        with simulator.write_vcd(waves):
-            simulator.run()
+    with nullcontext() if waves is None else simulator.write_vcd(waves):
+        for _ in range(2 * _MAX_CYCLES):  # edges
+            if not simulator.advance():
+                return
+    raise TimeoutError(f"a testbench has not ended after {_MAX_CYCLES} cycles")

@@ -8,7 +8,7 @@ import pytest
 
 from amaranth_vta.hw.bus.csr import RegisterFile
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.registers import IDENTITY, REGISTERS, WORD_BYTES, Access
+from amaranth_vta.hw.registers import COUNTERS_OFFSET, IDENTITY, REGISTERS, WORD_BYTES, Access
 from amaranth_vta.sim.testbench.amaranth import Pauses, pauses, simulate
 
 CONFIG = PRESETS["batch2"]
@@ -126,6 +126,88 @@ def test_inputs_are_read_and_an_address_without_a_register_reads_as_zero() -> No
         assert await read(ctx, dut.bus, cycles, never) == 0x9ABC_DEF0
         await write(ctx, dut.bus, 0xFFC, 5, 0xF, never)
         assert await read(ctx, dut.bus, 0xFFC, never) == 0
+
+    simulate(dut, check)
+
+
+@pytest.mark.parametrize("probability", [0, 0.3, 0.7])
+def test_each_channel_goes_on_while_others_pause(probability: float) -> None:
+    dut = RegisterFile(CONFIG)
+    chance = random.Random(probability)
+    words = [REGISTERS[name].offset for name in ("INSN_ADDR", "UOP_BASE", "TIMEOUT")]
+    writes = [(chance.choice(words), chance.getrandbits(32)) for _ in range(60)]
+    constants = [item.name.upper() for item in fields(CONFIG)]
+    reads = [chance.choice(constants) for _ in range(60)]
+    came: list[int] = []
+
+    async def offer(ctx: Any, channel: str, items: list[dict[str, int]]) -> None:
+        """Each item in turn, from the next cycle on in which the channel does not pause."""
+        pause, bus = pauses(probability, len(channel)), dut.bus
+        for item in items:
+            while pause():
+                await ctx.tick()
+            for name, value in item.items():
+                ctx.set(getattr(bus, f"{channel}{name}"), value)
+            ctx.set(getattr(bus, f"{channel}valid"), 1)
+            await ctx.tick().until(getattr(bus, f"{channel}ready"))
+            ctx.set(getattr(bus, f"{channel}valid"), 0)
+
+    async def ask(ctx: Any) -> None:
+        await offer(ctx, "ar", [{"addr": REGISTERS[name].offset} for name in reads])
+
+    async def address(ctx: Any) -> None:
+        await offer(ctx, "aw", [{"addr": word} for word, _ in writes])
+
+    async def give(ctx: Any) -> None:
+        await offer(ctx, "w", [{"data": value, "strb": 0xF} for _, value in writes])
+
+    async def take(ctx: Any) -> None:
+        pause, answered = pauses(probability, 5), 0
+        for _ in range(3000):
+            ctx.set(dut.bus.rready, not pause())
+            ctx.set(dut.bus.bready, not pause())
+            bus = dut.bus
+            _, _, valid, ready, data, b, taken = await ctx.tick().sample(
+                bus.rvalid, bus.rready, bus.rdata, bus.bvalid, bus.bready
+            )
+            answered += b and taken
+            if valid and ready:
+                came.append(data)
+            if answered == len(writes) and len(came) == len(reads):
+                break
+        assert answered == len(writes)
+        for word, value in dict(writes).items():
+            name = next(name for name, register in REGISTERS.items() if register.offset == word)
+            assert ctx.get(getattr(dut, name.lower())) & 0xFFFF_FFFF == value
+
+    simulate(dut, take, ask, address, give)
+    assert came == [getattr(CONFIG, name.lower()) for name in reads]
+
+
+def test_a_read_of_a_counter_waits_for_the_counters_and_other_reads_do_not() -> None:
+    dut = RegisterFile(CONFIG)
+    number, value = 3, 0x5678_9ABC_DEF0
+    offset = COUNTERS_OFFSET + 2 * WORD_BYTES * number
+
+    async def check(ctx: Any) -> None:
+        never, bus = pauses(0), dut.bus
+        assert await read(ctx, bus, REGISTERS["IDENTITY"].offset, never) == IDENTITY
+        ctx.set(bus.araddr, offset)
+        ctx.set(bus.arvalid, 1)
+        await ctx.tick().until(bus.arready)
+        ctx.set(bus.araddr, REGISTERS["IDENTITY"].offset)
+        for _ in range(5):
+            await ctx.tick()
+            assert not ctx.get(bus.rvalid)
+            assert not ctx.get(bus.arready)
+        assert ctx.get(dut.counter_index) == number
+        ctx.set(dut.counter_value, value)
+        ctx.set(dut.counters_ready, 1)
+        ctx.set(bus.rready, 1)
+        ctx.set(bus.arvalid, 0)
+        *_, low = await ctx.tick().sample(bus.rdata).until(bus.rvalid)
+        assert low == value & 0xFFFF_FFFF
+        assert await read(ctx, bus, offset + WORD_BYTES, never) == value >> 32
 
     simulate(dut, check)
 
