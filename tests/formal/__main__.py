@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import queues
+from . import arbiter, bursts, queues, retirement
 
-PROOFS = queues.PROOFS
+PROOFS = (*queues.PROOFS, *arbiter.PROOFS, *bursts.PROOFS, *retirement.PROOFS)
 
 
 def main() -> int:

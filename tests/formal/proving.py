@@ -49,7 +49,12 @@ class Proof:
             ("holds", self.mode, self.smaller, True),
             ("is reached", "cover", self.smaller, True),
             *(
-                (f"fails with {planted!r}", "bmc", ((original, planted), *self.smaller), False)
+                (
+                    f"fails with {planted!r}" if planted else f"fails without {original.strip()!r}",
+                    "bmc",
+                    ((original, planted), *self.smaller),
+                    False,
+                )
                 for original, planted in self.bugs
             ),
         ]
@@ -83,7 +88,7 @@ _SCRIPT = """[options]
 mode {mode}
 depth {depth}
 [engines]
-smtbmc z3
+smtbmc yices
 [script]
 read_rtlil design.il
 prep -top top

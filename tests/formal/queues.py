@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth.hdl import Assert, Assume, Cover, Module, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from amaranth_vta.hw.fabric import stream
 
+from .lists import List
 from .proving import Proof
 
 _BITS = 2
@@ -27,27 +28,20 @@ class QueueProperty(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.queue = queue = self._queue
-        count = Signal(range(self._depth + 2))
-        items = Signal(data.ArrayLayout(_BITS, self._depth + 2))
-        put, get, after_get = Signal(), Signal(), Signal.like(count)
+        m.submodules.expected = expected = List(_BITS, self._depth + 2)
+        count = expected.count
         m.d.comb += [
             queue.i.valid.eq(self.valid),
             queue.i.payload.eq(self.payload),
             queue.o.ready.eq(self.ready),
-            put.eq(queue.i.valid & queue.i.ready),
-            get.eq(queue.o.valid & queue.o.ready),
-            after_get.eq(count - get),
+            expected.put.eq(queue.i.valid & queue.i.ready),
+            expected.item.eq(queue.i.payload),
+            expected.take.eq(queue.o.valid & queue.o.ready),
             Assert(queue.o.valid == (count != 0)),
-            Assert(~queue.o.valid | (queue.o.payload == items[0])),
+            Assert(~queue.o.valid | (queue.o.payload == expected.items[0])),
             Assert(count <= self._depth),
             Assert(queue.i.ready | (count >= self._depth - 1)),
         ]
-        m.d.sync += count.eq(after_get + put)
-        with m.If(get):
-            for place in range(self._depth + 1):
-                m.d.sync += items[place].eq(items[place + 1])
-        with m.If(put):
-            m.d.sync += items[after_get].eq(self.payload)
         filled = Signal()
         with m.If(count == self._depth):
             m.d.sync += filled.eq(1)

@@ -1,0 +1,64 @@
+"""What assertions compare the hardware with: a list, and a stream's rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Assert, Assume, Module, ShapeLike, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+
+class List(wiring.Component):
+    """What was put and not taken, the item that was put longest ago in place 0.
+
+    Taking from an empty list, or putting into a full one, is a mistake of the assertions: it is
+    asserted not to happen by whoever compares ``count``.
+
+    Ports
+    -----
+    put, item : adds ``item`` at the end
+    take : removes the first one
+    items, count : what it holds; ``items`` past ``count`` mean nothing
+    """
+
+    def __init__(self, shape: ShapeLike, depth: int) -> None:
+        self._depth = depth
+        super().__init__(
+            {
+                "put": In(1),
+                "item": In(shape),
+                "take": In(1),
+                "items": Out(data.ArrayLayout(shape, depth)),
+                "count": Out(range(depth + 1)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        after_take = Signal.like(self.count)
+        m.d.comb += after_take.eq(self.count - self.take)
+        m.d.sync += self.count.eq(after_take + self.put)
+        with m.If(self.take):
+            for place in range(self._depth - 1):
+                m.d.sync += Value.cast(self.items[place]).eq(Value.cast(self.items[place + 1]))
+        with m.If(self.put):
+            m.d.sync += Value.cast(self.items[after_take]).eq(Value.cast(self.item))
+        return m
+
+
+def assume_stable(m: Module, stream: Any, name: str) -> None:
+    """What is offered on ``stream``, an input, stays until it is taken."""
+    m.d.comb += Assume(_is_stable(m, stream, name))
+
+
+def assert_stable(m: Module, stream: Any, name: str) -> None:
+    """What is offered on ``stream``, an output, stays until it is taken."""
+    m.d.comb += Assert(_is_stable(m, stream, name))
+
+
+def _is_stable(m: Module, stream: Any, name: str) -> Value:
+    waits, payload = Signal(name=f"{name}_waits"), Value.cast(stream.payload)
+    before = Signal(len(payload), name=f"{name}_before")
+    m.d.sync += [waits.eq(stream.valid & ~stream.ready), before.eq(payload)]
+    return ~waits | (stream.valid & (payload == before))
