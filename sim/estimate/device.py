@@ -78,7 +78,8 @@ class EstimateDevice:
         started = time.perf_counter()
         replay = None
         if insn_addr >= 0 and insn_count >= 0:
-            replay = self._engine.replay(self._model.memory, insn_addr, insn_count)
+            with_records = bool(watched) or self._timeline is not None
+            replay = self._engine.replay(self._model.memory, insn_addr, insn_count, with_records)
         if replay is not None and replay.cycles is not None and self._timing_only:
             seconds = time.perf_counter() - started
             result = RunResult(cycles=None, seconds=seconds)
@@ -90,7 +91,8 @@ class EstimateDevice:
             counted = completed(self.config, replay.counters)
             result.cycles, result.estimated = replay.cycles, True
             result.counters = {"cycles": replay.cycles, **counted}
-            result.reached = tuple(replay.records["done"][list(watched)].tolist())
+            if watched:
+                result.reached = tuple(replay.records["done"][list(watched)].tolist())
             self._show(replay, insn_addr, insn_count)
         return result
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ from amaranth_vta.sim.toolchain import Command, compiler, run_tool, target_of
 from .parameters import instruction_fields, parameters
 
 _ENGINE = Path(__file__).with_name("engine")
-_FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden")
+# Not for the vector units of this host: code for them is some 5 % slower here.
+_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden")
 # Times of an instruction, in cycles from the launch; `NEVER` for what did not happen. From lacks_*
 # to has_* it lacks a token of its previous or next neighbour.
 RECORD = np.dtype(
@@ -34,6 +35,7 @@ RECORD = np.dtype(
     ]
 )
 NEVER = 1 << 60
+_NO_RECORDS = np.empty(0, RECORD)
 # Counters of hw.registers, in the order of engine/counters.hpp.
 _COUNTED = (
     *(f"{unit}_busy" for unit in ("load", "compute_load", "gemm", "alu", "store")),
@@ -49,14 +51,19 @@ _COUNTED = (
 )
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(NamedTuple):
     """What a stream takes: ``cycles`` from the launch to the interrupt, or None if the machine
-    would not come to the end of it. ``records`` is an array of `RECORD`, one per instruction."""
+    would not come to the end of it. ``records`` is an array of `RECORD`, one per instruction, or
+    empty if they were not asked for."""
 
     cycles: int | None
     records: npt.NDArray[np.void]
-    counters: dict[str, int]
+    counted: bytes
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The machine's counters by name, as in `hw.registers`."""
+        return dict(zip(_COUNTED, np.frombuffer(self.counted, np.int64).tolist(), strict=True))
 
 
 class Engine:
@@ -68,40 +75,43 @@ class Engine:
     def __init__(
         self, config: Config, dram: MemoryTiming, progress: Callable[[str], None] | None = None
     ) -> None:
-        self._replay = _function(progress)
-        self._parameters = parameters(config, dram)
-        self._fields = instruction_fields(config)
-        self._uops = np.zeros(config.uop.depth, np.uint32)
-        self._counted = np.zeros(len(_COUNTED), np.int64)
+        functions = _loaded(library(progress))
+        self._replay = functions.vta_estimate
+        opened = functions.vta_estimate_open(parameters(config, dram), instruction_fields(config))
+        assert opened, "hw.timing has limits beyond the engine's PLACES"
+        self._engine = ctypes.c_void_p(opened)
+        weakref.finalize(self, functions.vta_estimate_close, self._engine)
+        self._counted = (ctypes.c_int64 * len(_COUNTED))()
         # Asking an array for its address takes as long as replaying ten instructions.
-        self._addresses = self._uops.ctypes.data, self._counted.ctypes.data
         self._memory: npt.NDArray[Any] | None = None  # of the latest run, and its address
         self._memory_address = 0
 
-    def replay(self, memory: npt.NDArray[np.uint8], insn_addr: int, insn_count: int) -> Replay:
+    def replay(
+        self,
+        memory: npt.NDArray[np.uint8],
+        insn_addr: int,
+        insn_count: int,
+        with_records: bool = False,
+    ) -> Replay:
         """Replays the ``insn_count`` instructions from byte ``insn_addr`` of ``memory``."""
         if insn_addr + insn_count * isa.INSTRUCTION_BYTES > memory.nbytes:
-            return Replay(None, np.empty(0, RECORD), {})
+            return Replay(None, _NO_RECORDS, bytes(self._counted))
         if memory is not self._memory:
             self._memory, self._memory_address = memory, memory.ctypes.data
-        records = (ctypes.c_char * (insn_count * RECORD.itemsize))()
-        uops, counted = self._addresses
+        records, records_address = _NO_RECORDS, None
+        if with_records:
+            records = np.empty(insn_count, RECORD)
+            records_address = records.ctypes.data
         cycles = self._replay(
-            self._parameters,
-            self._fields,
+            self._engine,
             self._memory_address,
             memory.nbytes,
             insn_addr,
             insn_count,
-            uops,
-            records,
-            counted,
+            records_address,
+            self._counted,
         )
-        return Replay(
-            cycles if cycles >= 0 else None,
-            np.frombuffer(memoryview(records), RECORD),
-            dict(zip(_COUNTED, self._counted.tolist(), strict=True)),
-        )
+        return Replay(cycles if cycles >= 0 else None, records, bytes(self._counted))
 
 
 def library(progress: Callable[[str], None] | None = None) -> Path:
@@ -120,12 +130,12 @@ def library(progress: Callable[[str], None] | None = None) -> Path:
 
 @cache
 def _loaded(path: Path) -> Any:
-    function = ctypes.CDLL(str(path)).vta_estimate
+    functions = ctypes.CDLL(str(path))
     pointer, u64 = ctypes.c_void_p, ctypes.c_uint64
-    function.restype = ctypes.c_int64
-    function.argtypes = [pointer, pointer, pointer, u64, u64, u64, pointer, pointer, pointer]
-    return function
-
-
-def _function(progress: Callable[[str], None] | None) -> Any:
-    return _loaded(library(progress))
+    functions.vta_estimate_open.restype = pointer
+    functions.vta_estimate_open.argtypes = [pointer, pointer]
+    functions.vta_estimate_close.restype = None
+    functions.vta_estimate_close.argtypes = [pointer]
+    functions.vta_estimate.restype = ctypes.c_int64
+    functions.vta_estimate.argtypes = [pointer, pointer, u64, u64, u64, pointer, pointer]
+    return functions

@@ -66,7 +66,8 @@ def _places(layout: Any, names: tuple[str, ...]) -> list[int]:
     found = []
     for name in names:
         field = layout.get(name)
-        found += [field.offset, field.width] if field else [0, 0]
+        offset, width = (field.offset, field.width) if field else (0, 0)
+        found += [*divmod(offset, 64), (1 << width) - 1]
     return found
 
 

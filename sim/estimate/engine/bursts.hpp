@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "stream.hpp"
+#include "instruction.hpp"
 
 namespace estimate {
 
@@ -28,8 +28,8 @@ class BurstWalker {
         take_row();
     }
 
-    // Whether there is a burst to ask for; from when on; and how long it is.
-    bool asks() const { return cutting; }
+    // Whether there is a burst to ask for; from when on, NEVER if not; and how long it is.
+    bool asks() const { return cut_from < NEVER; }
     Time asks_from() const { return cut_from; }
     std::int64_t words() const { return (chunks_after ? full : last) - first + 1; }
     bool is_last() const { return !chunks_after && last_row; }
@@ -42,18 +42,17 @@ class BurstWalker {
             cut_from = now + 1;
             return;
         }
-        cutting = false;
+        cut_from = NEVER;
         cut_until = now;
         take_row();
     }
 
   private:
     void take_row() {
-        if (cutting || !rows.count) return;
+        if (asks() || !rows.count) return;
         const Time now = std::max(row_from, cut_until);
         const std::int64_t mask = (std::int64_t(1) << log_chunk) - 1;
         const std::int64_t begin = std::int64_t(rows.address) & mask, end = begin + rows.last_byte;
-        cutting = true;
         cut_from = now + 1;
         first = begin >> log_bus;
         last = (end & mask) >> log_bus;
@@ -68,11 +67,10 @@ class BurstWalker {
     const Time issue_to_row;
     const int log_bus, log_chunk;
     const std::int64_t full;  // places in a chunk, less one
-    Rows rows;                // that come next
+    Rows rows = {};           // that come next
     Time row_from = 0;        // when the first of them can be taken
     Time row_taken = 0;       // when the last row of the latest transfer was
-    bool cutting = false;
-    Time cut_from = 0, cut_until = 0;
+    Time cut_from = NEVER, cut_until = 0;
     std::int64_t first = 0, last = 0, chunks_after = 0;
     bool last_row = false;
 };

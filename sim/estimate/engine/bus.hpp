@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fetch.hpp"
+#include "loader.hpp"
 #include "storer.hpp"
 
 namespace estimate {
@@ -47,67 +48,58 @@ class Bus {
     };
 
     // What moves next, as far as it is known now.
-    Part plan() {
-        Time read = NEVER, write = NEVER;
-        if (!reads.empty()) read = read_window.from(std::max(reads.front().earliest, std::max(read_free, takes_from())));
-        if (store.writes()) write = write_window.from(std::max(store.writes_from(), write_free));
-        planned_read = read_part(read);
-        if (!parameters.shared) {
-            const Part written = write_part(write, NEVER);
-            return written.end < planned_read.end ? written : planned_read;
-        }
-        if (read == NEVER && write == NEVER) return planned_read;
-        if (write < read) return planned_read = write_part(write, read);
-        if (read < write) {
-            if (planned_read.end >= write) {
-                const Time stride = planned_read.stride;
-                planned_read.reads = (write - read + stride - 1) / stride;
-                planned_read.end = read + (planned_read.reads - 1) * stride;
-            }
-            return planned_read;
-        }
-        return planned_read = both(read);
+    const Part& plan() {
+        if (stale || store.has_changed()) plan_anew();
+        stale = false;
+        return planned;
     }
 
-    // The part that `plan` gave has moved; adds what that ends to `done`. Returns who has read.
-    Reader move(const Part& part, Queue<Done> (&done)[MODULES]) {
+    // Who has got words, and whether that ended a transfer, or a burst of a STORE.
+    struct Moved {
         Reader reader = NO_READER;
+        bool has_ended = false, has_stored = false;
+    };
+
+    // The part that `plan` gave has moved.
+    Moved move(const Part& part) {
+        Moved moved;
+        stale = true;
         if (part.reads) {
-            reader = reads.front().reader;
+            moved.reader = reads.front().reader;
             const Time begin = part.writes && write_turn ? part.begin + 1 : part.begin;
-            move_reads(part.reads, begin, part.stride, done);
+            moved.has_ended = move_reads(part.reads, begin, part.stride);
         }
         if (part.writes) {
             const Time begin = part.reads && !write_turn ? part.begin + 1 : part.begin;
             const Time last = begin + (part.writes - 1) * part.stride;
-            store.written(part.writes, last, done[STORE_MODULE]);
+            moved.has_stored = store.written(part.writes, last);
             write_free = std::max(write_free, last + 1);
             if (parameters.shared) read_free = std::max(read_free, last + 1);
             words_written += part.writes;
         }
         if (part.reads != part.writes && part.stride == 2 && part.reads + part.writes == 1) write_turn = !write_turn;
-        return reader;
+        return moved;
     }
 
     // When the arbiter starts the next burst, by what is known and planned.
     Time grant_from() {
-        Time asked = fetch.asks_from();
-        for (const Loader* loader : loaders)
-            if (loader->walker.asks()) asked = std::min(asked, loader->walker.asks_from());
+        const Time asked =
+            earliest(fetch.asks_from(), loaders[0]->walker.asks_from(), loaders[1]->walker.asks_from());
         if (asked >= NEVER) return NEVER;
-        return std::max({asked, granted_at + 1, open_from()});
+        return latest(asked, granted_at + 1, open_from());
     }
 
     // Starts that burst, and says whose it is.
     Reader grant(Time now) {
         const bool fetch_asks = fetch.asks_from() <= now;
-        const bool load_asks = loaders[0]->walker.asks() && loaders[0]->walker.asks_from() <= now;
-        const bool compute_asks = loaders[1]->walker.asks() && loaders[1]->walker.asks_from() <= now;
+        const bool load_asks = loaders[0]->walker.asks_from() <= now;
+        const bool compute_asks = loaders[1]->walker.asks_from() <= now;
         Reader chosen = load_asks && (!after_load || !compute_asks) ? LOAD_READER : COMPUTE_READER;
         if (fetch_asks && (!after_fetch || !(load_asks || compute_asks))) chosen = FETCH_READER;
         after_fetch = chosen == FETCH_READER;
         if (!after_fetch) after_load = chosen == LOAD_READER;
         granted_at = now;
+        stale |= is_open;
         std::int64_t words;
         if (chosen == FETCH_READER) {
             words = fetch.words();
@@ -119,8 +111,11 @@ class Bus {
         }
         const Time asked = now + parameters.grant_to_memory;
         granted_words += words;
-        reads.push({chosen, words, asked + parameters.latency, asked, granted_words});
-        ends[bursts++ % 16] = granted_words;
+        reads.push({chosen, words, asked + parameters.latency, asked});
+        ends[bursts++ % PLACES] = granted_words;
+        awaited = std::max(
+            granted_words - parameters.words_ahead + 1,
+            bursts >= parameters.bursts_in_flight ? ends[(bursts - parameters.bursts_in_flight) % PLACES] : 0);
         return chosen;
     }
 
@@ -134,51 +129,78 @@ class Bus {
         Reader reader;
         std::int64_t words_left;
         Time earliest, asked;
-        std::int64_t end;  // words of this burst and all before it
     };
+
+    void plan_anew() {
+        Time read = NEVER, write = NEVER;
+        if (!reads.empty()) read = read_window.from(latest(reads.front().earliest, read_free, takes_from()));
+        if (store.writes()) write = write_window.from(std::max(store.writes_from(), write_free));
+        is_open = read >= NEVER;
+        if (!parameters.shared) {
+            planned_read = read_part(read);
+            const Part written = write_part(write, NEVER);
+            planned = written.end < planned_read.end ? written : planned_read;
+            return;
+        }
+        if (read < write) {
+            planned = read_part(read);
+            if (planned.end >= write) {
+                planned.reads = (write - read + planned.stride - 1) / planned.stride;
+                planned.end = read + (planned.reads - 1) * planned.stride;
+            }
+        } else {
+            planned = write < read ? write_part(write, read) : both(read);
+        }
+        planned_read = planned;
+    }
 
     Time takes_from() const {
         const Reader reader = reads.front().reader;
         return reader == FETCH_READER ? 0 : loaders[reader - LOAD_READER]->takes_from();
     }
 
-    Part read_part(Time begin) const {
+    // Words that come without a pause from `begin` on.
+    Part read_part(Time begin) {
         if (begin >= NEVER) return {};
         const Read& read = reads.front();
-        const Time stride = read.reader == FETCH_READER ? 1 : loaders[read.reader - LOAD_READER]->cycles_per_word();
-        const Time left = read_window.left(begin);
-        std::int64_t count = std::min(read.words_left, stride > 1 ? (left + stride - 1) / stride : left);
-        if (count == read.words_left && read.reader != FETCH_READER) {
-            // The bursts behind it, as far as their words follow without a pause.
-            const std::int64_t most = std::min(loaders[read.reader - LOAD_READER]->words_left(),
-                                               stride > 1 ? (left + stride - 1) / stride : left);
-            for (std::size_t place = 1; place < reads.size() && count < most; place++) {
+        const Loader* loader = read.reader == FETCH_READER ? nullptr : loaders[read.reader - LOAD_READER];
+        const Time stride = loader ? loader->cycles_per_word() : 1;
+        std::int64_t most = read_window.left(begin);
+        if (stride > 1) most = (most + stride - 1) / stride;
+        std::int64_t count = std::min(read.words_left, most);
+        if (count == read.words_left && loader) {
+            // The bursts behind it, as far as their words follow.
+            most = std::min(most, loader->words_left());
+            std::size_t place = 1;
+            for (; count < most && place < reads.size(); place++) {
                 const Read& next = reads[place];
                 if (next.reader != read.reader || next.earliest > begin + count * stride) break;
                 count = std::min(count + next.words_left, most);
             }
+            is_open = count < most && place == reads.size();
         }
         return {begin, begin + (count - 1) * stride, count, 0, stride};
     }
 
     Part write_part(Time begin, Time until) const {
         if (begin >= NEVER) return {};
-        const std::int64_t count = std::min({store.words(), write_window.left(begin), until - begin});
+        const std::int64_t count = earliest(store.words(), write_window.left(begin), until - begin);
         return {begin, begin + count - 1, 0, count, 1};
     }
 
     // A word read and a word written in turn.
-    Part both(Time begin) {
-        const std::int64_t pairs = std::min({reads.front().words_left, store.words(), read_window.left(begin) / 2});
+    Part both(Time begin) const {
+        if (begin >= NEVER) return {};
+        const std::int64_t pairs = earliest(reads.front().words_left, store.words(), read_window.left(begin) / 2);
         if (pairs) return {begin, begin + 2 * pairs - 1, pairs, pairs, 2};
         return {begin, begin, write_turn ? 0 : 1, write_turn ? 1 : 0, 2};
     }
 
-    void move_reads(std::int64_t count, Time begin, Time stride, Queue<Done> (&done)[MODULES]) {
+    // Says whether a transfer has ended.
+    bool move_reads(std::int64_t count, Time begin, Time stride) {
         const Read& read = reads.front();
         const Time last = begin + (count - 1) * stride;
         // As the arbiter sees it: the word that lets it go on may be among these.
-        const std::int64_t awaited = awaited_word();
         if (awaited > delivered && awaited <= delivered + count)
             opened_at = begin + (awaited - delivered - 1) * stride;
         delivered += count;
@@ -186,10 +208,9 @@ class Bus {
         read_free = std::max(read_free, last + 1);
         if (parameters.shared) write_free = std::max(write_free, last + 1);
         words_of[read.reader] += count;
-        if (read.reader == FETCH_READER)
-            fetch.receive(count, begin, stride);
-        else
-            loaders[read.reader - LOAD_READER]->receive(count, last, done[read.reader == LOAD_READER ? LOAD_MODULE : COMPUTE_MODULE]);
+        bool has_ended = false;
+        if (read.reader == FETCH_READER) fetch.receive(count, begin, stride);
+        else has_ended = loaders[read.reader - LOAD_READER]->receive(count, last);
         for (Time at = begin - stride; count;) {
             Read& first = reads.front();
             const std::int64_t moved = std::min(count, first.words_left);
@@ -200,39 +221,35 @@ class Bus {
             latency_sum += at - first.asked;
             reads.pop();
         }
-    }
-
-    // The number, among all requested words, of the one that must arrive before the next burst starts.
-    std::int64_t awaited_word() const {
-        const std::int64_t by_words = granted_words - parameters.words_ahead + 1;
-        const std::int64_t by_bursts =
-            bursts >= parameters.bursts_in_flight ? ends[(bursts - parameters.bursts_in_flight) % 16] : 0;
-        return std::max(by_words, by_bursts);
+        return has_ended;
     }
 
     Time open_from() const {
-        const std::int64_t awaited = awaited_word();
         if (awaited <= 0) return 0;
-        if (awaited < delivered) return opened_at < delivered_at ? opened_at + 2 : 0;
-        if (awaited == delivered) return delivered_at + 2;
         const std::int64_t ahead = awaited - delivered;
-        if (ahead > planned_read.reads) return NEVER;
-        return planned_read.begin + (ahead - 1) * planned_read.stride + 2;
+        const Time planned = planned_read.begin + (ahead - 1) * planned_read.stride + 2;
+        Time open = ahead > planned_read.reads ? NEVER : planned;
+        open = ahead == 0 ? delivered_at + 2 : open;
+        return ahead < 0 ? (opened_at < delivered_at ? opened_at + 2 : 0) : open;
     }
 
     const Parameters& parameters;
     Fetch& fetch;
     Loader* loaders[2];
     Storer& store;
-    Queue<Read> reads;
-    Part planned_read;
+    Queue<Read> reads;  // as many as are granted while a part moves
+    Part planned, planned_read;
+    bool stale = true;     // something has changed since then
+    bool is_open = true;   // a further burst can change what is planned
     Window read_window, write_window;
     Time read_free = 0, write_free = 0;
     bool write_turn = false;
     bool after_fetch = false, after_load = false;  // the latest burst; the latest one not of fetch
     Time granted_at = 0, opened_at = 0, delivered_at = 0;
     std::int64_t granted_words = 0, delivered = 0;
-    std::int64_t ends[16] = {};  // of the latest bursts
+    // The number, among all requested words, of the one that must arrive before the next burst starts.
+    std::int64_t awaited = 0;
+    std::int64_t ends[PLACES];  // of the latest bursts
 };
 
 }  // namespace estimate

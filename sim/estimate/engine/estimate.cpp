@@ -1,21 +1,53 @@
-// What sim/estimate/library.py calls: a stream replayed, and what it took.
+// What sim/estimate/library.py calls: streams replayed, and what they took.
 
 #include <cstdint>
+#include <optional>
 
-#include "counters.hpp"
 #include "machine.hpp"
+
+namespace estimate {
+
+// One machine and its memory; micro-ops stay loaded between streams.
+class Engine {
+  public:
+    Engine(const Parameters& parameters, const Fields& fields)
+        : parameters(parameters), fields(fields), stream(this->parameters, this->fields) {}
+
+    Time replay(const std::uint8_t* memory, std::uint64_t bytes, std::uint64_t address, std::uint64_t count,
+                Record* records, std::int64_t* counted) {
+        if (!stream.open(memory, bytes, address, count)) return NEVER;
+        counters.clear();
+        Machine machine(parameters, stream, counters, address, count, records);
+        const Time finished = machine.run();
+        counters.write(machine.bus, machine.fetch, machine.store, counted);
+        return finished;
+    }
+
+  private:
+    const Parameters parameters;
+    const Fields fields;
+    Stream stream;
+    Counters counters;
+};
+
+}  // namespace estimate
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 using namespace estimate;
 
-extern "C" __attribute__((visibility("default"))) std::int64_t vta_estimate(
-    const Parameters* parameters, const Fields* fields, const std::uint8_t* memory, std::uint64_t bytes,
-    std::uint64_t address, std::uint64_t count, std::uint32_t* uops, Record* records, std::int64_t* counters) {
-    Stream stream(*parameters, *fields, memory, bytes, {uops, std::size_t(parameters->uop_depth)});
-    if (!stream.decode(address, count)) return -2;
-    for (std::uint64_t i = 0; i < count; i++)
-        records[i] = {NEVER, NEVER, NEVER, NEVER, NEVER, {NEVER, NEVER}, {NEVER, NEVER}};
-    Machine machine(*parameters, stream, address, records);
-    const bool finished = machine.run();
-    count_all(machine, stream, records, counters);
-    return finished ? machine.finished : -1;
+// Null if the design has limits that the engine has no room for.
+EXPORTED Engine* vta_estimate_open(const Parameters* parameters, const Fields* fields) {
+    return parameters->fit() ? new Engine(*parameters, *fields) : nullptr;
+}
+
+EXPORTED void vta_estimate_close(Engine* engine) { delete engine; }
+
+// Cycles to the end of a stream, or -1 if the machine would not come to it. `records` has one per
+// instruction, or is null.
+EXPORTED std::int64_t vta_estimate(Engine* engine, const std::uint8_t* memory, std::uint64_t bytes,
+                                   std::uint64_t address, std::uint64_t count, Record* records,
+                                   std::int64_t* counters) {
+    const Time finished = engine->replay(memory, bytes, address, count, records, counters);
+    return finished < NEVER ? finished : -1;
 }

@@ -2,20 +2,19 @@
 
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "parameters.hpp"
+#include "queue.hpp"
 
 namespace estimate {
 
 class Fetch {
   public:
     Fetch(const Parameters& parameters, std::uint64_t address, std::int64_t count)
-        : parameters(parameters), first(std::int64_t(address / 16)), count(count),
-          per_word(std::max<std::int64_t>(1, parameters.bus_bytes / 16)),
+        : parameters(parameters), count(count), per_word(std::max<std::int64_t>(1, parameters.bus_bytes / 16)),
           words_per_entry(std::max<std::int64_t>(1, 16 / parameters.bus_bytes)),
-          freed_at(std::size_t(entries(count)) + 1), came_at(std::size_t(count)),
+          per_burst(parameters.fetch_burst_bytes / 16 / per_word), skipped(std::int64_t(address / 16) % per_word),
+          first_entry(std::int64_t(address / 16) / per_word),
+          entries(count ? (skipped + count - 1) / per_word + 1 : 0), until_entry_ends(per_word - skipped),
           plan_from(parameters.launch_to_fetch - 1) {
         plan();
     }
@@ -36,25 +35,28 @@ class Fetch {
             if (++word_of_entry < words_per_entry) continue;
             word_of_entry = 0;
             // The first entry may hold instructions from before the program.
-            const std::int64_t skip = came ? 0 : first % per_word;
-            for (std::int64_t part = skip; part < per_word && came < count; part++)
-                came_at[came++] = begin + i * stride + parameters.word_to_fetch;
+            const std::int64_t place = came.count() ? 0 : skipped;
+            for (std::int64_t part = place; part < per_word && std::int64_t(came.count()) < count; part++)
+                came.push(begin + i * stride + parameters.word_to_fetch);
         }
     }
 
-    bool has_next() const { return next < came; }
-    std::int64_t index() const { return next; }
+    bool has_next() const { return !came.empty(); }
+    std::uint64_t index() const { return std::uint64_t(next); }
 
     // When the next instruction is handed over, if there is room for it from `room` on.
     Time hand_over(Time room) {
-        const Time ready = std::max(came_at[next], free_from);
+        const Time ready = std::max(came.front(), free_from);
         const Time now = std::max(ready, room);
-        waits_for_memory += std::max<Time>(0, came_at[next] - free_from);
+        waits_for_memory += std::max<Time>(0, came.front() - free_from);
         waits_for_modules += now - ready;
         free_from = now + 1;
+        came.pop();
         next++;
-        const bool entry_ends = (first + next) % per_word == 0 || next == count;
-        if (entry_ends) freed_at[freed++] = now;
+        if (--until_entry_ends == 0 || next == count) {
+            until_entry_ends = per_word;
+            freed.push(now);
+        }
         if (request == NEVER) plan();
         return now;
     }
@@ -62,30 +64,27 @@ class Fetch {
     Time waits_for_memory = 0, waits_for_modules = 0;
 
   private:
-    std::int64_t entries(std::int64_t instructions) const {
-        return instructions ? (first + instructions - 1) / per_word - first / per_word + 1 : 0;
-    }
-
     // The next burst, if there is room for it besides what has not been handed over.
     void plan() {
         request = NEVER;
-        if (asked == entries(count)) return;
-        const std::int64_t per_burst = parameters.fetch_burst_bytes / 16 / per_word;
-        const std::int64_t entry = first / per_word + asked;
-        burst_entries = std::min(per_burst - entry % per_burst, entries(count) - asked);
+        if (asked == entries) return;
+        burst_entries = std::min(per_burst - (first_entry + asked) % per_burst, entries - asked);
         const std::int64_t needed = asked + burst_entries - 2 * per_burst;
-        if (needed > freed) return;
+        if (needed > std::int64_t(freed.count())) return;
         request = plan_from + 1;
-        if (needed > 0) request = std::max(request, freed_at[needed - 1] + 2);
+        if (needed > 0) request = std::max(request, freed.numbered(std::size_t(needed - 1)) + 2);
     }
 
     const Parameters& parameters;
-    const std::int64_t first, count;
-    const std::int64_t per_word;         // instructions in an entry of the buffer, which is a word
-    const std::int64_t words_per_entry;  // or several
-    std::int64_t asked = 0, freed = 0;   // entries
-    std::vector<Time> freed_at, came_at;
-    std::int64_t came = 0, next = 0, word_of_entry = 0, burst_entries = 0;
+    const std::int64_t count;
+    // An entry of the buffer is a word, which holds several instructions, or several words.
+    const std::int64_t per_word, words_per_entry, per_burst;
+    const std::int64_t skipped, first_entry, entries;
+    std::int64_t until_entry_ends;      // instructions
+    std::int64_t asked = 0;             // entries
+    Ring<Time, PLACES> freed;           // when entries were
+    Ring<Time, PLACES> came;            // from when on instructions can be handed over
+    std::int64_t next = 0, word_of_entry = 0, burst_entries = 0;
     Time plan_from, free_from = 0, request = NEVER;
 };
 

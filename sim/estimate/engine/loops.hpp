@@ -3,11 +3,9 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstring>
+#include <array>
 #include <deque>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "parameters.hpp"
@@ -17,13 +15,25 @@ namespace estimate {
 struct LoopCommand {
     std::int64_t uop_begin = 0, uop_end = 0, iter_out = 0, iter_in = 0;
     std::int64_t dst_out = 0, dst_in = 0, src_out = 0, src_in = 0;
-    std::int64_t is_alu = 0, reset = 0, requantizes = 0, looks_up = 0, reads_source = 0;
+    bool is_alu = false, reset = false, requantizes = false, looks_up = false, reads_source = false;
 };
 
 // The operands of an ALU micro-op near one end of an instruction, and its distance from that end.
 struct Edge {
     std::int64_t dst, src;
     Time distance;
+};
+
+// Those that may have a hazard with another instruction.
+class Edges {
+  public:
+    void push(const Edge& edge) { edges[count++] = edge; }
+    const Edge* begin() const { return edges.data(); }
+    const Edge* end() const { return edges.data() + count; }
+
+  private:
+    std::size_t count = 0;
+    std::array<Edge, MOST_ALU_LATENCY> edges;
 };
 
 // What a unit has to do for one instruction.
@@ -37,43 +47,139 @@ struct Loops {
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;
     Time stalls = 0;            // cycles in which the ALU waits for its own writes
-    std::vector<Edge> first, last;  // of the ALU: those that may have a hazard with another instruction
+    Edges first, last;          // of the ALU
 };
 
+// The items of an ALU instruction, one after the other, as if nothing were before it.
+class Walk {
+  public:
+    Walk(const Parameters& parameters, const LoopCommand& command, Loops& loops)
+        : parameters(parameters), command(command), loops(loops) {
+        dsts.fill(NONE);
+    }
+
+    void item(std::int64_t dst, std::int64_t src) {
+        Time from = at + 1;
+        if (names(std::int32_t(dst), std::int32_t(src))) from = std::max(from, written(dst, src));
+        if (command.requantizes && src != parameters_of) {
+            // For the first item this is done when the instruction starts.
+            if (parameters_of >= 0) from = after_writes(from) + parameters.requantize_parameters + 1;
+            parameters_of = src;
+        }
+        if (command.looks_up && src != loops.last_table) {
+            if (loops.last_table < 0) loops.table = src;
+            else from = after_writes(from) + parameters.table_words + 1;
+            loops.last_table = src;
+        }
+        at = from;
+        const std::size_t place = count++ % RECENT;
+        dsts[place] = std::int32_t(dst);
+        srcs[place] = std::int32_t(src);
+        taken[place] = at;
+        if (at < parameters.alu_latency) loops.first.push({dst, src, at});
+    }
+
+    // The items of an inner loop of one micro-op that begins with `dst` and `src`. Where none of
+    // them meets another one, those in the middle pass at one per cycle.
+    void row(std::int64_t dst, std::int64_t src) {
+        const std::int64_t ends = parameters.alu_latency + 1, n = command.iter_in;
+        const bool skips = n > 2 * ends && is_free(dst, src);
+        for (std::int64_t i = 0; i < n; i++) {
+            if (skips && i == ends) {
+                at += n - 2 * ends;
+                i = n - ends;
+            }
+            item(dst + i * command.dst_in, src + i * command.src_in);
+        }
+    }
+
+    void finish() {
+        loops.stalls = at + 1 - loops.items;
+        for (std::size_t i = 0; i < std::min(count, RECENT); i++)
+            if (at - taken[i] < parameters.alu_latency) loops.last.push({dsts[i], srcs[i], at - taken[i]});
+    }
+
+  private:
+    // The latest items, at least as many as the ALU can have in flight and one more.
+    static constexpr std::size_t RECENT = std::size_t(MOST_ALU_LATENCY) + 1;
+    static constexpr std::int32_t NONE = -2;
+
+    // Whether no item of the row reads or writes what one of those in flight before it writes, and all
+    // have the same parameters or table.
+    bool is_free(std::int64_t dst, std::int64_t src) const {
+        const LoopCommand& c = command;
+        if (!c.dst_in) return false;
+        if (!c.reads_source) return true;
+        if (c.src_in && (c.requantizes || c.looks_up)) return false;
+        const std::int64_t last_dst = dst + (c.iter_in - 1) * c.dst_in, last_src = src + (c.iter_in - 1) * c.src_in;
+        if (last_src < dst || last_dst < src) return true;
+        return c.src_in == c.dst_in && (src >= dst || dst - src > (parameters.alu_latency + 1) * c.dst_in);
+    }
+
+    bool names(std::int32_t dst, std::int32_t src) const {
+        int found = 0;
+        for (const std::int32_t recent : dsts) found |= (recent == dst) | (recent == src);
+        return found;
+    }
+
+    // When a micro-op that reads `dst` and `src` can be taken, as far as recent writes decide that.
+    Time written(std::int64_t dst, std::int64_t src) const {
+        Time from = 0;
+        for (std::size_t i = 0; i < std::min(count, RECENT); i++)
+            if (dsts[i] == dst || dsts[i] == src) from = std::max(from, taken[i] + parameters.alu_latency + 1);
+        return from;
+    }
+
+    Time after_writes(Time from) const { return std::max(from, at + parameters.alu_latency + 2); }
+
+    const Parameters& parameters;
+    const LoopCommand& command;
+    Loops& loops;
+    Time at = -1;
+    std::int64_t parameters_of = -1;
+    std::array<std::int32_t, RECENT> dsts, srcs;  // half as wide, for vectors of the compiler
+    std::array<Time, RECENT> taken;
+    std::size_t count = 0;
+};
+
+// The loops of a stream: equal ones are evaluated once, as long as micro-ops stay as they are.
 class Profiles {
   public:
     Profiles(const Parameters& parameters, const Fields& fields) : parameters(parameters), fields(fields) {}
 
     // Micro-ops have changed.
-    void forget() { known.clear(); }
+    void forget() { generation++; }
 
-    const Loops* of(const LoopCommand& command, std::span<const std::uint32_t> uops) {
-        const auto [place, is_new] = known.try_emplace(command);
-        if (is_new) {
-            place->second = &all.emplace_back();
-            fill(all.back(), command, uops);
+    // A new stream begins: what `of` returned before is no longer used.
+    void restart() {
+        forget();
+        used = 0;
+    }
+
+    // Of the instruction whose bits, as far as they matter here, are `key`; `command` decodes it.
+    template <typename Decode>
+    const Loops* of(const std::uint64_t (&key)[2], std::span<const std::uint32_t> uops, Decode command) {
+        Known& known = table[(key[0] * 0x9E3779B97F4A7C15u ^ key[1] * 0xC2B2AE3D27D4EB4Fu) >> 54];
+        if (known.generation != generation || known.key[0] != key[0] || known.key[1] != key[1]) {
+            if (used == all.size()) all.emplace_back();
+            Loops& loops = all[used++];
+            loops = {};
+            fill(loops, command(), uops);
+            known = {generation, {key[0], key[1]}, &loops};
         }
-        return place->second;
+        return known.loops;
     }
 
   private:
-    struct Hash {
-        std::size_t operator()(const LoopCommand& command) const {
-            std::uint64_t words[sizeof command / 8], hash = 0;
-            std::memcpy(words, &command, sizeof command);
-            for (const std::uint64_t word : words) hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-            return hash ^ hash >> 32;
-        }
-    };
-    struct Equal {
-        bool operator()(const LoopCommand& a, const LoopCommand& b) const { return !std::memcmp(&a, &b, sizeof a); }
+    struct Known {
+        std::uint64_t generation = 0;
+        std::uint64_t key[2];
+        const Loops* loops;
     };
 
-    static std::int64_t get(std::uint32_t uop, const Field& field) {
-        return uop >> field.offset & ((std::uint32_t(1) << field.width) - 1);
-    }
+    static std::int64_t get(std::uint64_t uop, const Field& field) { return field.of(&uop); }
 
-    void fill(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) {
+    void fill(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) const {
         const std::int64_t count = c.uop_end - c.uop_begin;
         if (count <= 0 || !c.iter_out || !c.iter_in || c.uop_end > std::int64_t(uops.size())) return;
         loops.items = count * c.iter_out * c.iter_in;
@@ -89,8 +195,8 @@ class Profiles {
     // do not count: they delay nothing for long.
     std::uint8_t banks(const LoopCommand& c, std::span<const std::uint32_t> uops, std::int64_t items) const {
         std::int64_t low = INT64_MAX, high = 0;
-        for (std::int64_t i = c.uop_begin; i < c.uop_end; i++) {
-            const std::int64_t dst = get(uops[i], fields.uop_dst);
+        for (std::int64_t u = c.uop_begin; u < c.uop_end; u++) {
+            const std::int64_t dst = get(uops[u], fields.uop_dst);
             low = std::min(low, dst);
             high = std::max(high, dst);
         }
@@ -100,82 +206,37 @@ class Profiles {
         if (low >= half) return 2;
         std::int64_t in_upper = 0;
         for (std::int64_t o = 0; o < c.iter_out; o++)
-            for (std::int64_t i = 0; i < c.iter_in; i++)
-                for (std::int64_t u = c.uop_begin; u < c.uop_end; u++)
-                    in_upper += get(uops[u], fields.uop_dst) + o * c.dst_out + i * c.dst_in >= half;
+            for (std::int64_t u = c.uop_begin; u < c.uop_end; u++) {
+                const std::int64_t below = half - get(uops[u], fields.uop_dst) - o * c.dst_out;
+                if (below <= 0) in_upper += c.iter_in;
+                else if (c.dst_in) in_upper += std::max<std::int64_t>(0, c.iter_in - (below + c.dst_in - 1) / c.dst_in);
+            }
         const std::int64_t few = items / 16;
         return std::uint8_t((items - in_upper > few ? 1 : 0) | (in_upper > few ? 2 : 0));
     }
 
-    // The latest items of the ALU, at least as many as it can have in flight.
-    struct Recent {
-        static constexpr std::size_t SIZE = 8;
-        std::int64_t dst[SIZE], src[SIZE];
-        Time taken[SIZE];
-        std::size_t count = 0;
-
-        bool names(std::int64_t a, std::int64_t b) const {
-            bool found = false;
-            for (std::size_t i = 0; i < SIZE; i++) found |= (dst[i] == a) | (dst[i] == b);
-            return found;
-        }
-        void add(std::int64_t of_dst, std::int64_t of_src, Time at) {
-            const std::size_t place = count++ % SIZE;
-            dst[place] = of_dst;
-            src[place] = of_src;
-            taken[place] = at;
-        }
-    };
-
-    // The items of an ALU instruction, one after the other, as if nothing were before it.
     void walk(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) const {
-        Recent recent;
-        std::fill(recent.dst, recent.dst + Recent::SIZE, -2);
-        Time at = -1;
-        std::int64_t parameters_of = -1;
-        for (std::int64_t o = 0; o < c.iter_out; o++)
+        Walk walk(parameters, c, loops);
+        const auto dst = [&](std::int64_t u) { return get(uops[u], fields.uop_dst); };
+        const auto src = [&](std::int64_t u) { return c.reads_source ? get(uops[u], fields.uop_src) : -1; };
+        for (std::int64_t o = 0; o < c.iter_out; o++) {
+            if (c.uop_end - c.uop_begin == 1) {
+                walk.row(dst(c.uop_begin) + o * c.dst_out, src(c.uop_begin) + o * c.src_out);
+                continue;
+            }
             for (std::int64_t i = 0; i < c.iter_in; i++)
-                for (std::int64_t u = c.uop_begin; u < c.uop_end; u++) {
-                    const std::int64_t dst = get(uops[u], fields.uop_dst) + o * c.dst_out + i * c.dst_in;
-                    const std::int64_t src =
-                        c.reads_source ? get(uops[u], fields.uop_src) + o * c.src_out + i * c.src_in : -1;
-                    Time earliest = at + 1;
-                    if (recent.names(dst, src)) earliest = std::max(earliest, written(recent, dst, src));
-                    if (c.requantizes && src != parameters_of) {
-                        // For the first item this is done when the instruction starts.
-                        if (parameters_of >= 0)
-                            earliest = std::max(earliest, at + parameters.alu_latency + 2) +
-                                       parameters.requantize_parameters + 1;
-                        parameters_of = src;
-                    }
-                    if (c.looks_up && src != loops.last_table) {
-                        if (loops.last_table < 0) loops.table = src;
-                        else earliest = std::max(earliest, at + parameters.alu_latency + 2) + parameters.table_words + 1;
-                        loops.last_table = src;
-                    }
-                    at = earliest;
-                    recent.add(dst, src, at);
-                    if (at < parameters.alu_latency) loops.first.push_back({dst, src, at});
-                }
-        loops.stalls = at + 1 - loops.items;
-        for (std::size_t i = 0; i < std::min(recent.count, Recent::SIZE); i++)
-            if (at - recent.taken[i] < parameters.alu_latency)
-                loops.last.push_back({recent.dst[i], recent.src[i], at - recent.taken[i]});
-    }
-
-    // When a micro-op that reads `dst` and `src` can be taken, as far as recent writes decide that.
-    Time written(const Recent& recent, std::int64_t dst, std::int64_t src) const {
-        Time from = 0;
-        for (std::size_t i = 0; i < std::min(recent.count, Recent::SIZE); i++)
-            if (recent.dst[i] == dst || recent.dst[i] == src)
-                from = std::max(from, recent.taken[i] + parameters.alu_latency + 1);
-        return from;
+                for (std::int64_t u = c.uop_begin; u < c.uop_end; u++)
+                    walk.item(dst(u) + o * c.dst_out + i * c.dst_in, src(u) + o * c.src_out + i * c.src_in);
+        }
+        walk.finish();
     }
 
     const Parameters& parameters;
     const Fields& fields;
-    std::unordered_map<LoopCommand, const Loops*, Hash, Equal> known;
-    std::deque<Loops> all;
+    std::uint64_t generation = 1;
+    std::array<Known, 1024> table = {};
+    std::deque<Loops> all;  // of which `used` are in use
+    std::size_t used = 0;
 };
 
 }  // namespace estimate

@@ -2,20 +2,19 @@
 //
 // The time until which an instruction waits follows from the times of those before it, except for
 // two resources that go to who comes first: the bus, and what GEMM and ALU share. Their events are
-// taken in the order of time; everything that follows from one is computed at once.
+// taken in the order of time; everything that follows from one is computed at once. A module that
+// cannot go on says what it waits for, and is looked at again when that happens.
 
 #pragma once
 
 #include "bus.hpp"
+#include "counters.hpp"
+#include "stream.hpp"
 #include "units.hpp"
 
 namespace estimate {
 
-// `RECORD` of library.py: the times of an instruction's events, and from when to when it was the
-// next of an idle module and lacked a token.
-struct Wait {
-    Time since, until;
-};
+// `RECORD` of library.py.
 struct Record {
     Time handed, issued, begun, done, retired;
     Wait prev, next;
@@ -23,186 +22,217 @@ struct Record {
 
 class Machine {
   public:
-    Machine(const Parameters& parameters, const Stream& stream, std::uint64_t address, Record* records)
-        : parameters(parameters), stream(stream), records(records),
-          fetch(parameters, address, std::int64_t(stream.instructions.size())), load(parameters),
-          compute_loader(parameters), store(parameters), units(parameters),
-          bus(parameters, fetch, load, compute_loader, store) {}
+    // `records`, one per instruction, or null, gets what has retired.
+    Machine(const Parameters& parameters, Stream& stream, Counters& counters, std::uint64_t address,
+            std::uint64_t count, Record* records)
+        : parameters(parameters), stream(stream), counters(counters), records(records),
+          fetch(parameters, address, std::int64_t(count)), load(parameters), compute_loader(parameters),
+          store(parameters), units(parameters), bus(parameters, fetch, load, compute_loader, store) {}
 
-    // Runs to the end; false if no instruction can go on.
-    bool run() {
-        Bus::Part part;
-        Time grant = NEVER;
+    // Runs to the end, and returns when that is; NEVER if no instruction can go on, or the next one is
+    // not legal.
+    Time run() {
+        Bus::Part part = bus.plan();
+        Time grant = bus.grant_from();
         while (true) {
-            if (changed) {
+            if (woken) {
                 advance();
-                if (finished != NEVER) return true;
-                part = bus.plan();
-                grant = bus.grant_from();
+                if (finished != NEVER) return finished;
             }
-            const Time begins[] = {units.begins(false), units.begins(true)};
-            const Time ends[] = {units.ends(false), units.ends(true)};
-            const Time next = std::min({part.end, grant, begins[0], begins[1], ends[0], ends[1]});
-            if (next >= NEVER) return false;
-            if (grant == next) {
-                grant = grant_all(grant, std::min({part.end, begins[0], begins[1], ends[0], ends[1]}));
+            if (replan) {
+                part = bus.plan();
+                grant = bus.grant_from();
+                replan = false;
+            }
+            const Time unit = units.next_at(), next = std::min(part.end, unit);
+            if (grant <= next) {
+                if (grant >= NEVER) return NEVER;
+                grant = grant_all(grant, next);
                 // Writes take turns with a read that may become possible now.
-                if (part.reads || changed) continue;
-                part = bus.plan();
-                grant = bus.grant_from();
-            } else if (part.end == next) {
-                const Reader reader = bus.move(part, done);
-                fetch_woken |= reader == FETCH_READER;
-                changed |= fetch_woken;
-                if (store.has_changed()) wake(STORE_MODULE);
-                for (const Module module : {LOAD_MODULE, COMPUTE_MODULE})
-                    if (!done[module].empty()) wake(module);
-                if (changed) continue;
-                part = bus.plan();
-                grant = bus.grant_from();
-            } else if (ends[0] == next || ends[1] == next) {
-                done[COMPUTE_MODULE].push(units.end(ends[0] != next));
-                wake(COMPUTE_MODULE);
+                replan |= !part.reads;
+            } else if (part.end <= unit) {
+                move(part);
+                replan = true;
             } else {
-                records[units.begin(next, begins[0] != next)].begun = next;
-                wake(COMPUTE_MODULE);
+                if (units.step()) settle(COMPUTE_MODULE);
+                else wake(COMPUTE_MODULE, FOR_UNIT);
             }
         }
     }
 
-    Time finished = NEVER;
-
     const Parameters& parameters;
-    const Stream& stream;
+    Stream& stream;
+    Counters& counters;
     Record* const records;
     Fetch fetch;
     Loader load, compute_loader;
     Storer store;
     Units units;
     Bus bus;
-    struct State {
-        std::vector<std::uint32_t> handed;  // instructions, in order
-        std::vector<Time> retired;
-        std::size_t issued = 0;
-        Time issued_at = 0;
-        Time waits_prev = 0, waits_next = 0;
-    } modules[MODULES];
 
   private:
+    using Tokens = Queue<Time>;  // from when on each can be taken
+    enum Lack { FOR_INSTRUCTION, FOR_TOKEN, FOR_UNIT, FOR_RETIREMENT, FOR_OTHERS };
+    struct State {
+        Instruction instructions[PLACES];  // by their number in the module
+        std::size_t handed = 0, issued = 0, retired = 0;
+        Ring<Time, PLACES * 2> retired_at;
+        std::uint64_t indices[PLACES];  // in the stream
+        Time issued_at = 0, last_retired = -1;
+        Lack lack = FOR_INSTRUCTION;
+
+        Instruction& numbered(std::size_t number) { return instructions[number % PLACES]; }
+    };
+
     // Starts a burst at `grant`, and those after it before `until`, while nothing else follows from
     // them. Returns when the next one starts.
     Time grant_all(Time grant, Time until) {
         do {
             const Reader reader = bus.grant(grant);
-            if (reader == LOAD_READER && load.walker.has_room()) wake(LOAD_MODULE);
-            if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE);
+            if (reader == LOAD_READER && load.walker.has_room()) wake(LOAD_MODULE, FOR_UNIT);
+            if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE, FOR_UNIT);
             grant = bus.grant_from();
-        } while (!changed && until < NEVER && grant <= until);
+        } while (!woken && !replan && until < NEVER && grant <= until);
         return grant;
     }
 
-    void wake(Module module) { woken[module] = changed = true; }
+    void move(const Bus::Part& part) {
+        const Bus::Moved moved = bus.move(part);
+        if (moved.reader == FETCH_READER && full == MODULES) woken |= FETCH;
+        if (moved.has_ended) settle(moved.reader == LOAD_READER ? LOAD_MODULE : COMPUTE_MODULE);
+        if (moved.has_stored) {
+            settle(STORE_MODULE);
+            wake(STORE_MODULE, FOR_UNIT);
+        }
+    }
 
-    struct Tokens {
-        std::vector<Time> given;  // from when on each can be taken
-        std::size_t taken = 0;
-    };
+    void wake(Module module, Lack what) {
+        if (modules[module].lack == what) woken |= 1 << module;
+        replan = true;
+    }
+
+    // Instructions of a module have ended; it looks whether the next one to retire is among them.
+    void settle(Module module) {
+        replan = true;
+        if (has_settled(modules[module])) woken |= 1 << module;
+    }
+
+    // Whether the next instruction to retire has ended.
+    static bool has_settled(State& state) {
+        return state.retired < state.issued && state.numbered(state.retired).is_done();
+    }
 
     // Everything that follows from what is known, module by module until all wait.
     void advance() {
-        changed = false;
-        while (fetch_woken || (woken[LOAD_MODULE] | woken[COMPUTE_MODULE] | woken[STORE_MODULE])) {
-            for (int module = 0; module < MODULES; module++) {
-                if (!woken[module]) continue;
-                woken[module] = false;
-                do {
-                    if (!done[module].empty()) retire(Module(module));
-                } while (issue(Module(module)));
+        replan = true;
+        while (woken) {
+            const int next = std::countr_zero(woken);
+            woken &= woken - 1;
+            switch (next) {
+                case LOAD_MODULE: go_on<LOAD_MODULE>(); break;
+                case COMPUTE_MODULE: go_on<COMPUTE_MODULE>(); break;
+                case STORE_MODULE: go_on<STORE_MODULE>(); break;
+                default: while (hand_over()) {}
             }
-            fetch_woken = false;
-            while (hand_over()) {}
         }
+    }
+
+    template <Module module>
+    void go_on() {
+        do {
+            if (has_settled(modules[module])) retire<module>();
+        } while (issue<module>());
     }
 
     bool hand_over() {
         if (!fetch.has_next()) return false;
-        const std::int64_t index = fetch.index();
-        State& state = modules[stream.instructions[index].module];
-        const std::size_t before = state.handed.size(), depth = std::size_t(parameters.queue_depth);
-        Time room = 0;
-        if (before >= depth) {
-            if (state.retired.size() <= before - depth) return false;
-            room = state.retired[before - depth] + 1;
-        }
-        records[index].handed = fetch.hand_over(room);
-        state.handed.push_back(std::uint32_t(index));
-        woken[stream.instructions[index].module] = true;
-        return true;
-    }
-
-    bool issue(Module module) {
+        const Module module = stream.look();
+        if (module == MODULES) return false;
         State& state = modules[module];
-        if (state.issued == state.handed.size()) return false;
-        const std::uint32_t index = state.handed[state.issued];
-        const Instruction& next = stream.instructions[index];
-        const std::size_t limit = std::size_t(parameters.in_flight);
-        Time now = std::max(records[index].handed + parameters.hand_over_to_issue,
-                            state.issued_at + parameters.issue_to_issue);
-        if (state.issued >= limit) {
-            if (state.retired.size() <= state.issued - limit) return false;
-            now = std::max(now, state.retired[state.issued - limit] + 1);
+        const std::size_t depth = std::size_t(parameters.queue_depth);
+        Time room = 0;
+        if (state.handed >= depth) {
+            if (state.retired <= state.handed - depth) {
+                full = module;
+                return false;
+            }
+            room = state.retired_at.numbered(state.handed - depth) + 1;
         }
-        const Time head = now;
-        Tokens *prev = next.pop_prev ? &tokens(Module(module - 1), module) : nullptr;
-        Tokens *following = next.pop_next ? &tokens(Module(module + 1), module) : nullptr;
-        for (const Tokens* taken : {prev, following}) {
-            if (!taken) continue;
-            if (taken->taken == taken->given.size()) return false;
-            now = std::max(now, taken->given[taken->taken]);
-        }
-        const Time unit = unit_from(module, next);
-        if (unit >= NEVER) return false;
-        const Time empty = state.retired.size() == state.issued ? std::max(head, last_retired(state) + 1) : NEVER;
-        if (prev) state.waits_prev += wait(*prev, empty, records[index].prev);
-        if (following) state.waits_next += wait(*following, empty, records[index].next);
-        now = std::max(now, unit);
-        records[index].issued = state.issued_at = now;
-        state.issued++;
-        start(module, index, next, now);
+        state.indices[state.handed % PLACES] = fetch.index();
+        Instruction& instruction = state.numbered(state.handed++);
+        instruction.done = NEVER;
+        instruction.prev = instruction.next = {NEVER, NEVER};
+        stream.decode(instruction);
+        instruction.handed = fetch.hand_over(room);
+        wake(module, FOR_INSTRUCTION);
         return true;
     }
 
-    static Time last_retired(const State& state) { return state.retired.empty() ? -1 : state.retired.back(); }
+    template <Module module>
+    bool issue() {
+        State& state = modules[module];
+        if (state.issued == state.handed) return lacks(state, FOR_INSTRUCTION);
+        Instruction& next = state.numbered(state.issued);
+        const std::size_t limit = std::size_t(parameters.in_flight);
+        Time head = std::max(next.handed + parameters.hand_over_to_issue, state.issued_at + parameters.issue_to_issue);
+        if (state.issued >= limit) {
+            if (state.retired <= state.issued - limit) return lacks(state, FOR_RETIREMENT);
+            head = std::max(head, state.retired_at.numbered(state.issued - limit) + 1);
+        }
+        Tokens &prev = tokens(Module(module - 1), module), &following = tokens(Module(module + 1), module);
+        const Time token = std::max(next.pop_prev ? from(prev) : 0, next.pop_next ? from(following) : 0);
+        if (token >= NEVER) return lacks(state, FOR_TOKEN);
+        const Time unit = unit_from<module>(next, state);
+        if (unit >= NEVER) return false;
+        const Time empty = state.retired == state.issued ? std::max(head, state.last_retired + 1) : NEVER;
+        if (next.pop_prev) wait(prev, empty, next.prev);
+        if (next.pop_next) wait(following, empty, next.next);
+        next.issued = next.begun = state.issued_at = latest(head, token, unit);
+        state.issued++;
+        start<module>(next);
+        return true;
+    }
 
-    // Takes a token; a module that is idle from `empty` on may wait for it. Returns how long it waits.
-    static Time wait(Tokens& queue, Time empty, Wait& record) {
-        const Time given = queue.given[queue.taken++];
-        if (given <= empty) return 0;
-        record = {empty, given};
-        return given - empty;
+    static bool lacks(State& state, Lack what) {
+        state.lack = what;
+        return false;
+    }
+
+    static Time from(const Tokens& queue) { return queue.empty() ? NEVER : queue.front(); }
+
+    // Takes a token; a module that is idle from `empty` on may wait for it.
+    static void wait(Tokens& queue, Time empty, Wait& record) {
+        const Time given = queue.front();
+        queue.pop();
+        if (given > empty) record = {empty, given};
     }
 
     // From when on the unit of an instruction can take it, as far as that is known.
-    Time unit_from(Module module, const Instruction& next) const {
-        if (module == LOAD_MODULE) return room(load, transfer(next));
-        if (module == STORE_MODULE) return room(store, transfer(next));
+    template <Module module>
+    Time unit_from(const Instruction& next, State& state) const {
+        state.lack = FOR_UNIT;
+        if constexpr (module == LOAD_MODULE) return room(load, next.transfer);
+        if constexpr (module == STORE_MODULE) return room(store, next.transfer);
         Time from = 0;
         for (int unit = 0; unit < UNITS; unit++) {
             // GEMM and ALU wait for one another in their queues.
             if (unit == next.unit || (next.unit >= GEMM_UNIT && unit >= GEMM_UNIT)) continue;
-            if (pending[unit]) return NEVER;
+            if (pending[unit]) {
+                state.lack = FOR_RETIREMENT;
+                return NEVER;
+            }
             from = std::max(from, unit_retired[unit] + 1);
         }
         switch (next.unit) {
-            case TRANSFER_UNIT: return std::max(from, room(compute_loader, transfer(next)));
+            case TRANSFER_UNIT: return std::max(from, room(compute_loader, next.transfer));
             case GEMM_UNIT:
             case ALU_UNIT: return std::max(from, units.room_from(next.unit == ALU_UNIT));
             default: break;
         }
+        state.lack = FOR_OTHERS;
         for (const Module other : {LOAD_MODULE, STORE_MODULE}) {
-            const State& state = modules[other];
-            if (state.retired.size() != state.handed.size()) return NEVER;
-            from = std::max(from, last_retired(state) + 1);
+            if (modules[other].retired != modules[other].handed) return NEVER;
+            from = std::max(from, modules[other].last_retired + 1);
         }
         return from;
     }
@@ -212,64 +242,73 @@ class Machine {
         return mover.has_room(transfer) ? mover.room_from(transfer) : NEVER;
     }
 
-    const Transfer& transfer(const Instruction& instruction) const { return stream.transfers[instruction.at]; }
-
-    void start(Module module, std::uint32_t index, const Instruction& next, Time now) {
-        records[index].begun = now;
-        if (module == LOAD_MODULE) return load.issue(now, index, transfer(next), done[module]);
-        if (module == STORE_MODULE) return store.issue(now, index, transfer(next), done[module]);
+    template <Module module>
+    void start(Instruction& next) {
+        const Time now = next.issued;
+        if constexpr (module == LOAD_MODULE) return load.issue(now, next);
+        if constexpr (module == STORE_MODULE) return store.issue(now, next);
         pending[next.unit]++;
         switch (next.unit) {
             case TRANSFER_UNIT:
-                units.load(transfer(next).begin, transfer(next).end);
-                return compute_loader.issue(now, index, transfer(next), done[module]);
+                units.load(next.transfer.begin, next.transfer.end);
+                return compute_loader.issue(now, next);
             case GEMM_UNIT:
-            case ALU_UNIT:
-                return units.issue(now, index, *stream.loops[next.at], next.unit == ALU_UNIT, next.independent);
+            case ALU_UNIT: return units.issue(now, next, next.unit == ALU_UNIT);
             default: finished = now + parameters.finish_to_end;
         }
-        records[index].done = records[index].retired = now + 1;
+        next.done = now + 1;
     }
 
     // What is done retires in order, and gives its tokens.
-    void retire(Module module) {
+    template <Module module>
+    void retire() {
         State& state = modules[module];
-        for (; !done[module].empty(); done[module].pop())
-            records[done[module].front().instruction].done = done[module].front().at;
-        while (state.retired.size() < state.issued) {
-            const std::uint32_t index = state.handed[state.retired.size()];
-            Record& record = records[index];
-            if (record.done >= NEVER) return;
-            const Time now = std::max(record.done + parameters.done_to_retire, last_retired(state) + 1);
-            record.retired = now;
-            state.retired.push_back(now);
-            const Instruction& instruction = stream.instructions[index];
-            // FINISH may wait for the last of the others.
-            if (module != COMPUTE_MODULE && state.retired.size() == state.handed.size()) woken[COMPUTE_MODULE] = true;
+        while (has_settled(state)) {
+            const Instruction& next = state.numbered(state.retired);
+            const Time now = std::max(next.done + parameters.done_to_retire, state.last_retired + 1);
+            if (records)
+                records[state.indices[state.retired % PLACES]] = {next.handed, next.issued, next.begun, next.done,
+                                                                  now, next.prev, next.next};
+            state.last_retired = now;
+            state.retired_at.push(now);
+            state.retired++;
+            counters.add(module, next);
             if (module == COMPUTE_MODULE) {
-                pending[instruction.unit]--;
-                unit_retired[instruction.unit] = now;
+                pending[next.unit]--;
+                unit_retired[next.unit] = now;
+            } else if (state.retired == state.handed) {
+                // FINISH may wait for the last of the others.
+                wake(COMPUTE_MODULE, FOR_OTHERS);
             }
-            if (instruction.push_prev) give(module, Module(module - 1), now + 1);
-            if (instruction.push_next) give(module, Module(module + 1), now + 1);
-            fetch_woken = true;
+            if (next.push_prev) give<module, Module(module - 1)>(now + 1);
+            if (next.push_next) give<module, Module(module + 1)>(now + 1);
+            if (full == module) {
+                full = MODULES;
+                woken |= FETCH;
+            }
         }
     }
 
-    void give(Module giver, Module taker, Time from) {
-        tokens(giver, taker).given.push_back(from);
-        woken[taker] = true;
+    template <Module giver, Module taker>
+    void give(Time from) {
+        tokens(giver, taker).push(from);
+        if (taker >= 0 && taker < MODULES) wake(taker, FOR_TOKEN);
     }
 
-    Tokens& tokens(Module giver, Module taker) { return queues[std::max(giver, taker) - 1][giver < taker]; }
+    // Between a module and the next one, in either direction.
+    Tokens& tokens(Module giver, Module taker) { return queues[std::max(giver, taker)][giver < taker]; }
 
-    Queue<Done> done[MODULES];
-    Tokens queues[2][2];
+    State modules[MODULES];
+    // A token from load's previous or store's next neighbour, which do not exist, never comes.
+    Tokens queues[MODULES + 1][2];
     std::int64_t pending[UNITS] = {};
     Time unit_retired[UNITS] = {-1, -1, -1, -1};
-    // Whether there may be something to do in `advance`: at all, for fetch, and for a module.
-    bool changed = true, fetch_woken = true;
-    bool woken[MODULES] = {};
+    Time finished = NEVER;
+    // Who may have something to do in `advance`: modules, and fetch.
+    static constexpr unsigned FETCH = 1 << MODULES;
+    unsigned woken = 0;
+    Module full = MODULES;  // whose queue has no room for the next instruction
+    bool replan = false;    // what the bus moves next
 };
 
 }  // namespace estimate

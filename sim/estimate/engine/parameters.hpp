@@ -2,18 +2,40 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace estimate {
 
+// Places for what is queued or in flight somewhere: `Parameters::fit` says whether they suffice.
+constexpr std::size_t PLACES = 64;
+
 using Time = std::int64_t;  // in cycles from the launch
 constexpr Time NEVER = Time(1) << 60;
+constexpr Time MOST_ALU_LATENCY = 7;
+
+// Compilers keep these in registers, but not the initializer lists of std::max and std::min.
+template <typename... Times>
+constexpr Time latest(Time first, Times... others) {
+    ((first = std::max<Time>(first, others)), ...);
+    return first;
+}
+template <typename... Times>
+constexpr Time earliest(Time first, Times... others) {
+    ((first = std::min<Time>(first, others)), ...);
+    return first;
+}
 
 enum Memory { UOP, WGT, INP, ACC, OUT, ACC_8BIT, MEMORIES };
 
-// Where a field of an instruction lies; a width of 0 is a field that the configuration lacks.
+// Where a field of an instruction lies: in which of its words, and there. A mask of 0 is a field that
+// the configuration lacks.
 struct Field {
-    std::int64_t offset, width;
+    std::int64_t word, shift;
+    std::uint64_t mask;
+
+    std::int64_t of(const std::uint64_t* words) const { return std::int64_t(words[word] >> shift & mask); }
 };
 
 // How the elements of a memory cross the bus.
@@ -49,6 +71,12 @@ struct Parameters {
     Time response_to_done;    // from the last response of a STORE to its end
     Time issue_to_item;       // of GEMM and ALU, to the first micro-op
     Time finish_to_end;       // from the issue of FINISH to the interrupt
+
+    bool fit() const {
+        const std::int64_t most =
+            std::max({queue_depth, 2 * in_flight, gemm_commands, alu_commands, 2 * bursts_in_flight, fetch_burst_bytes / 8});
+        return most <= std::int64_t(PLACES) && alu_latency <= MOST_ALU_LATENCY;
+    }
 };
 
 // Fields of instructions, in the order of parameters.py.

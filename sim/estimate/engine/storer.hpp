@@ -4,7 +4,8 @@
 
 #include <utility>
 
-#include "loader.hpp"
+#include "bursts.hpp"
+#include "queue.hpp"
 
 namespace estimate {
 
@@ -15,34 +16,37 @@ class Storer {
     bool has_room(const Transfer& transfer) const { return !transfer.words || walker.has_room(); }
     Time room_from(const Transfer& transfer) const { return transfer.words ? walker.room_from() : 0; }
 
-    void issue(Time now, std::uint32_t instruction, const Transfer& transfer, Queue<Done>& done) {
-        if (transfer.words) walker.command(now, transfer.rows);
-        turns.push({instruction, now, transfer.words != 0});
-        if (turns.size() == 1) end_empty(done);
-        announce();
-    }
-
-    // Whether a word is to be written, and from when on.
-    bool writes() const { return !bursts.empty() && filling < bursts.size(); }
-    Time writes_from() const { return std::max(bursts[filling].from, next_word); }
-    std::int64_t words() const { return bursts[filling].words_left; }
-
-    // `count` words have been written, the last at `last`.
-    void written(std::int64_t count, Time last, Queue<Done>& done) {
-        Burst& burst = bursts[filling];
-        burst.words_left -= count;
-        next_word = last + 1;
-        if (burst.words_left) return;
-        // Memory takes the last word in the cycle before it counts it as moved.
-        const Time answered = std::max({last, last - 1 + parameters.latency, response + 1});
-        burst.answered = response = answered;
-        filling++;
-        while (!bursts.empty() && bursts.front().answered) retire(done);
+    // A transfer is issued at `now`. It may end at once.
+    void issue(Time now, Instruction& instruction) {
+        const bool has_data = instruction.transfer.words;
+        if (has_data) walker.command(now, instruction.transfer.rows);
+        turns.push({&instruction, now, has_data});
+        if (turns.size() == 1) end_empty();
         announce();
         changed = true;
     }
 
-    // Whether a burst has ended since the last call.
+    // Whether a word is to be written, and from when on.
+    bool writes() const { return filling < bursts.size(); }
+    Time writes_from() const { return std::max(bursts[filling].from, next_word); }
+    std::int64_t words() const { return bursts[filling].words_left; }
+
+    // `count` words have been written, the last at `last`. Says whether a burst has ended, and a
+    // transfer with it perhaps.
+    bool written(std::int64_t count, Time last) {
+        Burst& burst = bursts[filling];
+        burst.words_left -= count;
+        next_word = last + 1;
+        if (burst.words_left) return false;
+        // Memory takes the last word in the cycle before it counts it as moved.
+        const Time answered = latest(last, last - 1 + parameters.latency, response + 1);
+        burst.answered = response = answered;
+        filling++;
+        while (!bursts.empty() && bursts.front().answered) retire();
+        announce();
+        return true;
+    }
+
     bool has_changed() { return std::exchange(changed, false); }
 
     BurstWalker walker;
@@ -57,7 +61,7 @@ class Storer {
         Time answered;
     };
     struct Turn {
-        std::uint32_t instruction;
+        Instruction* instruction;
         Time issued;
         bool has_data;
     };
@@ -66,7 +70,7 @@ class Storer {
         while (walker.asks() && announced - answered < parameters.bursts_in_flight) {
             Time now = std::max(walker.asks_from(), announced_at + 1);
             if (announced >= parameters.bursts_in_flight)
-                now = std::max(now, answers[announced % 64] + 2);
+                now = std::max(now, answers[announced % PLACES] + 2);
             bursts.push({now + parameters.announce_to_word, now, walker.words(), walker.is_last(), 0});
             announced_at = now;
             announced++;
@@ -74,38 +78,39 @@ class Storer {
         }
     }
 
-    void retire(Queue<Done>& done) {
+    void retire() {
         const Burst burst = bursts.front();
         bursts.pop();
         filling--;
         // Its place in flight goes to the burst that is `bursts_in_flight` later.
-        answers[(answered + parameters.bursts_in_flight) % 64] = burst.answered;
+        answers[(answered + parameters.bursts_in_flight) % PLACES] = burst.answered;
         answered++;
         burst_count++;
         latency_sum += burst.answered - burst.announced - 1;
         if (!burst.is_last) return;
-        ended = std::max(burst.answered + parameters.response_to_done, ended + 1);
-        done.push({turns.front().instruction, ended});
+        end(burst.answered);
+        end_empty();
+    }
+
+    // The transfer whose turn it is ends with what happened `at` a time.
+    void end(Time at) {
+        ended = std::max(at + parameters.response_to_done, ended + 1);
+        turns.front().instruction->done = ended;
         turns.pop();
-        end_empty(done);
     }
 
     // Transfers without data end when it is their turn.
-    void end_empty(Queue<Done>& done) {
-        while (!turns.empty() && !turns.front().has_data) {
-            ended = std::max(turns.front().issued + parameters.response_to_done, ended + 1);
-            done.push({turns.front().instruction, ended});
-            turns.pop();
-        }
+    void end_empty() {
+        while (!turns.empty() && !turns.front().has_data) end(turns.front().issued);
     }
 
     const Parameters& parameters;
-    Queue<Turn> turns;
-    Queue<Burst> bursts;  // without a response
+    Ring<Turn, PLACES> turns;
+    Ring<Burst, PLACES> bursts;  // without a response
     std::size_t filling = 0;   // of these, those that have all their words
     std::int64_t announced = 0, answered = 0;
     Time announced_at = 0, next_word = 0, response = 0, ended = 0;
-    Time answers[64] = {};
+    Time answers[PLACES];
     bool changed = false;
 };
 

@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "loader.hpp"
-#include "loops.hpp"
+#include "instruction.hpp"
+#include "queue.hpp"
 
 namespace estimate {
 
@@ -19,16 +19,17 @@ class Units {
     Time room_from(bool alu) const {
         const Waiting& queue = waiting[alu];
         const std::int64_t depth = alu ? parameters.alu_commands : parameters.gemm_commands;
-        const std::int64_t leaves = queue.issued - depth;
+        const std::int64_t leaves = std::int64_t(queue.commands.count()) - depth;
         if (leaves < 0) return 0;
-        return leaves < std::int64_t(queue.begun.size()) ? queue.begun[leaves] + 1 : NEVER;
+        return leaves < std::int64_t(queue.begun.count()) ? queue.begun.numbered(std::size_t(leaves)) + 1 : NEVER;
     }
 
-    // Instruction `index` is issued at `now`; one that is not independent waits for all of the other
-    // unit so far.
-    void issue(Time now, std::uint32_t index, const Loops& loops, bool alu, bool independent) {
-        waiting[alu].issued++;
-        waiting[alu].commands.push({index, now, &loops, independent ? 0 : waiting[!alu].issued});
+    // An instruction is issued at `now`; one that is not independent waits for all of the other unit
+    // so far.
+    void issue(Time now, Instruction& instruction, bool alu) {
+        const std::size_t after = instruction.independent ? 0 : waiting[!alu].commands.count();
+        waiting[alu].commands.push({&instruction, now, after});
+        plan();
     }
 
     // Accumulators from `begin` up to `end` are loaded: a table among them has to be read again.
@@ -37,51 +38,73 @@ class Units {
         if (begin < table + parameters.table_elements && table < end) table = NO_TABLE;
     }
 
-    // When the unit takes the next instruction of its queue, as far as known.
-    Time begins(bool alu) const {
-        if (waiting[alu].commands.empty()) return NEVER;
-        const Command& next = waiting[alu].commands.front();
-        const std::vector<Time>& others = waiting[!alu].done;
-        if (next.after > std::int64_t(others.size())) return NEVER;
-        const Time free = (alu ? this->alu.last : gemm.last) - parameters.issue_to_item + 1;
-        const Time before = next.after ? others[next.after - 1] : 0;
-        return std::max({next.issued, free, before});
-    }
+    // When a unit next takes an instruction or is done with one, as far as known.
+    Time next_at() const { return next.at; }
 
-    // The unit takes that instruction at `now`; returns its index.
-    std::uint32_t begin(Time now, bool alu) {
-        const Command next = waiting[alu].commands.front();
-        waiting[alu].commands.pop();
-        waiting[alu].begun.push_back(now);
-        if (alu) begin_alu(now, next.instruction, *next.loops);
-        else begin_gemm(now, next.instruction, *next.loops);
-        return next.instruction;
-    }
-
-    // The next time at which a unit is done with an instruction.
-    Time ends(bool alu) const { return done[alu].empty() ? NEVER : done[alu].front().at; }
-
-    Done end(bool alu) {
-        const Done ended = done[alu].front();
-        done[alu].pop();
-        waiting[alu].done.push_back(ended.at);
-        return ended;
+    // That happens. Says whether an instruction has ended.
+    bool step() {
+        const Event event = next;
+        if (event.ends) {
+            const Done& ended = done[event.alu].front();
+            ended.instruction->done = ended.at;
+            waiting[event.alu].done.push(ended.at);
+            done[event.alu].pop();
+        } else {
+            Waiting& queue = waiting[event.alu];
+            Instruction& instruction = *queue.commands.front().instruction;
+            queue.commands.pop();
+            queue.begun.push(event.at);
+            instruction.begun = event.at;
+            event.alu ? begin_alu(event.at, instruction) : begin_gemm(event.at, instruction);
+        }
+        plan();
+        return event.ends;
     }
 
   private:
     struct Command {
-        std::uint32_t instruction;
+        Instruction* instruction;
         Time issued;
-        const Loops* loops;
-        std::int64_t after;  // so many of the other unit
+        std::size_t after;  // so many of the other unit
     };
     struct Waiting {
-        Queue<Command> commands;
-        std::int64_t issued = 0;
-        std::vector<Time> begun, done;
+        Ring<Command, PLACES> commands;
+        Ring<Time, PLACES> begun, done;
+    };
+    struct Done {
+        Instruction* instruction;
+        Time at;
+    };
+    struct Event {
+        Time at;
+        bool ends, alu;
     };
 
-    void begin_gemm(Time now, std::uint32_t instruction, const Loops& loops) {
+    // Of events in one cycle, ends come first, and GEMM comes before the ALU.
+    void plan() {
+        const Time ends[] = {end(false), end(true)}, begins[] = {begin(false), begin(true)};
+        const Time end = std::min(ends[0], ends[1]), begin = std::min(begins[0], begins[1]);
+        next.at = std::min(end, begin);
+        next.ends = end <= begin;
+        next.alu = next.ends ? ends[1] < ends[0] : begins[1] < begins[0];
+    }
+
+    // When the unit is done with the first instruction that it has taken.
+    Time end(bool alu) const { return done[alu].empty() ? NEVER : done[alu].front().at; }
+
+    // When the unit takes the next instruction of its queue, as far as known.
+    Time begin(bool alu) const {
+        if (waiting[alu].commands.empty()) return NEVER;
+        const Command& first = waiting[alu].commands.front();
+        const auto& others = waiting[!alu].done;
+        if (first.after > others.count()) return NEVER;
+        const Time free = (alu ? this->alu.last : gemm.last) - parameters.issue_to_item + 1;
+        const Time before = first.after ? others.numbered(first.after - 1) : 0;
+        return latest(first.issued, free, before);
+    }
+
+    void begin_gemm(Time now, Instruction& instruction) {
+        const Loops& loops = *instruction.loops;
         const Time valid = std::max(now + parameters.issue_to_item, gemm.last + 1);
         Time begin = valid;
         const bool meets = alu.remaining && (alu.banks & loops.banks);
@@ -99,10 +122,11 @@ class Units {
         for (int bank = 0; bank < 2; bank++)
             if (loops.banks >> bank & 1) gemm_in_bank[bank] = gemm.last;
         if (meets) pause_alu(valid);
-        done[0].push({instruction, gemm.last + parameters.gemm_latency});
+        done[0].push({&instruction, gemm.last + parameters.gemm_latency});
     }
 
-    void begin_alu(Time now, std::uint32_t instruction, const Loops& loops) {
+    void begin_alu(Time now, Instruction& instruction) {
+        const Loops& loops = *instruction.loops;
         const Time valid = std::max(now + parameters.issue_to_item, alu.last + 1);
         Time begin = valid + hazard(valid, loops);
         if (loops.requantizes && loops.works) {
@@ -127,7 +151,7 @@ class Units {
             const Time until = std::min(gemm.last, alu.last);
             delay_gemm(loops.many_uops ? std::max<Time>(0, until - begin + 1) : 1);
         }
-        done[1].push({instruction, alu.last + parameters.alu_latency + 2});
+        done[1].push({&instruction, alu.last + parameters.alu_latency + 2});
     }
 
     // Cycles that GEMM loses to micro-op reads of the ALU when it begins at `begin`.
@@ -156,18 +180,20 @@ class Units {
 
     // How long the first items wait for the last ones of the instruction before.
     Time hazard(Time valid, const Loops& loops) const {
-        if (!alu.tail) return 0;
+        const Time most = alu.last + parameters.alu_latency + 1 - valid;
+        if (!alu.tail || most <= 0) return 0;
         Time wait = 0;
         for (const Edge& mine : loops.first)
             for (const Edge& other : *alu.tail)
                 if (other.dst == mine.dst || other.dst == mine.src)
-                    wait = std::max(wait, alu.last - other.distance + parameters.alu_latency + 1 - valid - mine.distance);
+                    wait = std::max(wait, most - other.distance - mine.distance);
         return wait;
     }
 
     const Parameters& parameters;
     Waiting waiting[2];
-    Queue<Done> done[2];
+    Ring<Done, PLACES> done[2];
+    Event next = {NEVER, true, false};
     struct {
         Time last = -1, begin = -1;  // when items of the latest instruction are taken
         bool many_uops = false;
@@ -177,7 +203,7 @@ class Units {
         Time remaining = 0;  // cycles of work from `resumes` on
         std::uint8_t banks = 0, written_banks = 0;
         bool many_uops = false;
-        const std::vector<Edge>* tail = nullptr;
+        const Edges* tail = nullptr;
     } alu;
     static constexpr std::int64_t NO_TABLE = -NEVER;
     std::int64_t table = NO_TABLE;  // that the lanes have

@@ -70,6 +70,13 @@ def test_a_stream_without_an_end_is_the_fault_that_the_model_finds(timing_only: 
     assert result.cycles is None
 
 
+def test_a_token_from_a_neighbour_that_does_not_exist_never_comes() -> None:
+    result, _ = run([Load(memory=Memory.INP, x_size=1, pop_prev=1), Finish()], timing_only=True)
+    assert result.cycles is None
+    assert result.fault is not None
+    assert result.fault.module == "load"
+
+
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(DeviceError, match="knows the memories ideal and ddr"):
         open_device("estimate", PRESETS["tiny"], 64, dram="random:1")

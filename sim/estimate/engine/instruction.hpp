@@ -1,0 +1,67 @@
+// An instruction from its hand-over by fetch to its retirement.
+
+#pragma once
+
+#include <algorithm>
+
+#include "loops.hpp"
+
+namespace estimate {
+
+enum Opcode { LOAD, STORE, GEMM, FINISH, ALU, MULTIPLY };
+enum Module { LOAD_MODULE, COMPUTE_MODULE, STORE_MODULE, MODULES };
+// Of compute as in hw/compute.py; load and store have one unit, number 1.
+enum Unit { NO_UNIT, TRANSFER_UNIT, GEMM_UNIT, ALU_UNIT, UNITS };
+
+// Rows of a transfer, as the machine cuts them into bursts.
+struct Rows {
+    std::uint64_t address;
+    std::int64_t stride, last_byte, count;
+};
+
+// The padding of a transfer: writes above its rows, then for each of them those at its sides, where
+// a side without any takes a cycle too, then writes below.
+struct Padding {
+    Time cycles;  // if nothing else is written
+    Time above, rows, per_row, idle_per_row;
+    bool begins_idle;
+
+    // How many of the cycles without a write pass while data are written that leave `free` cycles.
+    Time idle(Time free) const {
+        if (free < above || !rows) return 0;
+        const Time passed = per_row ? std::min(rows, (free - above) / per_row) : rows;
+        return passed * idle_per_row + (passed < rows && begins_idle);
+    }
+};
+
+struct Transfer {
+    Rows rows;
+    Memory memory;
+    std::int64_t elements;  // that cross the bus
+    std::int64_t begin, end;  // accumulators that are loaded
+    std::int64_t words;
+    Padding padding;
+};
+
+// From when to when an instruction was the next of an idle module and lacked a token.
+struct Wait {
+    Time since, until;
+
+    Time length() const { return until - since; }
+};
+
+struct Instruction {
+    // As decoded; loops are those of GEMM and ALU, and a transfer is that of the others.
+    Unit unit;
+    bool pop_prev, pop_next, push_prev, push_next;
+    bool independent;
+    const Loops* loops;
+    Transfer transfer;
+    // When; NEVER if it has not happened.
+    Time handed, issued, begun, done;
+    Wait prev, next;
+
+    bool is_done() const { return done < NEVER; }
+};
+
+}  // namespace estimate
