@@ -185,8 +185,9 @@ class Executor:
             self.counters["alu_uops"] += targets.size
             sources = None if instruction.use_immediate else offset("src", src)
             # Every micro-op reads its destination before it writes it, so all that is read here
-            # and written here is read first.
-            read = [targets]
+            # and written here is read first. A product with 0 does not depend on it.
+            clears = operation is isa.AluOp.MUL and sources is None and instruction.immediate == 0
+            read = [targets[:0] if clears else targets]
             if sources is not None:
                 read += [sources + at for at in range(read_at_once)]
             self._show_uops(index, targets, ACC=np.concatenate(read))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amaranth_vta.hw.config import PYNQ, Config, ConfigError
 
-from .te.schedule import TensorIntrinsic
+from .te.relations import TensorIntrinsic
 
 if TYPE_CHECKING:
     from .passes.pipeline import PlacedPass

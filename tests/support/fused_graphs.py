@@ -25,7 +25,8 @@ def fused_graph(seed: int) -> QuantizedNetwork:
             network.add(branch, deviation, relu=choose.random() < 0.5)
         if min(network.shape[2:]) > 3 and choose.random() < 0.6:
             size = choose.randint(2, 3)
-            network.pooling(size, choose.randint(size - 1, size + 1), (0, 0, 0, 0))
+            pads = (choose.randint(0, size // 2),) * 4
+            network.pooling(size, choose.randint(size - 1, size + 1), pads)
     if choose.random() < 0.5:
         network.matrix_product(choose.randint(5, 12), relu=False)
     return network

@@ -131,6 +131,8 @@ class HostCode:
     def _base(self, stmt: Allocate, loops: tuple[For, ...]) -> str:
         buffer = stmt.buffer
         assert buffer.base is not None
+        if buffer.rolling:
+            return str(tuple(map(buffer.copy_begins, range(buffer.copies))))
         if buffer.copies == 1 or not loops:
             return str(buffer.base)
         copy = f"({self._expr(iteration(loops))}) % {buffer.copies}"
@@ -166,8 +168,13 @@ class HostCode:
         return f"{name}(rt, {', '.join(starts)})"
 
     def _element(self, buffer: NestBuffer, index: Expr) -> str:
-        text = self._expr(index)
         name = self._name(buffer, buffer.name)
+        if buffer.rolling:
+            form = Affine.of(index)
+            assert form is not None
+            turn, index = _divided(form, buffer.copy_elements)
+            name = f"{name}[({self._expr(turn)}) % {buffer.copies}]"
+        text = self._expr(index)
         return name if text == "0" else f"{name} + {text}"
 
     def _expr(self, value: Expr) -> str:
@@ -190,6 +197,14 @@ class HostCode:
                 condition, true, false = map(self._expr, (value.condition, value.true, value.false))
                 return f"({true} if {condition} else {false})"
         raise LoweringError(f"{value} cannot be computed on the host")
+
+
+def _divided(form: Affine, by: int) -> tuple[Affine, Affine]:
+    """The turn, and the element within the copy, of the element ``form`` of a rolling buffer whose
+    copies have ``by`` elements: loops over turns step by whole copies."""
+    whole = {var: factor // by for var, factor in form.terms.items() if not factor % by}
+    turn = Affine(whole, form.const // by)
+    return turn, form.plus(turn, -by)
 
 
 class KernelLoader:

@@ -59,6 +59,9 @@ class Issued:
         """Where element ``index`` of a buffer is in its scratchpad: int64 (instructions,)."""
         assert buffer.base is not None
         place = self.values(index)
+        if buffer.rolling:
+            turn, within = np.divmod(place, buffer.copy_elements)
+            return within + buffer.copy_begins(turn)
         if buffer.copies == 1:
             return place + buffer.base
         return place + buffer.copy_begins(self.values(iteration(self._places[buffer])))

@@ -125,6 +125,8 @@ class _Interpreter:
             return [None] * buffer.scalars, 0
         depth, tile = scratchpad(self.config, buffer.scope).depth, self.tile(buffer)
         scalars = self.scratchpads.setdefault(buffer.scope, [None] * (depth * tile))
+        if buffer.rolling:
+            return scalars, 0
         turn = self.turns.get(stmt, 0)
         self.turns[stmt] = turn + 1
         return scalars, buffer.copy_begins(turn) * tile
@@ -192,6 +194,9 @@ class _Interpreter:
 
     def tiles(self, buffer: NestBuffer, index: int, tile: int) -> tuple[list[Any], slice]:
         scalars, begin = self.places[buffer]
+        if buffer.rolling and buffer.base is not None:
+            turn, within = divmod(index, buffer.copy_elements)
+            index = buffer.copy_begins(turn) + within
         at = begin + index * tile
         if at < 0 or at + tile > len(scalars):
             raise InterpretError(f"element {index} of {buffer.name}{list(buffer.shape)}")
@@ -237,7 +242,7 @@ class _Interpreter:
         added = added or {}
         dtype = scope_dtype(self.config, "acc")
         target, there = self.operand(uop.dst, added.get("dst", 0))
-        if uop.reset:
+        if uop.reset or (uop.alu is AluOp.MUL and uop.immediate == 0):
             target[there] = [0] * self.tile(uop.dst.buffer)
             return
         old = [0] * self.tile(uop.dst.buffer)

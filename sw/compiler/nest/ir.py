@@ -41,6 +41,10 @@ class NestBuffer:
     ``copies`` of it are used in turn. Once it is allocated, ``base`` is its first element in the
     scratchpad and ``pitch`` the number of elements from one copy to the next. Where pairs of copies
     lie in two banks, ``pair`` is the number of elements from one pair to the next; else it is 0.
+
+    A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
+    iterations that fill it: its first dimension is the turn, and elements are counted over all
+    turns, of which the latest ``copies`` exist.
     """
 
     name: str
@@ -52,6 +56,12 @@ class NestBuffer:
     base: int | None = None
     pitch: int = 0
     pair: int = 0
+    rolling: bool = False
+
+    @property
+    def copy_elements(self) -> int:
+        """Elements of a copy of a rolling buffer that has been allocated."""
+        return self.pair or self.pitch
 
     def copy_begins(self, turn: Turn) -> Turn:
         """The first element of the copy that is used in a ``turn``: a number, or an array of

@@ -102,7 +102,7 @@ class _Parser(ExpressionParser):
         assert isinstance(call, ast.Call)
         if len(call.args) != 3:
             raise self.error(node, "allocate takes a scope, a dtype and a shape")
-        named = self.named(call, optional=("copies", "base", "pitch", "pair"))
+        named = self.named(call, optional=("rolling", "copies", "base", "pitch", "pair"))
         name, scope = self.word(node.targets[0]), self.word(call.args[0])
         if scope not in _SCOPES:
             raise self.error(node, f"{scope} is not one of the scopes {', '.join(_SCOPES)}")
@@ -110,7 +110,8 @@ class _Parser(ExpressionParser):
             self.unnumbered(name), self.shape(call.args[2]), self.dtype(call.args[1]), scope
         )
         for key, value in named.items():
-            setattr(buffer, key, self.extent(value) if key == "copies" else self.number(value))
+            number = self.extent(value) if key == "copies" else self.number(value)
+            setattr(buffer, key, bool(number) if key == "rolling" else number)
         self.define(node, name, buffer)
         return buffer
 

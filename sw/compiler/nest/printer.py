@@ -89,9 +89,11 @@ class _Printer:
                 self.write(stmt.body, depth + 1)
             case Allocate():
                 buffer = stmt.buffer
-                more = f", copies={buffer.copies}" if buffer.copies > 1 else ""
+                more = ", rolling=1" if buffer.rolling else ""
+                more += f", copies={buffer.copies}" if buffer.copies > 1 else ""
+                pitch = buffer.pitch and (buffer.copies > 1 or buffer.rolling)
                 more += f", base={buffer.base}" if buffer.base is not None else ""
-                more += f", pitch={buffer.pitch}" if buffer.copies > 1 and buffer.pitch else ""
+                more += f", pitch={buffer.pitch}" if pitch else ""
                 more += f", pair={buffer.pair}" if buffer.pair else ""
                 self.line(
                     depth,

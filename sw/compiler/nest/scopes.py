@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from amaranth_vta.hw.config import Config, TileMemory
 
+from .ir import NestBuffer
+
 
 def scratchpad(config: Config, scope: str) -> TileMemory:
     """The geometry of the scratchpad that ``scope`` (inp, wgt or acc) names."""
@@ -13,6 +15,12 @@ def scratchpad(config: Config, scope: str) -> TileMemory:
 def tile_scalars(config: Config, scope: str) -> int:
     memory = scratchpad(config, scope)
     return memory.rows * memory.columns
+
+
+def copy_elements(buffer: NestBuffer, config: Config) -> int:
+    """Tiles that one copy of ``buffer`` takes."""
+    scalars = buffer.scalars // (buffer.shape[0] if buffer.rolling else 1)
+    return -(-scalars // tile_scalars(config, buffer.scope))
 
 
 def scope_dtype(config: Config, scope: str) -> str:

@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     walk,
 )
-from amaranth_vta.sw.compiler.nest.scopes import scratchpad, tile_scalars
+from amaranth_vta.sw.compiler.nest.scopes import copy_elements, scratchpad
 
 
 def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
@@ -36,20 +36,20 @@ def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
 
 
 def _alternates(nest: LoopNest) -> bool:
-    """Whether accumulators that have several copies all have the same even number of them."""
+    """Whether accumulators that have several copies all have an even number of them."""
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
     copies = {buffer.copies for buffer in buffers if buffer.scope == "acc"}
     several = copies - {1}
-    return len(several) == 1 and not min(several) % 2
+    return bool(several) and not any(number % 2 for number in several)
 
 
-def elements(buffer: NestBuffer, config: Config) -> int:
-    """Tiles that one copy of ``buffer`` takes."""
-    return -(-buffer.scalars // tile_scalars(config, buffer.scope))
+def _alone(buffer: NestBuffer) -> bool:
+    return buffer.copies == 1
 
 
 class _Allocator:
-    """Assigns bases. With ``banked``, accumulators with a single copy lie in the lower bank."""
+    """Assigns bases. With ``banked``, accumulators with a single copy lie at the end of the upper
+    bank: those of other layers then begin at the same elements, and share their micro-ops."""
 
     def __init__(self, config: Config, banked: bool) -> None:
         self.config = config
@@ -57,7 +57,7 @@ class _Allocator:
 
     def taken(self, buffer: NestBuffer) -> int:
         """Elements that ``buffer`` takes from its base on; in banks, those of one copy."""
-        size = elements(buffer, self.config)
+        size = copy_elements(buffer, self.config)
         if self.banked and buffer.scope == "acc":
             return -(-buffer.copies // 2) * size
         return buffer.copies * size
@@ -72,26 +72,32 @@ class _Allocator:
                 f"{buffer.name} is neither an argument nor in a scratchpad; give it a scope"
             )
         same = [other for other in live if other.scope == buffer.scope]
-        base = sum(map(self.taken, same))
         depth = scratchpad(self.config, buffer.scope).depth
         in_banks = self.banked and buffer.scope == "acc"
-        if base + self.taken(buffer) > (depth // 2 if in_banks else depth):
+        if sum(map(self.taken, [*same, buffer])) > (depth // 2 if in_banks else depth):
             raise LoweringError(self.overflow([*same, buffer], depth))
         # Many statements refer to the buffer, so it is changed in place.
-        buffer.base = base
-        size = elements(buffer, self.config)
+        if in_banks:
+            before = [other for other in same if _alone(other) == _alone(buffer)]
+            buffer.base = sum(map(self.taken, before))
+            if _alone(buffer):
+                buffer.base = depth - buffer.base - self.taken(buffer)
+        else:
+            buffer.base = sum(map(self.taken, same))
+        size = copy_elements(buffer, self.config)
         buffer.pitch = depth // 2 if in_banks else size
-        buffer.pair = size if in_banks and buffer.copies > 2 else 0
+        pairs = in_banks and (buffer.copies > 2 or buffer.rolling)
+        buffer.pair = size if pairs else 0
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))
 
     def overflow(self, buffers: list[NestBuffer], depth: int) -> str:
         parts = []
         for buffer in buffers:
-            size = elements(buffer, self.config)
+            size = copy_elements(buffer, self.config)
             times = f"{buffer.copies} x " if buffer.copies > 1 else ""
             parts.append(f"{buffer.name} {list(buffer.shape)} takes {times}{size}")
         scope, last = buffers[-1].scope, buffers[-1]
-        used = sum(b.copies * elements(b, self.config) for b in buffers[:-1])
+        used = sum(b.copies * copy_elements(b, self.config) for b in buffers[:-1])
         room = (depth - used) // last.copies
         memory = scratchpad(self.config, scope)
         return (

@@ -21,6 +21,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     seq,
 )
+from amaranth_vta.sw.compiler.nest.scopes import copy_elements
 from amaranth_vta.sw.compiler.te.dtypes import Interval
 from amaranth_vta.sw.compiler.te.expr import Affine, Var
 from amaranth_vta.sw.compiler.te.simplify import value_interval
@@ -64,10 +65,20 @@ class _LoopFolder:
             case For():
                 parts = self.gather(stmt.body)
                 nests = [part for part in parts if isinstance(part, _UopNest)]
-                if len(nests) == len(parts) and self.can_be_distributed(stmt, nests):
+                turns = any(self.steps_turns(stmt, nest.uop) for nest in nests)
+                alone = len(nests) == len(parts) and not turns
+                if alone and self.can_be_distributed(stmt, nests):
                     return [_UopNest((stmt, *nest.loops), nest.uop) for nest in nests]
                 return [replace(stmt, body=self.fold(parts))]
         return [rebuild(stmt, self.visit)]
+
+    def steps_turns(self, loop: For, uop: Uop) -> bool:
+        """Whether the loop steps through turns of a rolling buffer, which instructions cannot."""
+        return any(
+            operand.buffer.rolling
+            and operand.index.terms.get(loop.var, 0) >= copy_elements(operand.buffer, self.config)
+            for operand in uop.operands().values()
+        )
 
     def can_be_distributed(self, loop: For, nests: Sequence[_UopNest]) -> bool:
         """Whether all iterations of one nest may come before those of the next.
@@ -77,18 +88,20 @@ class _LoopFolder:
         if len(nests) == 1:
             return True
         written = {nest.uop.dst.buffer for nest in nests}
+        within = {item.var for nest in nests for item in nest.loops}
         for buffer in written:
-            steps, low, high = set(), [], []
+            steps, low, high, around = set(), [], [], []
             for operand in (op for nest in nests for op in nest.uop.operands().values()):
                 if operand.buffer is buffer:
                     steps.add(operand.index.terms.get(loop.var, 0))
-                    rest = operand.index.plus(
-                        Affine({loop.var: operand.index.terms.get(loop.var, 0)}), -1
-                    )
-                    ends = value_interval(rest, self.ranges)
+                    terms = {v: f for v, f in operand.index.terms.items() if v is not loop.var}
+                    around.append({v: f for v, f in terms.items() if v not in within})
+                    inner = {v: f for v, f in terms.items() if v in within}
+                    ends = value_interval(Affine(inner, operand.index.const), self.ranges)
                     low.append(ends[0])
                     high.append(ends[1])
-            if len(steps) != 1 or abs(steps.pop()) <= max(high) - min(low):
+            alike = all(terms == around[0] for terms in around)
+            if not alike or len(steps) != 1 or abs(steps.pop()) <= max(high) - min(low):
                 return False
         return True
 

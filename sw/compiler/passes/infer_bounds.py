@@ -30,8 +30,9 @@ from amaranth_vta.sw.compiler.te.simplify import identity, simplify, value_inter
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.te.traverse import accesses, rebuild, substitute
 
-from .support.partition import Limit, cut
-from .support.stage_loops import Bounds, StageLoops, stage_loops
+from .support.partition import Limit, cut, first_alone
+from .support.rolling import RollingBuffer
+from .support.stage_loops import Bounds, StageLoops, limits_of_attached, stage_loops
 
 
 def infer_bounds(schedule: Schedule, args: Sequence[Tensor], name: str) -> LoopNest:
@@ -70,6 +71,9 @@ def _check_attachments(schedule: Schedule) -> None:
             if consumer in around:
                 names = " within ".join(part.name for part in [*around, consumer])
                 raise LoweringError(f"{place}: that is a cycle, {names}")
+            stored = around[-1].stored_at
+            if stored is not None and consumer.axis_around(axis) is not stored:
+                raise LoweringError(f"{place} and stored at {stored}, which is not right outside")
             around.append(consumer)
 
 
@@ -83,6 +87,8 @@ class _Builder:
                 tensor.name, tensor.shape, tensor.dtype, "dram", tensor.op.origin
             )
         self.args = list(args)
+        # The rolling buffers of the stages that are stored at a loop around.
+        self.rolling: dict[Stage, RollingBuffer] = {}
         # What each stage computes, with inlined stages substituted for their reads.
         self.bodies: dict[Stage, Expr] = {}
         for stage in schedule.stages:
@@ -141,8 +147,9 @@ class _Builder:
 
     # Placing a stage before what reads it.
 
-    def _place(self, stage: Stage, body: Stmt) -> Stmt:
-        """``body``, preceded by a nest that computes the region of ``stage`` that it reads."""
+    def _place(self, stage: Stage, body: Stmt, turn: Affine | None = None) -> Stmt:
+        """``body``, preceded by a nest that computes the region of ``stage`` that it reads; for a
+        rolling buffer in the iterations ``turn``."""
         reads = [
             (access, ranges)
             for access, ranges in self._reads(body)
@@ -151,6 +158,8 @@ class _Builder:
         if not reads:
             return body
         bounds = self._bounds(stage.tensor, reads)
+        if turn is not None and stage in self.rolling:
+            return self._place_rolling(self.rolling[stage], bounds, turn, body)
         shape = tuple(extent for _, extent in bounds)
         buffer = NestBuffer(
             stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
@@ -167,6 +176,24 @@ class _Builder:
             return value
 
         return Allocate(buffer, seq(producer, map_expressions(body, change)))
+
+    def _place_rolling(
+        self, rolling: RollingBuffer, bounds: Bounds, turn: Affine, body: Stmt
+    ) -> Stmt:
+        stage = rolling.stage
+        bounds = rolling.place(bounds, turn, self.ranges)
+
+        def change(value: Expr) -> Expr:
+            value = rebuild(value, change)
+            if isinstance(value, Access) and value.source is stage.tensor:
+                return rolling.read(value, self.ranges)
+            return value
+
+        body = map_expressions(body, change)
+        if not all(extent for _, extent in bounds):
+            # Earlier iterations have computed all of it.
+            return body
+        return seq(self._stage(stage, bounds, rolling.buffer, rolling), body)
 
     def _reads(self, body: Stmt) -> list[tuple[Access, dict[Var, Interval]]]:
         found: list[tuple[Access, dict[Var, Interval]]] = []
@@ -223,9 +250,18 @@ class _Builder:
 
     # The loops of one stage.
 
-    def _stage(self, stage: Stage, bounds: Bounds, buffer: NestBuffer) -> Stmt:
+    def _stage(
+        self,
+        stage: Stage,
+        bounds: Bounds,
+        buffer: NestBuffer,
+        rolling: RollingBuffer | None = None,
+    ) -> Stmt:
         loops = stage_loops(stage, self.bodies[stage], bounds, buffer)
-        return self._nest(loops, 0, {}, loops.limits)
+        if rolling is not None:
+            loops.indices = rolling.written(loops.indices, bounds)
+        limits = [*loops.limits, *limits_of_attached(loops, self.schedule, self.bodies)]
+        return self._nest(loops, 0, {}, limits)
 
     def _nest(
         self,
@@ -269,7 +305,12 @@ class _Builder:
         atom, stage = loops.order[depth], loops.stage
         nests = []
         within = {other.var: other.extent for other in loops.order[depth + 1 :]}
-        for part in cut(atom.var, atom.extent, within, fixed, limits, self.ranges):
+        parts = cut(atom.var, atom.extent, within, fixed, limits, self.ranges)
+        if any(
+            item.carried is not None and item.is_computed_at(atom.axis) for item in self.rolling
+        ):
+            parts = first_alone(parts)
+        for part in parts:
             begin, end, rest = part.begin, part.end, part.limits
             if end - begin == 1:
                 inner = self._inside(
@@ -304,18 +345,33 @@ class _Builder:
         initialize: bool,
     ) -> Stmt:
         atom = loops.order[depth]
-        inner = self._nest(loops, depth + 1, fixed, limits, initialize)
         if atom.var not in loops.last or initialize:
-            return inner
+            return self._nest(loops, depth + 1, fixed, limits, initialize)
+        limits = [limit for limit in limits if limit.until is not atom.axis]
+        stored = self._stored(loops, depth)
+        self.rolling.update(stored)
+        inner = self._nest(loops, depth + 1, fixed, limits, initialize)
         for stage in reversed(self.schedule.stages):
-            if stage.attach is not None and stage.attach[1] is atom.axis and stage.body is not None:
+            if stage in stored:
+                inner = self.rolling.pop(stage).around(inner)
+            if stage.is_computed_at(atom.axis) and stage.body is not None:
                 if self._within_region(loops, depth + 1):
                     raise LoweringError(
                         f"{stage.name} is computed at {loops.stage.name}.{atom.axis}, which is "
                         f"within what {loops.stage.name} does in one instruction"
                     )
-                inner = self._place(stage, inner)
+                inner = self._place(stage, inner, fixed[atom.var])
         return inner
+
+    def _stored(self, loops: StageLoops, depth: int) -> dict[Stage, RollingBuffer]:
+        """New buffers of the stages that are stored at the loop at ``depth``."""
+        axis = loops.order[depth].axis
+        inner = loops.order[depth + 1 : depth + 2]
+        return {
+            stage: RollingBuffer(stage, inner[0].extent)
+            for stage in self.schedule.stages
+            if stage.stored_at is axis
+        }
 
     def _assign(self, loops: StageLoops, fixed: dict[Var, Affine], initialize: bool) -> Stmt:
         stage = loops.stage

@@ -69,6 +69,11 @@ class _Thread:
                     raise LoweringError(
                         f"{old.name} is in dram; a virtual thread cannot have its own"
                     )
+                if old.rolling:
+                    raise LoweringError(
+                        f"{old.name} is stored at an axis within a virtual thread; its iterations "
+                        "cannot be interleaved"
+                    )
                 new = replace(old, shape=(self.loop.extent, *old.shape))
                 self.shared[old] = new
                 return Allocate(new, self.sink(stmt.body))

@@ -74,13 +74,12 @@ class _Arithmetic:
 
     def nests(self) -> Stmt:
         first, steps = chain(self.assign.value, self.is_in_place, self.stage)
-        label = self.assign.label
         uops: list[Uop] = []
         if isinstance(first, int):
-            uops.append(Uop(self.dst, label, reset=True))
+            uops.append(self.cleared())
             steps = [*constant(first), *steps]
         elif not self.is_in_place(first):
-            uops.append(Uop(self.dst, label, reset=True))
+            uops.append(self.cleared())
             steps = [Step(AluOp.ADD, first), *steps]
         # The first operation overwrites what the buffer holds.
         if any(self.reads_own(step) for step in steps[0 if uops else 1 :]):
@@ -89,6 +88,12 @@ class _Arithmetic:
                 f"{self.dst.buffer.name} holds; compute the others in a separate stage"
             )
         return seq(*map(self.nest, [*uops, *map(self.uop, steps)]))
+
+    def cleared(self) -> Uop:
+        """The micro-op that clears the result. Where GEMM and ALU overlap, GEMM has other work."""
+        if self.config.overlap:
+            return Uop(self.dst, self.assign.label, alu=AluOp.MUL, immediate=0)
+        return Uop(self.dst, self.assign.label, reset=True)
 
     def reads_own(self, step: Step) -> bool:
         accesses = [part for part in (step.operand, *step.following) if isinstance(part, Access)]

@@ -79,13 +79,17 @@ def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
 
     None if the first updates cannot be separated from the others, or take several instructions.
     """
-    to_come = _elements(reset) if updates else None
-    if to_come is None:
+    found = _elements(reset) if updates else None
+    if found is None:
         return None
+    to_come, around = found
     changed: list[Stmt] = []
     for stmt in updates:
-        updated = _elements(stmt)
-        if updated is None or not (updated <= to_come or updated.isdisjoint(to_come)):
+        found = _elements(stmt)
+        if found is None or found[1] != around:
+            return None
+        updated = found[0]
+        if not (updated <= to_come or updated.isdisjoint(to_come)):
             return None
         first = _first(stmt) if updated <= to_come else stmt
         if first is None:
@@ -95,18 +99,18 @@ def _overwriting(reset: Stmt, updates: Sequence[Stmt]) -> list[Stmt] | None:
     return None if to_come else changed
 
 
-def _elements(stmt: Stmt) -> set[int] | None:
-    """The elements of its buffer that the one assignment in ``stmt`` sets; None if they depend on
-    loops around ``stmt``."""
+def _elements(stmt: Stmt) -> tuple[set[int], dict[Var, int]] | None:
+    """The elements of its buffer that the one assignment in ``stmt`` sets, and what loops around
+    ``stmt`` add to all of them; None if they are not affine."""
     (assign,) = (part for part in walk(stmt) if isinstance(part, Assign))
     form = assign.buffer.flat(assign.indices)
     extents = {part.var: part.extent for part in walk(stmt) if isinstance(part, For)}
-    if form is None or not form.terms.keys() <= extents.keys():
+    if form is None:
         return None
-    found = np.array([form.const])
-    for var, factor in form.terms.items():
-        found = np.add.outer(found, factor * np.arange(extents[var])).reshape(-1)
-    return set(found.tolist())
+    found, around = np.array([form.const]), dict(form.terms)
+    for var in form.terms.keys() & extents.keys():
+        found = np.add.outer(found, around.pop(var) * np.arange(extents[var])).reshape(-1)
+    return set(found.tolist()), around
 
 
 def _first(stmt: Stmt) -> Stmt | None:

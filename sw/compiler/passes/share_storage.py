@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     rebuild,
     walk,
 )
-from amaranth_vta.sw.compiler.te.expr import Access, Expr
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Expr
 from amaranth_vta.sw.compiler.te.traverse import accesses
 from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expr
 
@@ -43,12 +43,16 @@ def _share(stmt: Allocate) -> Allocate | None:
     old = stmt.buffer
     for inner in _same_iteration(stmt.body):
         new = inner.buffer
-        if (new.scope, new.shape, new.dtype) != (old.scope, old.shape, old.dtype):
+        if _kind(new) != _kind(old):
             continue
         if _takes_over(old, new, stmt, inner):
             old.copies = max(old.copies, new.copies)
             return replace(stmt, body=_merge(stmt.body, inner, old))
     return None
+
+
+def _kind(buffer: NestBuffer) -> tuple[object, ...]:
+    return buffer.scope, buffer.shape, buffer.dtype, buffer.rolling
 
 
 def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
@@ -65,12 +69,17 @@ def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocat
     """Whether ``old`` is read, once ``new`` exists, only to compute the element of ``new`` at the
     same index."""
     order = list(walk(stmt.body))
-    reads = 0
+    reads, turn = 0, None
     for part in order[order.index(inner) :]:
         if not isinstance(part, Assign):
             continue
         if part.buffer is old:
-            return False
+            # A rolling buffer is filled within its allocation, one turn after the other.
+            if not old.rolling or _same(part.indices[0], turn):
+                return False
+            continue
+        if part.buffer is new and new.rolling:
+            turn = part.indices[0]
         found = [access for access in accesses(part.value) if access.source is old]
         if not found:
             continue
@@ -81,6 +90,11 @@ def _takes_over(old: NestBuffer, new: NestBuffer, stmt: Allocate, inner: Allocat
             return False
         reads += 1
     return reads > 0
+
+
+def _same(first: Expr, second: Expr | None) -> bool:
+    forms = Affine.of(first), None if second is None else Affine.of(second)
+    return forms[0] is not None and forms[1] is not None and forms[0].same(forms[1])
 
 
 def _replaces_head(part: Assign, old: NestBuffer) -> bool:

@@ -9,11 +9,11 @@ axis and the reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from .dtypes import ExpressionError, whole_number
 from .expr import Access, Affine, Expr, IterVar, Reduce, Var
 from .origin import Origin
+from .relations import Fuse, Split, TensorIntrinsic
 from .tensor import Operation, Tensor
 from .traverse import accesses, rebuild, substitute
 
@@ -23,40 +23,6 @@ PRAGMAS = ("dma_copy", "alu")
 
 class ScheduleError(ValueError):
     """A scheduling step is not possible; the message names the axis and the reason."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """``parent`` = ``outer`` * factor + ``inner``; the number of parts is given instead of the
-    factor where ``factor`` is None."""
-
-    parent: IterVar
-    outer: IterVar
-    inner: IterVar
-    factor: int | None
-    nparts: int | None
-
-
-@dataclass(frozen=True)
-class Fuse:
-    """``fused`` walks through ``outer`` and, within it, ``inner``."""
-
-    outer: IterVar
-    inner: IterVar
-    fused: IterVar
-
-
-@dataclass(frozen=True)
-class TensorIntrinsic:
-    """A tensor operation of the machine: acc[b, o] += sum over i of inp[b, i] * wgt[o, i]."""
-
-    name: str
-    batch: int
-    block_out: int
-    block_in: int
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class Stage:
@@ -72,6 +38,9 @@ class Stage:
         self.relations: list[Split | Fuse] = []
         self.scope = "dram"
         self.attach: tuple[Stage, IterVar] | None = None
+        # The axis of the same consumer within which the buffer is kept, if that is further out.
+        self.stored_at: IterVar | None = None
+        self.carried: IterVar | None = None
         self.pragmas: dict[IterVar, str] = {}
         self.intrinsics: dict[IterVar, TensorIntrinsic] = {}
         self.threads: dict[IterVar, IterVar] = {}
@@ -156,6 +125,31 @@ class Stage:
         if self.tensor in self.schedule.outputs:
             raise ScheduleError(f"compute_at of {self.name}: an output is computed at the top")
         self.attach = (consumer, axis)
+        self.stored_at = self.carried = None
+
+    def store_at(self, axis: IterVar) -> None:
+        """Keeps the buffer for all iterations of ``axis``, the axis of the consumer right outside
+        of the one that the stage is computed at: iterations of that one use the copies of the
+        buffer in turn, even where tails and borders are separate loop nests."""
+        if self.attach is None:
+            raise ScheduleError(f"store_at of {self.name}: compute_at comes first")
+        consumer, inner = self.attach
+        consumer._position(axis, f"store_at of {self.name}")
+        if consumer.axis_around(inner) is not axis:
+            raise ScheduleError(
+                f"store_at of {self.name}: {consumer.name}.{inner}, which it is computed at, is "
+                f"not the axis right within {axis} (the order is {consumer._order()})"
+            )
+        self.stored_at = axis
+
+    def carry(self, axis: IterVar) -> None:
+        """Computes only what the iteration before has not computed, where the regions of both
+        overlap along ``axis`` of the tensor; the rest is read from the copy of that iteration."""
+        if self.stored_at is None:
+            raise ScheduleError(f"carry of {self.name}.{axis}: store_at comes first")
+        if all(axis is not own for own in self.op.axis):
+            raise ScheduleError(f"carry: {axis} is not an axis of the tensor {self.name}")
+        self.carried = axis
 
     def after(self, other: Stage) -> None:
         """Computes the stage after ``other``, if both are computed at the same axis. Without this a
@@ -174,7 +168,7 @@ class Stage:
 
     def compute_root(self) -> None:
         """Computes all of the tensor before the stages that read it: the default."""
-        self.attach = None
+        self.attach = self.stored_at = self.carried = None
 
     def compute_inline(self) -> None:
         """Computes each element where it is read, without storing it."""
@@ -279,6 +273,14 @@ class Stage:
         raise ScheduleError(
             f"{step}: {axis} is not an axis of {self.name} (its axes are {self._order()})"
         )
+
+    def is_computed_at(self, axis: IterVar) -> bool:
+        return self.attach is not None and self.attach[1] is axis
+
+    def axis_around(self, axis: IterVar) -> IterVar | None:
+        """The axis right outside of ``axis``, None if that is outermost."""
+        position = self._position(axis, "store_at")
+        return self.leaves[position - 1] if position else None
 
     def is_scheduled(self) -> bool:
         """Whether any step has rearranged or marked its axes."""

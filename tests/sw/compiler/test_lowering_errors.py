@@ -449,7 +449,7 @@ def test_every_line_can_name_its_stage_axis_and_source() -> None:
     for _, text in lowered.steps:
         for line in text.splitlines()[1:]:
             assert label.search(line) or line.strip() == "with lifetime():", line
-    assert re.search(r"uop_loop.*# total\.ko, test_lowering_errors", lowered.labelled())
+    assert re.search(r"uop_loop.*# total\.co, test_lowering_errors", lowered.labelled())
 
 
 def test_every_instruction_can_name_its_stage_and_source() -> None:

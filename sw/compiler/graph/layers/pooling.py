@@ -67,18 +67,18 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
 
 def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tensors) -> Layer | None:
     """The layer of a pooling, ``alone`` by itself, and of the convolution whose result it reads;
-    None if there is no such convolution, if windows overlap, are dilated or padded, or if two
+    None if there is no such convolution, if windows are dilated or overlap by too much, or if two
     layers take fewer cycles."""
     name = node.inputs[0]
     known = tensors.convolutions.get(name)
-    overlap = any(size > step for size, step in zip(alone.kernel, alone.strides, strict=True))
-    if known is None or overlap or alone.dilations != (1, 1):
+    if known is None or alone.dilations != (1, 1) or tensors.network.only_reader(name) is not node:
         return None
-    if any(alone.pads) or tensors.network.only_reader(name) is not node:
+    output = (alone.output_height, alone.output_width)
+    pooling = Pooling(output, alone.kernel, alone.strides, alone.pads[:2])
+    if not pooling.is_possible((alone.height, alone.width)):
         return None
     anchor, workload = known
-    output = (alone.output_height, alone.output_width)
-    fused = replace(workload, pooling=Pooling(output, alone.kernel, alone.strides))
+    fused = replace(workload, pooling=pooling)
     try:
         cycles = [choose(item, tensors.config).cycles for item in (workload, alone, fused)]
     except NoScheduleFits:

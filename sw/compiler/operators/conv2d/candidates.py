@@ -63,6 +63,8 @@ def _tilings(c: Conv2dSizes, config: Config) -> dict[str, Array]:
     kept = (weights + (c.addition is not None) <= config.wgt.depth) & (
         whole | fields["weights_outside"]
     )
+    if c.carries:
+        kept &= fields["in_turn"] & whole & fields["weights_outside"] & (fields["rows"] == 1)
     return {name: values[kept] for name, values in fields.items()}
 
 

@@ -120,15 +120,17 @@ class _Tiles:
             waited = pipeline.reset(0, [alu]) if knobs.in_turn and alu is not None else None
             alu = pipeline.alu(vectors, [gemm, waited], c.operations)
             if c.pooling is not None:
-                pipeline.reset(nest.vectors, [])
-                alu = pipeline.alu(nest.vectors, [alu], c.pooling.operations)
+                alu = pipeline.alu(nest.vectors * c.pooling.operations, [alu])
             stores.append(self._store(nest, alu))
             yield
 
     def _in_order(self) -> list[_Tile]:
         c, knobs = self.c, self.knobs
         rows, columns = cut(c.output_height, knobs.rows), cut(c.output_width, knobs.columns)
-        images = list(enumerate(list(product(rows, columns)) * c.batch))
+        order = list(product(rows, columns))
+        if c.carries:
+            order = [(row, column) for column in columns for row in rows]
+        images = list(enumerate(order * c.batch))
         blocks = list(enumerate(cut(c.outputs, knobs.outputs)))
         nests = {
             (outputs, size): self._nest(outputs, *size)

@@ -51,7 +51,15 @@ class Conv2dSizes(SlidingWindow):
     @property
     def image(self) -> tuple[int, int]:
         """Rows and columns of results before pooling."""
-        return self._output if self.pooling is None else self.pooling.image
+        if self.pooling is None:
+            return self._output
+        rows, columns = map(min, self._output, self.pooling.image)
+        return rows, columns
+
+    @property
+    def carries(self) -> bool:
+        """Whether tiles, of one row of maxima, carry results over to the tile below."""
+        return self.pooling is not None and self.pooling.carries
 
     @property
     def operations(self) -> int:
@@ -90,16 +98,26 @@ class Conv2dSizes(SlidingWindow):
         return 1 if whole else self.strides[0]
 
     def image_rows(self, rows: int) -> int:
-        """Rows of results before pooling that ``rows`` rows of the output need."""
+        """Rows of results before pooling that a tile of ``rows`` rows of the output computes."""
         return rows if self.pooling is None else self.pooling.rows(rows)
+
+    def held_rows(self, rows: int) -> int:
+        """Rows of results that a tile of ``rows`` rows of the output has in accumulators."""
+        # The first tile has no tile above it.
+        more = self.pooling.rows_without_carry if self.pooling is not None else 0
+        return self.image_rows(rows) + more
 
     def image_columns(self, columns: int) -> int:
         return columns if self.pooling is None else self.pooling.columns(columns)
 
     def input_rows(self, rows: int, kernel_rows: int | None = None) -> int:
+        return self.rows_read(self.image_rows(rows), kernel_rows)
+
+    def rows_read(self, image_rows: int, kernel_rows: int | None = None) -> int:
+        """Rows of input that ``image_rows`` rows of results before pooling read."""
         if self.row_step > 1:
-            return rows
-        return super().input_rows(self.image_rows(rows), kernel_rows)
+            return image_rows
+        return super().input_rows(image_rows, kernel_rows)
 
     def input_columns(self, columns: int, kernel_columns: int | None = None) -> int:
         return super().input_columns(self.image_columns(columns), kernel_columns)
@@ -173,14 +191,20 @@ class Conv2dKnobs:
 
     def image_elements(self, c: Conv2dSizes) -> int:
         """Elements of a tile of the image."""
-        region = c.input_rows(self.rows, self.kernel_rows) * c.input_columns(self.columns)
+        rows = c.rows_read(c.held_rows(self.rows), self.kernel_rows)
+        region = rows * c.input_columns(self.columns)
         return self.inputs * region
 
     def fits(self, c: Conv2dSizes, config: Config) -> bool:
         weights = self.outputs * self.inputs * self.kernel_rows * c.weights_per_row
         vectors = self.outputs * self.rows * self.columns
-        pixels = self.outputs * c.image_rows(self.rows) * c.image_columns(self.columns)
+        pixels = self.outputs * c.held_rows(self.rows) * c.image_columns(self.columns)
         results = c.accumulators * pixels + vectors * (c.pooling is not None)
+        if c.pooling is not None and c.pooling.carries:
+            # Of what is carried there are twice as many copies.
+            width = self.columns if c.pooling.columns_first else c.image_columns(self.columns)
+            times = 1 + c.pooling.columns_first
+            results = results + times * self.outputs * c.held_rows(self.rows) * width
         added = c.addition is not None
         added_vectors = added * self.added_copies * vectors
         channels = self.outputs + self.in_turn * (c.outputs - self.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
+from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.operators.parts.product import (
     Product,
     of_term,
@@ -12,6 +13,7 @@ from amaranth_vta.sw.compiler.operators.parts.product import (
     term_axis,
 )
 from amaranth_vta.sw.compiler.operators.parts.window import padded
+from amaranth_vta.sw.compiler.te.expr import IterVar
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.workload import Scheduled
 
@@ -28,7 +30,9 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
         s[y].split(axis, factor)
         for axis, factor in ((o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
     )
-    outer = (oo, n, ho, wo) if knobs.weights_outside else (n, ho, wo, oo)
+    # What is carried comes from the tile above, which is computed right before.
+    tile = (wo, ho) if c.carries else (ho, wo)
+    outer = (oo, n, *tile) if knobs.weights_outside else (n, *tile, oo)
     s[y].reorder(*outer, oi, hi, wi, b, k)
     s[y].pragma(oi, env.dma_copy)
     product.place_results(s, outer[-1], env, knobs.copies_of_results(), knobs.added_copies)
@@ -41,8 +45,22 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     s[conv].reorder(co, do, n, o, ci, dy, dx, *term, h, w, b, k, ki)
     s[conv].tensorize(b, env.gemm)
     copies = knobs.copies_of_image(c), knobs.copies_of_weights(c)
-    product.place_operands(s, wo, oo, None if knobs.is_whole(c) else do, copies, env)
+    product.place_operands(s, tile[-1], oo, None if knobs.is_whole(c) else do, copies, env)
+    if c.carries:
+        _carry(s, product, wo, knobs)
     return s, product.args
+
+
+def _carry(s: te.Schedule, product: Product, column: IterVar, knobs: Conv2dKnobs) -> None:
+    """Computes each row of results once in all tiles of a ``column`` of them."""
+    results = (product.total, *product.epilogue.stages)
+    for tensor in (product.x_buf, *results):
+        s[tensor].store_at(column)
+    carried = results[: -len(Pooling.STAGES)]
+    for tensor in carried:
+        s[tensor].carry(tensor.op.axis[2])
+    # Two tiles read its last row, while GEMM computes the next one.
+    s[carried[-1]].double_buffer(2 * knobs.copies_of_results())
 
 
 def expression(c: Conv2dSizes, env: Environment) -> Product:

@@ -1,14 +1,15 @@
-"""Max pooling fused behind a product, for windows that do not overlap.
+"""Max pooling fused behind a product.
 
-Each result belongs to one window, so tiles of maxima share no results and nothing is computed
-twice.
+Where windows do not overlap, each result belongs to one window, so that tiles of maxima share no
+results. Rows that two rows of windows share are computed once: they are carried over to the next
+tile. Columns that two tiles share are computed for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
@@ -18,50 +19,143 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 @dataclass(frozen=True)
 class Pooling:
-    """``output`` (rows, columns) maxima of windows that are ``strides`` apart and no larger."""
+    """``output`` (rows, columns) maxima of windows that are ``strides`` apart. The first ones begin
+    ``pads`` (rows, columns) before the results; what lies outside of these is no value."""
 
     output: tuple[int, int]
     kernel: tuple[int, int]
     strides: tuple[int, int]
+    pads: tuple[int, int] = (0, 0)
+
+    # The ends of the names of the stages, of which there are as many again for columns that come
+    # before rows.
+    STAGES = ("_first", "_inner", "")
 
     @property
     def operations(self) -> int:
-        """ALU micro-ops per maximum."""
-        return self.kernel[0] * self.kernel[1]
+        """ALU micro-ops per maximum: to clear an accumulator, and one per tap."""
+        height, width = self.kernel
+        if self.columns_first:
+            return self.strides[0] * (width + 1) + height + 1
+        return height * width + 1
 
     @property
     def image(self) -> tuple[int, int]:
-        """Rows and columns of results up to the end of the last window, gaps between windows
-        included."""
-        return self.rows(self.output[0]), self.columns(self.output[1])
+        """Rows and columns up to the end of the last window, gaps between windows included."""
+        ends = (self.end(dimension, self.output[dimension]) for dimension in (0, 1))
+        return next(ends), next(ends)
+
+    @property
+    def carries(self) -> bool:
+        """Whether a row of windows reads rows of the one before."""
+        return self.kernel[0] > self.strides[0]
+
+    @property
+    def columns_first(self) -> bool:
+        """Whether the maxima of columns are taken first, which are then carried."""
+        return self.carries and self.kernel[1] > 1
+
+    @property
+    def rows_without_carry(self) -> int:
+        """Rows of results that the first tile computes in addition to those of another."""
+        return max(self.end(0, 1) - self.strides[0], 0) if self.carries else 0
+
+    def is_possible(self, size: tuple[int, int]) -> bool:
+        """Whether it can be fused behind ``size`` (rows, columns) results: what is carried comes
+        from the tile right before, of one row of maxima, and all windows have a tap within the
+        results in common."""
+        carried = self.kernel[0] - self.strides[0]
+        near = carried <= min(self.strides[0], self.kernel[0] - self.pads[0])
+        return near and all(self._common_taps(d, size[d]) for d in (0, 1))
+
+    def end(self, dimension: int, windows: int) -> int:
+        """The end of the first ``windows`` windows in a dimension."""
+        return (
+            (windows - 1) * self.strides[dimension] + self.kernel[dimension] - self.pads[dimension]
+        )
 
     def rows(self, rows: int) -> int:
-        """Rows of results that ``rows`` rows of maxima need."""
-        return (rows - 1) * self.strides[0] + self.kernel[0]
+        """Rows of results that a tile of ``rows`` rows of maxima computes."""
+        step = self.strides[0]
+        return rows * step if self.carries else (rows - 1) * step + self.kernel[0]
 
     def columns(self, columns: int) -> int:
         return (columns - 1) * self.strides[1] + self.kernel[1]
 
-    def stages(self, image: Tensor, env: Environment) -> list[Tensor]:
+    def stages(self, image: Tensor, env: Environment, name: str = "pool") -> list[Tensor]:
         """The stages from ``image`` (…, rows, columns, BATCH, BLOCK_OUT) to the maxima, which the
-        last one holds.
+        last one holds. Where rows are carried, these are the maxima of their columns."""
+        if not self.columns_first:
+            return self._of_taps(image, env, name)
+        (height, width), (down, across) = self.kernel, self.strides
+        columns = Pooling(
+            (image.shape[-4], self.output[1]), (1, width), (1, across), (0, self.pads[1])
+        )
+        rows = Pooling(self.output, (height, 1), (down, 1), (self.pads[0], 0))
+        stages = columns.stages(image, env, f"{name}_columns")
+        return [*stages, *rows.stages(stages[-1], env, name)]
 
-        The first one is a reset by GEMM, which comes before the products of the image.
-        """
+    def _of_taps(self, image: Tensor, env: Environment, name: str) -> list[Tensor]:
+        """First the taps that all windows have within the image, then the others, so that all but
+        those are single ALU operations of all windows."""
         shape = (*image.shape[:-4], *self.output, *image.shape[-2:])
-        first, *others = product(range(self.kernel[0]), range(self.kernel[1]))
+        ranges = [self._ranges(dimension, image.shape[dimension - 4]) for dimension in (0, 1)]
+        inside = (sorted(self._common_taps(d, image.shape[d - 4])) for d in (0, 1))
+        common = list(product(next(inside), next(inside)))
+        names = [name + end for end in self.STAGES]
+        first = te.compute(shape, lambda *i: self._read(image, common[0], i), names[0])
 
-        def read(tap: tuple[int, int], i: Sequence[Expr]) -> Expr:
-            *channel, h, w, b, k = i
-            row, column = h * self.strides[0] + tap[0], w * self.strides[1] + tap[1]
-            return image(*channel, row, column, b, k)
-
-        reset = te.compute(shape, lambda *i: te.const(0, env.acc_dtype), "pool_reset")
-
-        def greatest(*i: Expr) -> Expr:
-            value = reset(*i) + read(first, i)
-            for tap in others:
-                value = te.max(value, read(tap, i))
+        def greatest(value: Expr, taps: Iterable[tuple[int, int]], i: Sequence[Expr]) -> Expr:
+            for tap in taps:
+                value = te.max(value, self._read(image, tap, i))
             return value
 
-        return [reset, te.compute(shape, greatest, "pool")]
+        inner = te.compute(shape, lambda *i: greatest(first(*i), common[1:], i), names[1])
+
+        def whole(*i: Expr) -> Expr:
+            def of(rows: Sequence[int], columns: Sequence[int]) -> Expr:
+                others = (tap for tap in product(rows, columns) if tap not in common)
+                return greatest(inner(*i), others, i)
+
+            def by_column(rows: Sequence[int]) -> Expr:
+                return _chosen(i[-3], [(end, of(rows, taps)) for end, taps in ranges[1]])
+
+            return _chosen(i[-4], [(end, by_column(taps)) for end, taps in ranges[0]])
+
+        return [first, inner, te.compute(shape, whole, names[2])]
+
+    def _read(self, image: Tensor, tap: Sequence[int], i: Sequence[Expr]) -> Expr:
+        *channel, h, w, b, k = i
+        row, column = (
+            index * step + (at - pad)
+            for index, step, at, pad in zip((h, w), self.strides, tap, self.pads, strict=True)
+        )
+        return image(*channel, row, column, b, k)
+
+    def _common_taps(self, dimension: int, size: int) -> set[int]:
+        """The taps that are within ``size`` results for all windows."""
+        return set.intersection(*(set(taps) for _, taps in self._ranges(dimension, size)))
+
+    def _ranges(self, dimension: int, size: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Ranges of windows, each with its end and the taps that are within ``size`` results."""
+        begins = [
+            window * self.strides[dimension] - self.pads[dimension]
+            for window in range(self.output[dimension])
+        ]
+        taps = [
+            tuple(tap for tap in range(self.kernel[dimension]) if 0 <= begin + tap < size)
+            for begin in begins
+        ]
+        found, end = [], 0
+        for inside, windows in groupby(taps):
+            end += len(list(windows))
+            found.append((end, inside))
+        return found
+
+
+def _chosen(index: Expr, ranges: Sequence[tuple[int, Expr]]) -> Expr:
+    """The value of the range, given by its end, that ``index`` is in."""
+    *others, (_, value) = ranges
+    for end, before in reversed(others):
+        value = te.if_then_else(index < end, before, value)
+    return value

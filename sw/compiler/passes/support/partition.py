@@ -7,7 +7,7 @@ that changes, or where the extent of a loop inside it changes; no condition rema
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amaranth_vta.sw.compiler.te.dtypes import Interval
 from amaranth_vta.sw.compiler.te.expr import (
@@ -17,6 +17,7 @@ from amaranth_vta.sw.compiler.te.expr import (
     Compare,
     Const,
     Expr,
+    IterVar,
     Reduce,
     Select,
     Var,
@@ -27,11 +28,13 @@ from amaranth_vta.sw.compiler.te.simplify import value_interval
 @dataclass(frozen=True)
 class Limit:
     """A sum of loop variables is at most ``most``: iterations beyond it do not exist or, if the
-    limit ``decides``, do something else."""
+    limit ``decides``, do something else. It concerns loops up to the one over ``until``, by default
+    all."""
 
     form: Affine
     most: int
     decides: bool = False
+    until: IterVar | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,16 @@ def cut(
             found.append(Part(iteration, iteration + 1, rest))
         before = signature
     return found
+
+
+def first_alone(parts: list[Part]) -> list[Part]:
+    """``parts`` with the first iteration as a part of its own."""
+    first = parts[0]
+    if first.end - first.begin == 1:
+        return parts
+    begin = first.begin + 1
+    alone, rest = replace(first, end=begin), replace(first, begin=begin)
+    return [alone, rest, *parts[1:]]
 
 
 def _last(room: int, factor: int) -> int:

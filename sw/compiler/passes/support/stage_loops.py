@@ -8,7 +8,9 @@ from math import prod
 
 from amaranth_vta.sw.compiler.nest.ir import LoweringError, NestBuffer
 from amaranth_vta.sw.compiler.te.expr import Affine, Expr, IterVar, Var
-from amaranth_vta.sw.compiler.te.schedule import Fuse, Split, Stage
+from amaranth_vta.sw.compiler.te.relations import Fuse, Split
+from amaranth_vta.sw.compiler.te.schedule import Schedule, Stage
+from amaranth_vta.sw.compiler.te.traverse import accesses
 
 from .partition import Limit, limits_of
 
@@ -94,6 +96,33 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
         buffer,
         [relative[axis] for axis in stage.op.axis],
     )
+
+
+def limits_of_attached(
+    loops: StageLoops, schedule: Schedule, bodies: Mapping[Stage, Expr]
+) -> list[Limit]:
+    """The limits of the stages that are computed within ``loops``, for the loops around them."""
+    found: dict[Stage, list[Limit]] = {}
+
+    def visit(body: Expr, indices: Mapping[Var, Affine]) -> None:
+        for access in accesses(body):
+            stage = schedule[access.source]
+            if stage in found or stage.attach is None or stage.attach[0] is not loops.stage:
+                continue
+            values: dict[Var, Affine] = {
+                axis: form.replace(indices)
+                for axis, index in zip(stage.op.axis, access.indices, strict=True)
+                if (form := Affine.of(index)) is not None
+            }
+            found[stage] = [
+                replace(limit, form=limit.form.replace(values), until=stage.attach[1])
+                for limit in limits_of(bodies[stage])
+                if limit.decides and limit.form.terms.keys() <= values.keys()
+            ]
+            visit(bodies[stage], values)
+
+    visit(bodies[loops.stage], loops.values)
+    return [limit for limits in found.values() for limit in limits]
 
 
 def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
@@ -17,6 +18,7 @@ from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.tuner.workload import tuned
+from amaranth_vta.sw.runtime.runtime import Runtime
 from tests.support.runtimes import estimated_cycles
 
 
@@ -45,6 +47,26 @@ def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
     return replace(alone, pooling=pooling), Environment(PRESETS[config])
 
 
+def carrying_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
+    """Windows whose rows overlap, and that may lie in part outside of the results."""
+    alone, env = random_case(seed, config)
+    rng = np.random.default_rng(seed)
+    alone, size = replace(alone, pooling=None), None
+    while True:
+        alone = replace(alone, height=int(rng.integers(5, 12)), width=int(rng.integers(5, 12)))
+        size = alone.output_height, alone.output_width
+        window = (int(rng.integers(2, 4)), int(rng.integers(1, 4)))
+        strides = (int(rng.integers(1, window[0])), int(rng.integers(1, 4)))
+        pads = tuple(int(rng.integers(0, taps)) for taps in window)
+        output = tuple(
+            (count + pad + int(rng.integers(0, taps)) - taps) // step + 1
+            for count, taps, step, pad in zip(size, window, strides, pads, strict=True)
+        )
+        pooling = Pooling(output, window, strides, pads)  # type: ignore[arg-type]
+        if min(output) > 0 and pooling.is_possible(size):
+            return replace(alone, pooling=pooling), env
+
+
 def operands(args: Any, some: Callable[..., Any], seed: int) -> list[Any]:
     """Values of all arguments but the output."""
     rng = np.random.default_rng(seed)
@@ -60,6 +82,8 @@ def wanted(workload: Conv2d, env: Environment, inputs: list[Any]) -> Any:
     assert workload.pooling is not None
     (rows, columns), strides = workload.pooling.output, workload.pooling.strides
     taps = np.ndindex(workload.pooling.kernel)
+    before = [(pad, 8) for pad in workload.pooling.pads]
+    image = np.pad(image, [(0, 0), (0, 0), *before, (0, 0), (0, 0)], constant_values=-128)
     return np.max(
         [image[:, :, dy :: strides[0], dx :: strides[1]][:, :, :rows, :columns] for dy, dx in taps],
         axis=0,
@@ -94,12 +118,51 @@ def test_no_pass_changes_them_nor_does_the_rtl(
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 
+@pytest.mark.parametrize("config", ["tiny-extended", "pynq-extended"])
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_are_carried_over_to_the_next_tile(
+    seed: int, config: str, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env = carrying_case(seed, config)
+    function = tuned(workload, env, None, "fused")
+    inputs = operands(function.args, some, seed)
+    want = wanted(workload, env, inputs)
+    np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_pass_changes_what_is_carried_nor_does_the_rtl(
+    seed: int, interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    workload, env = carrying_case(seed, "tiny-extended")
+    whole = (workload.inputs, workload.kernel[0])
+    knobs = Conv2dKnobs(1, 1, 2, *whole, ahead=True, in_turn=True)
+    schedule = workload.scheduled(env, knobs)
+    inputs = operands(schedule[1], some, seed)
+    want = wanted(workload, env, inputs).astype(np.int8)
+    interpreted(schedule, inputs, want, env)
+    function = tuned(workload, env, knobs, "fused")
+    np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
+
+
+def test_no_product_of_a_row_is_computed_twice() -> None:
+    env = Environment(PRESETS["pynq-extended"])
+    pooling = Pooling((8, 8), (3, 3), (2, 2), (1, 1))
+    workload = Conv2d(1, 10, 4, 16, 16, (1, 1), PerChannelScale(), pooling=pooling)
+    runtime = Runtime(FunctionalDevice(env.config, 1 << 20))
+    function = tuned(workload, env, None, "fused")
+    function.run_on(runtime, *(runtime.allocate(function.nbytes(i)) for i in range(4)))
+    assert runtime.synchronize().counters["gemm_uops"] == 10 * 4 * 16 * 16
+
+
 def test_they_take_fewer_cycles_than_two_operators() -> None:
     """The comparisons overlap with the products of the next tile."""
     env = Environment(PRESETS["pynq-extended"])
-    pooling = Pooling((8, 8), (2, 2), (2, 2))
     alone = Conv2d(1, 2, 4, 16, 16, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
-    parts: list[Any] = [alone, MaxPool2d(1, 4, 16, 16, pooling.kernel, pooling.strides)]
-    two = sum(estimated_cycles(tuned(part, env, None, "part")) for part in parts)
-    one = estimated_cycles(tuned(replace(alone, pooling=pooling), env, None, "fused"))
-    assert one < 0.9 * two
+    for window, pads in (((2, 2), (0, 0)), ((3, 3), (1, 1))):
+        pooling = Pooling((8, 8), window, (2, 2), pads)
+        pool = MaxPool2d(1, 4, 16, 16, window, (2, 2), (*pads, 0, 0))
+        parts: list[Any] = [alone, pool]
+        two = sum(estimated_cycles(tuned(part, env, None, "part")) for part in parts)
+        one = estimated_cycles(tuned(replace(alone, pooling=pooling), env, None, "fused"))
+        assert one < 0.9 * two, window

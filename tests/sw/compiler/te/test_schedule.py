@@ -121,9 +121,33 @@ def _cache_without_readers(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s.cache_read(b, "acc", [])
 
 
+def _stored_before_it_is_placed(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].store_at(c.op.axis[0])
+
+
+def _stored_inside(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(s[c], c.op.axis[0])
+    s[b].store_at(c.op.axis[1])
+
+
+def _carried_before_it_is_stored(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(s[c], c.op.axis[1])
+    s[b].carry(b.op.axis[1])
+
+
+def _carried_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_at(s[c], c.op.axis[1])
+    s[b].store_at(c.op.axis[0])
+    s[b].carry(c.op.axis[1])
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
+        (_stored_before_it_is_placed, "store_at of b: compute_at comes first"),
+        (_stored_inside, r"store_at of b: c.i, .* not the axis right within j"),
+        (_carried_before_it_is_stored, "carry of b.j: store_at comes first"),
+        (_carried_along_a_stranger, "carry: j is not an axis of the tensor b"),
         (_split_twice, "split: c.i has been split into i_outer and i_inner"),
         (_split_of_nothing, "split of c.i: 0 is not positive"),
         (_split_without_a_size, "split of c.i: give factor or nparts"),

@@ -1,0 +1,41 @@
+"""How axes of a stage come from others, and what a loop can become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .expr import IterVar
+
+
+@dataclass(frozen=True)
+class Split:
+    """``parent`` = ``outer`` * factor + ``inner``; the number of parts is given instead of the
+    factor where ``factor`` is None."""
+
+    parent: IterVar
+    outer: IterVar
+    inner: IterVar
+    factor: int | None
+    nparts: int | None
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """``fused`` walks through ``outer`` and, within it, ``inner``."""
+
+    outer: IterVar
+    inner: IterVar
+    fused: IterVar
+
+
+@dataclass(frozen=True)
+class TensorIntrinsic:
+    """A tensor operation of the machine: acc[b, o] += sum over i of inp[b, i] * wgt[o, i]."""
+
+    name: str
+    batch: int
+    block_out: int
+    block_in: int
+
+    def __str__(self) -> str:
+        return self.name
