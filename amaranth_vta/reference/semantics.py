@@ -155,7 +155,8 @@ CAUSES: dict[Cause, str] = {
     ),
     Cause.INDEX_OUT_OF_RANGE: "an index past the depth of a scratchpad",
     Cause.BUS_ERROR: (
-        "memory answers with an error; or a transfer would reach the limit of its memory, and is "
+        "memory answers with an error; or a transfer would reach the limit of its memory, or what "
+        "the machine can address (`LOG_DRAM_SIZE`), and is "
         "not begun"
     ),
     Cause.TOKEN_OVERFLOW: "the machine is stuck, and a module waits for room for a token",
