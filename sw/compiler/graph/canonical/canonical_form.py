@@ -17,6 +17,7 @@ The rules of this folder rewrite that and other forms:
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
   ``alpha`` or ``beta`` become one of those above,
+- PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - two Transpose in succession become one, and averages go over axes as they were before them,
@@ -56,6 +57,7 @@ from .moves import (
 )
 from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
+from .sides_of_functions import sides_of_prelu
 from .simpler_forms import (
     drop_identity,
     merge_reshapes,
@@ -149,5 +151,6 @@ _RULES: tuple[Rule, ...] = (
     float_average,
     repeat_pixel,
     fuse_average,
+    sides_of_prelu,
     _clamp_integers,
 )

@@ -117,3 +117,25 @@ def test_reductions_of_rows_and_columns_are_averages(
         inputs, axes_given = [graph.constant(axes, np.int64)], {}
     graph.node(operator, *inputs, keepdims=keeps, **axes_given).node("Relu").qdq(0.1, -50)
     assert graph.on_machine() == ["QLinearConv", "QLinearConv"]
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 4, 6, 6), (2, 4, 9)])
+def test_prelu_with_slopes_per_channel_is_the_sum_of_its_sides(
+    qdq: Make, dtype: Any, shape: tuple[int, ...]
+) -> None:
+    low = np.iinfo(dtype).min
+    graph = qdq(shape, dtype).qdq(0.031, low + 130)
+    graph.node("Conv", graph.weights(5, 4, *[1] * (len(shape) - 2))).qdq(0.09, low + 101)
+    slopes = np.array([0.25, -0.3, 0, 1.5, 0.011]).reshape(5, *[1] * (len(shape) - 2))
+    graph.node("PRelu", graph.constant(slopes, np.float32)).qdq(0.0713, low + 97)
+    placed = graph.on_machine()
+    # Of a sequence Relu is a bound of the change of scale.
+    assert placed[1] in ("Relu", "QuantizeLinear")
+    assert [*placed[:1], *placed[2:]] == ["QLinearConv", "Mul", "Add"]
+
+
+def test_prelu_with_one_slope_is_one_table(qdq: Make) -> None:
+    graph = qdq((1, 4, 6, 6)).qdq(0.031).conv(4, 5, 1).qdq(0.09)
+    graph.node("PRelu", graph.constant([[[0.2]]], np.float32)).qdq(0.07, 3)
+    assert graph.on_machine() == ["QLinearConv+PRelu"]
