@@ -47,11 +47,11 @@ class Bus {
         Time stride = 1;
     };
 
-    // What moves next, as far as it is known now.
+    // What moves next, as far as it is known now; until the next call.
     const Part& plan() {
         if (stale || store.has_changed()) plan_anew();
         stale = false;
-        return planned;
+        return *next;
     }
 
     // Who has got words, and whether that ended a transfer, or a burst of a STORE.
@@ -61,7 +61,8 @@ class Bus {
     };
 
     // The part that `plan` gave has moved.
-    Moved move(const Part& part) {
+    Moved move() {
+        const Part& part = *next;
         Moved moved;
         stale = true;
         if (part.reads) {
@@ -137,21 +138,18 @@ class Bus {
         if (store.writes()) write = write_window.from(std::max(store.writes_from(), write_free));
         is_open = read >= NEVER;
         if (!parameters.shared) {
-            planned_read = read_part(read);
-            const Part written = write_part(write, NEVER);
-            planned = written.end < planned_read.end ? written : planned_read;
-            return;
-        }
-        if (read < write) {
+            planned = read_part(read);
+            planned_write = write_part(write, NEVER);
+            next = planned_write.end < planned.end ? &planned_write : &planned;
+        } else if (read < write) {
             planned = read_part(read);
             if (planned.end >= write) {
-                planned.reads = (write - read + planned.stride - 1) / planned.stride;
+                planned.reads = planned.stride == 1 ? write - read : (write - read + planned.stride - 1) / planned.stride;
                 planned.end = read + (planned.reads - 1) * planned.stride;
             }
         } else {
             planned = write < read ? write_part(write, read) : both(read);
         }
-        planned_read = planned;
     }
 
     Time takes_from() const {
@@ -227,8 +225,7 @@ class Bus {
     Time open_from() const {
         if (awaited <= 0) return 0;
         const std::int64_t ahead = awaited - delivered;
-        const Time planned = planned_read.begin + (ahead - 1) * planned_read.stride + 2;
-        Time open = ahead > planned_read.reads ? NEVER : planned;
+        Time open = ahead > planned.reads ? NEVER : planned.begin + (ahead - 1) * planned.stride + 2;
         open = ahead == 0 ? delivered_at + 2 : open;
         return ahead < 0 ? (opened_at < delivered_at ? opened_at + 2 : 0) : open;
     }
@@ -238,7 +235,9 @@ class Bus {
     Loader* loaders[2];
     Storer& store;
     Queue<Read> reads;  // as many as are granted while a part moves
-    Part planned, planned_read;
+    Part planned;        // all that moves next, or only what is read
+    Part planned_write;  // on a bus of its own
+    const Part* next = &planned;
     bool stale = true;     // something has changed since then
     bool is_open = true;   // a further burst can change what is planned
     Window read_window, write_window;

@@ -16,6 +16,7 @@ class Fetch {
           first_entry(std::int64_t(address / 16) / per_word),
           entries(count ? (skipped + count - 1) / per_word + 1 : 0), until_entry_ends(per_word - skipped),
           plan_from(parameters.launch_to_fetch - 1) {
+        cut();
         plan();
     }
 
@@ -26,6 +27,7 @@ class Fetch {
     void granted(Time now) {
         plan_from = std::max(request, now);
         asked += burst_entries;
+        cut();
         plan();
     }
 
@@ -64,13 +66,16 @@ class Fetch {
     Time waits_for_memory = 0, waits_for_modules = 0;
 
   private:
-    // The next burst, if there is room for it besides what has not been handed over.
+    // How long the next burst is, and how many entries must be free before it.
+    void cut() {
+        burst_entries = std::min(per_burst - (first_entry + asked) % per_burst, entries - asked);
+        needed = asked + burst_entries - 2 * per_burst;
+    }
+
+    // When the next burst is requested: if there is room for it besides what has not been handed over.
     void plan() {
         request = NEVER;
-        if (asked == entries) return;
-        burst_entries = std::min(per_burst - (first_entry + asked) % per_burst, entries - asked);
-        const std::int64_t needed = asked + burst_entries - 2 * per_burst;
-        if (needed > std::int64_t(freed.count())) return;
+        if (!burst_entries || needed > std::int64_t(freed.count())) return;
         request = plan_from + 1;
         if (needed > 0) request = std::max(request, freed.numbered(std::size_t(needed - 1)) + 2);
     }
@@ -84,7 +89,7 @@ class Fetch {
     std::int64_t asked = 0;             // entries
     Ring<Time, PLACES> freed;           // when entries were
     Ring<Time, PLACES> came;            // from when on instructions can be handed over
-    std::int64_t next = 0, word_of_entry = 0, burst_entries = 0;
+    std::int64_t next = 0, word_of_entry = 0, burst_entries = 0, needed = 0;
     Time plan_from, free_from = 0, request = NEVER;
 };
 

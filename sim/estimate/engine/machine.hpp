@@ -32,7 +32,7 @@ class Machine {
     // Runs to the end, and returns when that is; NEVER if no instruction can go on, or the next one is
     // not legal.
     Time run() {
-        Bus::Part part = bus.plan();
+        const Bus::Part* part = &bus.plan();
         Time grant = bus.grant_from();
         while (true) {
             if (woken) {
@@ -40,18 +40,18 @@ class Machine {
                 if (finished != NEVER) return finished;
             }
             if (replan) {
-                part = bus.plan();
+                part = &bus.plan();
                 grant = bus.grant_from();
                 replan = false;
             }
-            const Time unit = units.next_at(), next = std::min(part.end, unit);
+            const Time unit = units.next_at(), next = std::min(part->end, unit);
             if (grant <= next) {
                 if (grant >= NEVER) return NEVER;
                 grant = grant_all(grant, next);
                 // Writes take turns with a read that may become possible now.
-                replan |= !part.reads;
-            } else if (part.end <= unit) {
-                move(part);
+                replan |= !part->reads;
+            } else if (part->end <= unit) {
+                move();
                 replan = true;
             } else {
                 if (units.step()) settle(COMPUTE_MODULE);
@@ -96,8 +96,8 @@ class Machine {
         return grant;
     }
 
-    void move(const Bus::Part& part) {
-        const Bus::Moved moved = bus.move(part);
+    void move() {
+        const Bus::Moved moved = bus.move();
         if (moved.reader == FETCH_READER && full == MODULES) woken |= FETCH;
         if (moved.has_ended) settle(moved.reader == LOAD_READER ? LOAD_MODULE : COMPUTE_MODULE);
         if (moved.has_stored) {

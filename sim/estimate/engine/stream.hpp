@@ -33,7 +33,7 @@ class Stream {
     // Which module the next instruction is for; MODULES if it is not legal there.
     Module look() {
         std::memcpy(words, next, 16);
-        const std::int64_t opcode = get(fields.opcode);
+        opcode = get(fields.opcode);
         if ((opcode == FINISH) != (next + 16 == end)) return MODULES;
         switch (opcode) {
             case STORE: return STORE_MODULE;
@@ -53,7 +53,7 @@ class Stream {
         found.pop_next = get(fields.pop_next);
         found.push_prev = get(fields.push_prev);
         found.push_next = get(fields.push_next);
-        switch (get(fields.opcode)) {
+        switch (opcode) {
             case LOAD:
             case STORE: return decode_transfer(found);
             case ALU: return decode_loops(found, fields.alu, ALU_UNIT, alu_key);
@@ -73,7 +73,7 @@ class Stream {
         const std::int64_t memory_id = get(fields.memory.memory);
         found.unit = TRANSFER_UNIT;
         found.transfer = {};
-        if (memory_id < MEMORIES) fill(found.transfer, Memory(memory_id), get(fields.opcode) == STORE);
+        if (memory_id < MEMORIES) fill(found.transfer, Memory(memory_id), opcode == STORE);
     }
 
     void fill(Transfer& transfer, Memory id, bool stores) {
@@ -197,7 +197,9 @@ class Stream {
     const Key gemm_key, alu_key;
     const std::uint8_t *memory = nullptr, *next = nullptr, *end = nullptr;
     std::uint64_t bytes = 0;
-    std::uint64_t words[2] = {};  // of the instruction that was looked at
+    // Of the instruction that was looked at.
+    std::uint64_t words[2] = {};
+    std::int64_t opcode = 0;
 };
 
 }  // namespace estimate
