@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.runtime import Runtime
 from amaranth_vta.sw.runtime.scalars import pack, unpack
@@ -18,6 +20,7 @@ from .emit.host_code import HostCode, KernelLoader, argument_bytes, issued
 from .emit.uop_kernel import RuntimeCalls
 from .environment import Environment
 from .lower import Lowered, lower
+from .passes.allocate_scratchpads import elements_used
 from .passes.pipeline import PlacedPass
 from .te.dtypes import dtype_interval
 from .te.evaluation import numpy_dtype
@@ -68,6 +71,14 @@ class Function:
     def nbytes(self, index: int) -> int:
         """Bytes of the buffer of argument ``index``."""
         return argument_bytes(self.args[index].shape, self.args[index].dtype)
+
+    @cached_property
+    def elements(self) -> dict[Memory, int]:
+        """How many elements of INP and WGT it uses, from the first on."""
+        return {
+            memory: elements_used(self.lowered.nest, memory.name.lower(), self.config)
+            for memory in (Memory.INP, Memory.WGT)
+        }
 
     def run_on(self, runtime: RuntimeCalls, *buffers: Any) -> None:
         """Queues the instructions of the function on ``runtime`` without waiting for them.

@@ -19,6 +19,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.archive import write_archive
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 from amaranth_vta.sw.runtime.launches.join import Joiner
+from amaranth_vta.sw.runtime.launches.places import Places
 from amaranth_vta.sw.runtime.network.network_file import KIND, _parts
 from amaranth_vta.sw.runtime.network.network_program import Launch, NetworkProgram
 from amaranth_vta.sw.runtime.program import Program
@@ -94,6 +95,28 @@ def test_each_stream_of_a_layer_stands_alone() -> None:
         )
         memory_after(network.program, [stream], device)
         assert not device.uninitialized_reads
+
+
+def test_weights_of_a_layer_lie_behind_those_of_the_one_before() -> None:
+    network = compiled("pynq-extended")
+    instructions = isa.instruction_set(network.config)
+    end = 0
+    for stream in network.launches[0].streams:
+        words = network.program.streams[stream].words.tolist()
+        decoded = [instructions.decode(high << 64 | low) for low, high in words]
+        loads = [i for i in decoded if isinstance(i, isa.Load) and i.memory == isa.Memory.WGT]
+        assert min(load.sram_base for load in loads) == end
+        end = max(load.sram_base + load.elements for load in loads)
+
+
+def test_a_layer_that_does_not_fit_behind_the_one_before_is_at_the_beginning() -> None:
+    inp, wgt = isa.Memory.INP, isa.Memory.WGT
+    config = PRESETS["tiny"]
+    places, half = Places(config), config.inp.depth // 2
+    assert places.of({inp: half, wgt: 0}) == {inp: 0, wgt: 0}
+    assert places.of({inp: half, wgt: 3}) == {inp: half, wgt: 0}
+    assert places.of({inp: 1, wgt: config.wgt.depth - 3}) == {inp: 0, wgt: 3}
+    assert places.of({inp: 1, wgt: 1}) == {inp: 1, wgt: 0}
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "small-buffers"])

@@ -35,6 +35,17 @@ def allocate_scratchpads(nest: LoopNest, config: Config) -> LoopNest:
     return replace(nest, body=_Allocator(config, False).visit(nest.body, ()))
 
 
+def elements_used(nest: LoopNest, scope: str, config: Config) -> int:
+    """The end of the last buffer of ``scope``, in elements, in a nest that has been allocated."""
+    buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
+    ends = (
+        buffer.base + buffer.copies * copy_elements(buffer, config)
+        for buffer in buffers
+        if buffer.scope == scope and buffer.base is not None
+    )
+    return max(ends, default=0)
+
+
 def _alternates(nest: LoopNest) -> bool:
     """Whether accumulators that have several copies all have an even number of them."""
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]

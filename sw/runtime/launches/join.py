@@ -29,6 +29,7 @@ from .touched import Followed, Interval, MicroOps, Touched
 
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
+_LOADED = PUSH[_LOAD, _COMPUTE]
 # By module, the queues that it pushes to and those that it pops from, with the flags for that.
 _GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] for one in _MODULES]
 _TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
@@ -120,7 +121,10 @@ class Joiner:
                 self._append(part, words, touched, place)
                 break
             number = first.get(place, place)
-            self._instruction(part.words[number], touched[number], buffers.get(number))
+            # The token that they push comes after all of them.
+            word = part.words[number] & ~_LOADED | part.words[place] & _LOADED
+            word = part.words[number] if number == place else word
+            self._instruction(word, touched[number], buffers.get(number))
         touched.load_before(len(words))
         self.joined.ends.append(len(self.joined.stream.words))
 
@@ -306,8 +310,10 @@ def _weights_first(words: Sequence[int], touched: Followed) -> dict[int, int]:
     come before those of inputs, which may have to wait for an earlier layer."""
     first: list[int] = []
     for number in np.flatnonzero(touched.modules == _LOAD).tolist():
-        if words[number] & (POP[_FREES] | PUSH[_LOAD, _COMPUTE]):
+        if words[number] & POP[_FREES]:
             break
         first.append(number)
+        if words[number] & _LOADED:
+            break
     ordered = sorted(first, key=lambda number: touched.memories[number] != Memory.WGT)
     return dict(zip(first, ordered, strict=True))

@@ -16,6 +16,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
+from amaranth_vta.sw.runtime.launches.places import Placed, Places
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.network.network_program import (
     Launch,
@@ -104,6 +105,7 @@ def _record(
     ]
     constants: list[Buffer] = []
     result: list[Step] = []
+    places = Places(config)
     for step in steps:
         match step:
             case Layer():
@@ -116,8 +118,10 @@ def _record(
                 constants += own
                 if not (result and isinstance(result[-1], RunLayer)):
                     recorder.forget_kernels()  # each group of layers can be launched by itself
+                    places = Places(config)
                 first = len(recorder.streams)
-                step.function.run_on(recorder, *sources, *own, target)
+                placed = Placed(recorder, places.of(step.function.elements))
+                step.function.run_on(placed, *sources, *own, target)
                 recorder.synchronize()
                 streams = range(first, len(recorder.streams))
                 words = np.concatenate([recorder.streams[index][0] for index in streams])

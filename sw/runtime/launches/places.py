@@ -1,0 +1,69 @@
+"""Where layers that follow one another lie in the scratchpads of inputs and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory
+from amaranth_vta.sw.runtime.kernels import Indices, UopMode
+from amaranth_vta.sw.runtime.runtime import Runtime
+
+Elements = Mapping[Memory, int]
+
+
+class Places:
+    """Places each layer behind the one before it, or at the beginning if it does not fit there: its
+    first loads then need not wait for the last products of that one."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._ends: dict[Memory, int] = {}
+
+    def of(self, used: Elements) -> Elements:
+        """Where the next layer begins, which takes ``used`` elements of each memory."""
+        begins = {}
+        for memory, size in used.items():
+            end = self._ends.get(memory, 0)
+            begins[memory] = end if end + size <= self._config.memory(memory).depth else 0
+            self._ends[memory] = begins[memory] + size
+        return begins
+
+
+class Placed:
+    """The calls of ``runtime`` for a function whose elements of INP and WGT are moved by so
+    many."""
+
+    def __init__(self, runtime: Runtime, begins: Elements) -> None:
+        self._runtime: Any = runtime
+        self._begins = begins
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def load_buffer_2d(self, *arguments: Any) -> None:
+        # The published order: sram_index and memory are the tenth and the eleventh.
+        *transfer, sram_index, memory = arguments[:11]
+        sram_index += self._begins.get(memory, 0)
+        self._runtime.load_buffer_2d(*transfer, sram_index, memory, *arguments[11:])
+
+    def push_gemm(self, body: Callable[[], None], key: Hashable) -> None:
+        self._runtime.push_gemm(body, self._key(key))
+
+    def load_kernels(self, kernels: Iterable[tuple[UopMode, Callable[[], None], Hashable]]) -> None:
+        self._runtime.load_kernels(
+            (mode, body, self._key(key) if mode is UopMode.GEMM else key)
+            for mode, body, key in kernels
+        )
+
+    def _key(self, key: Hashable) -> Hashable:
+        return key, *self._begins.values()
+
+    def uop_push(
+        self, mode: UopMode, reset: int, dst: Indices, src: Indices, wgt: Indices, *others: Any
+    ) -> None:
+        if mode is UopMode.GEMM and not reset:
+            src = src + self._begins.get(Memory.INP, 0)
+            wgt = wgt + self._begins.get(Memory.WGT, 0)
+        self._runtime.uop_push(mode, reset, dst, src, wgt, *others)
