@@ -82,18 +82,18 @@ class Pooling:
     def columns(self, columns: int) -> int:
         return (columns - 1) * self.strides[1] + self.kernel[1]
 
-    def stages(self, image: Tensor, env: Environment, name: str = "pool") -> list[Tensor]:
+    def stages(self, image: Tensor, env: Environment) -> list[Tensor]:
         """The stages from ``image`` (…, rows, columns, BATCH, BLOCK_OUT) to the maxima, which the
         last one holds. Where rows are carried, these are the maxima of their columns."""
         if not self.columns_first:
-            return self._of_taps(image, env, name)
+            return self._of_taps(image, env, "pool")
         (height, width), (down, across) = self.kernel, self.strides
         columns = Pooling(
             (image.shape[-4], self.output[1]), (1, width), (1, across), (0, self.pads[1])
         )
         rows = Pooling(self.output, (height, 1), (down, 1), (self.pads[0], 0))
-        stages = columns.stages(image, env, f"{name}_columns")
-        return [*stages, *rows.stages(stages[-1], env, name)]
+        stages = columns._of_taps(image, env, "pool_columns")
+        return [*stages, *rows._of_taps(stages[-1], env, "pool")]
 
     def _of_taps(self, image: Tensor, env: Environment, name: str) -> list[Tensor]:
         """First the taps that all windows have within the image, then the others, so that all but
