@@ -25,11 +25,9 @@ from .parts.tensors import Tensors
 
 
 def concatenation(node: Node, tensors: Tensors) -> Layer:
-    """A Concat of images along their channels. Raises `Unsupported`."""
+    """A Concat of images, sequences or rows along their channels. Raises `Unsupported`."""
     tensors.require_bytes(*node.inputs, node.outputs[0])
-    images = [_image(tensors, name) for name in node.inputs]
-    if node.attributes["axis"] not in (1, -3):
-        raise Unsupported("it concatenates along another axis than channels")
+    images = [_joined(tensors, name, node.attributes["axis"]) for name in node.inputs]
     if len(set(node.inputs)) < len(node.inputs):
         raise Unsupported("it concatenates a tensor with itself")
     (n, _, h, w), config, env = images[0], tensors.config, tensors.env
@@ -47,6 +45,23 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
     sources = map(tensors.source, node.inputs, images)
     limits = min(lows), max(highs)
     return tensors.layer((node,), sources, out, function, constants, limits)
+
+
+def _joined(tensors: Tensors, name: str, axis: int) -> Image:
+    """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
+    of images, the second, of rows the last."""
+    shape = tensors.network.types[name].shape
+    if shape is None or len(shape) not in (2, 3, 4):
+        raise Unsupported(f"{name} has no fixed shape of two to four dimensions")
+    rank = len(shape)
+    if rank > 2 and axis % rank == 1:
+        image = tensors.image(name) if rank == 4 else (shape[0], shape[1], 1, shape[2])
+    elif rank < 4 and axis % rank == rank - 1:
+        image = tensors.rows(name)
+    else:
+        raise Unsupported("it concatenates along another axis than channels")
+    tensors.require_held(name, image)
+    return image
 
 
 def padding(node: Node, tensors: Tensors) -> Layer:

@@ -76,6 +76,29 @@ def test_a_concatenation_of_scales(qdq: Make, dtype: Any, channels: tuple[int, .
     assert_placed(graph, ["QLinearConv"] * 3 + ["QLinearConv+QuantizeLinear", "Concat"])
 
 
+@BOTH
+@pytest.mark.parametrize(("shape", "axis"), [((3, 6), 1), ((2, 3, 6), -1), ((2, 6, 5), 1)])
+def test_a_concatenation_of_rows_and_of_sequences(
+    qdq: Make, dtype: Any, shape: tuple[int, ...], axis: int
+) -> None:
+    low = np.iinfo(dtype).min
+    graph = qdq(shape, dtype).qdq(0.031, low + 120)
+    if axis == 1 and len(shape) == 3:
+        graph.node("Conv", graph.weights(7, 6, 1, scale=0.02))
+    else:
+        graph.node("MatMul", graph.weights(6, 7, scale=0.02))
+    graph.qdq(0.9, low + 100)
+    first = graph.value
+    graph.node("Sigmoid").qdq(0.03, low + 90)
+    graph.node("Concat", first, axis=axis).qdq(0.83, low + 99)
+    if axis == 1 and len(shape) == 3:
+        graph.node("Conv", graph.weights(3, 14, 1, scale=0.02))
+    else:
+        graph.node("MatMul", graph.weights(14, 3, scale=0.02))
+    placed = graph.qdq(0.5, low + 101).on_machine()
+    assert placed[-2] == "Concat"
+
+
 def test_a_concatenation_of_other_axes_is_the_hosts(qdq: Make) -> None:
     graph = convolved(qdq, np.int8)
     branch = graph.value
