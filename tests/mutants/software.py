@@ -14,7 +14,7 @@ from typing import Any
 from .planting import Bug, Plants, Verdict, bugs_in, install, sample
 
 _ROOT = Path(__file__).parents[2]
-# By folder of modules, its tests.
+# By folder of modules, its tests; those of the module itself come first.
 _TESTS = {
     "sim/model": ("tests/sim/model/test_execution.py", "tests/sim/model/native/test_model.py"),
     "sw/compiler/passes": ("tests/sw/compiler/passes", "tests/sw/compiler/test_programs.py"),
@@ -49,8 +49,10 @@ def _choose(per_file: int) -> Iterator[tuple[str, tuple[str, ...], int, Bug]]:
         for path in sorted((_ROOT / folder).glob("*.py")):
             file = str(path.relative_to(_ROOT))
             bugs = list(enumerate(bugs_in(path.read_text(encoding="utf-8"), file)))
+            own = f"tests/{folder}/test_{path.name}"
+            first = (own,) if (_ROOT / own).exists() else ()
             for number, bug in sample(bugs, per_file):
-                yield file, tests, number, bug
+                yield file, (*first, *tests), number, bug
 
 
 def _try(

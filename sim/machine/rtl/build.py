@@ -52,6 +52,9 @@ VERILATOR_FLAGS = (
 # functions of 100,000 nodes as with 10,000, and those compile faster in small machines.
 _FUNCTIONS = ("--output-split-cfuncs",)
 _LARGE, _MODERATE = "100000", "10000"
+# Counts how often each line of the Verilog was run, and how often each bit changed.
+# What counts splits words as simplification does.
+COVERAGE = ("--coverage-line", "--coverage-toggle", "-Wno-UNOPTFLAT")
 # The same symbols are in each library of a process; none of them may be shared.
 COMPILER_FLAGS = (
     "-std=c++20",
@@ -229,9 +232,12 @@ def _compile_all(
     target: Path,
     progress: Progress | None,
 ) -> None:
-    traced = "--trace-vcd" in flags
-    runtime = [*_RUNTIME, *(["verilated_vcd_c"] if traced else [])]
+    traced, covered = "--trace-vcd" in flags, set(COVERAGE) <= set(flags)
+    parts = {"verilated_vcd_c": traced, "verilated_cov": covered}
+    runtime = [*_RUNTIME, *(name for name, wanted in parts.items() if wanted)]
     defines = [f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_VCD={int(traced)}"]
+    if covered:
+        defines += ["-UVM_COVERAGE", "-DVM_COVERAGE=1"]
     own_defines = [*defines, *(flag for flag in flags if flag.startswith("-D"))]
     if not traced and knows_clocks(folder, grouped="-DGROUPED" in flags):
         own_defines.append("-DFALLS_UNSEEN")

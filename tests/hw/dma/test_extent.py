@@ -15,9 +15,12 @@ from amaranth_vta.sim.testbench.amaranth import pauses, put_all, simulate
 
 def random_load(generator: random.Random, config: Config) -> Load:
     """A LOAD that often ends at the depth of its memory or a little beyond, sometimes far beyond,
-    or is empty."""
-    memory = generator.choice([Memory.INP, Memory.WGT])
+    or is empty; or one row or column that fills the memory."""
+    memory = generator.choice([Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC])
     depth = config.memory(memory).depth
+    if generator.random() < 0.1:
+        sides = generator.sample((1, depth), 2)
+        return Load(memory=memory, x_size=sides[0], y_size=sides[1])
     largest = generator.choice([1, 3, 12, 40, depth, 0xFFFF])
     return Load(
         memory=memory,

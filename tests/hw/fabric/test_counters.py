@@ -16,7 +16,8 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
 
     async def check(ctx: Any) -> None:
         generator = random.Random(1)
-        for length in (1, 2, 7, 8, 9, 300):
+        # Not all runs are read: the next one begins before their sums are complete.
+        for length, is_read in ((1, 1), (2, 1), (7, 0), (8, 1), (9, 0), (3, 1), (300, 1)):
             ctx.set(dut.clear, 1)
             await ctx.tick()
             ctx.set(dut.clear, 0)
@@ -34,6 +35,8 @@ def test_sums_are_exact_once_settled_and_start_from_zero_at_each_clear() -> None
             for name in EVENTS:
                 ctx.set(getattr(dut, name), 0)
             ctx.set(dut.counting, 0)
+            if not is_read:
+                continue
             await ctx.tick().until(dut.settled)
             for number, name in enumerate(EVENTS):
                 ctx.set(dut.index, number)
