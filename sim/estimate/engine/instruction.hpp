@@ -9,7 +9,7 @@
 namespace estimate {
 
 enum Opcode { LOAD, STORE, GEMM, FINISH, ALU, MULTIPLY };
-enum Module { LOAD_MODULE, COMPUTE_MODULE, STORE_MODULE, MODULES };
+enum Module : int { LOAD_MODULE, COMPUTE_MODULE, STORE_MODULE, MODULES };
 // Of compute as in hw/compute.py; load and store have one unit, number 1.
 enum Unit { NO_UNIT, TRANSFER_UNIT, GEMM_UNIT, ALU_UNIT, UNITS };
 
