@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs nightly performance area area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs coverage nightly performance area area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -67,6 +67,9 @@ mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and li
 proofs: setup  ## Prove queues, arbiter, bursts and retirement, and that planted bugs are seen; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[formal]'
 	$(BIN)/python -m tests.formal
+
+coverage: setup  ## Count the lines and toggles of the machine that random programs reach; minutes
+	$(BIN)/python benchmarks/coverage.py --unreached build/unreached.txt --json build/coverage.json
 
 nightly: setup fuzz mutants proofs  ## fuzz, mutants, and ten million random instructions on all simulators; hours
 	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz

@@ -69,6 +69,9 @@ def main() -> int:
     for module, counts in table.items():
         cells = [_share(*counts[kind]) for kind in ("lines", "toggles")]
         print(f"{module:40} {cells[0]:>15} {cells[1]:>17}")
+    for path in (options.unreached, options.json):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
     if options.unreached is not None:
         lines = sorted(" ".join(point) for point, count in reached.items() if not count)
         options.unreached.write_text("\n".join(lines) + "\n", encoding="utf-8")
