@@ -48,23 +48,22 @@ class AluLane(wiring.Component):
         m = Module()
         operation = Signal(AluOp, reset_less=True)
         a, b = (Signal(signed(self._width), name=n, reset_less=True) for n in ("a_", "b_"))
-        # Operands come from block RAM, whose data arrive late in a cycle. The second one is
-        # inverted where it is selected: that takes no more LUTs.
+        to_left, beyond_left = Signal(reset_less=True), Signal(reset_less=True)
+        # A shift to the left, by -b, multiplies by a power of two. By the width or more, a shift
+        # leaves only sign bits or zeros.
+        log_width = (self._width - 1).bit_length()
+        low, upper = self.b[:log_width], self.b[log_width:]
+        left, power = Signal(), power_of_two(m, (-low)[:log_width])
+        m.d.comb += left.eq((self.operation == AluOp.SHR) & (self.b < 0))
+        second = self.b ^ compares(self.operation).replicate(self._width)
+        # Operands come from block RAM, whose data arrive late in a cycle, but the path through the
+        # multiplier is longer: it begins at the factor.
         domain = m.d.sync if self._registered else m.d.comb
         domain += [
             operation.eq(self.operation),
             a.eq(self.a),
-            b.eq(self.b ^ compares(self.operation).replicate(self._width)),
-        ]
-
-        # A shift to the left, by -b, multiplies by a power of two. By the width or more, a shift
-        # leaves only sign bits or zeros.
-        log_width = (self._width - 1).bit_length()
-        to_left, beyond_left = Signal(), Signal()
-        low, upper = b[:log_width], b[log_width:]
-        power = power_of_two(m, (-low)[:log_width])
-        m.d.comb += [
-            to_left.eq((operation == AluOp.SHR) & (b < 0)),
+            b.eq(Mux(left, power, second) if self._registered else second),
+            to_left.eq(left),
             beyond_left.eq(~upper.all() | (low == 0)),
         ]
 
@@ -75,10 +74,11 @@ class AluLane(wiring.Component):
             for name in ("shifted", "chosen", "product")
         )
         multiplies = Signal(reset_less=True)
+        factor = b if self._registered else Mux(left, power, b)
         m.d.sync += [
-            shifted.eq(a >> (low | upper.any().replicate(log_width))),
+            shifted.eq(a >> (b[:log_width] | b[log_width:].any().replicate(log_width))),
             chosen.eq(sum_or_extreme(m, operation, a, b)),
-            product.eq(a.as_unsigned() * Mux(to_left, power, b).as_unsigned()),
+            product.eq(a.as_unsigned() * factor.as_unsigned()),
             multiplies.eq((operation == AluOp.MUL) | (to_left & ~beyond_left)),
         ]
         with m.If((operation != AluOp.SHR) | to_left):
