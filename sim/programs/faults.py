@@ -26,7 +26,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sw.runtime.device import Fault, Limits, limit_of
 
 from .image import ProgramImage
-from .random import legal_program
+from .random_programs import legal_program
 from .tight_limits import limits_of
 
 

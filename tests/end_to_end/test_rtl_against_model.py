@@ -11,7 +11,7 @@ from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.fuzz.comparison import compare
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import legal_program, most_origin, random_program
+from amaranth_vta.sim.programs.random_programs import legal_program, most_origin, random_program
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.golden import VECTORS
 from tests.support.seeds import each_seed

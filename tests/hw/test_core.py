@@ -25,7 +25,7 @@ from amaranth_vta.hw.isa import (
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sim.testbench.amaranth import BurstMemory, pauses, simulate
 from amaranth_vta.sw.runtime.device import limit_of
 

@@ -188,7 +188,7 @@ class Layers:
         self._timed = self._time()
 
     def _legal_programs(self) -> Iterator[tuple[Any, str]]:
-        from amaranth_vta.sim.programs.random import legal_program, most_origin
+        from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
 
         most = most_origin(self._config, 1 << 24)
         for seed in range(_PROGRAMS):
@@ -199,7 +199,7 @@ class Layers:
 
     def _faulty_programs(self) -> Iterator[tuple[Any, str]]:
         from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
-        from amaranth_vta.sim.programs.random import most_origin
+        from amaranth_vta.sim.programs.random_programs import most_origin
 
         chance = random.Random(1)
         most = most_origin(self._config, 1 << 24)

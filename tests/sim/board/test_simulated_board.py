@@ -17,7 +17,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.board.simulated import MEMORY_BYTES, SimulatedBoard
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.boards.device import BoardDevice, BoardError, open_line
 from amaranth_vta.sw.boards.link import LinkError
 from amaranth_vta.sw.runtime.device import Fault

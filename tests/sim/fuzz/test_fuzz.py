@@ -23,7 +23,7 @@ from amaranth_vta.sim.model import arithmetic, execution
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.faults import faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import legal_program, most_origin
+from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
 from amaranth_vta.sw.runtime.device import RunResult
 
 TINY = named_configs(("tiny", "tiny-extended"))

@@ -9,7 +9,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.devices import PARTS, open_device
 from amaranth_vta.sim.machine.skipping import without
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 
 UNITS = {"gemm": isa.Gemm, "alu": isa.Alu}
 

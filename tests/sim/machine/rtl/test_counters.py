@@ -13,7 +13,7 @@ from amaranth_vta.hw.registers import COUNTERS
 from amaranth_vta.sim.machine.pysim import PysimDevice
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 from tests.support.seeds import each_seed
 
 TINY = PRESETS["tiny"]

@@ -9,7 +9,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import RunResult
 from tests.support.seeds import each_seed
 

@@ -15,7 +15,7 @@ from amaranth_vta.sim.machine.rtl.build import machine_library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine, RtlDevice
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.driver import MismatchError
 

@@ -29,7 +29,7 @@ from amaranth_vta.sim.model.machine import ClearModel
 from amaranth_vta.sim.model.native.model import NativeModel, available_vectors
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.random import random_program
+from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import Fault, Limits
 from tests.support.corners import CORNERS
 from tests.support.golden import VECTORS
