@@ -87,3 +87,25 @@ def test_a_failure_waits_until_everything_before_it_has_retired(failing: int) ->
     _, retired, fault = run(units, [60, 2, 2, 50, 2, 2], failing=failing, pause=pauses(0))
     assert len(retired) == failing
     assert fault == (failing, CAUSES[units[failing] - 1])
+
+
+def test_a_module_waits_only_where_it_has_an_instruction_that_lacks_something() -> None:
+    dut = InOrder(TINY, Module.COMPUTE, CAUSES)
+    status: list[tuple[int, int]] = []
+
+    async def drive(ctx: Any) -> None:
+        ctx.set(dut.unit, 1)
+        ctx.set(dut.unit_ready, 1)
+        ctx.set(dut.drained, 1)
+        put_in, is_issued, is_done = 5, 10, 15
+        for cycle in range(20):
+            ctx.set(dut.insn.valid, put_in <= cycle <= is_issued)
+            ctx.set(dut.may_start, cycle == is_issued)
+            ctx.set(dut.done, cycle == is_done)
+            status.append((ctx.get(dut.status.idle), ctx.get(dut.status.waiting)))
+            await ctx.tick()
+
+    simulate(dut, drive)
+    idle, waiting, works = (1, 0), (0, 1), (0, 0)
+    # The entry of the idle module asks for nothing, whatever is in its fields.
+    assert status == [idle] * 5 + [waiting] * 5 + [works] * 6 + [idle] * 4
