@@ -128,8 +128,8 @@ PROOFS = tuple(
         bugs=_BUGS,
         smaller=(
             (
-                "from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH",
-                f"ADDRESS_WIDTH = {_ADDRESS_WIDTH}",
+                "from amaranth_vta.hw.fabric.structures import address_width",
+                f"address_width = lambda config: {_ADDRESS_WIDTH}",
             ),
             ("BURST_BEATS * self", f"{max_beats} * self"),
             ("bus_bytes, BURST_BYTES", f"bus_bytes, {_PAGE}"),

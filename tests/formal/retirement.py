@@ -208,8 +208,8 @@ PROOFS = (
         ),
         smaller=(
             (
-                "InFlight(len(self._causes)), INSTRUCTIONS_IN_FLIGHT",
-                f"InFlight(len(self._causes)), {_IN_FLIGHT}",
+                "len(self._causes)), INSTRUCTIONS_IN_FLIGHT",
+                f"len(self._causes)), {_IN_FLIGHT}",
             ),
         ),
     ),
