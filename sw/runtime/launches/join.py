@@ -123,7 +123,6 @@ class Joiner:
             number = first.get(place, place)
             # The token that they push comes after all of them.
             word = part.words[number] & ~_LOADED | part.words[place] & _LOADED
-            word = part.words[number] if number == place else word
             self._instruction(word, touched[number], buffers.get(number))
         touched.load_before(len(words))
         self.joined.ends.append(len(self.joined.stream.words))
