@@ -9,16 +9,17 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
+from amaranth_vta.sw.compiler.operators.average_pool2d import average_pool2d
 from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoint, NotExact
 from amaranth_vta.sw.runtime.network.packing import Window
-from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
 from .parts.products import QuantizedProduct
 from .parts.tensors import Tensors
+from .pooling import average_workload
 
 # Where QLinearConv has the scale of its result.
 _SCALE = 6
@@ -61,18 +62,8 @@ def border_average(
         _constants(QuantizedProduct.of(maker, tensors).sums.scale[0], limits, product, moved)
         for maker in found.makers
     ]
-    workload = AveragePool2d(
-        batch=tiles(image[0], config.batch),
-        channels=tiles(image[1], config.block_out),
-        height=image[2],
-        width=image[3],
-        kernel=moved.kernel,
-        constants=constants[0].without_parameters(),
-        strides=moved.strides,
-        pads=moved.pads,
-        pad_value=product.pad_value(moved, tensors),
-        by_result=True,
-    )
+    alike = average_workload(product, tensors, moved, image, constants[0].without_parameters())
+    workload = replace(alike, by_result=True)
     parameters = np.stack([item.parameters(tensors.env)[1:] for item in constants])[found.chosen]
     layer = tensors.layer(
         (*found.nodes, *clip),

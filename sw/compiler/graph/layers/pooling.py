@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, ave
 from amaranth_vta.sw.compiler.operators.conv2d import conv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
-from amaranth_vta.sw.compiler.operators.parts.fixed_point import NotExact
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint, NotExact
 from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
@@ -148,17 +148,7 @@ def average_pool(
         )
     except NotExact as problem:
         raise Unsupported(str(problem)) from None
-    workload = AveragePool2d(
-        batch=tiles(image[0], config.batch),
-        channels=tiles(image[1], config.block_out),
-        height=image[2],
-        width=image[3],
-        kernel=moved.kernel,
-        constants=constants,
-        strides=moved.strides,
-        pads=moved.pads,
-        pad_value=product.pad_value(moved, tensors),
-    )
+    workload = average_workload(product, tensors, moved, image, constants)
     parameters = constants.parameters(tensors.env)
     return tensors.layer(
         product.nodes,
@@ -167,4 +157,25 @@ def average_pool(
         tensors.function(average_pool2d, workload, node),
         {"factors": pack(parameters, tensors.env.acc_dtype)} if len(parameters) else {},
         (total.low, total.high),
+    )
+
+
+def average_workload(
+    product: QuantizedProduct,
+    tensors: Tensors,
+    moved: Window,
+    image: Image,
+    constants: FixedPoint,
+) -> AveragePool2d:
+    """The averages of windows ``moved`` over an ``image``, with the same constants for all."""
+    return AveragePool2d(
+        batch=tiles(image[0], tensors.config.batch),
+        channels=tiles(image[1], tensors.config.block_out),
+        height=image[2],
+        width=image[3],
+        kernel=moved.kernel,
+        constants=constants,
+        strides=moved.strides,
+        pads=moved.pads,
+        pad_value=product.pad_value(moved, tensors),
     )
