@@ -26,7 +26,7 @@ from pathlib import Path
 
 import distributed
 
-from amaranth_vta.explore.evaluate import Task, evaluate
+from amaranth_vta.explore.evaluate import EvaluationTask, evaluate
 from amaranth_vta.explore.workers import Workers
 from amaranth_vta.hw.config import PRESETS, Config
 
@@ -68,8 +68,8 @@ def computed(workers: int) -> float:
             del os.environ["VTA_CACHE"]
 
 
-def _task(config: Config, number: int) -> Task:
-    return Task(f"digits {number}", config.to_json(), "ddr")
+def _task(config: Config, number: int) -> EvaluationTask:
+    return EvaluationTask(f"digits {number}", config.to_json(), "ddr")
 
 
 def _cache() -> Path:

@@ -1,8 +1,10 @@
-"""Folders, files and functions stay small enough to be found and read, and imports go one way."""
+"""Folders, files and functions stay small enough to be found and read, imports go one way, and one
+name means one class."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,6 +19,16 @@ ALLOWED = {
     "hw/isa.py": "the instruction set is one table, to be read from top to bottom",
     "hw/dma/rows.py": "three walkers of one pattern, read side by side",
     "hw/dma/rows.py elaborate": "each walker is one state machine over a row",
+}
+# Names of two classes, with what they are.
+SHARED = {
+    "Access": "how software uses a register; an element of a tensor",
+    "Link": "both ends of the serial line",
+    "Load": "the instruction and its module",
+    "Rule": "of legal instructions, and its fields as the compiled model reads them",
+    "Scratchpad": "of the machine and of the model",
+    "Store": "the instruction and its module",
+    "Unit": "GEMM or ALU, in compute and in the observer of its claims",
 }
 
 
@@ -56,6 +68,17 @@ def circle(root: Path) -> list[str]:
     return []
 
 
+def shared_names(root: Path) -> set[str]:
+    """Names that more than one public class under ``root`` has."""
+    names = Counter(
+        node.name
+        for path in sources(root)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return {name for name, count in names.items() if count > 1}
+
+
 def sources(root: Path) -> list[Path]:
     # rglob does not follow the links in amaranth_vta.
     return sorted(path for folder in SOURCES for path in (root / folder).rglob("*.py"))
@@ -86,6 +109,10 @@ def test_nothing_is_too_large() -> None:
 
 def test_no_imports_go_in_a_circle() -> None:
     assert circle(ROOT) == []
+
+
+def test_a_name_means_one_class() -> None:
+    assert shared_names(ROOT) == set(SHARED)
 
 
 def test_each_exception_is_needed() -> None:
@@ -120,6 +147,11 @@ def test_a_planted_excess_is_found(tmp_path: Path, files: dict[str, str], found:
 def test_a_planted_circle_is_found(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, files)
     assert len(circle(tmp_path)) == 3
+
+
+def test_a_planted_second_class_is_found(tmp_path: Path) -> None:
+    write(tmp_path, {"hw/a.py": "class X: ...", "sim/b.py": "class X: ...\nclass _Y: ..."})
+    assert shared_names(tmp_path) == {"X"}
 
 
 def write(root: Path, files: dict[str, str]) -> None:

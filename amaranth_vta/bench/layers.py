@@ -24,7 +24,7 @@ from amaranth_vta.sw.runtime.runtime import Runtime
 
 from .layer_data import Bytes, layer_data
 from .measurement import Measurement
-from .resnet18 import Row, rows
+from .resnet18 import LayerRow, rows
 from .watched import WatchedDevice
 
 # Targets as shares of the bound. 1x1 layers are short: their first loads and last stores, which
@@ -104,7 +104,11 @@ def _constant_bytes(layer: Conv2d, config: Config) -> int:
 
 
 def _measure(
-    row: Row, knobs: Conv2dKnobs | None, data: Sequence[Bytes], device: WatchedDevice, dram: str
+    row: LayerRow,
+    knobs: Conv2dKnobs | None,
+    data: Sequence[Bytes],
+    device: WatchedDevice,
+    dram: str,
 ) -> Measurement:
     config, layer = device.config, row.workload
     function = conv2d(layer, Environment(config), knobs)

@@ -26,7 +26,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import tiles
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """One layer, for BATCH images; ``macs`` are without padding of channels, ``knobs`` are None
     where none were found by hand."""
 
@@ -37,7 +37,7 @@ class Row:
     knobs: Conv2dKnobs | None
 
 
-def rows(config: Config) -> list[Row]:
+def rows(config: Config) -> list[LayerRow]:
     """The layers, in the order of the network, for the machine of ``config``."""
     file = _file()
     found = (knobs for name, knobs in file["knobs"].items() if PRESETS[name] == config)
@@ -50,7 +50,7 @@ def has_knobs(config: Config) -> bool:
     return all(row.knobs is not None for row in rows(config))
 
 
-def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Config) -> Row:
+def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Config) -> LayerRow:
     summed = layer["channels"] * prod(layer["kernel"])
     workload = Conv2d(
         batch=1,
@@ -64,7 +64,7 @@ def _row(layer: Mapping[str, Any], knobs: Mapping[str, Any] | None, config: Conf
         pads=layer["pads"],
     )
     pixels = workload.output_height * workload.output_width
-    return Row(
+    return LayerRow(
         name=layer["name"],
         count=layer["count"],
         workload=workload,

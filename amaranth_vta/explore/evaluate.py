@@ -35,7 +35,7 @@ _COMPUTES_WITH = ("numpy", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationTask:
     """A point to evaluate: a machine, as the JSON of its configuration, a memory model, and the
     digest of a network."""
 
@@ -94,7 +94,7 @@ class Simulated:
     mismatches: int
 
 
-def evaluate(task: Task, model: bytes) -> Cost:
+def evaluate(task: EvaluationTask, model: bytes) -> Cost:
     """The cost of ``task``, from the cache folder if it is there.
 
     Raises `ModelError`, `ToolchainError` where there is no C++ compiler, and `LoweringError`.
@@ -102,7 +102,7 @@ def evaluate(task: Task, model: bytes) -> Cost:
     return Cost.of(remembered(f"{task.key}.json", lambda: asdict(_estimate(task, model))))
 
 
-def simulate(task: Task, model: bytes) -> Simulated:
+def simulate(task: EvaluationTask, model: bytes) -> Simulated:
     """The result of the point on the RTL, from the cache folder if it is there; raises what
     `Session` raises."""
     return Simulated(**remembered(f"{task.key}-rtl.json", lambda: asdict(_simulate(task, model))))
@@ -125,7 +125,7 @@ def remembered(name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _estimate(task: Task, model: bytes) -> Cost:
+def _estimate(task: EvaluationTask, model: bytes) -> Cost:
     config = Config.from_json(task.config)
     network, open_batch = _network(task.network, config.batch, _Bytes(model))
     program = compile_network(network, config, open_batch).program
@@ -179,7 +179,7 @@ def _network(digest: str, images: int, model: _Bytes) -> tuple[Network, bool]:
     return open_network(model.data, images)
 
 
-def _simulate(task: Task, model: bytes) -> Simulated:
+def _simulate(task: EvaluationTask, model: bytes) -> Simulated:
     config = Config.from_json(task.config)
     with Session(model, config, "rtl", task.memory, progress=lambda _: None) as session:
         report = session.check(random_inputs(session))

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .evaluate import Cost, Simulated, Task, evaluate, simulate
+from .evaluate import Cost, EvaluationTask, Simulated, evaluate, simulate
 from .folder import Folder
 from .front import front
 from .implementation import Implementation, Implemented, implement
-from .machines import Machine, kind_of, machine_of
+from .machines import CandidateMachine, kind_of, machine_of
 from .results import FAILED, Row, Run, objectives, row_of_run
 from .search import Values, search_of
 from .spec import Spec, SpecError
@@ -67,7 +67,7 @@ class Exploration:
         folder.finish(self.rows)
 
     def _evaluate(
-        self, machines: Sequence[Machine], folder: Folder, workers: Workers
+        self, machines: Sequence[CandidateMachine], folder: Folder, workers: Workers
     ) -> dict[Values, list[Row]]:
         """The rows of each machine, including those that are known already."""
         rows: list[Row] = []
@@ -105,10 +105,10 @@ class Exploration:
         }
         return found
 
-    def _task(self, row: Row) -> tuple[Task, str]:
+    def _task(self, row: Row) -> tuple[EvaluationTask, str]:
         assert row.machine.config is not None
         digest = self.digests[row.network]
-        return Task(digest, row.machine.config.to_json(), row.memory), digest
+        return EvaluationTask(digest, row.machine.config.to_json(), row.memory), digest
 
     @property
     def objectives(self) -> dict[Values, tuple[float, ...]]:

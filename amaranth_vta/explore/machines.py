@@ -18,7 +18,7 @@ _PARENTHESES = re.compile(r" \([^)]*\)")
 
 
 @dataclass(frozen=True)
-class Machine:
+class CandidateMachine:
     """A combination of ``values``, in the order of the parameters.
 
     ``config`` is None if it is illegal. ``status`` is empty if the machine is worth a run, else
@@ -32,7 +32,7 @@ class Machine:
     reason: str = ""
 
 
-def machine_of(spec: Spec, values: tuple[int, ...]) -> Machine:
+def machine_of(spec: Spec, values: tuple[int, ...]) -> CandidateMachine:
     """The machine of a combination, before anything runs on it."""
     chosen = dict(zip(spec.parameters, values, strict=True))
     base = spec.base.to_dict()
@@ -41,10 +41,10 @@ def machine_of(spec: Spec, values: tuple[int, ...]) -> Machine:
     try:
         config = Config.from_dict({**base, **chosen})
     except ConfigError as error:
-        return Machine(values, None, None, ILLEGAL, str(error))
+        return CandidateMachine(values, None, None, ILLEGAL, str(error))
     area = estimate_area(config, spec.limits.chip.family)
     reason = "; ".join(_exceeded(spec, area))
-    return Machine(values, config, area, OVER_LIMIT if reason else "", reason)
+    return CandidateMachine(values, config, area, OVER_LIMIT if reason else "", reason)
 
 
 def _exceeded(spec: Spec, area: Area) -> Iterator[str]:

@@ -25,7 +25,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Axis:
+class LogAxis:
     """A logarithmic axis from ``low`` to ``high``, over ``length`` units of the SVG from
     ``begin``."""
 
@@ -35,7 +35,7 @@ class Axis:
     length: float
 
     @classmethod
-    def over(cls, values: Sequence[float], begin: float, length: float) -> Axis:
+    def over(cls, values: Sequence[float], begin: float, length: float) -> LogAxis:
         """An axis with a margin around ``values``, which are positive."""
         low, high = min(values), max(values)
         margin = max((high / low) ** 0.06, 1.03)
@@ -89,9 +89,9 @@ def roofline(marks: Sequence[Mark], peak: float, bandwidth: float, labels: tuple
     return _svg([_frame(x, y, labels), roof, *(_circle(mark, x, y) for mark in marks)])
 
 
-def _axes(xs: Sequence[float], ys: Sequence[float]) -> tuple[Axis, Axis]:
-    across = Axis.over(xs, _LEFT, _WIDTH - _LEFT - _RIGHT)
-    return across, Axis.over(ys, _HEIGHT - _BOTTOM, _TOP + _BOTTOM - _HEIGHT)
+def _axes(xs: Sequence[float], ys: Sequence[float]) -> tuple[LogAxis, LogAxis]:
+    across = LogAxis.over(xs, _LEFT, _WIDTH - _LEFT - _RIGHT)
+    return across, LogAxis.over(ys, _HEIGHT - _BOTTOM, _TOP + _BOTTOM - _HEIGHT)
 
 
 def _circle(mark: Mark, x: Callable[[float], float], y: Callable[[float], float]) -> str:
@@ -101,7 +101,7 @@ def _circle(mark: Mark, x: Callable[[float], float], y: Callable[[float], float]
     )
 
 
-def _frame(x: Axis, y: Axis, labels: tuple[str, str]) -> str:
+def _frame(x: LogAxis, y: LogAxis, labels: tuple[str, str]) -> str:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for value in x.ticks():

@@ -15,7 +15,7 @@ from amaranth_vta.hw.config import Config
 
 from .evaluate import Cost, Simulated
 from .implementation import Implemented
-from .machines import Machine, exceeded
+from .machines import CandidateMachine, exceeded
 from .spec import Spec
 
 OK, FAILED, OVER_LIMIT = "ok", "failed", "over limit"
@@ -49,7 +49,7 @@ class Row:
     """A point: a machine with a network and a memory model, and its result."""
 
     point: int
-    machine: Machine
+    machine: CandidateMachine
     network: str
     memory: str
     status: str

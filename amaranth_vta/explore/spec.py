@@ -38,7 +38,7 @@ class SpecError(ValueError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResourceLimits:
     """The limits of a machine: all of the ``chip``, or less for the metrics in ``most``."""
 
     chip: Chip
@@ -47,7 +47,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchSettings:
     """How machines are chosen: at most as many as make ``points`` rows, in batches, so that the
     choice does not depend on the number of workers."""
 
@@ -68,9 +68,9 @@ class Spec:
     memories: tuple[str, ...]
     parameters: Mapping[str, tuple[int, ...]]
     base: Config
-    limits: Limits
+    limits: ResourceLimits
     objectives: tuple[str, ...]
-    search: Search
+    search: SearchSettings
     rtl: int | None
     synthesis: int
     route: int
@@ -154,7 +154,7 @@ def _parameters(table: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _limits(table: dict[str, Any]) -> Limits:
+def _limits(table: dict[str, Any]) -> ResourceLimits:
     _require_known("limits.", table, {"device", "host_share", "mhz", *METRICS})
     name = table.get("device", _CHIP)
     if name not in CHIPS:
@@ -168,7 +168,7 @@ def _limits(table: dict[str, Any]) -> Limits:
         )
     most = {key: _number(f"limits.{key}", table[key]) for key in METRICS if key in table}
     share = _number("limits.host_share", table.get("host_share", _HOST_SHARE))
-    return Limits(chip, most, share)
+    return ResourceLimits(chip, most, share)
 
 
 def _objectives(table: dict[str, Any]) -> tuple[str, ...]:
@@ -180,13 +180,13 @@ def _objectives(table: dict[str, Any]) -> tuple[str, ...]:
     return wanted
 
 
-def _search(table: dict[str, Any]) -> Search:
-    _require_known("search.", table, {item.name for item in fields(Search)})
+def _search(table: dict[str, Any]) -> SearchSettings:
+    _require_known("search.", table, {item.name for item in fields(SearchSettings)})
     method = table.get("method", "optuna")
     if method not in METHODS:
         raise SpecError(f"search.method: {method!r} is not one of {', '.join(METHODS)}")
     points = table.get("points", 1 << 30 if method == "grid" else _POINTS)
-    return Search(
+    return SearchSettings(
         method,
         _count("search.points", points, 1),
         _count("search.seed", table.get("seed", 0), 0),

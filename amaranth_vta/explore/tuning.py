@@ -23,7 +23,7 @@ _SPARE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Layer:
+class TuningTask:
     """A workload to tune: the ``candidates`` most promising of its knobs are tried."""
 
     workload: Any
@@ -34,8 +34,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a `Layer`: cycles of the compiler's choice, of the best and of the worst; the
-    knobs of the best; how many were tried, and how many of these the compiler refused."""
+    """The result of a `TuningTask`: cycles of the compiler's choice, of the best and of the worst;
+    the knobs of the best; how many were tried, and how many of these the compiler refused."""
 
     default_cycles: int
     cycles: int
@@ -58,7 +58,7 @@ def workloads_of(model: bytes, config: Config, images: int | None) -> list[Any]:
     return list(found)
 
 
-def tune_layer(layer: Layer, _: bytes) -> Tried:
+def tune_layer(layer: TuningTask, _: bytes) -> Tried:
     """Builds and estimates the candidates; raises `NoScheduleFits` if none can be built."""
     environment, refused = Environment(layer.config), 0
     cycles: list[tuple[int, Any]] = []
@@ -80,7 +80,7 @@ def tune_layer(layer: Layer, _: bytes) -> Tried:
     return Tried(cycles[0][0], best[0], worst, asdict(best[1]), tried, refused)
 
 
-def _estimated(function: Function, layer: Layer) -> int:
+def _estimated(function: Function, layer: TuningTask) -> int:
     sizes = [function.nbytes(index) for index in range(len(function.args))]
     device = open_device(
         "estimate",
@@ -103,7 +103,9 @@ def tune(
 ) -> Iterator[tuple[int, Tried | str]]:
     """The number and the result of each workload as it is finished; an error as text."""
     workers.share({"nothing": b""})
-    layers = [(Layer(workload, config, memory, candidates), "nothing") for workload in workloads]
+    layers = [
+        (TuningTask(workload, config, memory, candidates), "nothing") for workload in workloads
+    ]
     for number, outcome in workers.run(tune_layer, layers):
         yield number, outcome.result or outcome.error
 

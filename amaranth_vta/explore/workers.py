@@ -22,7 +22,7 @@ class WorkersError(ValueError):
     """A scheduler does not answer, or has no workers."""
 
 
-class Outcome(Generic[Result]):
+class TaskOutcome(Generic[Result]):
     """The ``result`` of a task, or the ``error`` that it ended with."""
 
     def __init__(self, result: Result | None, error: str = "") -> None:
@@ -94,7 +94,7 @@ class Workers:
 
     def run(
         self, work: Callable[[Item, bytes], Result], items: Sequence[tuple[Item, str]]
-    ) -> Iterator[tuple[int, Outcome[Result]]]:
+    ) -> Iterator[tuple[int, TaskOutcome[Result]]]:
         """The outcome of ``work`` for each item and the data that it names, with its number, as it
         is finished."""
         suspects: list[int] = []
@@ -106,11 +106,11 @@ class Workers:
         # A worker may have died because of another item: retry each by itself.
         for suspect in suspects:
             for number, outcome in self._together(work, {suspect: items[suspect]}):
-                yield number, outcome or Outcome(None, "the workers that had it died")
+                yield number, outcome or TaskOutcome(None, "the workers that had it died")
 
     def _together(
         self, work: Callable[[Item, bytes], Result], items: Mapping[int, tuple[Item, str]]
-    ) -> Iterator[tuple[int, Outcome[Result] | None]]:
+    ) -> Iterator[tuple[int, TaskOutcome[Result] | None]]:
         """The number and the outcome of each item; None if the workers that had it died."""
         futures = {
             self._client.submit(_guarded, work, item, self._data[name], pure=False): number
@@ -134,10 +134,10 @@ def _same(data: bytes) -> bytes:
     return data
 
 
-def _guarded(work: Callable[[Item, bytes], Result], item: Item, data: bytes) -> Outcome[Result]:
+def _guarded(work: Callable[[Item, bytes], Result], item: Item, data: bytes) -> TaskOutcome[Result]:
     """The outcome of ``work``. An exception becomes its text: its class may not be importable at
     the other end."""
     try:
-        return Outcome(work(item, data))
+        return TaskOutcome(work(item, data))
     except Exception as error:
-        return Outcome(None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])
+        return TaskOutcome(None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])

@@ -18,7 +18,7 @@ from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .tools import Call, calls_of, path_of, run, version_of
-from .usage import FitError, Placed, Usage, check_fit, placed, synthesized
+from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 
 # The seed of placement: the same design gives the same bitstream.
 _SEED = 1
@@ -128,7 +128,7 @@ def sources_hash() -> str:
 
 def _run_all(
     board: Board, config: Config, calls: list[Call], folder: Path, progress: Progress
-) -> Placed:
+) -> PlacedDesign:
     usage: Usage | None = None
     for call in calls:
         progress(call.tool.step)

@@ -71,14 +71,14 @@ def check_fit(usage: Usage, capacity: Mapping[str, int], what: str, where: str) 
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedDesign:
     """Usage after place and route, and the frequency that the slowest path allows."""
 
     usage: Usage
     fmax_mhz: float
 
 
-def placed(report: Path, ffs: int) -> Placed:
+def placed(report: Path, ffs: int) -> PlacedDesign:
     """The result in nextpnr's ``--report``; ``ffs`` is used if that does not count flip-flops."""
     values = json.loads(report.read_text(encoding="utf-8"))
     counts = {**dict.fromkeys(_NAMES, 0), "ffs": ffs}
@@ -87,4 +87,4 @@ def placed(report: Path, ffs: int) -> Placed:
             counts[_SITES[site]] = count["used"]
     # A clock that drives no register has no path, and so no frequency.
     reached = [clock["achieved"] for clock in values["fmax"].values()]
-    return Placed(Usage(**counts), min(reached, default=float("inf")))
+    return PlacedDesign(Usage(**counts), min(reached, default=float("inf")))

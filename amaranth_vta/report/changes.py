@@ -11,7 +11,7 @@ from typing import Any
 
 from .chart import LEGEND, segments
 from .html import html_page, html_table
-from .measured import Measured, MeasuredLayer
+from .measured import MeasuredLayer, MeasuredRun
 from .text_table import text_table
 
 # Short names of the parts of `segments`, in their order.
@@ -47,7 +47,7 @@ class Change:
         return None if self.before is None or self.after is None else self.after / self.before
 
 
-def changes(first: Measured, second: Measured) -> list[Change]:
+def changes(first: MeasuredRun, second: MeasuredRun) -> list[Change]:
     """Layers by name, in the order of ``first``, then those that only ``second`` has."""
     before, after = dict(_numbered(first.layers)), dict(_numbered(second.layers))
     return [
@@ -88,7 +88,7 @@ def _change(before: MeasuredLayer | None, after: MeasuredLayer | None, *peaks: i
     return Change(some.name, was, is_now, parts)
 
 
-def changes_table(first: Measured, second: Measured, width: int | None = 80) -> str:
+def changes_table(first: MeasuredRun, second: MeasuredRun, width: int | None = 80) -> str:
     """One row per layer: both counts, their ratio, and what changed most."""
     found = changes(first, second)
     table = text_table(
@@ -103,7 +103,7 @@ def changes_table(first: Measured, second: Measured, width: int | None = 80) -> 
     )
 
 
-def _described(measured: Measured) -> str:
+def _described(measured: MeasuredRun) -> str:
     return f"{measured.path}{', estimated' if measured.is_estimated else ''}"
 
 
@@ -134,7 +134,7 @@ def _signed(cycles: float) -> str:
     return f"{cycles:+,.0f}".replace("-", "−")
 
 
-def changes_json(first: Measured, second: Measured) -> dict[str, Any]:
+def changes_json(first: MeasuredRun, second: MeasuredRun) -> dict[str, Any]:
     """All changes as numbers for JSON; cycles are per run."""
     found = changes(first, second)
     everything = total(found)
@@ -156,7 +156,7 @@ def changes_json(first: Measured, second: Measured) -> dict[str, Any]:
     }
 
 
-def changes_page(first: Measured, second: Measured) -> str:
+def changes_page(first: MeasuredRun, second: MeasuredRun) -> str:
     """HTML: the table with every part."""
     found = changes(first, second)
     rows = [

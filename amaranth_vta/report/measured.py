@@ -34,7 +34,7 @@ class MeasuredLayer:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """The contents of one file; ``peak`` are the MACs per cycle of its machine."""
 
     path: str
@@ -43,7 +43,7 @@ class Measured:
     layers: tuple[MeasuredLayer, ...]
 
 
-def load_measured(path: str) -> Measured:
+def load_measured(path: str) -> MeasuredRun:
     """The measurements in a file. Raises `MeasuredError`, or `OSError` if it cannot be read."""
     try:
         data = json.loads(read_limited(path), object_pairs_hook=unique_keys)
@@ -59,7 +59,7 @@ def load_measured(path: str) -> Measured:
         raise MeasuredError(
             f"{path} has no cycles: run on a device that counts them, such as --device estimate"
         )
-    return Measured(path, peak, is_estimated, layers)
+    return MeasuredRun(path, peak, is_estimated, layers)
 
 
 def _layers(entries: list[dict[str, Any]]) -> list[MeasuredLayer]:

@@ -20,7 +20,7 @@ from amaranth_vta.sw.runtime.device import Device
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServingLimits:
     """Limits of a machine's memory in bytes, of a run in seconds, and of a client's silence in
     seconds while others wait."""
 
@@ -33,7 +33,7 @@ class Served:
     """Carries out requests on the device ``name``. Raises `MessageError` for a malformed request,
     and what the device raises."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
+    def __init__(self, name: str, limits: ServingLimits) -> None:
         self._name, self._limits = name, limits
         self._device: Device | None = None
 

@@ -18,7 +18,7 @@ from amaranth_vta.sw.remote.messages import (
     unpacked,
 )
 
-from .machine import Limits, Served
+from .machine import Served, ServingLimits
 
 # The most clients that may wait, and the time between checks for finished work.
 _MAX_WAITING = 64
@@ -46,7 +46,9 @@ class Server:
     who comes and goes. Raises `OSError` if the address cannot be bound.
     """
 
-    def __init__(self, keys: Keys, address: str, device: str, limits: Limits, say: Say) -> None:
+    def __init__(
+        self, keys: Keys, address: str, device: str, limits: ServingLimits, say: Say
+    ) -> None:
         import zmq
         from zmq.auth.thread import ThreadAuthenticator
 

@@ -19,7 +19,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 if TYPE_CHECKING:
-    from amaranth_vta.sw.runtime.network.runner import Measured
+    from amaranth_vta.sw.runtime.network.runner import StepTotals
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LayerReport:
 
 
 def layer_reports(
-    program: NetworkProgram, measured: Sequence[Measured], dram: str
+    program: NetworkProgram, measured: Sequence[StepTotals], dram: str
 ) -> list[LayerReport]:
     """The operators in the order in which they run, including conversions of layout.
 
@@ -74,7 +74,7 @@ def layer_reports(
     return reports
 
 
-def _machine_report(step: RunLayer, measured: Measured, config: Config, dram: str) -> LayerReport:
+def _machine_report(step: RunLayer, measured: StepTotals, config: Config, dram: str) -> LayerReport:
     cycles = measured.result.cycles if measured.result else None
     macs = step.macs * measured.runs
     return LayerReport(
@@ -94,7 +94,7 @@ def _machine_report(step: RunLayer, measured: Measured, config: Config, dram: st
     )
 
 
-def _host_report(item: OnHost, measured: Measured) -> LayerReport:
+def _host_report(item: OnHost, measured: StepTotals) -> LayerReport:
     return LayerReport(
         name=item.name,
         operator=item.operator,

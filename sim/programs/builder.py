@@ -19,7 +19,7 @@ from amaranth_vta.sim.model.observers.observer import Elements
 
 from .empty_instructions import X_PADS
 from .image import ProgramImage
-from .ordered_stream import Access, LoadedKernel, OrderedStream, kernel_accesses
+from .ordered_stream import LoadedKernel, MemoryAccess, OrderedStream, kernel_accesses
 from .random_data import REACH, random_data
 
 # Elements of a window. Programs use windows of a scratchpad: at both ends and, if there is room,
@@ -98,7 +98,7 @@ class ProgramBuilder:
         memory = Memory(load.memory)
         target = "ACC" if memory is Memory.ACC_8BIT else self.config.memory(memory).name
         written = np.arange(load.sram_base, load.sram_base + load.elements)
-        accesses = [Access(target, written, writes=True)]
+        accesses = [MemoryAccess(target, written, writes=True)]
         if load.elements and load.y_size:
             accesses.append(self._bytes(load, self.config.memory(memory), writes=False))
         self.emit(self._placed(load, self.config.memory(memory)), accesses)
@@ -107,13 +107,13 @@ class ProgramBuilder:
         read = np.arange(store.sram_base, store.sram_base + store.elements)
         written = self._bytes(store, self.config.out, writes=True)
         placed = self._placed(store, self.config.out)
-        self.emit(placed, [Access("ACC", read, writes=False), written])
+        self.emit(placed, [MemoryAccess("ACC", read, writes=False), written])
 
-    def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> Access:
+    def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> MemoryAccess:
         size = geometry.element_bytes
         rows = (transfer.dram_base + np.arange(transfer.y_size) * transfer.x_stride) * size
         touched = rows[:, np.newaxis] + np.arange(transfer.x_size * size)
-        return Access("DRAM", touched.reshape(-1), writes)
+        return MemoryAccess("DRAM", touched.reshape(-1), writes)
 
     def _placed(self, transfer: Load | Store, geometry: TileMemory) -> Load | Store:
         first = self.origin // geometry.element_bytes
@@ -166,7 +166,7 @@ class ProgramBuilder:
         self.kernels.append(LoadedKernel(taken, instruction, accesses))
         self.emit(instruction, accesses)
 
-    def emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:
+    def emit(self, instruction: Instruction, accesses: Sequence[MemoryAccess]) -> None:
         """Adds an instruction that touches no more than ``accesses`` say."""
         for access in accesses:
             if access.memory == "ACC" and access.writes:

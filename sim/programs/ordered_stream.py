@@ -22,7 +22,7 @@ TOKENS = 900
 
 
 @dataclass(frozen=True)
-class Access:
+class MemoryAccess:
     """What an instruction reads or writes: ``elements`` of a scratchpad, or bytes of ``DRAM``."""
 
     memory: str
@@ -49,7 +49,7 @@ class OrderedStream:
         self._may_overlap = bool(config.overlap)
         self._latest: dict[Module, int] = {}
 
-    def emit(self, instruction: Instruction, accesses: Sequence[Access]) -> None:
+    def emit(self, instruction: Instruction, accesses: Sequence[MemoryAccess]) -> None:
         """Adds an instruction after all that it must follow, and some redundant tokens."""
         module = isa.module_of(instruction)
         after: dict[Module, int] = {}
@@ -184,12 +184,12 @@ class LoadedKernel:
 
     place: range
     instruction: Gemm | Alu
-    accesses: list[Access]
+    accesses: list[MemoryAccess]
 
 
 def kernel_accesses(
     config: Config, instruction: Gemm | Alu, uops: dict[str, Elements]
-) -> list[Access]:
+) -> list[MemoryAccess]:
     """What GEMM or ALU touches with micro-ops of these fields: first what it writes, then what it
     reads."""
 
@@ -202,12 +202,12 @@ def kernel_accesses(
         )
         return (offset[:, np.newaxis] + uops[name]).reshape(-1)
 
-    accesses = [Access("ACC", touched("dst"), writes=True)]
+    accesses = [MemoryAccess("ACC", touched("dst"), writes=True)]
     if isinstance(instruction, Alu) and not instruction.use_immediate:
-        accesses.append(Access("ACC", touched("src"), writes=False))
+        accesses.append(MemoryAccess("ACC", touched("src"), writes=False))
         for at in range(1, config.alu_sources(isa.AluOp(instruction.alu_opcode))):
-            accesses.append(Access("ACC", touched("src") + at, writes=False))
+            accesses.append(MemoryAccess("ACC", touched("src") + at, writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
-        accesses.append(Access("INP", touched("src"), writes=False))
-        accesses.append(Access("WGT", touched("wgt"), writes=False))
+        accesses.append(MemoryAccess("INP", touched("src"), writes=False))
+        accesses.append(MemoryAccess("WGT", touched("wgt"), writes=False))
     return accesses

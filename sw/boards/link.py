@@ -48,7 +48,7 @@ class Line(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class LinkRequest:
     """One request: a READ asks for ``words`` words, the others carry theirs in ``payload``."""
 
     command: Command
@@ -82,7 +82,7 @@ class Reply:
 @dataclass
 class _Sent:
     sequence: int
-    request: Request
+    request: LinkRequest
     frame: bytes
 
 
@@ -102,14 +102,14 @@ class Link:
 
     def identify(self) -> list[int]:
         """The board's first registers. Afterwards both ends count requests from the same number."""
-        request = Request(Command.IDENTIFY, words=protocol.IDENTIFY_WORDS)
+        request = LinkRequest(Command.IDENTIFY, words=protocol.IDENTIFY_WORDS)
         (payload,) = self._exchange([request])
         return _words(payload)
 
     def read(self, address: int, count: int) -> bytes:
         """``count`` words from byte ``address``, a multiple of 4."""
         requests = [
-            Request(Command.READ, address + WORD_BYTES * at, words=min(MAX_WORDS, count - at))
+            LinkRequest(Command.READ, address + WORD_BYTES * at, words=min(MAX_WORDS, count - at))
             for at in range(0, count, MAX_WORDS)
         ]
         return b"".join(self._exchange(requests))
@@ -119,7 +119,7 @@ class Link:
         most = MAX_WORDS * WORD_BYTES
         self._exchange(
             [
-                Request(Command.WRITE, address + at, payload[at : at + most])
+                LinkRequest(Command.WRITE, address + at, payload[at : at + most])
                 for at in range(0, len(payload), most)
             ]
         )
@@ -128,7 +128,7 @@ class Link:
         """Writes ``word`` ``count`` times, from byte ``address`` on."""
         if count:
             payload = word.to_bytes(4, "little") + count.to_bytes(4, "little")
-            self._exchange([Request(Command.FILL, address, payload)])
+            self._exchange([LinkRequest(Command.FILL, address, payload)])
 
     def read_words(self, address: int, count: int) -> list[int]:
         return _words(self.read(address, count))
@@ -139,7 +139,7 @@ class Link:
     def close(self) -> None:
         self._line.close()
 
-    def _exchange(self, requests: Sequence[Request]) -> list[bytes]:
+    def _exchange(self, requests: Sequence[LinkRequest]) -> list[bytes]:
         """Sends requests, as many in flight as both ends can buffer; the payloads of their
         replies."""
         waiting = deque(requests)
@@ -240,7 +240,7 @@ class Link:
         return LinkError(f"the serial port {self._line.port} has gone: {error}")
 
 
-def _fits(sent: deque[_Sent], request: Request) -> bool:
+def _fits(sent: deque[_Sent], request: LinkRequest) -> bool:
     """Whether the buffers of board and kernel have room for ``request`` and its reply."""
     if not sent:
         return True

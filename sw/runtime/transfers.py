@@ -76,10 +76,12 @@ class TransferredMemory:
 
     def rows_of(
         self, buffer: Buffer, element_offset: int, x_size: int, y_size: int, x_stride: int
-    ) -> Rows:
+    ) -> MemoryRows:
         """The rows from an element of ``buffer`` on. Raises `CommandError` if they exceed the
         buffer, or if instructions cannot address them."""
-        rows = Rows(buffer.address // self.element_bytes + element_offset, x_size, y_size, x_stride)
+        rows = MemoryRows(
+            buffer.address // self.element_bytes + element_offset, x_size, y_size, x_stride
+        )
         if min(x_size, y_size, x_stride) < 0:
             raise CommandError(
                 f"a transfer of {y_size} rows of {x_size} elements, {x_stride} apart: none can be "
@@ -100,7 +102,7 @@ class TransferredMemory:
         return rows
 
 
-class Rows(NamedTuple):
+class MemoryRows(NamedTuple):
     """``y_size`` rows of ``x_size`` elements in device memory, ``x_stride`` elements apart.
 
     The first element is number ``base``, counted from address 0.
@@ -125,7 +127,7 @@ class Pads(NamedTuple):
     x_after: int = 0
     y_after: int = 0
 
-    def around(self, rows: Rows) -> int:
+    def around(self, rows: MemoryRows) -> int:
         """Elements that ``rows`` take in the scratchpad with this padding."""
         row = self.x_before + rows.x_size + self.x_after
         return (self.y_before + rows.y_size + self.y_after) * row
@@ -166,7 +168,7 @@ class TransferEncoder:
         return self._memories[memory]
 
     def load(
-        self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads
+        self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads
     ) -> Iterator[Transfer]:
         """``rows`` with ``pads`` around them, to consecutive elements from ``sram_index`` on."""
         x_size, y_size, any_pad = rows.x_size, rows.y_size, pads.any_bits
@@ -189,7 +191,7 @@ class TransferEncoder:
         yield from self._padding(memory, start + y_size * row, pads.y_after * row)
 
     def rows(
-        self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads = NO_PADS
+        self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads = NO_PADS
     ) -> Iterator[Transfer]:
         """``rows`` of any size and stride, in as few instructions as their fields allow."""
         x_size, y_size, x_stride = rows.x_size, rows.y_size, rows.x_stride
@@ -198,18 +200,18 @@ class TransferEncoder:
             for y in range(0, y_size, _SIZES):
                 height = min(_SIZES, y_size - y)
                 stride = x_stride if height > 1 else 0
-                part = Rows(rows.base + y * x_stride, x_size, height, stride)
+                part = MemoryRows(rows.base + y * x_stride, x_size, height, stride)
                 yield Transfer(self.encode(memory, sram_index + y * row, part, pads), moves=True)
             return
         for y in range(y_size):
             for x in range(0, x_size, _SIZES):
-                part = Rows(rows.base + y * x_stride + x, min(_SIZES, x_size - x))
+                part = MemoryRows(rows.base + y * x_stride + x, min(_SIZES, x_size - x))
                 # A row that takes two instructions fills the scratchpad, so it has no padding.
                 start = sram_index + y * row + x
                 yield Transfer(self.encode(memory, start, part, pads), moves=True)
 
     def encode(
-        self, memory: TransferredMemory, sram_index: int, rows: Rows, pads: Pads = NO_PADS
+        self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads = NO_PADS
     ) -> int:
         """The bits of one instruction; its fields must hold all of these."""
         return (
@@ -226,7 +228,7 @@ class TransferEncoder:
         )
 
     def _padded_rows(
-        self, memory: TransferredMemory, start: int, rows: Rows, pads: Pads
+        self, memory: TransferredMemory, start: int, rows: MemoryRows, pads: Pads
     ) -> Iterator[Transfer]:
         if not (pads.x_before | pads.x_after) >> isa.PAD_WIDTH:
             yield from self.rows(memory, start, rows, pads._replace(y_before=0, y_after=0))
@@ -234,7 +236,7 @@ class TransferEncoder:
         row = pads.x_before + rows.x_size + pads.x_after
         for y in range(rows.y_size):
             at = start + y * row
-            data = Rows(rows.base + y * rows.x_stride, rows.x_size)
+            data = MemoryRows(rows.base + y * rows.x_stride, rows.x_size)
             yield from self._padding(memory, at, pads.x_before)
             yield from self.rows(memory, at + pads.x_before, data)
             yield from self._padding(memory, at + pads.x_before + rows.x_size, pads.x_after)
@@ -244,6 +246,6 @@ class TransferEncoder:
     ) -> Iterator[Transfer]:
         """``count`` elements of padding: rows of padding around no data."""
         for x in range(0, count, _SIZES):
-            nothing = Rows(0, min(_SIZES, count - x), y_size=0)
+            nothing = MemoryRows(0, min(_SIZES, count - x), y_size=0)
             bits = self.encode(memory, sram_index + x, nothing, Pads(y_before=1))
             yield Transfer(bits, moves=False)

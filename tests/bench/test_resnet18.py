@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from amaranth_vta.bench.layers import layer_bound
-from amaranth_vta.bench.resnet18 import Row, has_knobs, rows
+from amaranth_vta.bench.resnet18 import LayerRow, has_knobs, rows
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import conv2d
@@ -21,7 +21,7 @@ CYCLES = json.loads((FOLDER / "cycles.json").read_text(encoding="utf-8"))
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("row", rows(CONFIG), ids=lambda row: row.name)
 def test_requantization_overlaps_with_gemm_and_nothing_is_loaded_between(
-    row: Row, by_hand: bool
+    row: LayerRow, by_hand: bool
 ) -> None:
     knobs = row.knobs if by_hand else None
     lines = conv2d(row.workload, Environment(CONFIG), knobs).lowered.instructions().splitlines()

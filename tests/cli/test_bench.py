@@ -11,7 +11,7 @@ import pytest
 
 from amaranth_vta.bench import layers, rates
 from amaranth_vta.bench.layer_data import layer_data
-from amaranth_vta.bench.resnet18 import Row, rows
+from amaranth_vta.bench.resnet18 import LayerRow, rows
 from amaranth_vta.cli import invoke
 from amaranth_vta.cli.bench import _row
 from amaranth_vta.hw.config import PRESETS
@@ -34,7 +34,7 @@ def test_rates_are_measured_on_any_configuration(
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(report["layers"])
 
 
-def one_layer(config: str) -> Row:
+def one_layer(config: str) -> LayerRow:
     return next(row for row in rows(PRESETS[config]) if row.name == "1x1 s2 64-128")
 
 

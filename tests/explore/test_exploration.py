@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from amaranth_vta import cli
-from amaranth_vta.explore.evaluate import Task, evaluate
+from amaranth_vta.explore.evaluate import EvaluationTask, evaluate
 from amaranth_vta.explore.exploration import Exploration, read_networks
 from amaranth_vta.explore.folder import Folder
 from amaranth_vta.explore.spec import Spec, SpecError, load_spec
-from amaranth_vta.explore.workers import Outcome
+from amaranth_vta.explore.workers import TaskOutcome
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 TEXT = f"""
@@ -61,7 +61,7 @@ class InProcess:
     """Does the work in this process, in reverse order, and counts it; ends after ``most`` items."""
 
     def __init__(self, most: int = 1000) -> None:
-        self.done: list[Task] = []
+        self.done: list[EvaluationTask] = []
         self._most = most
 
     def share(self, data: dict[str, bytes]) -> None:
@@ -69,12 +69,12 @@ class InProcess:
 
     def run(
         self, work: Callable[[Any, bytes], Any], items: Sequence[tuple[Any, str]]
-    ) -> Iterator[tuple[int, Outcome[Any]]]:
+    ) -> Iterator[tuple[int, TaskOutcome[Any]]]:
         for number, (item, name) in reversed(list(enumerate(items))):
             if len(self.done) == self._most:
                 raise KeyboardInterrupt
             self.done.append(item)
-            yield number, Outcome(work(item, self._data[name]))
+            yield number, TaskOutcome(work(item, self._data[name]))
 
 
 def explored(spec: Spec, path: Path, workers: InProcess, resume: bool = False) -> bytes:
@@ -143,7 +143,9 @@ def test_a_network_is_the_same_for_each_machine(
     """Compiling does not change the network that a worker keeps."""
     spec = load_spec(spec_path)
     (model,) = read_networks(spec).values()
-    tasks = [Task("digits", spec.base.to_json(), memory) for memory in ("ddr", "ideal", "ddr")]
+    tasks = [
+        EvaluationTask("digits", spec.base.to_json(), memory) for memory in ("ddr", "ideal", "ddr")
+    ]
     first = evaluate(tasks[0], model)
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "other"))
     evaluate(tasks[1], model)

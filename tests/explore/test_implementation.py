@@ -10,7 +10,7 @@ import pytest
 
 from amaranth_vta import cli
 from amaranth_vta.explore import implementation
-from amaranth_vta.explore.evaluate import Cost, Task
+from amaranth_vta.explore.evaluate import Cost, EvaluationTask
 from amaranth_vta.fpga import routing, synthesis
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.tools import Call
@@ -34,7 +34,7 @@ SOURCE = "module vta; endmodule"
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_FF": 50, "MULT18X18D": 28, "DP16KD": 3}
 
 
-def cost(task: Task, _: bytes) -> Cost:
+def cost(task: EvaluationTask, _: bytes) -> Cost:
     """More products take fewer cycles: all three machines are on the front."""
     columns = json.loads(task.config)["LOG_BLOCK_IN"]
     return Cost(1, 1000 >> columns, 1, 64, 0, ())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amaranth_vta.explore.front import front, sensitivities
-from amaranth_vta.explore.plots import Axis
+from amaranth_vta.explore.plots import LogAxis
 from amaranth_vta.explore.search import Values, search_of
 from amaranth_vta.explore.spec import Spec, load_spec
 
@@ -100,7 +100,7 @@ def test_sensitivity_is_the_share_of_the_variance() -> None:
     ("low", "high"), [(11e3, 23e3), (6e3, 35e3), (0.01, 1), (0.2, 0.8), (100, 101), (1, 1e6)]
 )
 def test_an_axis_has_a_few_ticks(low: float, high: float) -> None:
-    axis = Axis.over((low, high), 0, 100)
+    axis = LogAxis.over((low, high), 0, 100)
     ticks = axis.ticks()
     assert 2 <= len(ticks) <= 8
     assert all(0 <= axis(tick) <= 100 for tick in ticks)

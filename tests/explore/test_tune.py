@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from amaranth_vta import cli
-from amaranth_vta.explore.tuning import Layer, Tried, records_of, tune_layer, workloads_of
-from amaranth_vta.explore.workers import Outcome
+from amaranth_vta.explore.tuning import Tried, TuningTask, records_of, tune_layer, workloads_of
+from amaranth_vta.explore.workers import TaskOutcome
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import Session
 from amaranth_vta.sw.compiler.tuner.records import Record, Records, RecordsError, workload_name
@@ -31,9 +31,9 @@ class InProcess:
 
     def run(
         self, work: Callable[[Any, bytes], Any], items: Sequence[tuple[Any, str]]
-    ) -> Iterator[tuple[int, Outcome[Any]]]:
+    ) -> Iterator[tuple[int, TaskOutcome[Any]]]:
         for number, (item, _) in enumerate(items):
-            yield number, Outcome(work(item, b""))
+            yield number, TaskOutcome(work(item, b""))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def record(name: str, cycles: int, **knobs: int) -> Record:
 
 def test_the_best_of_what_was_tried_is_no_slower(workloads: list[Any]) -> None:
     for workload in workloads:
-        tried = tune_layer(Layer(workload, CONFIG, "ddr", 4), b"")
+        tried = tune_layer(TuningTask(workload, CONFIG, "ddr", 4), b"")
         assert 0 < tried.cycles <= tried.default_cycles
         assert tried.tried <= 4
 

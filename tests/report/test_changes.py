@@ -11,7 +11,7 @@ import pytest
 from amaranth_vta import cli
 from amaranth_vta.report.changes import changes, changes_json, changes_table, total
 from amaranth_vta.report.chart import COUNTERS
-from amaranth_vta.report.measured import Measured, load_measured
+from amaranth_vta.report.measured import MeasuredRun, load_measured
 
 DIGITS = Path(__file__).parents[2] / "examples/digits/digits.onnx"
 
@@ -31,7 +31,7 @@ def saved(path: Path, *layers: dict[str, Any], **changed: Any) -> str:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> tuple[Measured, Measured]:
+def runs(tmp_path: Path) -> tuple[MeasuredRun, MeasuredRun]:
     first = saved(
         tmp_path / "a.json",
         entry("conv", 1000, gemm_busy=700, alu_busy=100),
@@ -48,7 +48,7 @@ def runs(tmp_path: Path) -> tuple[Measured, Measured]:
     return load_measured(first), load_measured(second)
 
 
-def test_parts_add_up_to_the_difference(runs: tuple[Measured, Measured]) -> None:
+def test_parts_add_up_to_the_difference(runs: tuple[MeasuredRun, MeasuredRun]) -> None:
     found = {change.name: change for change in changes(*runs)}
     assert list(found) == ["conv", "gone", "same", "new"]
     conv = found["conv"]
@@ -62,7 +62,7 @@ def test_parts_add_up_to_the_difference(runs: tuple[Measured, Measured]) -> None
 
 
 def test_the_table_says_what_changed_most_and_which_layers_only_one_run_has(
-    runs: tuple[Measured, Measured],
+    runs: tuple[MeasuredRun, MeasuredRun],
 ) -> None:
     lines = changes_table(*runs).splitlines()
     assert lines[1].endswith("b.json, estimated")
@@ -73,7 +73,7 @@ def test_the_table_says_what_changed_most_and_which_layers_only_one_run_has(
     assert all(len(line) <= 80 for line in lines[2:])
 
 
-def test_the_numbers_are_those_of_the_table(runs: tuple[Measured, Measured]) -> None:
+def test_the_numbers_are_those_of_the_table(runs: tuple[MeasuredRun, MeasuredRun]) -> None:
     numbers = changes_json(*runs)
     assert numbers["cycles"] == [1060, 840]
     assert [layer["cycles"] for layer in numbers["layers"]][1] == [50, None]

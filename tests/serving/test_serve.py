@@ -21,7 +21,7 @@ import zmq
 
 from amaranth_vta import cli
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.serving.machine import Limits
+from amaranth_vta.serving.machine import ServingLimits
 from amaranth_vta.serving.server import Server
 from amaranth_vta.sim.devices import DeviceError, close_device, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
@@ -33,13 +33,15 @@ ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples/digits/digits.onnx"
 VECTOR = sorted((ROOT / "tests/golden/vectors").glob("tiny*.npz"))[0]
 TINY = PRESETS["tiny"]
-LIMITS = Limits(memory_bytes=1 << 20, run_seconds=30, idle_seconds=60)
+LIMITS = ServingLimits(memory_bytes=1 << 20, run_seconds=30, idle_seconds=60)
 
 
 class Served:
     """A server in a thread of this process."""
 
-    def __init__(self, folder: Path, limits: Limits = LIMITS, device: str = "functional") -> None:
+    def __init__(
+        self, folder: Path, limits: ServingLimits = LIMITS, device: str = "functional"
+    ) -> None:
         self.said: list[str] = []
         self.keys = Keys(folder)
         self._ends = threading.Event()
@@ -63,7 +65,7 @@ class Served:
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     running: list[Served] = []
 
-    def start(limits: Limits = LIMITS, device: str = "functional") -> Served:
+    def start(limits: ServingLimits = LIMITS, device: str = "functional") -> Served:
         running.append(Served(tmp_path / f"keys{len(running)}", limits, device))
         return running[-1]
 
@@ -240,7 +242,7 @@ def test_a_removed_client_is_no_longer_admitted(serve: Callable[..., Served]) ->
 
 
 def test_limits_hold(serve: Callable[..., Served]) -> None:
-    served = serve(Limits(memory_bytes=1 << 20, run_seconds=1e-9, idle_seconds=60))
+    served = serve(ServingLimits(memory_bytes=1 << 20, run_seconds=1e-9, idle_seconds=60))
     with pytest.raises(RemoteError, match="more than the 1,048,576 allowed"):
         served.open(size=(1 << 20) + 64)
     image = ProgramImage.load(VECTOR)

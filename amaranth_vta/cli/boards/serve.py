@@ -89,7 +89,7 @@ def serve(
     with explain_missing_extras():
         import zmq  # noqa: F401 - keys and server need it
 
-    from amaranth_vta.serving.machine import Limits
+    from amaranth_vta.serving.machine import ServingLimits
     from amaranth_vta.serving.server import Server
     from amaranth_vta.sw.remote.keys import Keys
 
@@ -97,7 +97,9 @@ def serve(
         if not name.replace("-", "").replace("_", "").isalnum():
             raise click.UsageError(f"--client {name!r} is not a name of letters and digits")
     keys = Keys(folder)
-    server = Server(keys, bind, device, Limits(memory * _MEBI, run_limit, idle_limit), click.echo)
+    server = Server(
+        keys, bind, device, ServingLimits(memory * _MEBI, run_limit, idle_limit), click.echo
+    )
     try:
         click.echo(f"{device} at {server.address}")
         for name in clients:

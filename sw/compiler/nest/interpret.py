@@ -42,11 +42,11 @@ from .ir import (
     Kernel,
     LoopNest,
     NestBuffer,
+    NestUop,
     Region,
     Seq,
     Stmt,
     Token,
-    Uop,
     WaitForAlu,
 )
 from .scopes import scope_dtype, scratchpad, tile_scalars
@@ -112,7 +112,7 @@ class _Interpreter:
                 scalars[index] = value
             case Dma():
                 self.dma(stmt)
-            case Uop():
+            case NestUop():
                 self.uop(stmt)
             case Kernel():
                 self.kernel(stmt)
@@ -238,7 +238,7 @@ class _Interpreter:
             }
             self.uop(stmt.uop, added)
 
-    def uop(self, uop: Uop, added: dict[str, int] | None = None) -> None:
+    def uop(self, uop: NestUop, added: dict[str, int] | None = None) -> None:
         added = added or {}
         dtype = scope_dtype(self.config, "acc")
         target, there = self.operand(uop.dst, added.get("dst", 0))

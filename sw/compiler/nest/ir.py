@@ -1,7 +1,7 @@
 """Loop nests as data, from plain loops down to calls of the runtime.
 
 A `LoopNest` holds a tree of statements. Passes replace those of the first kinds (`Assign` within a
-`Region`) by those of the machine (`Dma`, `Uop`, `Kernel`, `Token`); loops, allocations and
+`Region`) by those of the machine (`Dma`, `NestUop`, `Kernel`, `Token`); loops, allocations and
 sequences remain. Every loop begins at 0 and has a constant extent.
 """
 
@@ -26,7 +26,7 @@ from amaranth_vta.sw.compiler.te.traverse import rebuild as rebuild_expression
 
 Turn = TypeVar("Turn", int, npt.NDArray[np.int64])
 Stmt = Union[
-    "Seq", "For", "Allocate", "Region", "Assign", "Dma", "Uop", "Kernel", "WaitForAlu", "Token"
+    "Seq", "For", "Allocate", "Region", "Assign", "Dma", "NestUop", "Kernel", "WaitForAlu", "Token"
 ]
 
 
@@ -191,7 +191,7 @@ class Element:
 
 
 @dataclass(eq=False)
-class Uop:
+class NestUop:
     """One micro-op: GEMM (``alu`` is None) or an ALU operation of ``dst`` and either ``src`` or
     ``immediate``. With ``reset`` GEMM clears ``dst``; with ``overwrite`` it does not add to it."""
 
@@ -228,7 +228,7 @@ class Kernel:
 
     loops: tuple[UopLoop, ...]
     unrolled: tuple[For, ...]
-    uop: Uop
+    uop: NestUop
     independent: bool = False
 
 

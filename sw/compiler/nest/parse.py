@@ -20,11 +20,11 @@ from .ir import (
     Label,
     LoopNest,
     NestBuffer,
+    NestUop,
     Region,
     Seq,
     Stmt,
     Token,
-    Uop,
     UopLoop,
     WaitForAlu,
     seq,
@@ -184,7 +184,7 @@ class _Parser(ExpressionParser):
                 raise self.error(body, "an instruction has one micro-op within its loops")
             body = body.body[0]
         uop = self.stmt(body)
-        if not isinstance(uop, Uop) or (uop.alu is None) != (called(head) == "push_gemm"):
+        if not isinstance(uop, NestUop) or (uop.alu is None) != (called(head) == "push_gemm"):
             raise self.error(body, f"{called(head)} has no such micro-op")
         self.usable = outside
         return Kernel(tuple(loops), tuple(unrolled), uop, independent)
@@ -261,7 +261,7 @@ class _Parser(ExpressionParser):
             self.number(named["pad_value"]) if "pad_value" in named else 0,
         )
 
-    def uop(self, node: ast.Call) -> Uop:
+    def uop(self, node: ast.Call) -> NestUop:
         options = ("src", "wgt", "op", "immediate", "reset", "overwrite")
         named = self.named(node, ("dst",), options)
         expected = [{"src", "wgt"}, {"src", "wgt", "overwrite"}, {"reset"}]
@@ -278,7 +278,7 @@ class _Parser(ExpressionParser):
             if not isinstance(index, Affine):
                 raise self.error(node, f"the index {index} of {name} is not affine")
             elements[name] = Element(buffer, index)
-        return Uop(
+        return NestUop(
             elements["dst"],
             Label(elements["dst"].buffer.name),
             elements.get("src"),

@@ -26,11 +26,11 @@ from .ir import (
     Kernel,
     Label,
     LoopNest,
+    NestUop,
     Region,
     Seq,
     Stmt,
     Token,
-    Uop,
     WaitForAlu,
     walk,
 )
@@ -111,7 +111,7 @@ class _Printer:
                 self.line(depth, f"{target} = {self.expr(stmt.value)}", stmt.label)
             case Dma():
                 self.dma(stmt, depth)
-            case Uop():
+            case NestUop():
                 self.line(depth, self.uop(stmt), stmt.label)
             case Kernel():
                 self.kernel(stmt, depth)
@@ -157,7 +157,7 @@ class _Printer:
         name = self.name(operand.buffer, operand.buffer.name)
         return name if text == "0" else f"{name} + {text}"
 
-    def uop(self, stmt: Uop) -> str:
+    def uop(self, stmt: NestUop) -> str:
         named = [f"{name}={self.element(op)}" for name, op in stmt.operands().items()]
         if stmt.alu is not None:
             named.append(f"op={stmt.alu.name}")

@@ -16,7 +16,7 @@ from .parts.pointwise import Pointwise, PointwiseKnobs
 
 
 @dataclass(frozen=True)
-class Lookup(Pointwise):
+class PointwiseLookup(Pointwise):
     """Replaces each scalar of ``vectors`` tiles by its entry in a table of ``table_elements``
     tiles, which must be `Config.table_elements`."""
 
@@ -51,7 +51,7 @@ class Lookup(Pointwise):
 
 
 def lookup(
-    workload: Lookup,
+    workload: PointwiseLookup,
     env: Environment,
     knobs: PointwiseKnobs | None = None,
     name: str = "lookup",

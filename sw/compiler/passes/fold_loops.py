@@ -13,9 +13,9 @@ from amaranth_vta.sw.compiler.nest.ir import (
     For,
     Kernel,
     LoopNest,
+    NestUop,
     Seq,
     Stmt,
-    Uop,
     UopLoop,
     loop_ranges,
     rebuild,
@@ -40,7 +40,7 @@ class _UopNest:
     """A perfect nest of loops, outermost first, around one micro-op."""
 
     loops: tuple[For, ...]
-    uop: Uop
+    uop: NestUop
 
 
 class _LoopFolder:
@@ -58,7 +58,7 @@ class _LoopFolder:
         """``stmt`` as nests of single micro-ops, as far as its loops can be distributed over
         them."""
         match stmt:
-            case Uop():
+            case NestUop():
                 return [_UopNest((), stmt)]
             case Seq():
                 return [part for child in stmt.body for part in self.gather(child)]
@@ -72,7 +72,7 @@ class _LoopFolder:
                 return [replace(stmt, body=self.fold(parts))]
         return [rebuild(stmt, self.visit)]
 
-    def steps_turns(self, loop: For, uop: Uop) -> bool:
+    def steps_turns(self, loop: For, uop: NestUop) -> bool:
         """Whether the loop steps through turns of a rolling buffer, which instructions cannot."""
         return any(
             operand.buffer.rolling
@@ -177,14 +177,14 @@ class _Loop:
     factors: tuple[int, int, int]
 
 
-def _repeats(loop: _Loop, uop: Uop) -> bool:
+def _repeats(loop: _Loop, uop: NestUop) -> bool:
     """Whether an ALU instruction is repeated for a loop: micro-ops on one accumulator would stall,
     and those of REQUANTIZE with other parameters in turn would load these for each vector."""
     accumulator, parameters, _ = loop.factors
     return accumulator == 0 or (uop.alu is AluOp.REQUANTIZE and parameters != 0)
 
 
-def _factors(uop: Uop, var: Var) -> tuple[int, int, int]:
+def _factors(uop: NestUop, var: Var) -> tuple[int, int, int]:
     operands = uop.operands()
     dst, src, wgt = (
         operands[name].index.terms.get(var, 0) if name in operands else 0
@@ -193,7 +193,7 @@ def _factors(uop: Uop, var: Var) -> tuple[int, int, int]:
     return dst, src, wgt
 
 
-def _without(uop: Uop, gone: Var) -> Uop:
+def _without(uop: NestUop, gone: Var) -> NestUop:
     """``uop`` without the variable ``gone``, which has been merged into another."""
     changed = {
         name: replace(operand, index=operand.index.replace({gone: Affine({})}))

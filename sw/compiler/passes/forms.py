@@ -10,10 +10,10 @@ from amaranth_vta.sw.compiler.nest.ir import (
     Kernel,
     LoopNest,
     LoweringError,
+    NestUop,
     Region,
     Stmt,
     Token,
-    Uop,
     WaitForAlu,
     walk,
 )
@@ -53,7 +53,7 @@ def _occurs(part: Stmt) -> tuple[str, str, str]:
             return f"the assignment of {part.buffer.name}", "infer_bounds", "fold_loops"
         case Dma():
             return f"the transfer of {part.sram.name}", "copy_by_dma", ""
-        case Uop():
+        case NestUop():
             return "uop_push outside of an instruction", "tensorize_gemm", "fold_loops"
         case Kernel():
             kind = "push_gemm" if part.uop.alu is None else "push_alu"

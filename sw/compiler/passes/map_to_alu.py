@@ -17,9 +17,9 @@ from amaranth_vta.sw.compiler.nest.ir import (
     For,
     LoopNest,
     LoweringError,
+    NestUop,
     Region,
     Stmt,
-    Uop,
     rebuild,
     seq,
 )
@@ -74,7 +74,7 @@ class _Arithmetic:
 
     def nests(self) -> Stmt:
         first, steps = chain(self.assign.value, self.is_in_place, self.stage)
-        uops: list[Uop] = []
+        uops: list[NestUop] = []
         if isinstance(first, int):
             uops.append(self.cleared())
             steps = [*constant(first), *steps]
@@ -89,17 +89,17 @@ class _Arithmetic:
             )
         return seq(*map(self.nest, [*uops, *map(self.uop, steps)]))
 
-    def cleared(self) -> Uop:
+    def cleared(self) -> NestUop:
         """The micro-op that clears the result. Where GEMM and ALU overlap, GEMM has other work."""
         if self.config.overlap:
-            return Uop(self.dst, self.assign.label, alu=AluOp.MUL, immediate=0)
-        return Uop(self.dst, self.assign.label, reset=True)
+            return NestUop(self.dst, self.assign.label, alu=AluOp.MUL, immediate=0)
+        return NestUop(self.dst, self.assign.label, reset=True)
 
     def reads_own(self, step: Step) -> bool:
         accesses = [part for part in (step.operand, *step.following) if isinstance(part, Access)]
         return any(access.source is self.assign.buffer for access in accesses)
 
-    def nest(self, uop: Uop) -> Stmt:
+    def nest(self, uop: NestUop) -> Stmt:
         """``uop`` within new loops."""
         fresh = {loop.var: Affine({Var(loop.var.name): 1}) for loop in self.loops}
 
@@ -119,7 +119,7 @@ class _Arithmetic:
             self.dst.index
         )
 
-    def uop(self, step: Step) -> Uop:
+    def uop(self, step: Step) -> NestUop:
         label = self.assign.label
         if isinstance(step.operand, int):
             bound = 1 << IMMEDIATE_WIDTH - 1
@@ -128,7 +128,7 @@ class _Arithmetic:
                     f"{self.stage}: {step.operation.name} by {step.operand}: an immediate is "
                     f"within {-bound} to {bound - 1}; give the value as a tensor"
                 )
-            return Uop(self.dst, label, alu=step.operation, immediate=step.operand)
+            return NestUop(self.dst, label, alu=step.operation, immediate=step.operand)
         if step.operation is AluOp.REQUANTIZE and not self.config.requantize:
             raise LoweringError(
                 f"{self.stage}: requantize needs a machine with the extension REQUANTIZE; "
@@ -150,7 +150,7 @@ class _Arithmetic:
                     f"{self.stage}: the parameters of {step.operation.name.lower()} are tiles of "
                     f"one tensor, one after the other; {access} does not follow {step.operand}"
                 )
-        return Uop(self.dst, label, operand, alu=step.operation)
+        return NestUop(self.dst, label, operand, alu=step.operation)
 
     def operand(self, access: Access) -> Element:
         source = access.source

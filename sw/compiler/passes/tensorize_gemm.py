@@ -12,9 +12,9 @@ from amaranth_vta.sw.compiler.nest.ir import (
     For,
     LoopNest,
     LoweringError,
+    NestUop,
     Region,
     Stmt,
-    Uop,
     rebuild,
     seq,
 )
@@ -77,7 +77,7 @@ def _tensorize(
             raise LoweringError(
                 f"{stage}: {assign.value} is not a te.sum of products, which gemm begins at 0"
             )
-        uop = Uop(Element(assign.buffer, dst), assign.label, reset=True)
+        uop = NestUop(Element(assign.buffer, dst), assign.label, reset=True)
         return _around([loop for loop in loops if loop.var not in outputs], uop)
     inp, wgt = _factors(assign, config)
     inp_index, wgt_index = (flat_index(a.source, a.indices, stage) for a in (inp, wgt))
@@ -103,7 +103,7 @@ def _tensorize(
             )
     assert src is not None
     assert weight is not None
-    uop = Uop(
+    uop = NestUop(
         Element(assign.buffer, dst),
         assign.label,
         Element(inp.source, src),
@@ -114,7 +114,7 @@ def _tensorize(
     return _around([loop for loop in loops if loop.var not in tile], uop)
 
 
-def _around(loops: Sequence[For], uop: Uop) -> Stmt:
+def _around(loops: Sequence[For], uop: NestUop) -> Stmt:
     result: Stmt = uop
     for loop in reversed(loops):
         result = replace(loop, body=result)

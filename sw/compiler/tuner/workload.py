@@ -40,7 +40,7 @@ class Workload(Hashable, Protocol[Knobs]):
 
 
 @runtime_checkable
-class Parametrized(Protocol):
+class HasParameters(Protocol):
     """A workload with constants that its function reads from an argument."""
 
     def without_parameters(self) -> Hashable:
@@ -50,7 +50,7 @@ class Parametrized(Protocol):
 def schedule_of(workload: Hashable) -> Hashable:
     """A key that is equal for workloads that differ only in constants passed as arguments: they
     have the same schedules and functions."""
-    return workload.without_parameters() if isinstance(workload, Parametrized) else workload
+    return workload.without_parameters() if isinstance(workload, HasParameters) else workload
 
 
 def choose(workload: Workload[Any], config: Config) -> Choice[Any]:

@@ -24,7 +24,7 @@ from amaranth_vta.sw.runtime.instruction_words import Words, instruction_words
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import POP, PUSH, SET_PADDING, Stream
 
-from .knowledge import Known, Steady, Token
+from .knowledge import Known, PushedToken, Steady
 from .touched import Followed, Interval, MicroOps, Touched
 
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
@@ -80,7 +80,9 @@ class Joiner:
         self._known = [[-1, -1, -1] for _ in _MODULES]
         # Pairs of an instruction of compute, and the last STORE that it knows to have retired.
         self._compute_knows: list[tuple[int, int]] = [(-1, -1)]
-        self._queues: dict[TokenQueue, deque[Token]] = {queue: deque() for queue in TOKEN_QUEUES}
+        self._queues: dict[TokenQueue, deque[PushedToken]] = {
+            queue: deque() for queue in TOKEN_QUEUES
+        }
         # By queue, the next pops to drop, since another token implies theirs.
         self._dropped = dict.fromkeys(TOKEN_QUEUES, 0)
         # By module, what instructions of earlier layers, and of this one, touch.
@@ -194,7 +196,7 @@ class Joiner:
         self._known[module][module] = number
         for queue, flag in _GIVES[module]:
             if bits & flag:
-                self._queues[queue].append(Token(number, self._snapshot(module)))
+                self._queues[queue].append(PushedToken(number, self._snapshot(module)))
         return number
 
     def _snapshot(self, module: Module) -> Known:

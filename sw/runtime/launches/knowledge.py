@@ -17,7 +17,7 @@ from amaranth_vta.sw.runtime.stream import POP, PUSH
 Known = tuple[int, int, int]
 
 
-class Token(NamedTuple):
+class PushedToken(NamedTuple):
     """A token that the instruction ``giver`` pushes, and what its module then knows."""
 
     giver: int
@@ -38,7 +38,7 @@ class Steady:
         modules: npt.NDArray[np.int64],
         first: int,
         known: Sequence[Known],
-        queues: Mapping[TokenQueue, Sequence[Token]],
+        queues: Mapping[TokenQueue, Sequence[PushedToken]],
     ) -> None:
         self._before = known
         self._waiting = {queue: tuple(tokens) for queue, tokens in queues.items()}

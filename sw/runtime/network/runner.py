@@ -23,7 +23,7 @@ from .tiled_tensor import Bytes, TiledTensor
 
 
 @dataclass
-class Measured:
+class StepTotals:
     """Time and counters of all runs of a step; ``result`` is None for steps of the host."""
 
     runs: int = 0
@@ -44,7 +44,7 @@ class _Joined:
     launch: Launch
     layers: tuple[RunLayer, ...]
     stores: tuple[int, ...]
-    measured: Measured
+    measured: StepTotals
 
     @property
     def name(self) -> str:
@@ -76,10 +76,10 @@ class Runner:
             for index, step in enumerate(network.steps)
             if isinstance(step, RunHost)
         }
-        self.measured = [Measured() for _ in network.steps]
+        self.measured = [StepTotals() for _ in network.steps]
 
     @property
-    def launched(self) -> list[tuple[str, Measured]]:
+    def launched(self) -> list[tuple[str, StepTotals]]:
         """The name, and the time and counters, of each launch in order."""
         found = []
         steps = iter(range(len(self.measured)))
@@ -166,7 +166,7 @@ def _joined(network: NetworkProgram) -> Iterator[tuple[int, _Joined]]:
         (stores,) = np.nonzero(field_of(words, opcode) == isa.Opcode.STORE)
         last = stores[np.searchsorted(stores, launch.ends) - 1]
         steps = tuple(step for _, step in found)
-        yield found[0][0], _Joined(launch, steps, tuple(last.tolist()), Measured())
+        yield found[0][0], _Joined(launch, steps, tuple(last.tolist()), StepTotals())
 
 
 def _named(error: RuntimeFault, step: RunLayer) -> RuntimeFault:

@@ -11,7 +11,7 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import BYTE_TYPES, Parameters
+from .quantization import BYTE_TYPES, QuantizationParameters
 
 _DOMAIN = "com.microsoft"
 
@@ -86,11 +86,11 @@ def split_concatenation(network: Network, node: Node) -> bool:
     return True
 
 
-def _parameters(network: Network, scale: str, zero: str = "") -> Parameters | None:
+def _parameters(network: Network, scale: str, zero: str = "") -> QuantizationParameters | None:
     """Scale and zero point of a whole tensor; None if they are not constant."""
     values = [network.constants.get(name) for name in (scale, zero)]
     if values[0] is None or values[1] is None or values[1].dtype not in BYTE_TYPES:
         return None
     if values[0].size != 1 or values[1].size != 1 or values[0].dtype != np.float32:
         return None
-    return Parameters(values[0].reshape(()), values[1].reshape(()), 1)
+    return QuantizationParameters(values[0].reshape(()), values[1].reshape(()), 1)

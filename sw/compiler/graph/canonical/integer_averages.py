@@ -22,7 +22,7 @@ from amaranth_vta.sw.runtime.network.packing import Window
 
 from .quantization import (
     BYTE_TYPES,
-    Parameters,
+    QuantizationParameters,
     clipped,
     integer_limits,
     parameters_of,
@@ -126,8 +126,8 @@ class _Average:
     result: str
     shape: tuple[int, ...]
     windows: _Windows
-    data: Parameters
-    out: Parameters
+    data: QuantizationParameters
+    out: QuantizationParameters
 
     def nodes(self) -> list[Node]:
         network, result, counts = self.network, self.result, self.windows.counts

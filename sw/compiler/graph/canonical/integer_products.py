@@ -13,7 +13,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .quantization import (
     BYTE_TYPES,
-    Parameters,
+    QuantizationParameters,
     clipped,
     integer_limits,
     is_clamp,
@@ -105,9 +105,9 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
 def _convolution(
     network: Network,
     anchor: Anchor,
-    data: Parameters,
-    weight: Parameters,
-    out: Parameters,
+    data: QuantizationParameters,
+    weight: QuantizationParameters,
+    out: QuantizationParameters,
     values: Array,
     shape: tuple[int, ...],
 ) -> list[Node] | None:
@@ -181,9 +181,9 @@ def _between_reshapes(
 def _matrix_product(
     network: Network,
     anchor: Anchor,
-    data: Parameters,
-    weight: Parameters,
-    out: Parameters,
+    data: QuantizationParameters,
+    weight: QuantizationParameters,
+    out: QuantizationParameters,
 ) -> list[Node] | None:
     """QLinearMatMul, which has no bias."""
     if anchor.node.operator != "MatMul" or anchor.bias or not weight.per_tensor:
@@ -207,7 +207,11 @@ def _matrix_product(
 
 
 def integer_bias(
-    network: Network, name: str, data: Parameters, weight: Parameters, channels: int
+    network: Network,
+    name: str,
+    data: QuantizationParameters,
+    weight: QuantizationParameters,
+    channels: int,
 ) -> Array | None:
     """The bias as int32 multiples of data scale × weight scale, rounded if it is float or quantized
     at another scale; None if it is not one value per channel."""

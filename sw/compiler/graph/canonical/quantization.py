@@ -13,7 +13,7 @@ BYTE_TYPES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 @dataclass(frozen=True)
-class Parameters:
+class QuantizationParameters:
     """Parameters of a QuantizeLinear or DequantizeLinear: float32 ``scale`` and ``zero`` point,
     each with one element, or one per channel along ``axis``."""
 
@@ -25,7 +25,7 @@ class Parameters:
     def per_tensor(self) -> bool:
         return self.scale.size == 1
 
-    def same_as(self, other: Parameters) -> bool:
+    def same_as(self, other: QuantizationParameters) -> bool:
         return (
             self.per_tensor
             and other.per_tensor
@@ -46,7 +46,9 @@ class Parameters:
         return int(np.clip(steps + int(self.zero.item()), limits.min, limits.max))
 
 
-def parameters_of(network: Network, node: Node | None, operator: str) -> Parameters | None:
+def parameters_of(
+    network: Network, node: Node | None, operator: str
+) -> QuantizationParameters | None:
     """The parameters of ``node``; None if it is not the ``operator`` asked for, or if its scale is
     not constant, float32 and finite."""
     if node is None or node.operator != operator or node.domain:
@@ -63,7 +65,7 @@ def parameters_of(network: Network, node: Node | None, operator: str) -> Paramet
         if node.input(2) not in network.constants:
             return None
         zero = network.constants[node.input(2)]
-    return Parameters(scale, zero, int(node.attributes.get("axis", 1)))
+    return QuantizationParameters(scale, zero, int(node.attributes.get("axis", 1)))
 
 
 def is_clamp(network: Network, node: Node) -> bool:
@@ -76,7 +78,9 @@ def is_clamp(network: Network, node: Node) -> bool:
     )
 
 
-def integer_limits(network: Network, clamps: list[Node], out: Parameters) -> tuple[int, int]:
+def integer_limits(
+    network: Network, clamps: list[Node], out: QuantizationParameters
+) -> tuple[int, int]:
     """The bounds of the integers that clamping in float and then quantizing gives."""
     limits = np.iinfo(out.zero.dtype)
     low, high = int(limits.min), int(limits.max)
@@ -93,7 +97,9 @@ def _constant(network: Network, name: str, otherwise: float) -> float:
     return float(network.constants[name].item()) if name else otherwise
 
 
-def quantized_after(network: Network, name: str) -> tuple[list[Node], Node, Parameters] | None:
+def quantized_after(
+    network: Network, name: str
+) -> tuple[list[Node], Node, QuantizationParameters] | None:
     """The clamps and the QuantizeLinear that follow ``name``, each as the only reader, and the
     parameters; None unless they quantize to 8 bits at one scale."""
     clamps: list[Node] = []
@@ -120,7 +126,9 @@ def clip_node(
     return Node("Clip", name, (data, *bounds), (output,))
 
 
-def clipped(network: Network, made: list[Node], out: Parameters, low: int, high: int) -> list[Node]:
+def clipped(
+    network: Network, made: list[Node], out: QuantizationParameters, low: int, high: int
+) -> list[Node]:
     """``made``, with a Clip behind its anchor, or behind a Where that takes its results, unless the
     bounds are those of the type."""
     limits = np.iinfo(out.zero.dtype)

@@ -19,7 +19,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_products import Anchor, anchor_of, integer_bias, like_data
 from .matrix_forms import reshape
-from .quantization import BYTE_TYPES, Parameters, clipped, integer_limits, parameters_of
+from .quantization import BYTE_TYPES, QuantizationParameters, clipped, integer_limits, parameters_of
 
 # From (N, phases, phases, C, H, W) to (N, C, H, phases, W, phases).
 PIXELS_OF_PHASES = [0, 3, 4, 1, 5, 2]
@@ -84,7 +84,7 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     whole = weight
     if not weight.per_tensor:
         scale, zero = (np.tile(item.reshape(-1), groups) for item in (weight.scale, weight.zero))
-        whole = Parameters(scale, zero, 0)
+        whole = QuantizationParameters(scale, zero, 0)
     bias = integer_bias(network, anchor.bias, data, whole, outputs)
     if bias is None:
         return None
@@ -123,7 +123,7 @@ def _axes(network: Network, node: Node, kernel: tuple[int, ...]) -> tuple[_Axis,
     return rows, axes[-1]
 
 
-def _zero_free(values: Array, weight: Parameters, node: Node) -> Array:
+def _zero_free(values: Array, weight: QuantizationParameters, node: Node) -> Array:
     """int16 weights (inputs, outputs / groups, …) less their zero points, dilated with zeros."""
     zero = weight.zero.astype(np.int16)
     centred = values.astype(np.int16) - (zero.reshape(1, -1, 1, 1) if zero.size > 1 else zero)
@@ -152,7 +152,7 @@ def _phases(weights: Array, groups: int, axes: tuple[_Axis, _Axis]) -> Array:
 def _nodes(
     network: Network,
     anchor: Anchor,
-    parameters: tuple[Parameters, Parameters, Parameters],
+    parameters: tuple[QuantizationParameters, QuantizationParameters, QuantizationParameters],
     kernel: Array,
     bias: Array,
     axes: tuple[_Axis, _Axis],

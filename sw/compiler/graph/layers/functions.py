@@ -15,7 +15,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     grouping,
 )
-from amaranth_vta.sw.compiler.operators.lookup import Lookup, lookup
+from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
@@ -88,7 +88,7 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     last, config = function.nodes[-1], tensors.config
     limits = int(table.min()), int(table.max())
     if config.lookup:
-        alone = Lookup(vectors, config.table_elements)
+        alone = PointwiseLookup(vectors, config.table_elements)
         packed = pack(te.table_tiles(table, config), tensors.env.acc_dtype)
         if fused := fused_function(function, alone, packed, limits, tensors):
             return fused

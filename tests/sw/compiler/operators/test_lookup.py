@@ -11,7 +11,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.lookup import Lookup, lookup
+from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.operators.parts.pointwise import PointwiseKnobs
 from amaranth_vta.sw.compiler.te.dtypes import ExpressionError
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
@@ -38,7 +38,7 @@ def test_each_byte_becomes_its_entry(config: str, device: str, run: Any) -> None
     if device == "rtl" and config != "tiny-extended":
         pytest.skip("one simulator is enough")
     env = Environment(CONFIGS[config])
-    workload = Lookup(90, env.config.table_elements)
+    workload = PointwiseLookup(90, env.config.table_elements)
     table = np.random.default_rng(1).integers(-128, 128, 256)
     x = bytes_of(env, 90)
     got = run(lookup(workload, env), [x, te.table_tiles(table, env.config)], device=device)
@@ -51,7 +51,7 @@ def test_no_pass_changes_what_is_looked_up(config: str, interpreted: Any) -> Non
     env = Environment(CONFIGS[config])
     table = np.random.default_rng(2).permutation(256) - 128
     x = bytes_of(env, 7)
-    schedule = Lookup(7, env.config.table_elements).scheduled(env, PointwiseKnobs(3, True))
+    schedule = PointwiseLookup(7, env.config.table_elements).scheduled(env, PointwiseKnobs(3, True))
     want = table[x.astype(int) + 128].astype(np.int8)
     interpreted(schedule, [x, te.table_tiles(table, env.config)], want, env)
 
@@ -80,9 +80,9 @@ def test_what_is_not_a_table_is_refused() -> None:
     with pytest.raises(
         NoScheduleFits, match="a table of lookup is 16 tiles on this machine, not 4"
     ):
-        lookup(Lookup(3, 4), env)
+        lookup(PointwiseLookup(3, 4), env)
     with pytest.raises(NoScheduleFits, match="lookup needs a machine with the extension LOOKUP"):
-        lookup(Lookup(3, 16), Environment(PRESETS["tiny"]))
+        lookup(PointwiseLookup(3, 16), Environment(PRESETS["tiny"]))
     x = te.placeholder((8, 1, 4), "x", "int32")
     wide = te.placeholder((8, 1, 4), "wide", "int8")
     for table, message in (

@@ -11,7 +11,7 @@ from amaranth_vta.hw.isa import TABLE_BYTES
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
-from amaranth_vta.sw.compiler.operators.lookup import Lookup
+from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
@@ -23,7 +23,11 @@ from .tensors import Tensors
 
 
 def fused_function(
-    function: OneTensor, alone: Lookup, table: Bytes, limits: tuple[int, int], tensors: Tensors
+    function: OneTensor,
+    alone: PointwiseLookup,
+    table: Bytes,
+    limits: tuple[int, int],
+    tensors: Tensors,
 ) -> Layer | None:
     """The layer of a function by a ``table`` and of the product that makes its tensor; None if no
     product makes it, if it has other readers, or if two layers take fewer cycles.

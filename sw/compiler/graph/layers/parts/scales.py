@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     BYTE_TYPES,
-    Parameters,
+    QuantizationParameters,
     parameters_of,
 )
 from amaranth_vta.sw.compiler.graph.network import Network
@@ -26,7 +26,7 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     return producer.inputs[0], quantized(parameters)
 
 
-def quantized(parameters: Parameters) -> Quantized:
+def quantized(parameters: QuantizationParameters) -> Quantized:
     """The quantization of the integers that the machine holds."""
     zero = int(parameters.zero.item()) - offset(parameters.zero.dtype)
     return Quantized(float(parameters.scale.item()), zero)
