@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -294,17 +294,25 @@ class Compute(wiring.Component):
                 alu.written[0].index.eq(gemm.acc_write.index),
             ]
         if self._config.overlap:
-            # A unit enters a bank when the other one has left it; GEMM has priority.
-            gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
-            # After a fault neither works on, though independent instructions after it are issued.
-            m.d.comb += [
-                gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1) | self.fault.valid),
-                alu.denied.eq(
-                    gemm.busy_banks.bit_select(alu_bank, 1)
-                    | (gemm.i.valid & (gemm_bank == alu_bank))
-                    | self.fault.valid
-                ),
-            ]
+            take_turns(m, gemm, alu, self.fault.valid)
+
+
+def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
+    """Lets each unit into a bank of the accumulators when the other one has left it; GEMM has
+    priority.
+
+    After a fault (``failed``) neither works on, though independent instructions after it are
+    issued.
+    """
+    gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
+    m.d.comb += [
+        gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1) | failed),
+        alu.denied.eq(
+            gemm.busy_banks.bit_select(alu_bank, 1)
+            | (gemm.i.valid & (gemm_bank == alu_bank))
+            | failed
+        ),
+    ]
 
 
 def _place(opcode: isa.Opcode) -> int:

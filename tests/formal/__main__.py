@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import arbiter, bursts, queues, retirement
+from . import arbiter, banks, bursts, queues, retirement
 
-PROOFS = (*queues.PROOFS, *arbiter.PROOFS, *bursts.PROOFS, *retirement.PROOFS)
+PROOFS = (*queues.PROOFS, *arbiter.PROOFS, *bursts.PROOFS, *retirement.PROOFS, *banks.PROOFS)
 
 
 def main() -> int:

@@ -176,7 +176,7 @@ class ArbiterProperty(wiring.Component):
 PROOFS = (
     Proof(
         name="read arbiter",
-        module=axi,
+        modules=(axi,),
         specify=ArbiterProperty,
         mode="bmc",
         depth=12,

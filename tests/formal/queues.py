@@ -86,8 +86,8 @@ PROOFS = (
     *(
         Proof(
             name=f"queue of {depth}",
-            module=stream,
-            specify=lambda module, depth=depth: QueueProperty(module, depth),  # type: ignore[misc]
+            modules=(stream,),
+            specify=lambda module, depth=depth: QueueProperty(module, depth),
             mode="bmc",
             depth=2 * depth + 4,  # to be filled and emptied
             bugs=(
@@ -100,7 +100,7 @@ PROOFS = (
     ),
     Proof(
         name="token counter",
-        module=stream,
+        modules=(stream,),
         specify=TokenProperty,
         mode="prove",
         depth=16,

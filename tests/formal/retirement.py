@@ -192,7 +192,7 @@ class RetirementProperty(wiring.Component):
 PROOFS = (
     Proof(
         name="retirement",
-        module=issue,
+        modules=(issue,),
         specify=RetirementProperty,
         mode="bmc",
         depth=10,

@@ -11,4 +11,4 @@ from .proving import Proof, replaced_in
 @pytest.mark.parametrize("proof", PROOFS, ids=[proof.name for proof in PROOFS])
 def test_what_a_proof_replaces_is_in_the_hardware(proof: Proof) -> None:
     for _, _, replaced, _ in proof.runs():
-        replaced_in(proof.module, replaced)
+        replaced_in(proof.modules, replaced)

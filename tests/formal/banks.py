@@ -1,0 +1,148 @@
+"""GEMM and the ALU are never in one bank of the accumulators together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from amaranth.hdl import Assert, Assume, Cat, Cover, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from amaranth_vta.hw import compute, isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.datapath import alu, gemm
+
+from .lists import List, assume_stable
+from .proving import Proof
+
+# More than either unit has in flight.
+_IN_FLIGHT = 8
+
+
+class BankProperty(wiring.Component):
+    """Both units, and what lets them take turns, against lists of the accumulators that each has
+    still to write.
+
+    Micro-ops come in any cycle, with any operation and indices, errors included; a fault comes when
+    it likes, and stays. Each unit writes what it has taken, in order, and nothing else. From the
+    cycle in which a unit takes a micro-op to the one in which it writes, the other one has none in
+    that bank. GEMM waits for nothing else but a fault, after which neither takes anything that
+    works.
+    """
+
+    def __init__(self, gemm_module: Any, alu_module: Any, module: Any, config: Config) -> None:
+        self._config = config
+        self._gemm, self._alu = gemm_module.GemmUnit(config), alu_module.AluUnit(config)
+        self._take_turns = module.take_turns
+        super().__init__(
+            {
+                "gemm_valid": In(1),
+                "gemm_item": In(self._gemm.i.payload.shape()),
+                "alu_valid": In(1),
+                "alu_item": In(self._alu.i.payload.shape()),
+                "failed": In(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.gemm, m.submodules.alu = self._gemm, self._alu
+        self._take_turns(m, self._gemm, self._alu, self.failed)
+        failed_before = Signal()
+        m.d.sync += failed_before.eq(self.failed)
+        m.d.comb += Assume(self.failed | ~failed_before)
+
+        in_gemm, gemm_works = self._follow(m, "gemm", self._gemm, self._gemm.acc_write, 0)
+        operation, source = self.alu_item.context.operation, self.alu_item.indices.src
+        elements = {
+            isa.AluOp.REQUANTIZE: self._config.requantize and isa.REQUANTIZE_PARAMETERS,
+            isa.AluOp.LOOKUP: self._config.lookup and self._config.table_elements,
+        }
+        beyond = Cat(
+            (operation == item) & (source > self._config.acc.depth - count)
+            for item, count in elements.items()
+            if count
+        ).any()
+        in_alu, alu_works = self._follow(m, "alu", self._alu, self._alu.write, beyond)
+
+        gemm_bank = self.gemm_item.indices.dst[-1]
+        waits = self._gemm.i.valid & ~self._gemm.i.ready
+        m.d.comb += [
+            Assert((in_gemm & in_alu) == 0),
+            Assert(~waits | self.failed | in_alu.bit_select(gemm_bank, 1)),
+            Assert(~self.failed | (~gemm_works & ~alu_works)),
+        ]
+        # Both write in one cycle, and later GEMM enters the bank in which the ALU was.
+        together, swapped = Signal(2), Signal()
+        with m.If(self._gemm.acc_write.enable & self._alu.write.enable):
+            m.d.sync += together.eq(in_alu)
+        with m.If(gemm_works & together.bit_select(gemm_bank, 1)):
+            m.d.sync += swapped.eq(1)
+        m.d.comb += Cover(swapped & (in_gemm == 0) & (in_alu == 0))
+        return m
+
+    def _follow(
+        self, m: Module, name: str, unit: Any, write: Any, beyond: Any
+    ) -> tuple[Signal, Signal]:
+        """Per bank, whether the unit has taken a micro-op that it has still to write, and whether
+        it takes one now."""
+        item = getattr(self, f"{name}_item")
+        index = item.indices.dst
+        m.submodules[f"{name}_writes"] = writes = List(len(index), _IN_FLIGHT)
+        stopped, taken, wrong, works = (
+            Signal(name=f"{name}_{what}") for what in ("stopped", "taken", "wrong", "works")
+        )
+        inside = Signal(2, name=f"in_{name}")
+        m.d.comb += [
+            unit.i.valid.eq(getattr(self, f"{name}_valid")),
+            Value.cast(unit.i.payload).eq(Value.cast(item)),
+            taken.eq(unit.i.valid & unit.i.ready),
+            wrong.eq(item.error | (item.enable & beyond)),
+            works.eq(taken & item.enable & ~wrong & ~stopped),
+            writes.put.eq(works),
+            writes.item.eq(index),
+            writes.take.eq(write.enable),
+            Assert(writes.count < _IN_FLIGHT),
+            Assert(~write.enable | ((writes.count != 0) & (write.index == writes.items[0]))),
+            inside.eq(
+                Cat(
+                    Cat(
+                        works & (index[-1] == bank),
+                        *(
+                            (writes.count > place) & (writes.items[place][-1] == bank)
+                            for place in range(_IN_FLIGHT)
+                        ),
+                    ).any()
+                    for bank in range(2)
+                )
+            ),
+        ]
+        with m.If(taken & wrong):
+            m.d.sync += stopped.eq(1)
+        assume_stable(m, unit.i, name)
+        return inside, works
+
+
+PROOFS = tuple(
+    Proof(
+        name=f"banks of the accumulators, {what}",
+        modules=(gemm, alu, compute),
+        specify=lambda *modules, config=config: BankProperty(*modules, config),
+        mode="bmc",
+        depth=14,
+        bugs=(
+            ("alu.busy_banks.bit_select(gemm_bank, 1) | failed", "failed"),
+            ("gemm.busy_banks.bit_select(alu_bank, 1)\n", "0\n"),
+            ("            | (gemm.i.valid & (gemm_bank == alu_bank))\n", ""),
+            ("gemm_bank, 1) | failed", "gemm_bank, 1)"),
+            ("busy_banks(stages[1:-1])", "busy_banks(stages[1:-2])"),
+            ("busy_banks(stages))", "busy_banks(stages[:-1]))"),
+            ("stage.dst[-1] == bank", "stage.dst[-2] == bank"),
+        ),
+    )
+    for what, config in (
+        ("simple lanes", replace(PRESETS["tiny"], overlap=1)),
+        ("REQUANTIZE and LOOKUP", PRESETS["tiny-extended"]),
+    )
+)
