@@ -33,7 +33,7 @@ from .launches.join import Joiner
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
-from .uop_cache import UopSequence, merged
+from .uop_cache import merged
 
 _KIND = "program"
 _ROLES = ("input", "output", "constant", "scratch")
@@ -274,12 +274,6 @@ class Recorder(Runtime):
         self.streams: list[tuple[Words, list[tuple[int, Buffer]]]] = []
         # The streams in the order in which they were recorded, without FINISH.
         self._made: list[Stream] = []
-        self._loaded: list[tuple[int, UopSequence]] = []
-        self._uses = 0
-
-    def forget_kernels(self) -> None:
-        super().forget_kernels()
-        self._loaded = []
 
     def join(self, streams: range) -> tuple[int, tuple[int, ...]]:
         """Adds a stream that joins ``streams``, so that each begins while the one before it ends.
@@ -298,10 +292,9 @@ class Recorder(Runtime):
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
         alone = self._stream = Stream()
-        for loaded in merged(item for item in self._loaded if item[1].last_use > self._uses):
+        for loaded in merged(self._cache.take_kept()):
             self._load_uops(*loaded)
         self._stream = Stream()
-        self._loaded, self._uses = self._cache.resident(), self._cache.clock
         alone.extend(stream)
         self._made.append(stream)
         self.streams.append((alone.finished(), alone.relocations))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -82,34 +84,27 @@ class UopCache:
     """
 
     def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._resident: list[UopSequence] = []  # by `begin`
+        # By element of the buffer, the last use of the sequence there; 0 where it is free.
+        self._last_use = np.zeros(depth, np.int64)
+        self._resident: list[tuple[int, UopSequence]] = []  # by `begin`, which is the first item
         self._clock = 0
+        # The sequences that were resident at the last `take_kept`, and have been used since.
+        self._kept: list[tuple[int, UopSequence]] = []
+        self._taken = 0
 
     def place(self, sequence: UopSequence) -> tuple[int, bool]:
         """Where the sequence starts in the micro-op buffer, and whether it must be loaded there."""
+        begin = sequence.begin
+        missing = begin is None
+        if begin is None:
+            begin = sequence.begin = self._best_place(sequence.count)
+            self._overwrite(begin, sequence)
+        elif sequence.last_use <= self._taken:
+            self._kept.append((begin, sequence))
         self._clock += 1
         sequence.last_use = self._clock
-        if sequence.begin is not None:
-            return sequence.begin, False
-        filled = sum(item.count for item in self._resident)
-        if filled + sequence.count <= self._depth and filled == self._end():
-            # Behind all others, between which there are no gaps.
-            sequence.begin = filled
-            self._resident.append(sequence)
-            return filled, True
-        begin = self._best_place(sequence.count)
-        end = begin + sequence.count
-        kept = []
-        for item in self._resident:
-            assert item.begin is not None
-            if item.begin < end and begin < item.begin + item.count:
-                item.begin = None
-            else:
-                kept.append(item)
-        sequence.begin = begin
-        self._resident = sorted([*kept, sequence], key=_begin)
-        return begin, True
+        self._last_use[begin : begin + sequence.count] = self._clock
+        return begin, missing
 
     def place_all(self, sequences: Iterable[UopSequence]) -> list[tuple[UopSequence, int, int]]:
         """The loads that bring ``sequences`` into the micro-op buffer, which has room for all.
@@ -122,41 +117,40 @@ class UopCache:
 
     def resident(self) -> list[tuple[int, UopSequence]]:
         """The sequences in the micro-op buffer, and where each starts."""
-        return [(_begin(item), item) for item in self._resident]
+        return self._resident.copy()
 
-    @property
-    def clock(self) -> int:
-        """The number of uses so far, with which `last_use` is stamped."""
-        return self._clock
+    def take_kept(self) -> list[tuple[int, UopSequence]]:
+        """The sequences that were resident at the last call and have been used there since, and
+        where each started, in this order."""
+        kept, self._kept, self._taken = self._kept, [], self._clock
+        return sorted(kept, key=itemgetter(0))
 
     def clear(self) -> None:
         """Forgets everything, for when others have used the machine."""
-        for item in self._resident:
+        for _, item in self._resident:
             item.begin = None
         self._resident = []
-
-    def _end(self) -> int:
-        """The end of the last sequence in the micro-op buffer."""
-        return _begin(self._resident[-1]) + self._resident[-1].count if self._resident else 0
+        self._last_use[:] = 0
 
     def _best_place(self, count: int) -> int:
         """The start of the ``count`` consecutive elements whose last use is longest ago; the lowest
-        of several."""
-        spans = [
-            (_begin(item), _begin(item) + item.count, item.last_use) for item in self._resident
-        ]
-        best, best_use = 0, self._clock + 1
-        for first, start in enumerate([0, *(end for _, end, _ in spans)]):
-            if start + count > self._depth:
-                break
-            use = 0
-            for begin, _, last_use in spans[first:]:
-                if begin >= start + count or use >= best_use:
-                    break
-                use = max(use, last_use)
-            if use < best_use:
-                best, best_use = start, use
-        return best
+        of several, which starts in no resident sequence: it would start there one element
+        earlier."""
+        latest, width = self._last_use, 1  # by element, the last use from it on
+        while width < count:
+            step = min(width, count - width)
+            latest = np.maximum(latest[:-step], latest[step:])
+            width += step
+        return int(latest.argmin())
+
+    def _overwrite(self, begin: int, sequence: UopSequence) -> None:
+        """Replaces what overlaps ``sequence`` at ``begin``."""
+        first = bisect_left(self._resident, (begin,))
+        end = bisect_left(self._resident, (begin + sequence.count,))
+        for start, item in self._resident[first:end]:
+            self._last_use[start : start + item.count] = 0
+            item.begin = None
+        self._resident[first:end] = [(begin, sequence)]
 
 
 def merged(
@@ -178,8 +172,3 @@ def merged(
                 continue
         loads.append((sequence, begin, sequence.count))
     return loads
-
-
-def _begin(sequence: UopSequence) -> int:
-    assert sequence.begin is not None
-    return sequence.begin

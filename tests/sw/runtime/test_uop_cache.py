@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 
@@ -70,6 +74,39 @@ def test_the_lowest_of_equal_places_is_taken(fake_device: MakeDevice) -> None:
     cache = UopCache(16)
     places = [cache.place(item) for item in sequences_of(fake_device(), [4, 4, 4])]
     assert places == [(0, True), (4, True), (8, True)]
+
+
+def test_placing_takes_no_more_steps_among_many_sequences_than_among_few() -> None:
+    def lines_among(others: int) -> int:
+        """The lines of Python that it takes to place a sequence in a full micro-op buffer."""
+        depth = 4096
+        cache = UopCache(depth)
+        *sequences, last = (UopSequence(ANY, n, depth // others) for n in range(others + 1))
+        for sequence in sequences:
+            cache.place(sequence)
+        with _counted_lines() as lines:
+            assert cache.place(last) == (0, True)
+        return len(lines)
+
+    assert lines_among(4096) <= lines_among(16)
+
+
+@contextmanager
+def _counted_lines() -> Iterator[list[int]]:
+    """The numbers of the lines of Python that run meanwhile."""
+    lines: list[int] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        if event == "line":
+            lines.append(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
 
 
 def test_a_cleared_cache_has_everything_loaded_anew(fake_device: MakeDevice) -> None:
