@@ -81,7 +81,26 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
             onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
             raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
-        return onnx.shape_inference.infer_shapes(onnx.load(path))
+        prepared = onnx.load(path)
+    _flatten_biases(prepared.graph)
+    return onnx.shape_inference.infer_shapes(prepared)
+
+
+def _flatten_biases(graph: onnx.GraphProto) -> None:
+    """Gives biases of Gemm that are one row, as fusion of MatMul and Add leaves them, a shape of
+    one dimension: the quantizer fails on others."""
+    read_as_bias = {
+        name for node in graph.node if node.op_type == "Gemm" for name in node.input[2:]
+    }
+    read_otherwise = {
+        name
+        for node in graph.node
+        for name in (node.input[:2] if node.op_type == "Gemm" else node.input)
+    }
+    for item in graph.initializer:
+        is_row = len(item.dims) == 2 and item.dims[0] == 1
+        if is_row and item.name in read_as_bias - read_otherwise:
+            del item.dims[0]
 
 
 class _Reader(CalibrationDataReader):

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open, open_dimension
 from amaranth_vta.sw.runtime.array_file import (
     ArrayFile,
     DamagedFile,
@@ -19,6 +20,8 @@ from amaranth_vta.sw.runtime.array_file import (
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
+# For each input the shape of one sample, with 0 for an open size, and the type.
+_Inputs = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 # The number of random samples, and the most that are taken from files.
 _FEW, _MOST = 16, 500
 
@@ -27,10 +30,12 @@ def samples_from(path: str | None, model: onnx.ModelProto) -> list[dict[str, Arr
     """Samples for the inputs of ``model``: from an .npz with an array of many for each input, from
     a folder of .npz or .npy files with one or more each, or a few at random if there is no path.
 
+    Sizes that the model leaves open, besides the number of samples, are those of the first one.
     Raises `ModelError` if they do not fit.
     """
     shapes = _inputs(model)
     if path is None:
+        _require_sizes(model)
         random = np.random.default_rng(0)
         return [
             {
@@ -44,29 +49,35 @@ def samples_from(path: str | None, model: onnx.ModelProto) -> list[dict[str, Arr
     for file in files:
         if file.suffix in (".npz", ".npy"):
             samples += _of(file, shapes)
+            if samples:
+                shapes = {name: (item.shape, item.dtype) for name, item in samples[0].items()}
     if not samples:
         raise ModelError(f"{path} has no .npz or .npy to calibrate with")
     return samples[:_MOST]
 
 
-def _inputs(model: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shapes of one sample, with 1 for a first dimension that is open, and types."""
-    constants = {item.name for item in model.graph.initializer}
+def _inputs(model: onnx.ModelProto) -> _Inputs:
     found = {}
-    for item in model.graph.input:
-        if item.name not in constants:
-            tensor = item.type.tensor_type
-            sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
-            if 0 in sizes[1:]:
-                raise ModelError(f"input {item.name} has an open dimension besides the first")
-            shape = tuple(size or 1 for size in sizes)
-            found[item.name] = shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    for item in inputs_of(model):
+        tensor = item.type.tensor_type
+        sizes = [0 if is_open(dim) else dim.dim_value for dim in tensor.shape.dim]
+        # One sample where their number is open.
+        shape = (sizes[0] or 1, *sizes[1:]) if sizes else ()
+        found[item.name] = shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return found
 
 
-def _of(
-    file: Path, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype]]
-) -> list[dict[str, Array]]:
+def _require_sizes(model: onnx.ModelProto) -> None:
+    for item in inputs_of(model):
+        for position, dim in enumerate(item.type.tensor_type.shape.dim):
+            if position and is_open(dim):
+                raise ModelError(
+                    f"{open_dimension(item.name, position, dim)}; it becomes that of the samples, "
+                    "which --calibrate takes"
+                )
+
+
+def _of(file: Path, shapes: _Inputs) -> list[dict[str, Array]]:
     try:
         with file.open("rb") as opened:
             if is_single_array(opened):
@@ -90,9 +101,15 @@ def _cut(
     file: Path, name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype
 ) -> list[Array]:
     """An array of many samples, cut into samples of ``shape``."""
-    if array.shape == shape[1:]:
+    if not shape:
+        return list(array.astype(dtype).reshape(-1))
+    if array.ndim == len(shape) - 1:
         array = array[None]
-    if array.shape[1:] != shape[1:] or array.ndim != len(shape) or len(array) < shape[0]:
-        raise ModelError(f"{file}: {name} has shape {list(array.shape)}, not {list(shape)}")
+    fits = array.ndim == len(shape) and len(array) >= shape[0]
+    if not fits or any(
+        size != wanted for size, wanted in zip(array.shape[1:], shape[1:], strict=True) if wanted
+    ):
+        wanted_shape = str([size or "any" for size in shape]).replace("'", "")
+        raise ModelError(f"{file}: {name} has shape {list(array.shape)}, not {wanted_shape}")
     whole = len(array) // shape[0] * shape[0]
     return [array[i : i + shape[0]].astype(dtype) for i in range(0, whole, shape[0])]

@@ -7,12 +7,8 @@ from pathlib import Path
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
-from amaranth_vta.sw.compiler.graph.load.onnx_model import (
-    Source,
-    load_network,
-    open_batch,
-    read_model,
-)
+from amaranth_vta.sw.compiler.graph.load.input_shapes import open_batch
+from amaranth_vta.sw.compiler.graph.load.onnx_model import Source, load_network, read_model
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
 from amaranth_vta.sw.compiler.graph.plan.placement import Placement, has_own_operators, place

@@ -99,6 +99,39 @@ def test_inputs_that_do_not_fit_are_refused(
     assert not result.exists()
 
 
+def test_open_sizes_become_those_of_the_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, result, samples = (str(tmp_path / name) for name in ("f.onnx", "q.onnx", "x.npz"))
+    any_size = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 3, height, width] x) => (float[n, 4, height, width] y)
+        <float[4, 3, 1, 1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { y = Conv(x, w) }
+    """)
+    onnx.save(any_size, model)
+    arguments = ["quantize", model, "-o", result]
+    assert cli.invoke(arguments) == 2
+    assert "dimension 2 (height) is open; it becomes that of the samples" in capsys.readouterr().err
+    np.savez(samples, x=np.ones((2, 3, 6, 9), np.float32))
+    assert cli.invoke([*arguments, "--calibrate", samples]) == 0
+    (given,) = onnx.load(result).graph.input
+    sizes = [dim.dim_param or dim.dim_value for dim in given.type.tensor_type.shape.dim]
+    assert sizes == ["n", 3, 6, 9]
+    assert cli.invoke(["run", result, "--check"]) == 0
+
+
+def test_the_bias_of_a_product_may_be_a_row(tmp_path: Path) -> None:
+    model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
+    dense = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[1, 2] x) => (float[1, 3] y)
+        <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[1, 3] b = {1, -2, 3}>
+        { product = MatMul(x, w) y = Add(product, b) }
+    """)
+    onnx.save(dense, model)
+    assert cli.invoke(["quantize", model, "-o", result]) == 0
+    assert cli.invoke(["run", result, "--check"]) == 0
+
+
 def test_what_is_quantized_already_is_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,8 @@ _MAX_LAYERS = 10
     type=click.Path(),
     metavar="X.npz|DIR",
     help="Typical inputs: an .npz with an array of many samples for each input of the graph, or a "
-    "folder of .npz and .npy files. If not given they are random, which suits only a first try.",
+    "folder of .npz and .npy files. Sizes that the model leaves open become theirs. If not given "
+    "they are random, which suits only a first try.",
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for all channels of a weight.")
 @click.option(
@@ -64,6 +65,7 @@ def quantize(
         from amaranth_vta.quantize.quantizer import Options, prepare
         from amaranth_vta.quantize.quantizer import quantize as quantized
         from amaranth_vta.quantize.samples import samples_from
+        from amaranth_vta.sw.compiler.graph.load.input_shapes import with_sizes
         from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion
         from amaranth_vta.sw.compiler.graph.load.quantized_forms import unquantized
@@ -74,6 +76,7 @@ def quantize(
         if unquantized(read) != "is a float model":
             raise click.ClickException(f"{model} is quantized already; give the float model")
         samples = samples_from(calibrate, read)
+        read = with_sizes(read, {name: item.shape for name, item in samples[0].items()})
         made = quantized(read, samples, Options(not per_tensor, power_of_two, percentile))
         found = accuracy(prepare(read), made, samples)
         outputs.save("--output", lambda file: file.write(made.SerializeToString()))

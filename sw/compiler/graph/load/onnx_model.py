@@ -20,6 +20,7 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .abbreviations import written_out
 from .foreign_types import with_foreign_types
+from .input_shapes import fix_shapes
 from .opsets import opset_of, with_known_opset
 from .pooling_sizes import drop_empty_windows
 from .standard_operators import use_standard_operators
@@ -107,7 +108,7 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     """
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
-    _fix_shapes(fixed, batch)
+    fix_shapes(fixed, batch)
     use_standard_operators(fixed)
     drop_empty_windows(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
@@ -132,15 +133,6 @@ def infer(network: Network) -> Network:
         network.value_info(name) for name in sorted(kept.keys() - set(network.outputs))
     )
     return Network.from_onnx(_with_shapes(model))
-
-
-def open_batch(model: onnx.ModelProto) -> bool:
-    """Whether an input leaves its first dimension open."""
-    return any(
-        item.type.tensor_type.shape.dim
-        and not item.type.tensor_type.shape.dim[0].HasField("dim_value")
-        for item in _true_inputs(model)
-    )
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -173,39 +165,6 @@ def _with_own_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     copied.CopyFrom(model)
     copied.ir_version = 4
     return copied
-
-
-def _true_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    constants = {item.name for item in model.graph.initializer}
-    return [item for item in model.graph.input if item.name not in constants]
-
-
-def _fix_shapes(model: onnx.ModelProto, batch: int) -> None:
-    named = set()
-    for item in _true_inputs(model):
-        if not item.type.HasField("tensor_type"):
-            raise ModelError(f"input {item.name} is not a tensor")
-        if not item.type.tensor_type.HasField("shape"):
-            raise ModelError(f"input {item.name} has no shape; give the model a fixed one")
-        dims = item.type.tensor_type.shape.dim
-        if dims and not dims[0].HasField("dim_value"):
-            named.add(dims[0].dim_param)
-            dims[0].dim_value = batch
-        for position, dim in enumerate(dims):
-            if dim.HasField("dim_param") and dim.dim_param and dim.dim_param in named:
-                dim.dim_value = batch
-            if not dim.HasField("dim_value"):
-                name = f" ({dim.dim_param})" if dim.dim_param else ""
-                raise ModelError(
-                    f"input {item.name}: dimension {position}{name} is open; only the first, the "
-                    "number of images, may be. Give the model fixed shapes"
-                )
-            if dim.dim_value < 1:
-                raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
-    # The file's shapes of other tensors hold for an open batch: infer them again.
-    del model.graph.value_info[:]
-    for item in model.graph.output:
-        item.type.tensor_type.ClearField("shape")
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:

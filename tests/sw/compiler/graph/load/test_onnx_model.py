@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from amaranth_vta.session import Session
-from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, open_batch, read_model
+from amaranth_vta.sw.compiler.graph.load.input_shapes import open_batch
+from amaranth_vta.sw.compiler.graph.load.onnx_model import load_network, read_model
 from amaranth_vta.sw.compiler.graph.load.opsets import conversion
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 
@@ -103,6 +104,12 @@ def test_an_open_size_of_images_is_refused(qdq: Make) -> None:
         ModelError, match=r"input x: dimension 2 \(height\) is open; only the first"
     ):
         load_network(model, 1)
+
+
+def test_a_size_that_is_negative_is_open(qdq: Make) -> None:
+    model = qdq((-1, 3, 8, 8)).qdq(2**-5).model()
+    assert open_batch(model)
+    assert load_network(read_model(model), 2).types["x"].shape == (2, 3, 8, 8)
 
 
 def test_an_input_without_a_shape_is_refused(qdq: Make) -> None:

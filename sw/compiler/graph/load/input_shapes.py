@@ -1,0 +1,87 @@
+"""Shapes of a model's inputs: which dimensions are open, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from amaranth_vta.sw.runtime.network.model_error import ModelError
+
+_FIXER = (
+    "python -m onnxruntime.tools.make_dynamic_shape_fixed --input_name {name} --input_shape "
+    "{shape} MODEL.onnx FIXED.onnx"
+)
+
+
+def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that are not constants."""
+    constants = {item.name for item in model.graph.initializer}
+    return [item for item in model.graph.input if item.name not in constants]
+
+
+def is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    """Whether a dimension has no size. Old files of PaddlePaddle have -1 there."""
+    return not dim.HasField("dim_value") or dim.dim_value < 0
+
+
+def open_batch(model: onnx.ModelProto) -> bool:
+    """Whether an input leaves its first dimension open."""
+    shapes = (item.type.tensor_type.shape.dim for item in inputs_of(model))
+    return any(dims and is_open(dims[0]) for dims in shapes)
+
+
+def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """A copy of ``model`` whose inputs have ``shapes``; a first dimension that is open stays."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    known = {}
+    for item in inputs_of(copied):
+        dims = item.type.tensor_type.shape.dim
+        for position, (dim, size) in enumerate(zip(dims, shapes[item.name], strict=True)):
+            if position and is_open(dim):
+                known[dim.dim_param] = dim.dim_value = size
+    if known:
+        # What the file says of other tensors holds for the open dimensions.
+        del copied.graph.value_info[:]
+        for item in copied.graph.output:
+            for dim in item.type.tensor_type.shape.dim:
+                if dim.dim_param in known and dim.dim_param:
+                    dim.dim_value = known[dim.dim_param]
+    return copied
+
+
+def fix_shapes(model: onnx.ModelProto, batch: int) -> None:
+    """Gives the inputs of ``model`` fixed shapes, with ``batch`` for a first dimension that is
+    open, and removes what depends on them. Raises `ModelError` if another dimension is open."""
+    named = set()
+    for item in inputs_of(model):
+        if not item.type.HasField("tensor_type"):
+            raise ModelError(f"input {item.name} is not a tensor")
+        if not item.type.tensor_type.HasField("shape"):
+            raise ModelError(f"input {item.name} has no shape; give the model a fixed one")
+        dims = item.type.tensor_type.shape.dim
+        if dims and is_open(dims[0]):
+            named.add(dims[0].dim_param)
+            dims[0].dim_value = batch
+        for position, dim in enumerate(dims):
+            if dim.HasField("dim_param") and dim.dim_param and dim.dim_param in named:
+                dim.dim_value = batch
+            if is_open(dim):
+                sizes = ",".join("SIZE" if is_open(dim) else str(dim.dim_value) for dim in dims)
+                raise ModelError(
+                    f"{open_dimension(item.name, position, dim)}; only the first, the number of "
+                    f"images, may be. Fix it: {_FIXER.format(name=item.name, shape=sizes)}"
+                )
+            if dim.dim_value < 1:
+                raise ModelError(f"input {item.name}: dimension {position} is {dim.dim_value}")
+    # The file's shapes of other tensors hold for an open batch: infer them again.
+    del model.graph.value_info[:]
+    for item in model.graph.output:
+        item.type.tensor_type.ClearField("shape")
+
+
+def open_dimension(name: str, position: int, dim: onnx.TensorShapeProto.Dimension) -> str:
+    """What to say of a dimension of an input that is open."""
+    called = f" ({dim.dim_param})" if dim.dim_param else ""
+    return f"input {name}: dimension {position}{called} is open"
