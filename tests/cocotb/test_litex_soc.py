@@ -15,8 +15,6 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Finish, Gemm, Load, Memory, Store, Uop, instruction_set
 from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
-from examples.litex_soc import MEMORY
-from examples.litex_soc import REGISTERS as ADDRESS_OF_REGISTERS
 
 TINY = PRESETS["tiny"]
 # Byte addresses in memory: the stream is at 0, its data follow.
@@ -53,6 +51,10 @@ def program(weights: np.ndarray, images: np.ndarray) -> bytes:
 
 @cocotb.test()
 async def multiply(dut: Any) -> None:
+    # LiteX is imported where it is used: collecting the tests would wait seconds for it.
+    from examples.litex_soc import MEMORY
+    from examples.litex_soc import REGISTERS as ADDRESS_OF_REGISTERS
+
     chance = np.random.default_rng(0)
     weights = chance.integers(-8, 8, (4, 4), np.int8)
     images = chance.integers(-2, 3, (PIXELS, 4), np.int8)
