@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.report.counts import counted
 
 from .options import config_option, images_option, tuned_option
 from .outputs import Outputs
@@ -36,4 +37,7 @@ def compile_model(
         outputs.save("--output", lambda file: write_network(network, file))
     layers = sum(isinstance(step, RunLayer) for step in network.steps)
     hosts = sum(len(step.operators) for step in network.steps if isinstance(step, RunHost))
-    click.echo(f"{output}: {layers} layers on the machine, {hosts} operators on the host")
+    click.echo(
+        f"{output}: {counted(layers, 'layer')} on the machine, {counted(hosts, 'operator')} on the "
+        "host"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from amaranth_vta.fpga.chips import RESOURCES
+from amaranth_vta.report.counts import counted
 from amaranth_vta.report.html import html_page, html_table
 
 from .evaluate import Cost
@@ -35,7 +36,7 @@ def live_page(exploration: Exploration) -> str:
     parts = [
         f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}"/>',
         "<h1>Exploration, running</h1>",
-        f"<p>{done:,} points so far, of at most {_most(spec):,}.</p>",
+        f"<p>{counted(done, 'point')} so far, of at most {_most(spec):,}.</p>",
         *_overview(exploration),
     ]
     return html_page("Exploration", parts, STYLE)
@@ -69,7 +70,7 @@ def _described(exploration: Exploration) -> str:
     spec, chip = exploration.spec, exploration.spec.limits.chip
     good = sum(row.status == OK for row in exploration.rows)
     return (
-        f"{len(exploration.rows):,} points of {spec.combinations:,} combinations, "
+        f"{counted(len(exploration.rows), 'point')} of {spec.combinations:,} combinations, "
         f"{good:,} within the limits, chosen by {spec.search.method}; networks: "
         f"{escape(', '.join(exploration.networks))}; memory: {', '.join(spec.memories)}. "
         f"Chip: {chip.name}, {clock_mhz(spec):g} MHz ({_source_of_clock(spec)}). Cycles are "

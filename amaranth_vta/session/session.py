@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import DEFAULT, Config
+from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import ESTIMATED, cycles_table
 from amaranth_vta.report.host_summary import summary
 from amaranth_vta.report.layer_table import layer_table, per_run
@@ -168,9 +169,9 @@ class Session:
         hosts = [len(step.operators) for step in self.program.steps if isinstance(step, RunHost)]
         machine = self.config
         return (
-            f"<Session of {self._name} on {self.device.name}: {layers} layers on the machine of "
-            f"{machine.batch}×{machine.block_in}×{machine.block_out} MACs per cycle, "
-            f"{sum(hosts)} operators on the host>"
+            f"<Session of {self._name} on {self.device.name}: {counted(layers, 'layer')} on the "
+            f"machine of {machine.batch}×{machine.block_in}×{machine.block_out} MACs per cycle, "
+            f"{counted(sum(hosts), 'operator')} on the host>"
         )
 
     def __enter__(self) -> Self:

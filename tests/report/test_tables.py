@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amaranth_vta.report.counts import counted
 from amaranth_vta.report.cycles_table import cycles_table
 from amaranth_vta.report.layer_table import layer_table
 from amaranth_vta.report.text_table import text_table
@@ -14,6 +15,11 @@ from amaranth_vta.session import LayerReport, Session
 from amaranth_vta.sw.runtime.counters import Spent
 
 DIGITS = Path(__file__).parents[2] / "examples/digits"
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    texts = [counted(count, "layer") for count in (0, 1, 1024)]
+    assert texts == ["0 layers", "1 layer", "1,024 layers"]
 
 
 def on_machine(name: str, cycles: int | None = 400, runs: int = 1) -> LayerReport:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
+from amaranth_vta.report.counts import counted
 
 from .workers import jobs_option, open_workers, scheduler_option
 
@@ -80,7 +81,7 @@ def _conclude(exploration: Exploration, folder: Folder) -> None:
 def _progress(exploration: Exploration) -> str:
     good = sum(row.status == "ok" for row in exploration.rows)
     return (
-        f"{len(exploration.rows):,} points, {good:,} within the limits, "
+        f"{counted(len(exploration.rows), 'point')}, {good:,} within the limits, "
         f"{len(exploration.best):,} on the front"
     )
 

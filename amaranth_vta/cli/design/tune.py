@@ -12,6 +12,7 @@ from amaranth_vta.cli.options import DramType, config_option, images_option, jso
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
 from amaranth_vta.hw.config import Config
+from amaranth_vta.report.counts import counted
 
 from .workers import jobs_option, open_workers, scheduler_option
 
@@ -198,7 +199,8 @@ def _layer(workload: Any, tried: Tried) -> dict[str, Any]:
 def _conclusion(found: dict[int, Tried], before: int, after: int, path: str) -> str:
     tried = sum(item.tried for item in found.values())
     refused = sum(item.refused for item in found.values())
-    text = f"{tried:,} schedules of {len(found)} workloads, {refused} refused; "
+    of_all = f"{counted(tried, 'schedule')} of {counted(len(found), 'workload')}"
+    text = f"{of_all}, {refused:,} refused; "
     if path:
         share = 1 - after / before
         return f"{text}the network takes {after:,} cycles, {share:.2%} less than {before:,}: {path}"

@@ -11,6 +11,7 @@ from amaranth_vta.cli.options import DeviceChoice, device_options, json_option, 
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT, MachineFault
 from amaranth_vta.cli.timelines import reserve_trace, save_trace
+from amaranth_vta.report.counts import counted
 
 if TYPE_CHECKING:
     from amaranth_vta.sim.programs.image import ProgramImage
@@ -129,7 +130,8 @@ def _summary(result: RunResult, report: dict[str, Any]) -> str:
         case 0:
             parts.append("memory is as expected in every byte")
         case count:
-            parts.append(f"{count:,} bytes of memory differ from what is expected")
+            differ = "differs" if count == 1 else "differ"
+            parts.append(f"{counted(count, 'byte')} of memory {differ} from what is expected")
     left = {name.replace("_", " "): count for name, count in result.tokens_left.items() if count}
     parts += [f"tokens left from {name}: {count}" for name, count in left.items()]
     return ", ".join(parts)
