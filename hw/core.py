@@ -62,7 +62,7 @@ class Core(wiring.Component):
     Ports
     -----
     insn_addr, insn_count, bases, limits : of the program; stable during a run
-    timeout : 0 for never
+    timeout : 0 for never; may change during a run
     read, write : the memory
     busy : from the cycle after ``launch`` up to ``done``
     held : the modules are in reset
@@ -319,7 +319,8 @@ class Core(wiring.Component):
         )
         moves = Cat(item.valid & item.ready for item in streams).any()
         m.d.sync += silence.eq(Mux(awaited & ~moves, silence + 1, 0))
-        m.d.comb += silent.eq(awaited & (self.timeout != 0) & (silence == self.timeout))
+        # Not only when they are equal: software may lower it while the bus is silent.
+        m.d.comb += silent.eq(awaited & (self.timeout != 0) & (silence >= self.timeout))
 
 
 class _Parts(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.registers import COUNTERS, REGISTERS
+from amaranth_vta.hw.registers import COUNTERS, REGISTERS, Access
 from amaranth_vta.sim.machine.dram import MemoryTiming, memory_timing
 from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.pysim import PysimDevice
@@ -169,6 +169,30 @@ def test_a_memory_that_never_answers_is_a_timeout_and_the_reset_line_helps() -> 
     bench.command("launch")
     bench.settle(5000)
     assert bench.status == {"busy"}
+    # The silence that there has been counts.
+    bench.poke("TIMEOUT", 1000)
+    bench.settle(50)
+    assert bench.status == {"done", "fault", "draining"}
+
+
+@pytest.mark.parametrize("cycles", [3, 40, 200, 700])
+def test_registers_that_change_while_a_program_runs_do_not_hang_the_machine(cycles: int) -> None:
+    chance = np.random.default_rng(cycles)
+    bench = Bench(memory_timing("ddr"))
+    bench.poke("TIMEOUT", 2000)
+    bench.put_image(GOOD)
+    bench.command("launch")
+    bench.settle(cycles)
+    kept = {}
+    for register in REGISTERS.values():
+        if register.access is Access.READ_WRITE and register.name != "TIMEOUT":
+            kept[register.name] = bench.peek(register.name)
+            bench.poke(register.name, int(chance.integers(1 << register.width, dtype=np.uint64)))
+    bench.settle()
+    assert "done" in bench.status
+    for name, value in kept.items():
+        bench.poke(name, value)
+    assert runs_correctly(bench)
 
 
 def test_answers_that_come_after_a_timeout_do_no_harm() -> None:
