@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
+
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.sw.compiler.graph.canonical.canonical_form import canonical
-from amaranth_vta.sw.compiler.graph.load.input_shapes import open_batch
+from amaranth_vta.sw.compiler.graph.load.input_shapes import inputs_of, is_open, open_batch
 from amaranth_vta.sw.compiler.graph.load.onnx_model import Source, load_network, read_model
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.plan.compiled_network import CompiledNetwork, compile_network
@@ -37,7 +39,10 @@ def compile(
     model = read_model(model)
     config = Config.load(config) if isinstance(config, str) else config
     if images is not None and not open_batch(model):
-        raise ModelError("the model has a fixed number of images per run")
+        raise ModelError(
+            f"the model fixes how many images one run takes{_first_shape(model)}: leave "
+            "images out, or export the model with an open first dimension"
+        )
     if images is not None and images < 1:
         raise ValueError(f"{images} images cannot be run at a time: give 1 or more")
     number = images or config.batch
@@ -62,6 +67,15 @@ def compile(
             return place(network, config)
 
     return CompiledNetwork(found, find_network, find_placement)
+
+
+def _first_shape(model: onnx.ModelProto) -> str:
+    """The shape of the model's first input, in brackets, if it has inputs."""
+    for item in inputs_of(model):
+        dims = item.type.tensor_type.shape.dim
+        sizes = ", ".join("?" if is_open(dim) else str(dim.dim_value) for dim in dims)
+        return f" (input {item.name} has shape [{sizes}])"
+    return ""
 
 
 def open_network(model: Source, images: int) -> tuple[Network, bool]:
