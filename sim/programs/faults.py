@@ -23,7 +23,7 @@ from amaranth_vta.hw.isa import (
     Store,
 )
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sw.runtime.device import Fault, Limits, limit_of
+from amaranth_vta.sw.runtime.device import Fault, Limits, end_in_dram, limit_of
 
 from .image import ProgramImage
 from .random_programs import legal_program
@@ -275,15 +275,11 @@ def _insert_transfer_out_of_bounds(fault: _Fault) -> None:
     limit = limit_of(fault.limits, memory)
     rows, columns = chance.choice(((1, 1), (1, 4), (2, 1), (3, 2)))
     stride = chance.choice((0, 1, columns, columns + 3)) if rows > 1 else 0
-    reach = (rows - 1) * stride + columns
+    fields = {"x_size": columns, "y_size": rows, "x_stride": stride}
+    transfer = Store(**fields) if memory is Memory.OUT else Load(memory=memory, **fields)
+    reach = end_in_dram(transfer)
     over = chance.choice((1, 1, chance.randint(1, reach), 1 << 20))
-    fields = {
-        "dram_base": max(0, limit - reach + over),
-        "x_size": columns,
-        "y_size": rows,
-        "x_stride": stride,
-    }
-    wrong = Store(**fields) if memory is Memory.OUT else Load(memory=memory, **fields)
+    wrong = replace(transfer, dram_base=max(0, limit - reach + over))
     fault.insert(wrong, *_behind(fault, memory, chance.choice((0, 3))))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from amaranth_vta.hw.isa import Load, Memory
 from amaranth_vta.sim.model.observers.observer import Elements
+from amaranth_vta.sw.runtime.device import end_in_dram
 
 
 def random_rows(
@@ -32,8 +33,8 @@ def random_rows(
         if padded and chance.random() < 0.4:
             fields |= {pad: chance.choice((0, 1, 2, chance.randrange(16))) for pad in pads}
             fields["y_size"] = chance.choice((0, fields["y_size"], fields["y_size"]))
-        reach = max(fields["y_size"] - 1, 0) * fields["x_stride"] + fields["x_size"]
-        if 0 < Load(memory=Memory.INP, **fields).elements <= elements and reach <= available:
+        load = Load(memory=Memory.INP, **fields)
+        if 0 < load.elements <= elements and end_in_dram(load) <= available:
             return fields
 
 

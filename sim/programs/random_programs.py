@@ -23,6 +23,7 @@ from amaranth_vta.hw.config import PYNQ, Config
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.observer import Elements
+from amaranth_vta.sw.runtime.device import end_in_dram
 
 from .builder import WINDOW, ProgramBuilder
 from .empty_instructions import empty_instruction
@@ -134,7 +135,7 @@ class _Generator(ProgramBuilder):
         geometry = self.config.memory(memory)
         most = self.data.size // geometry.element_bytes
         load = Load(memory=memory, **random_rows(self.chance, len(window), most, padded=True))
-        reach = max(load.y_size - 1, 0) * load.x_stride + load.x_size
+        reach = end_in_dram(load)
         if self.chance.random() < 0.2 and memory is not Memory.ACC:
             # The results of stores, if an element of this memory fits into them.
             size = geometry.element_bytes
@@ -178,12 +179,11 @@ class _Generator(ProgramBuilder):
         size = self.config.out.element_bytes
         first, last = self.results.start // size, self.results.stop // size
         store = Store(**random_rows(self.chance, len(window), last - first, padded=False))
-        reach = (store.y_size - 1) * store.x_stride + store.x_size
         self.store(
             replace(
                 store,
                 sram_base=window.start + self.chance.randrange(len(window) - store.elements + 1),
-                dram_base=self.chance.randrange(first, last - reach + 1),
+                dram_base=self.chance.randrange(first, last - end_in_dram(store) + 1),
             )
         )
 

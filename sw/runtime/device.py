@@ -43,7 +43,7 @@ def limit_of(limits: Limits, memory: isa.Memory) -> int:
 def end_in_dram(transfer: isa.Load | isa.Store) -> int:
     """The index behind the last element in DRAM that ``transfer`` accesses, if it accesses any: no
     stride is negative, so the last row ends last."""
-    return transfer.dram_base + (transfer.y_size - 1) * transfer.x_stride + transfer.x_size
+    return transfer.dram_base + max(transfer.y_size - 1, 0) * transfer.x_stride + transfer.x_size
 
 
 def no_tokens() -> dict[str, int]:
