@@ -147,10 +147,10 @@ class HostCode:
         if not stmt.is_load:
             return f"rt.store_buffer_2d({sram}, {dram}, {offset}, {shape})"
         pads = (stmt.x_pad[0], stmt.y_pad[0], stmt.x_pad[1], stmt.y_pad[1])
-        pad_value = f", {stmt.pad_value}" if stmt.pad_value else ""
+        pad_value = f", pad_value={stmt.pad_value}" if stmt.pad_value else ""
         return (
             f"rt.load_buffer_2d({dram}, {offset}, {shape}, {', '.join(map(self._expr, pads))}, "
-            f"{sram}, {stmt.memory.name}{pad_value})"
+            f"sram_index={sram}, memory={stmt.memory.name}{pad_value})"
         )
 
     def _kernel(self, stmt: Kernel) -> str:

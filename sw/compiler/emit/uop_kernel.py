@@ -35,6 +35,8 @@ class RuntimeCalls(Protocol):
         y_pad_before: int,
         x_pad_after: int,
         y_pad_after: int,
+        /,
+        *,
         sram_index: int,
         memory: Memory,
         pad_value: int = 0,

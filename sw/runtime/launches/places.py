@@ -42,11 +42,13 @@ class Placed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
-    def load_buffer_2d(self, *arguments: Any) -> None:
-        # The published order: sram_index and memory are the tenth and the eleventh.
-        *transfer, sram_index, memory = arguments[:11]
+    def load_buffer_2d(
+        self, *rows: Any, sram_index: int, memory: Memory, pad_value: int = 0
+    ) -> None:
         sram_index += self._begins.get(memory, 0)
-        self._runtime.load_buffer_2d(*transfer, sram_index, memory, *arguments[11:])
+        self._runtime.load_buffer_2d(
+            *rows, sram_index=sram_index, memory=memory, pad_value=pad_value
+        )
 
     def push_gemm(self, body: Callable[[], None], key: Hashable) -> None:
         self._runtime.push_gemm(body, self._key(key))

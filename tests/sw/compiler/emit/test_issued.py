@@ -28,8 +28,10 @@ class Calls:
     def at(self, statement: int) -> None:
         self.statement = statement
 
-    def load_buffer_2d(self, _: Any, offset: int, x: int, y: int, __: int, *rest: Any) -> None:
-        self.calls.append((self.statement, rest[4], x, y, *rest[:4]))
+    def load_buffer_2d(
+        self, _: Any, offset: int, x: int, y: int, __: int, *pads: int, sram_index: int, **___: Any
+    ) -> None:
+        self.calls.append((self.statement, sram_index, x, y, *pads))
 
     def store_buffer_2d(self, sram: int, _: Any, offset: int, x: int, y: int, __: int) -> None:
         self.calls.append((self.statement, sram, x, y))
