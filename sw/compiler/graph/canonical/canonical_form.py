@@ -20,6 +20,7 @@ The rules of this folder rewrite that and other forms:
 - PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
+- Pad with the zero point in front of QLinearConv becomes padding of its own,
 - two Transpose in succession become one, and averages go over axes as they were before them,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
   do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
@@ -49,6 +50,7 @@ from .matrix_forms import (
     transpose_first,
 )
 from .moves import (
+    fold_padding,
     hoist_clamp,
     hoist_over_concatenation,
     hoist_over_padding,
@@ -139,6 +141,7 @@ _RULES: tuple[Rule, ...] = (
     hoist_quantize,
     hoist_over_concatenation,
     hoist_over_padding,
+    fold_padding,
     _cancel_pair,
     fold_channel_factors,
     fuse_product,

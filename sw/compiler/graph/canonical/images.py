@@ -14,7 +14,9 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-_WINDOWS = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool", "QLinearConv"})
+from .quantization import BYTE_TYPES
+
+_OPERATORS = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool", "Pad", "QLinearConv"})
 # The value of each per-dimension attribute along the added row.
 _ROW = {"kernel_shape": 1, "strides": 1, "dilations": 1}
 # The input of QLinearConv that holds its weights.
@@ -22,9 +24,9 @@ _WEIGHT = 3
 
 
 def with_rows(network: Network, node: Node) -> bool:
-    """QLinearConv or a pooling of (N, C, L), with a Clip that follows, becomes one of (N, C, 1, L)
-    between two Reshape."""
-    if node.domain or node.operator not in _WINDOWS or len(node.outputs) != 1:
+    """QLinearConv, a pooling or Pad of (N, C, L), with a Clip that follows, becomes one of
+    (N, C, 1, L) between two Reshape."""
+    if node.domain or node.operator not in _OPERATORS or len(node.outputs) != 1:
         return False
     source, last = node.inputs[0], node
     clip = network.only_reader(node.outputs[0])
@@ -41,6 +43,12 @@ def with_rows(network: Network, node: Node) -> bool:
             return False
         wide = weight[:, :, None, :]
         inputs[_WEIGHT] = network.add_constant(f"{inputs[_WEIGHT]}_image", wide)
+    if node.operator == "Pad":
+        pads = network.constants.get(inputs[1])
+        if pads is None or node.input(3) or given.dtype not in BYTE_TYPES:
+            return False
+        wide = np.insert(pads, [2, 5], 0)  # behind the begins of N and C, and behind their ends
+        inputs[1] = network.add_constant(f"{inputs[1]}_image", wide)
     image, pooled = (network.unused_name(f"{name}_image") for name in (source, result))
     inner = network.unused_name(f"{node.outputs[0]}_unclipped") if last is clip else pooled
     network.types[image] = replace(given, shape=(*given.shape[:2], 1, given.shape[2]))

@@ -149,6 +149,38 @@ def hoist_over_padding(network: Network, node: Node) -> bool:
     return True
 
 
+def fold_padding(network: Network, node: Node) -> bool:
+    """Pad of rows and columns with the zero point → QLinearConv becomes QLinearConv with pads."""
+    if node.domain or node.operator != "QLinearConv":
+        return False
+    pad = network.maker(node.inputs[0])
+    if pad is None or pad.operator != "Pad" or pad.domain or pad.input(3):
+        return False
+    if network.only_reader(pad.outputs[0]) is not node:
+        return False
+    if pad.attributes.get("mode", "constant") != "constant":
+        return False
+    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return False
+    zero, value = network.constants.get(node.inputs[2]), np.zeros(1)
+    if pad.input(2):
+        value = network.constants.get(pad.input(2), np.array(np.nan))
+    amounts = network.constants.get(pad.inputs[1])
+    if zero is None or amounts is None or value.item() != zero.item():
+        return False
+    begins, ends = np.split(amounts, 2)
+    if amounts.min() < 0 or begins[:2].any() or ends[:2].any():
+        return False
+    added = [*begins[2:].tolist(), *ends[2:].tolist()]
+    own = node.attributes.get("pads", [0] * len(added))
+    attributes = {key: item for key, item in node.attributes.items() if key != "auto_pad"}
+    attributes["pads"] = [one + other for one, other in zip(own, added, strict=True)]
+    inputs = (pad.inputs[0], *node.inputs[1:])
+    network.nodes.replace(node, [replace(node, inputs=inputs, attributes=attributes)])
+    network.nodes.remove(pad)
+    return True
+
+
 def _is_move(node: Node) -> bool:
     if node.operator == "Resize" and not node.domain:
         crop = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper
@@ -103,8 +104,8 @@ def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
 def load_network(model: onnx.ModelProto, batch: int) -> Network:
     """A network of fixed shapes: a first dimension of inputs that is open becomes ``batch``.
 
-    Operators on constants alone are computed, except DequantizeLinear. Raises `ModelError` if
-    another dimension is open or if shapes contradict each other.
+    Operators on constants and on shapes alone are computed, except DequantizeLinear. Raises
+    `ModelError` if another dimension is open or if shapes contradict each other.
     """
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
@@ -113,10 +114,13 @@ def load_network(model: onnx.ModelProto, batch: int) -> Network:
     drop_empty_windows(fixed)
     network = Network.from_onnx(_with_shapes(fixed))
     _require_sizes(network)
-    _fold_constants(network)
-    network.drop_unused()
-    # Folding reveals shapes that depend on constants.
-    return infer(network)
+    while True:
+        folded = _fold_constants(network)
+        network.drop_unused()
+        # Folding reveals shapes that depend on constants, and these the results of Shape.
+        network = infer(network)
+        if not folded or not any(_is_known(network, node) for node in network.nodes):
+            return network
 
 
 def infer(network: Network) -> Network:
@@ -184,22 +188,35 @@ def _require_sizes(network: Network) -> None:
             require_within_limit(f"tensor {name}", prod(info.shape) * info.dtype.itemsize)
 
 
-def _fold_constants(network: Network) -> None:
+def _fold_constants(network: Network) -> bool:
+    """Computes what can be known without inputs; whether there was anything."""
+    known_shapes = [node for node in network.nodes if _is_known(network, node)]
+    for node in known_shapes:
+        shape = np.array(network.types[node.inputs[0]].shape, np.int64)
+        end = node.attributes.get("end", len(shape))
+        network.constants[node.outputs[0]] = shape[node.attributes.get("start", 0) : end]
+        network.nodes.remove(node)
     known = set(network.constants)
     ready: list[Node] = []
     for node in network.nodes:
         if _is_constant(node, known):
             known.update(node.outputs)
             ready.append(node)
-    if not ready:
-        return
-    wanted = [name for node in ready for name in node.outputs if name]
-    session = exact_session(network.part(ready, [], wanted).SerializeToString())
-    for name, value in run_session(session, wanted, {}).items():
-        network.constants[name] = value
-        network.types[name] = TensorType(value.dtype, value.shape)
-    for node in ready:
-        network.nodes.remove(node)
+    if ready:
+        wanted = [name for node in ready for name in node.outputs if name]
+        session = exact_session(network.part(ready, [], wanted).SerializeToString())
+        for name, value in run_session(session, wanted, {}).items():
+            network.constants[name] = value
+            network.types[name] = TensorType(value.dtype, value.shape)
+        for node in ready:
+            network.nodes.remove(node)
+    return bool(known_shapes or ready)
+
+
+def _is_known(network: Network, node: Node) -> bool:
+    """Whether a node is a Shape whose result follows from the types."""
+    of_shape = node.operator == "Shape" and not node.domain
+    return of_shape and network.types[node.inputs[0]].shape is not None
 
 
 def _is_constant(node: Node, known: set[str]) -> bool:

@@ -29,6 +29,16 @@ def test_sequences_are_images_of_one_row(qdq: Make, dtype: Any, groups: int) -> 
     assert graph.on_machine() == ["QLinearConv", "MaxPool", "QLinearConv", "QLinearConv"]
 
 
+def test_sequences_are_padded_as_images(qdq: Make) -> None:
+    graph = qdq((1, 4, 13)).qdq(0.031, 3)
+    for value, dilation in ((0, 1), (-0.7, 2)):
+        amounts = graph.constant([0, 0, 2 * dilation, 0, 0, 0], np.int64)
+        graph.node("Pad", amounts, graph.constant(value, np.float32)).qdq(graph.scale, 3)
+        graph.node("Conv", graph.weights(4, 4, 3, scale=0.02), dilations=[dilation]).qdq(0.1, 3)
+    # The convolution itself pads with zero.
+    assert graph.on_machine() == ["QLinearConv", "Pad", "QLinearConv"]
+
+
 def test_what_does_nothing_is_removed(qdq: Make) -> None:
     graph = qdq((1, 4, 8, 8)).qdq(0.031, 3).node("Identity").node("Dropout")
     graph.node("Reshape", graph.constant([1, 4, 8, 8], np.int64))

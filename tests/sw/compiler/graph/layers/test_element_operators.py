@@ -118,8 +118,21 @@ def test_padding(qdq: Make, dtype: Any, value: float | None) -> None:
         pads.append(graph.constant(value, np.float32))
     zero = np.iinfo(dtype).min + 130
     graph.node("Pad", *pads).qdq(0.3, zero)
-    graph.node("Conv", graph.weights(5, 6, 2, 2)).qdq(1.1, zero)
-    assert_placed(graph, ["QLinearConv", "Pad", "QLinearConv"])
+    # A convolution would take over padding with zero.
+    graph.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    assert_placed(graph, ["QLinearConv", "Pad", "MaxPool"])
+
+
+@BOTH
+@pytest.mark.parametrize("own", [{}, {"pads": [1, 0, 0, 2]}, {"auto_pad": "VALID"}])
+def test_a_convolution_takes_over_padding_with_zero(
+    qdq: Make, dtype: Any, own: dict[str, Any]
+) -> None:
+    """Keras and PyTorch write asymmetric padding as Pad."""
+    graph, zero = convolved(qdq, dtype), np.iinfo(dtype).min + 130
+    graph.node("Pad", graph.constant([0, 0, 0, 1, 0, 0, 2, 3], np.int64)).qdq(0.3, zero)
+    graph.node("Conv", graph.weights(5, 6, 3, 2), strides=[2, 1], **own).qdq(1.1, zero)
+    assert_placed(graph, ["QLinearConv", "QLinearConv"])
 
 
 RESIZES: list[tuple[list[float], dict[str, Any]]] = [

@@ -112,6 +112,30 @@ def test_a_size_that_is_negative_is_open(qdq: Make) -> None:
     assert load_network(read_model(model), 2).types["x"].shape == (2, 3, 8, 8)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sizes_that_the_graph_computes_are_known(batch: int) -> None:
+    """PyTorch's exporter computes shapes from the open batch, some of them in several steps."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[n, 6, 4] x) => (float[n, a, b] y)
+        <int64 zero = {0}, int64[1] first = {0}, int64[2] rest = {3, 8}> {
+            sizes = Shape(x)
+            images = Gather(sizes, zero)
+            count = Unsqueeze(images, first)
+            wanted = Concat <axis = 0> (count, rest)
+            reshaped = Reshape(x, wanted)
+            others = Shape <start = 1> (reshaped)
+            last = Gather(others, zero)
+            along = Unsqueeze(last, first)
+            swapped = Concat <axis = 0> (count, along, along)
+            other = ConstantOfShape(swapped)
+            y = MatMul(other, reshaped)
+        }
+    """)
+    network = load_network(read_model(model), batch)
+    assert [node.operator for node in network.nodes] == ["Reshape", "MatMul"]
+    assert network.types["y"].shape == (batch, 3, 8)
+
+
 def test_an_input_without_a_shape_is_refused(qdq: Make) -> None:
     model = qdq((1, 3)).qdq(2**-5).model()
     model.graph.input[0].type.tensor_type.ClearField("shape")
