@@ -11,7 +11,7 @@ The rules of this folder rewrite that and other forms:
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
   QuantizeLinear becomes QLinearConv with weights of one, then Clip; with a QLinearConv for each
   number of pixels, and Where, if windows at the border count fewer,
-- the greatest of whole images becomes MaxPool,
+- the greatest of whole images becomes MaxPool, and MaxPool with large windows two with smaller,
 - QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
@@ -65,6 +65,7 @@ from .simpler_forms import (
     merge_reshapes,
     share_quantize,
     slices_of_split,
+    smaller_windows,
     sum_of_two,
     whole_maximum,
 )
@@ -130,6 +131,7 @@ _RULES: tuple[Rule, ...] = (
     sum_of_two,
     slices_of_split,
     whole_maximum,
+    smaller_windows,
     merge_reshapes,
     merge_transposes,
     transpose_first,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isqrt
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,10 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import BYTE_TYPES, parameters_of
+
+# Windows of max pooling from which on two layers take less: overlapping ones of which each pixel
+# is read by all, and others, of which the machine holds all pixels.
+_OVERLAPPING_WINDOW, _WINDOW = 25, 64
 
 
 def drop_identity(network: Network, node: Node) -> bool:
@@ -111,6 +117,90 @@ def whole_maximum(network: Network, node: Node) -> bool:
         ],
     )
     return True
+
+
+def smaller_windows(network: Network, node: Node) -> bool:
+    """A MaxPool with large windows becomes one along the rows and one along the columns, and one
+    whose windows are long rows or columns becomes one of their parts and one of these."""
+    if node.domain or node.operator != "MaxPool" or len(node.outputs) != 1:
+        return False
+    given, made = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
+    if given is None or made is None or len(given) != 4:
+        return False
+    if not _of_quantized(network, node.inputs[0]):
+        return False
+    kernel, between = list(node.attributes["kernel_shape"]), list(given)
+    if min(kernel) > 1:
+        strides = node.attributes.get("strides", [1, 1])
+        overlap = made[2:] != (1, 1) and all(s < k for s, k in zip(strides, kernel, strict=True))
+        if kernel[0] * kernel[1] < (_OVERLAPPING_WINDOW if overlap else _WINDOW):
+            return False
+        first, second = _along(node, 0), _along(node, 1)
+        between[2] = made[2]
+    else:
+        axis = int(kernel[1] > 1)
+        parts = _parts_of_window(node, axis, given[2 + axis], made[2 + axis])
+        if parts is None:
+            return False
+        first, second, between[2 + axis] = parts
+    inner = network.unused_name(f"{node.outputs[0]}_inner")
+    network.types[inner] = replace(network.types[node.outputs[0]], shape=tuple(between))
+    network.nodes.replace(
+        node,
+        [
+            Node("MaxPool", f"{node.name}_inner", node.inputs, (inner,), first),
+            Node("MaxPool", node.name, (inner,), node.outputs, second),
+        ],
+    )
+    return True
+
+
+def _along(node: Node, axis: int) -> dict[str, Any]:
+    """The attributes of a pooling whose windows extend along one ``axis`` only."""
+    own = {name: [1, 1] for name in ("kernel_shape", "strides", "dilations")}
+    for name, values in own.items():
+        values[axis] = node.attributes.get(name, values)[axis]
+    if "pads" in node.attributes:
+        pads = node.attributes["pads"]
+        own["pads"] = [amount if index % 2 == axis else 0 for index, amount in enumerate(pads)]
+    return {**node.attributes, **own}
+
+
+def _parts_of_window(
+    node: Node, axis: int, size: int, made: int
+) -> tuple[dict[str, Any], dict[str, Any], int] | None:
+    """The attributes of two poolings in place of one along ``axis`` from ``size`` pixels to
+    ``made``, and how many are between; None if its windows are not long, or in no such form."""
+    length, stride, dilation = (
+        node.attributes.get(name, [1, 1])[axis] for name in ("kernel_shape", "strides", "dilations")
+    )
+    begin, end = node.attributes.get("pads", [0] * 4)[axis::2]
+    if length < _WINDOW or dilation != 1 or node.attributes.get("ceil_mode", 0):
+        return None
+    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    if made == 1 and not begin and length == size:
+        # Parts that do not overlap, the last of which may reach beyond the image.
+        part = isqrt(length - 1) + 1
+        count = -(-length // part)
+        first = {"kernel": part, "stride": part, "end": count * part - length}
+        second = {"kernel": count}
+    else:
+        part = length // 2 + 1
+        if max(begin, end) >= part:
+            return None
+        count = size + begin + end - part + 1
+        first = {"kernel": part, "begin": begin, "end": end}
+        second = {"kernel": length - part + 1, "stride": stride}
+    return _line(axis, **first), _line(axis, **second), count
+
+
+def _line(axis: int, kernel: int, stride: int = 1, begin: int = 0, end: int = 0) -> dict[str, Any]:
+    """The attributes of a pooling along ``axis``."""
+    pairs = {"kernel_shape": (kernel, 1), "strides": (stride, 1)}
+    pads = (begin, 0, end, 0) if axis == 0 else (0, begin, 0, end)
+    own = {name: list(pair if axis == 0 else pair[::-1]) for name, pair in pairs.items()}
+    return {**own, "pads": list(pads)}
 
 
 def reduced_axes(network: Network, node: Node) -> list[int]:

@@ -26,6 +26,9 @@ from .parts.scales import dequantized
 from .parts.tensors import Tensors
 from .parts.windows import fitting_window
 
+# Pixels of a window: each is an operation of its own in the loop nest.
+_LARGEST = 256
+
 
 def max_pool(node: Node, tensors: Tensors) -> Layer:
     """A MaxPool of 8-bit integers. Raises `Unsupported`."""
@@ -35,6 +38,8 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
     if len([name for name in node.outputs if name]) != 1:
         raise Unsupported("it also returns the indices of the maxima")
     moved = fitting_window(node, image, out, ())
+    if moved.kernel[0] * moved.kernel[1] > _LARGEST:
+        raise Unsupported(f"its windows have more than {_LARGEST} pixels")
     low, high = tensors.range(source)
     config = tensors.config
     # Padding must never be a maximum.

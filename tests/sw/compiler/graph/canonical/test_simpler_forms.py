@@ -39,6 +39,35 @@ def test_sequences_are_padded_as_images(qdq: Make) -> None:
     assert graph.on_machine() == ["QLinearConv", "Pad", "QLinearConv"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "attributes", "count"),
+    [
+        ((1, 4, 9, 10), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]}, 2),
+        ((1, 4, 9, 12), {"kernel_shape": [7, 5], "strides": [2, 3], "auto_pad": "SAME_LOWER"}, 2),
+        ((1, 4, 12, 11), {"kernel_shape": [5, 5], "dilations": [2, 1], "strides": [3, 2]}, 2),
+        ((1, 4, 9, 10), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, 1),
+        ((1, 4, 30, 31), {"kernel_shape": [30, 31]}, 2),
+        ((1, 3, 4, 500), {"kernel_shape": [4, 500]}, 3),
+        ((1, 3, 200, 1), {"kernel_shape": [190, 1], "strides": [2, 1], "pads": [9, 0, 4, 0]}, 4),
+    ],
+)
+def test_large_windows_become_smaller_ones(
+    qdq: Make, shape: tuple[int, ...], attributes: dict[str, Any], count: int
+) -> None:
+    graph = qdq(shape).qdq(0.031, 3).conv(shape[1], 5, 1).qdq(0.3, -4)
+    graph.node("MaxPool", **attributes)
+    assert graph.on_machine() == ["QLinearConv", *["MaxPool"] * count]
+
+
+def test_windows_that_are_too_large_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 1, 400)).qdq(0.031).conv(3, 4, 1).qdq(0.3)
+    graph.node("MaxPool", kernel_shape=[1, 260], pads=[0, 200, 0, 0])
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images(1)}).ok
+        (layer,) = [item for item in session.layers if item.operator == "MaxPool"]
+    assert layer.reason == "its windows have more than 256 pixels"
+
+
 def test_what_does_nothing_is_removed(qdq: Make) -> None:
     graph = qdq((1, 4, 8, 8)).qdq(0.031, 3).node("Identity").node("Dropout")
     graph.node("Reshape", graph.constant([1, 4, 8, 8], np.int64))
