@@ -29,7 +29,7 @@ from .archive import (
 from .array_file import require_within_limit
 from .device import Limits, RunResult, total
 from .instruction_words import Words, field_of, without_fields
-from .launches.join import Joiner
+from .launches.join import join
 from .memory import Buffer, buffer_alignment
 from .runtime import Runtime
 from .stream import Stream
@@ -282,13 +282,12 @@ class Recorder(Runtime):
         The first of ``streams`` must not rely on micro-ops that earlier streams loaded. Raises
         `CannotJoin`.
         """
-        joiner = Joiner(self.config, self._tape.memory)
-        for index in streams:
-            joiner.add(self._made[index])
-        stream = joiner.joined.stream
+        parts = [self._made[index] for index in streams]
+        joined = join(self.config, self._tape.memory, parts)
+        stream = joined.stream
         self.streams.append((stream.finished(), stream.relocations))
         self._made.append(stream)
-        return len(self.streams) - 1, tuple(joiner.joined.ends)
+        return len(self.streams) - 1, tuple(joined.ends)
 
     def _run(self, stream: Stream, time_limit: float | None) -> None:
         alone = self._stream = Stream()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -76,15 +78,19 @@ class Stream:
         self._latest[module] = len(self.words)
         self.words.append(bits)
 
-    def extend(self, other: Stream, begin: int = 0) -> None:
-        """Appends the instructions of ``other`` from ``begin`` on, as they are."""
+    def extend(self, other: Stream, begin: int = 0, end: int | None = None) -> None:
+        """Appends the instructions of ``other`` from ``begin`` to before ``end``, as they are."""
+        end = len(other.words) if end is None else end
         shift = len(self.words) - begin
-        self.words += other.words[begin:]
+        self.words += other.words[begin:end]
+        first, last = (
+            bisect_left(other.relocations, place, key=itemgetter(0)) for place in (begin, end)
+        )
         self.relocations += [
-            (index + shift, buffer) for index, buffer in other.relocations if index >= begin
+            (index + shift, buffer) for index, buffer in other.relocations[first:last]
         ]
         for module, latest in enumerate(other._latest):
-            if latest is not None and latest >= begin:
+            if latest is not None and begin <= latest < end:
                 self._latest[module] = latest + shift
 
     def pad_with(self, padding: isa.Padding, value: int) -> None:

@@ -195,7 +195,15 @@ def rough_cycles(d: Dense, config: Config, knobs: DenseKnobs) -> float:
     load = x + (w / parts(d.rows, knobs.rows) if knobs.is_whole(d) else w)
     step = max(gemm, load, (gemm + load + ROUND_TRIP_CYCLES) / knobs.copies)
     tile = steps * step + (0 if knobs.in_turn else alu) + ROUND_TRIP_CYCLES
-    return d.groups * tiles * tile + x + w
+    early = min(_early_copies(d, config, knobs), tiles * steps)
+    return d.groups * tiles * tile + x + w - early * w
+
+
+def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
+    """How many of its first tiles of weights a layer can load while the layer before it computes,
+    which leaves it half of their scratchpad. Weights of several ``groups`` are results of that."""
+    tile = knobs.outputs * knobs.inputs * d.terms
+    return min(knobs.copies, config.wgt.depth // 2 // tile) if d.groups == 1 else 0
 
 
 def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
@@ -217,6 +225,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     stores: list[Task] = []
     blocks = list(enumerate(cut(d.outputs, knobs.outputs) * d.groups))
     held: int | None = None
+    early = _early_copies(d, config, knobs)
     for (block, outputs), rows in product(blocks, cut(d.rows, knobs.rows)):
         free = stores[-banks] if len(stores) >= banks else None
         if resets:
@@ -225,8 +234,9 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         for inputs in steps:
             x.load(rows, inputs * config.inp.element_bytes, (rows, outputs))
             if held != block or not knobs.is_whole(d):
-                w.load(outputs, inputs * d.terms * config.wgt.element_bytes, (rows, outputs))
-                held = block
+                size = inputs * d.terms * config.wgt.element_bytes
+                w.load(outputs, 0 if early > 0 else size, (rows, outputs))
+                held, early = block, early - 1
             count = rows * inputs * (outputs * d.terms + d.row_sums)
             gemm = pipeline.gemm(count, [x.loaded, w.loaded, free])
             x.use(gemm)

@@ -24,6 +24,7 @@ from amaranth_vta.sw.runtime.instruction_words import Words, instruction_words
 from amaranth_vta.sw.runtime.memory import Buffer
 from amaranth_vta.sw.runtime.stream import POP, PUSH, SET_PADDING, Stream
 
+from .early_weights import with_early_weights
 from .knowledge import Known, PushedToken, Steady
 from .touched import Followed, Interval, MicroOps, Touched
 
@@ -58,6 +59,15 @@ class Joined:
 
     stream: Stream = field(default_factory=Stream)
     ends: list[int] = field(default_factory=list)
+
+
+def join(config: Config, memory: npt.NDArray[np.uint8], streams: Sequence[Stream]) -> Joined:
+    """The streams of layers that follow one another as one; ``memory`` is that of `Joiner`. Raises
+    `CannotJoin`."""
+    joiner = Joiner(config, memory)
+    for part in with_early_weights(config, streams):
+        joiner.add(part)
+    return joiner.joined
 
 
 class Joiner:

@@ -1,0 +1,231 @@
+"""Weights that are loaded while layers before theirs compute, in time that the bus has left.
+
+Load executes its instructions in order, and behind the last loads of a layer it is free only while
+that layer's last tile is computed. So the first loads of weights of the next layers, which wait for
+nothing, come further ahead, in pieces between other loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import Memory, Module
+from amaranth_vta.sw.runtime.instruction_words import Words, field_of, instruction_words
+from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.stream import POP, PUSH, Stream
+
+from .touched import Interval
+
+# The words of the bus that a piece takes at most, by which it delays the load behind it.
+_PIECE_WORDS = 128
+# The layers before a layer that are looked at.
+_LAYERS_AHEAD = 8
+# The share of the cycles of GEMM in which the bus can move a word.
+_BUS_SHARE = 0.9
+_FREED = POP[Module.COMPUTE, Module.LOAD]
+_LOADED = PUSH[Module.LOAD, Module.COMPUTE]
+_NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
+
+
+@dataclass
+class _JoinedLayer:
+    """A layer's ``stream``, and how it is changed.
+
+    ``loads`` are its instructions of load, by number; ``slack`` (float64, one item per instruction)
+    are cycles of GEMM in which the bus can move words, less those that the instruction moves;
+    ``weights`` is the interval of the scratchpad that it loads weights to, and ``stored`` are the
+    buffers that it stores to. ``removed`` instructions are left out, and behind a load come those
+    ``added`` there.
+    """
+
+    stream: Stream
+    loads: list[int]
+    slack: npt.NDArray[np.float64]
+    weights: Interval
+    stored: set[Buffer]
+    removed: set[int] = field(default_factory=set)
+    added: dict[int, list[tuple[int, Buffer]]] = field(default_factory=dict)
+
+
+def with_early_weights(config: Config, streams: Sequence[Stream]) -> list[Stream]:
+    """``streams``, of layers that run one after another, each with the first loads of weights of
+    later ones for which there is room in the scratchpad and time on the bus."""
+    layers = [_layer(config, stream) for stream in streams]
+    stored = set[Buffer]().union(*(layer.stored for layer in layers))
+    for number, layer in enumerate(layers):
+        pieces = list(_pieces(config, layer, stored))
+        _move(layer, _with_time(layer, layers[:number], pieces), pieces)
+    return [_changed(layer) for layer in layers]
+
+
+def _layer(config: Config, stream: Stream) -> _JoinedLayer:
+    words, layouts = instruction_words(stream.words), isa.instruction_set(config).layouts
+    load, gemm = layouts[isa.Opcode.LOAD], layouts[isa.Opcode.GEMM]
+    opcodes, memories = field_of(words, load["opcode"]), field_of(words, load["memory"])
+    is_load, is_store = opcodes == isa.Opcode.LOAD, opcodes == isa.Opcode.STORE
+    moved = field_of(words, load["x_size"]) * field_of(words, load["y_size"])
+    # Of a LOAD that sets a padding value, the field of the memory names none.
+    words_each = np.zeros(1 << load["memory"].width)
+    for memory in Memory:
+        words_each[memory] = config.memory(memory).element_bytes / config.bus_bytes
+    products = field_of(words, gemm["uop_end"]) - field_of(words, gemm["uop_begin"])
+    products *= field_of(words, gemm["iter_out"]) * field_of(words, gemm["iter_in"])
+    slack = np.where(opcodes == isa.Opcode.GEMM, products * _BUS_SHARE, 0.0)
+    slack -= np.where(is_load | is_store, moved * words_each[memories], 0.0)
+    weights = is_load & (memories == Memory.WGT)
+    begins = field_of(words, load["sram_base"])[weights]
+    ends = begins + _with_padding(words[weights], load)
+    return _JoinedLayer(
+        stream,
+        np.flatnonzero(is_load & np.isin(memories, (Memory.INP, Memory.WGT))).tolist(),
+        slack,
+        (int(begins.min()), int(ends.max())) if begins.size else (0, 0),
+        {buffer for number, buffer in stream.relocations if is_store[number]},
+    )
+
+
+def _with_padding(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+    """The elements that LOADs write."""
+    rows, columns = (
+        field_of(words, layout[f"{axis}_pad_0"])
+        + field_of(words, layout[f"{axis}_size"])
+        + field_of(words, layout[f"{axis}_pad_1"])
+        for axis in "yx"
+    )
+    return rows * columns
+
+
+@dataclass(frozen=True)
+class _EarlyPiece:
+    """A part of the load of weights ``number``, with its ``words`` on the bus."""
+
+    number: int
+    bits: int
+    buffer: Buffer
+    words: float
+
+
+def _pieces(config: Config, layer: _JoinedLayer, stored: set[Buffer]) -> Iterator[_EarlyPiece]:
+    """The loads of weights that wait for nothing, in pieces; what layers store has to wait."""
+    instructions, buffers = isa.instruction_set(config), dict(layer.stream.relocations)
+    words_each = config.wgt.element_bytes / config.bus_bytes
+    most = max(int(_PIECE_WORDS / words_each), 1)
+    for number in layer.loads:
+        bits = layer.stream.words[number]
+        if bits & _FREED:
+            return
+        load = instructions.decode(bits)
+        assert isinstance(load, isa.Load)
+        padded = load.x_pad_0 | load.x_pad_1 | load.y_pad_0 | load.y_pad_1
+        if load.memory != Memory.WGT or buffers[number] in stored or padded:
+            continue
+        for part in _parts(replace(load, push_next=0), most):
+            words = part.x_size * part.y_size * words_each
+            yield _EarlyPiece(number, instructions.encode(part), buffers[number], words)
+
+
+def _parts(load: isa.Load, most: int) -> Iterator[isa.Load]:
+    """The same load as several of at most so many elements."""
+    columns = min(load.x_size, most)
+    rows = most // columns if columns else 1
+    for y in range(0, load.y_size, rows):
+        for x in range(0, load.x_size, columns):
+            yield replace(
+                load,
+                sram_base=load.sram_base + y * load.x_size + x,
+                dram_base=load.dram_base + y * load.x_stride + x,
+                y_size=min(rows, load.y_size - y),
+                x_size=min(columns, load.x_size - x),
+            )
+
+
+def _with_time(
+    layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
+) -> Sequence[_JoinedLayer]:
+    """The last layers of ``before`` that have time for ``pieces``, and no weights in the place of
+    those of ``layer``."""
+    needed, count = sum(piece.words for piece in pieces), 0
+    for other in reversed(before[-_LAYERS_AHEAD:]):
+        if needed <= 0 or _overlap(other.weights, layer.weights):
+            break
+        needed -= float(other.slack.sum())
+        count += 1
+    return before[len(before) - count :]
+
+
+def _move(
+    layer: _JoinedLayer, before: Sequence[_JoinedLayer], pieces: Sequence[_EarlyPiece]
+) -> None:
+    """Moves the loads of ``pieces`` to the layers ``before``, each as late as there is time for it
+    and those after it; those for which there is none stay."""
+    ends = np.cumsum([len(other.loads) for other in before])
+    if not ends.size or not ends[-1] or not pieces:
+        return
+    firsts = np.cumsum([0, *(len(other.slack) for other in before)])
+    places = np.concatenate(
+        [
+            np.array(other.loads, np.int64) + first
+            for other, first in zip(before, firsts, strict=False)
+        ]
+    )
+    # By place, the time from there to the end; then the most of that place and all behind it.
+    left = np.concatenate([other.slack for other in before])[::-1].cumsum()[::-1][places]
+    left = np.maximum.accumulate(left[::-1])[::-1]
+    words = np.array([piece.words for piece in pieces])
+    fitting = int(np.searchsorted(words.cumsum(), left[0], side="right"))
+    stays = pieces[fitting].number if fitting < len(pieces) else None
+    needed = words[:fitting][::-1].cumsum()[::-1]
+    chosen = np.searchsorted(-left, -needed, side="right") - 1
+    for piece, place in zip(pieces, chosen.tolist(), strict=False):
+        if piece.number == stays:
+            break
+        owner = int(np.searchsorted(ends, place, side="right"))
+        other, number = before[owner], int(places[place] - firsts[owner])
+        other.added.setdefault(number, []).append((piece.bits, piece.buffer))
+        other.slack[number] -= piece.words
+        layer.slack[piece.number] = 0.0
+        layer.removed.add(piece.number)
+
+
+def _changed(layer: _JoinedLayer) -> Stream:
+    """The stream without what is removed, and with what is added."""
+    if not layer.added and not layer.removed:
+        return layer.stream
+    stream, begin = Stream(), 0
+    latest: int | None = None
+    for number in layer.loads:
+        if number in layer.removed:
+            stream.extend(layer.stream, begin, number)
+            begin = number + 1
+            if layer.stream.words[number] & _LOADED:
+                latest = _push(stream, latest)
+        else:
+            latest = len(stream.words) + number - begin
+        if number in layer.added:
+            stream.extend(layer.stream, begin, number + 1)
+            begin = number + 1
+            for bits, buffer in layer.added[number]:
+                stream.append_before_pops(Module.LOAD, bits, buffer)
+    stream.extend(layer.stream, begin)
+    stream.outstanding, stream.padding = layer.stream.outstanding, layer.stream.padding
+    return stream
+
+
+def _push(stream: Stream, latest: int | None) -> int:
+    """Pushes the token of a load that was left out behind the ``latest`` load; returns the number
+    of the instruction that does."""
+    if latest is None or stream.words[latest] & _LOADED:
+        latest = len(stream.words)
+        stream.append_before_pops(Module.LOAD, _NO_LOAD)
+    stream.words[latest] |= _LOADED
+    return latest
+
+
+def _overlap(one: Interval, other: Interval) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
