@@ -71,7 +71,8 @@ proofs: setup  ## Prove queues, arbiter, bursts, retirement and banks, and that 
 coverage: setup  ## Count the lines and toggles of the machine that random programs reach; minutes
 	$(BIN)/python benchmarks/coverage.py --unreached build/unreached.txt --json build/coverage.json
 
-nightly: setup fuzz mutants proofs  ## fuzz, mutants, and ten million random instructions on all simulators; hours
+nightly: setup fuzz mutants proofs  ## fuzz, mutants, races of whole networks, and ten million random instructions on all simulators; hours
+	$(BIN)/python benchmarks/races.py
 	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
