@@ -67,8 +67,8 @@ _MOST_FREQUENT = 8
 @click.option(
     "--allow-host",
     is_flag=True,
-    help="Run a float model, or a dynamically quantized one, entirely on the host instead of "
-    "refusing it.",
+    help="Run a float model on the host, or a dynamically quantized one with all but its products "
+    "there, instead of refusing it.",
 )
 @waves_option
 @click.option(
@@ -162,12 +162,14 @@ def _refuse_contradictions(
 
 
 def _refuse_host_alone(session: Session, model: str) -> None:
-    """Raises `ClickException` for a model of which nothing can run on the machine."""
+    """Raises `ClickException` for a model of which nothing can run on the machine, or only its
+    products."""
     if session.unquantized:
+        runs = "only its products run" if session.has_layers else "nothing of it runs"
         raise click.ClickException(
-            f"{model} {session.unquantized}: nothing of it runs on the machine. `vta quantize "
+            f"{model} {session.unquantized}: {runs} on the machine. `vta quantize "
             "FLOAT.onnx -o INT8.onnx` makes one that does; --allow-host "
-            "runs this one on the host"
+            "runs this one with the rest on the host"
         )
 
 

@@ -41,8 +41,7 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
         "Relu, Clip or HardSigmoid in their place run on the machine",
     ),
     (
-        r"^the machine has no ConvInteger|^the machine has no MatMulInteger"
-        r"|^the machine has no Dynamic",
+        r"zero points are known only at run time|^the machine has no Dynamic",
         "dynamic quantization, whose scales are known only at run time",
         _QUANTIZE,
     ),

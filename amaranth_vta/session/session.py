@@ -262,14 +262,20 @@ class Session:
 
     @property
     def unquantized(self) -> str:
-        """Why nothing of the model can run on the machine, as in "is a float model"; empty if
-        something does, or if it is quantized."""
-        on_machine = any(isinstance(step, RunLayer) for step in self.program.steps)
-        if self._model is None or on_machine:
+        """Why nothing of the model can run on the machine, or only its products, as in "is a float
+        model"; empty if it is quantized with scales that the file holds."""
+        if self._model is None:
             return ""
-        from amaranth_vta.sw.compiler.graph.load.quantized_forms import unquantized
+        from amaranth_vta.sw.compiler.graph.load.quantized_forms import FLOAT, unquantized
 
-        return unquantized(self._model)
+        form = unquantized(self._model)
+        # An operator that a user registered may run floats.
+        return "" if form == FLOAT and self.has_layers else form
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether anything runs on the machine."""
+        return any(isinstance(step, RunLayer) for step in self.program.steps)
 
     # Numbers.
 

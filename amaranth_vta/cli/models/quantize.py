@@ -68,12 +68,12 @@ def quantize(
         from amaranth_vta.sw.compiler.graph.load.input_shapes import with_sizes
         from amaranth_vta.sw.compiler.graph.load.onnx_model import read_model
         from amaranth_vta.sw.compiler.graph.load.opsets import conversion
-        from amaranth_vta.sw.compiler.graph.load.quantized_forms import unquantized
+        from amaranth_vta.sw.compiler.graph.load.quantized_forms import FLOAT, unquantized
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
         read = read_model(model)
-        if unquantized(read) != "is a float model":
+        if unquantized(read) != FLOAT:
             raise click.ClickException(f"{model} is quantized already; give the float model")
         samples = samples_from(calibrate, read)
         read = with_sizes(read, {name: item.shape for name, item in samples[0].items()})

@@ -96,11 +96,13 @@ def scheduled(d: Dense, env: Environment, knobs: DenseKnobs) -> Scheduled:
     product, rows = expression(d, env)
     y, matmul = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
-    *g, n, o, b, k = s[y].op.axis
+    axes = list(s[y].op.axis)
+    part = [axes.pop(0)] if d.requantize.parts > 1 else []
+    *g, n, o, b, k = axes
     no, ni = s[y].split(n, knobs.rows)
     oo, oi = s[y].split(o, knobs.outputs)
-    s[y].reorder(*g, oo, no, ni, oi, b, k)
-    s[y].pragma(ni, env.dma_copy)
+    s[y].reorder(*g, oo, no, *part, ni, oi, b, k)
+    s[y].pragma(part[0] if part else ni, env.dma_copy)
     for tensor in (matmul, *product.epilogue.stages):
         s[tensor].set_scope(env.acc_scope)
         s[tensor].compute_at(s[y], no)
@@ -176,6 +178,7 @@ def candidates(workload: Dense, config: Config) -> Iterator[tuple[float, DenseKn
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             constants = d.requantize.constants * (d.groups * d.outputs if in_turn else outputs)
+            constants += d.requantize.shared
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
             sums = outputs * d.requantize.accumulators + d.row_sums
             if sums * rows + constants <= bank:
@@ -244,5 +247,6 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
         if not knobs.in_turn:
             pipeline.load_for_compute(outputs * constant)
         alu = pipeline.alu(rows * outputs, [gemm], operations)
-        stores.append(pipeline.store(rows, outputs * config.out.element_bytes, [alu]))
+        stored = rows * d.requantize.parts
+        stores.append(pipeline.store(stored, outputs * config.out.element_bytes, [alu]))
     return pipeline.estimate(limit=limit, least=least)

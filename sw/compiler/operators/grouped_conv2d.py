@@ -151,11 +151,11 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
     product = expression(workload, env)
     y, conv = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
-    n, g, o, h, w, b, k = s[y].op.axis
+    *part, n, g, o, h, w, b, k = s[y].op.axis
     tile = ((g, knobs.groups), (o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
     (go, gi), (oo, oi), (ho, hi), (wo, wi) = (s[y].split(axis, factor) for axis, factor in tile)
-    s[y].reorder(go, oo, n, ho, wo, gi, oi, hi, wi, b, k)
-    s[y].pragma(gi, env.dma_copy)
+    s[y].reorder(go, oo, n, ho, wo, *part, gi, oi, hi, wi, b, k)
+    s[y].pragma(part[0] if part else gi, env.dma_copy)
     product.place_results(s, wo, env, 1 + knobs.in_turn)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
@@ -227,7 +227,7 @@ def candidates(
         for in_turn in (True, False) if config.overlap else (False,):
             constants = workload.groups * c.outputs if in_turn else groups * outputs
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
-            room = bank - c.requantize.constants * constants - c.requantize.table
+            room = bank - c.requantize.constants * constants - c.requantize.shared
             for columns in even_tiles(c.output_width):
                 loaded = groups * inputs * c.input_rows(rows, kernel) * c.input_columns(columns)
                 results = groups * outputs * rows * columns
@@ -259,7 +259,7 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     operations = 0 if knobs.in_turn else c.requantize.operations
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = vectors * (c.products + operations + resets)
-    stored = vectors * config.out.element_bytes / config.bus_bytes
+    stored = vectors * c.requantize.parts * config.out.element_bytes / config.bus_bytes
     return overlapped(
         compute + tiles * (steps + 4) * TILE_CYCLES,
         tiles * steps * region + weight_loads * weights + stored,

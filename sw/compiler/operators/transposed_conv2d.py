@@ -240,7 +240,7 @@ def candidates(
             bank = config.acc.depth // 2 if in_turn else config.acc.depth
             constants = c.requantize.constants * (c.outputs if in_turn else outputs)
             constants *= v.stride * u.stride
-            room = bank - constants - c.requantize.table
+            room = bank - constants - c.requantize.shared
             for columns in even_tiles(u.steps):
                 loaded = inputs * (rows + taps - 1) * (columns + u.taps - 1)
                 results = outputs * rows * v.stride * columns * u.stride

@@ -86,6 +86,7 @@ def _check_step(
             _check_operand(operand, buffer, sizes)
             fits = shape is None or prod(shape) == prod(operand.image)
             require(fits, f"{operand.tensor} is not an image of {list(operand.image)}")
+            require(operand.layout.parts == 1, f"{operand.tensor} is written in parts")
         case ToHost(tensor, info, operand, buffer):
             _check_operand(operand, buffer, sizes)
             _check_type(tensor, info)
@@ -120,7 +121,9 @@ def _check_launch(launch: Launch, steps: dict[range, int], program: Program) -> 
 def _check_operand(operand: TiledTensor, buffer: str, sizes: dict[str, int]) -> None:
     layout, packing = operand.layout, operand.packing
     require(layout.dtype in _HELD, f"{layout.dtype} is not a type that the machine holds")
-    _check_numbers(operand.tensor, (*operand.image, layout.batch, layout.block), least=1)
+    sizes_of_layout = (*operand.image, layout.batch, layout.block, layout.parts)
+    _check_numbers(operand.tensor, sizes_of_layout, least=1)
+    require(layout.parts * layout.width < 64, f"{operand.tensor} has {layout.parts} parts")
     if packing is not None and not isinstance(packing, Packing):
         _check_factor(operand, packing)
     elif packing is not None:

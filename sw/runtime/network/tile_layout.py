@@ -26,14 +26,24 @@ Image = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class TileLayout:
-    """``batch`` images and ``block`` channels of ``dtype`` (such as int8 or int4) per tile."""
+    """``batch`` images and ``block`` channels of ``dtype`` (such as int8 or int4) per tile.
+
+    Whole sums, which are wider than ``dtype``, are in several ``parts``: activations of which the
+    first have the lowest bits."""
 
     batch: int
     block: int
     dtype: str
+    parts: int = 1
 
     def __str__(self) -> str:
-        return f"tiles of {self.batch}x{self.block} {self.dtype}"
+        parts = f" in {self.parts} parts" if self.parts > 1 else ""
+        return f"tiles of {self.batch}x{self.block} {self.dtype}{parts}"
+
+    @property
+    def width(self) -> int:
+        """Bits of a scalar of ``dtype``."""
+        return int(self.dtype.removeprefix("int"))
 
     @classmethod
     def of(cls, memory: TileMemory) -> TileLayout:
@@ -45,7 +55,7 @@ class TileLayout:
         return (tiles(n, self.batch), tiles(c, self.block), h, w, self.batch, self.block)
 
     def nbytes(self, image: Image) -> int:
-        return prod(self.shape(image)) * int(self.dtype.removeprefix("int")) // 8
+        return self.parts * prod(self.shape(image)) * self.width // 8
 
     def pack(self, images: Array) -> npt.NDArray[np.uint8]:
         """The bytes of activations (N, C, H, W)."""
@@ -61,9 +71,20 @@ class TileLayout:
         """The activations of shape ``image`` and ``dtype`` whose bytes are ``data``."""
         n, c, h, w = image
         shape = self.shape(image)
-        tiled = unpack(data, self.dtype).reshape(shape).transpose(0, 4, 1, 5, 2, 3)
+        scalars = self._joined(unpack(data, self.dtype))
+        tiled = scalars.reshape(shape).transpose(0, 4, 1, 5, 2, 3)
         held = tiled.reshape(shape[0] * self.batch, shape[1] * self.block, h, w)[:n, :c]
         return (held.astype(np.int64) + offset(dtype)).astype(dtype)
+
+    def _joined(self, scalars: Array) -> Array:
+        """The scalars whose parts follow one another in ``scalars``."""
+        if self.parts == 1:
+            return scalars
+        *low, high = scalars.astype(np.int64).reshape(self.parts, -1)
+        whole: Array = high << self.width * len(low)
+        for number, part in enumerate(low):
+            whole |= (part & (1 << self.width) - 1) << self.width * number
+        return whole
 
     @property
     def _numpy(self) -> np.dtype[Any]:

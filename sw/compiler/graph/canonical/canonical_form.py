@@ -15,10 +15,14 @@ The rules of this folder rewrite that and other forms:
 - QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
+- what is quantized to uint8 behind a product of int8, or to int8 behind one of uint8, is of the
+  product's type first,
 - products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
   ``alpha`` or ``beta`` become one of those above,
 - PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
+- a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
+- zero points known only at run time move behind these,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
 - two Transpose in succession become one, and averages go over axes as they were before them,
@@ -42,7 +46,7 @@ from .channel_factors import fold_channel_factors
 from .contributed_forms import float_average, split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
-from .integer_products import fuse_product, match_weights
+from .integer_products import fuse_product, match_weights, quantize_as_data
 from .matrix_forms import (
     constant_first,
     fold_gemm_factors,
@@ -69,6 +73,8 @@ from .simpler_forms import (
     sum_of_two,
     whole_maximum,
 )
+from .sums.dynamic import constant_zero_point, write_zero_points
+from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed
 from .transpositions import merge_transposes, reduce_before_transpose
 
@@ -82,6 +88,8 @@ def canonical(network: Network) -> Network:
         types=dict(network.types),
     )
     rewrite(work, _RULES)
+    # Where no other rule makes an operator on integers of a product.
+    rewrite(work, (*_RULES, sum_of_integers))
     work.drop_unused()
     work.sort()
     return infer(work)
@@ -146,11 +154,14 @@ _RULES: tuple[Rule, ...] = (
     fold_padding,
     _cancel_pair,
     fold_channel_factors,
+    quantize_as_data,
     fuse_product,
     fuse_transposed,
     matrix_of_vector,
     constant_first,
+    write_zero_points,
     match_weights,
+    constant_zero_point,
     with_rows,
     split_concatenation,
     float_average,

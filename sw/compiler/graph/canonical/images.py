@@ -16,17 +16,20 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import BYTE_TYPES
 
-_OPERATORS = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool", "Pad", "QLinearConv"})
+_WINDOWS = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool", "Pad"})
 # The value of each per-dimension attribute along the added row.
 _ROW = {"kernel_shape": 1, "strides": 1, "dilations": 1}
-# The input of QLinearConv that holds its weights.
-_WEIGHT = 3
+# The input of a convolution that holds its weights.
+_WEIGHT = {"ConvInteger": 1, "QLinearConv": 3}
 
 
 def with_rows(network: Network, node: Node) -> bool:
-    """QLinearConv, a pooling or Pad of (N, C, L), with a Clip that follows, becomes one of
-    (N, C, 1, L) between two Reshape."""
-    if node.domain or node.operator not in _OPERATORS or len(node.outputs) != 1:
+    """A convolution of integers, a pooling or Pad of (N, C, L), with a Clip that follows, becomes
+    one of (N, C, 1, L) between two Reshape."""
+    at = _WEIGHT.get(node.operator)
+    if at is None and node.operator not in _WINDOWS:
+        return False
+    if node.domain or len(node.outputs) != 1:
         return False
     source, last = node.inputs[0], node
     clip = network.only_reader(node.outputs[0])
@@ -37,12 +40,12 @@ def with_rows(network: Network, node: Node) -> bool:
     if given.shape is None or made.shape is None or len(given.shape) != 3:
         return False
     inputs = list(node.inputs)
-    if node.operator == "QLinearConv":
-        weight = network.constants.get(inputs[_WEIGHT])
+    if at is not None:
+        weight = network.constants.get(inputs[at])
         if weight is None:
             return False
         wide = weight[:, :, None, :]
-        inputs[_WEIGHT] = network.add_constant(f"{inputs[_WEIGHT]}_image", wide)
+        inputs[at] = network.add_constant(f"{inputs[at]}_image", wide)
     if node.operator == "Pad":
         pads = network.constants.get(inputs[1])
         if pads is None or node.input(3) or given.dtype not in BYTE_TYPES:

@@ -50,6 +50,38 @@ def fuse_product(network: Network, node: Node) -> bool:
     return True
 
 
+def quantize_as_data(network: Network, node: Node) -> bool:
+    """A product of int8 that is quantized to uint8, or the other way round, is quantized to the
+    type of its data first, with the same steps: ONNX Runtime's products have one type."""
+    anchor = anchor_of(network, node, ("Conv", "ConvTranspose", "Gemm", "MatMul"))
+    data = parameters_of(network, anchor.data, "DequantizeLinear") if anchor else None
+    out = parameters_of(network, anchor.quantize, "QuantizeLinear") if anchor else None
+    if anchor is None or data is None or out is None or not out.per_tensor:
+        return False
+    if {data.zero.dtype, out.zero.dtype} != {*BYTE_TYPES}:
+        return False
+    if anchor.data.inputs[0] in network.constants:  # its type is made that of the other factor
+        return False
+    quantize, dtype = anchor.quantize, data.zero.dtype
+    moved, _ = like_data(out.zero, out.zero, dtype)
+    zero = network.add_constant(f"{node.name}_{dtype}_zero_point", moved)
+    integer, real = (network.unused_name(f"{quantize.name}_{what}") for what in (dtype, "real"))
+    info = network.types[quantize.outputs[0]]
+    network.types[integer] = replace(info, dtype=dtype)
+    network.types[real] = network.types[quantize.inputs[0]]
+    given = quantize.inputs[1], zero
+    kept = {name: value for name, value in quantize.attributes.items() if name == "axis"}
+    network.nodes.replace(
+        quantize,
+        [
+            Node("QuantizeLinear", integer, (quantize.inputs[0], *given), (integer,), kept),
+            Node("DequantizeLinear", real, (integer, *given), (real,), kept),
+            replace(quantize, inputs=(real, *quantize.inputs[1:])),
+        ],
+    )
+    return True
+
+
 def anchor_of(network: Network, node: Node, operators: tuple[str, ...]) -> Anchor | None:
     """``node`` with the operators that are fused with it; None if it is not one of ``operators``,
     or if no QuantizeLinear ends them."""
@@ -248,19 +280,27 @@ def _steps(bias: Array, scale: Array) -> Array:
     return np.clip(np.nan_to_num(steps), limits.min, limits.max).astype(np.int32)
 
 
+# By operator, the inputs that are weights and their zero point.
+_WEIGHTS = {
+    **{"QLinearConv": (3, 5), "QLinearMatMul": (3, 5)},
+    **{"ConvInteger": (1, 3), "MatMulInteger": (1, 3)},
+}
+
+
 def match_weights(network: Network, node: Node) -> bool:
-    """A QLinearConv or QLinearMatMul of uint8 data by constant int8 weights gets uint8 weights: on
-    processors without VNNI, ONNX Runtime saturates sums of two products of uint8 and int8."""
-    if node.domain or node.operator not in ("QLinearConv", "QLinearMatMul"):
+    """A product of uint8 data by constant int8 weights gets uint8 weights: on processors without
+    VNNI, ONNX Runtime saturates sums of two products of uint8 and int8."""
+    places = _WEIGHTS.get(node.operator)
+    if node.domain or places is None or len(node.inputs) <= places[1]:
         return False
-    weight, zero = (network.constants.get(node.inputs[index]) for index in (3, 5))
+    weight, zero = (network.constants.get(node.inputs[index]) for index in places)
     data = network.types.get(node.inputs[0])
     if weight is None or zero is None or data is None:
         return False
     if data.dtype != np.uint8 or weight.dtype != np.int8:
         return False
     inputs = list(node.inputs)
-    for index, moved in zip((3, 5), like_data(weight, zero, data.dtype), strict=True):
+    for index, moved in zip(places, like_data(weight, zero, data.dtype), strict=True):
         inputs[index] = network.add_constant(f"{inputs[index]}_uint8", moved)
     network.nodes.replace(node, [replace(node, inputs=tuple(inputs))])
     return True

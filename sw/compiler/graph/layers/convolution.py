@@ -1,4 +1,4 @@
-"""QLinearConv on the machine."""
+"""QLinearConv and ConvInteger on the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .border_average import border_average, is_chosen_from
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
 from .parts.layer import Layer
-from .parts.products import QuantizedProduct
+from .parts.products import ConstantProduct, QuantizedProduct, WholeProduct
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
 from .parts.windows import fitting_window
@@ -34,20 +34,44 @@ from .transposed import transposed_convolution
 def convolution(node: Node, tensors: Tensors) -> Layer:
     """A QLinearConv, with a Clip that follows. Raises `Unsupported`."""
     image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
-    product, groups = QuantizedProduct.of(node, tensors), node.attributes.get("group", 1)
-    weights = product.sums.weights
-    if weights.shape[1] * groups != image[1]:
-        raise ModelError(
-            f"{node.name}: its weights are for {weights.shape[1] * groups} channels, its input "
-            f"{node.inputs[0]} has {image[1]}"
-        )
-    moved = fitting_window(node, image, out, weights.shape[2:])
+    product = QuantizedProduct.of(node, tensors)
+    moved = _window(product, image, out)
     if is_average(product, moved):
         if is_chosen_from(tensors.network, node):
             return border_average(product, tensors, moved, image, out)
         return average_pool(product, tensors, moved, image, out)
-    if groups == 1 and (layer := transposed_convolution(product, tensors, image)) is not None:
-        return layer
+    if _groups(node) == 1:
+        layer = transposed_convolution(product, tensors, image)
+        if layer is not None:
+            return layer
+    return _of_images(product, tensors, moved, image, out)
+
+
+def convolution_sums(node: Node, tensors: Tensors) -> Layer:
+    """A ConvInteger, with the addition of a bias that follows. Raises `Unsupported`."""
+    image, out = tensors.image(node.inputs[0]), tensors.image(node.outputs[0])
+    product = WholeProduct.of(node, tensors)
+    return _of_images(product, tensors, _window(product, image, out), image, out)
+
+
+def _window(product: ConstantProduct, image: Image, out: Image) -> Window:
+    node, weights = product.nodes[0], product.sums.weights
+    if weights.shape[1] * _groups(node) != image[1]:
+        raise ModelError(
+            f"{node.name}: its weights are for {weights.shape[1] * _groups(node)} channels, its "
+            f"input {node.inputs[0]} has {image[1]}"
+        )
+    return fitting_window(node, image, out, weights.shape[2:])
+
+
+def _groups(node: Node) -> int:
+    return int(node.attributes.get("group", 1))
+
+
+def _of_images(
+    product: ConstantProduct, tensors: Tensors, moved: Window, image: Image, out: Image
+) -> Layer:
+    node, groups = product.nodes[0], _groups(product.nodes[0])
     if groups == 1 and moved.taps == 1 and not any(moved.pads) and image[2:] == (1, 1):
         return product_layer(product, tensors, image, out)
     source = tensors.product_input(node.inputs[0], image, tensors.is_held(node.inputs[0], image))
@@ -57,7 +81,7 @@ def convolution(node: Node, tensors: Tensors) -> Layer:
 
 
 def _convolution(
-    product: QuantizedProduct, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
+    product: ConstantProduct, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
 ) -> Layer:
     config, image, packing = tensors.config, source.image, None
     if source.tensor not in tensors.results:
@@ -69,15 +93,16 @@ def _convolution(
     weights = packing.weights(product.sums.weights) if packing else product.sums.weights
     source = replace(source, packing=packing)
     layer = product.layer(tensors, source, out, conv2d, workload, pack_weights(weights, config))
-    tensors.convolutions[layer.result.tensor] = layer, workload
+    if isinstance(product, QuantizedProduct):
+        tensors.convolutions[layer.result.tensor] = layer, workload
     return layer
 
 
 def _grouped(
-    product: QuantizedProduct, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
+    product: ConstantProduct, tensors: Tensors, moved: Window, source: TiledTensor, out: Image
 ) -> Layer:
     config, image, node = tensors.config, source.image, product.nodes[0]
-    groups = node.attributes["group"]
+    groups = _groups(node)
     way = grouping(image[1], out[1], groups, config)
     group = replace(
         _workload(product, tensors, moved, image, out), inputs=way.inputs, outputs=way.outputs
@@ -89,7 +114,7 @@ def _grouped(
 
 
 def _workload(
-    product: QuantizedProduct, tensors: Tensors, moved: Window, image: Image, out: Image
+    product: ConstantProduct, tensors: Tensors, moved: Window, image: Image, out: Image
 ) -> Conv2d:
     config = tensors.config
     return Conv2d(

@@ -1,5 +1,5 @@
-"""Products with a constant matrix on the machine: QLinearMatMul, QGemm, and QLinearConv of single
-pixels."""
+"""Products with a constant matrix on the machine: QLinearMatMul, QGemm, MatMulInteger, and
+convolutions of single pixels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 
 from .parts.layer import Layer
-from .parts.products import QuantizedProduct
+from .parts.products import (
+    ConstantProduct,
+    QuantizedProduct,
+    WholeProduct,
+    require_known_zero_points,
+)
 from .parts.tensors import Tensors
 from .parts.tiled_constants import pack_weights
 from .product_of_two import product_of_two
@@ -27,7 +32,19 @@ def matrix_product(node: Node, tensors: Tensors) -> Layer:
     )
 
 
-def product_layer(product: QuantizedProduct, tensors: Tensors, image: Image, out: Image) -> Layer:
+def matrix_sums(node: Node, tensors: Tensors) -> Layer:
+    """A MatMulInteger, with the addition of a bias that follows. Raises `Unsupported`."""
+    factor = tensors.network.constants.get(node.inputs[1])
+    require_known_zero_points(node, tensors)
+    if factor is None or factor.ndim > 2:
+        return product_of_two(node, tensors)
+    product = WholeProduct.of(node, tensors)
+    return product_layer(
+        product, tensors, tensors.rows(node.inputs[0]), tensors.rows(node.outputs[0])
+    )
+
+
+def product_layer(product: ConstantProduct, tensors: Tensors, image: Image, out: Image) -> Layer:
     """A product of images of one pixel; the machine may hold the input as larger images. Raises
     `Unsupported`."""
     node, config = product.nodes[0], tensors.config

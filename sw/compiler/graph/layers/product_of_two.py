@@ -1,4 +1,5 @@
-"""QLinearMatMul of two tensors that the network makes, on the machine: the products of attention.
+"""QLinearMatMul and MatMulInteger of two tensors that the network makes, on the machine: products
+of attention.
 
 The second factor passes through the host, which packs it as weights. A stack of matrices, one per
 head of attention, is one layer.
@@ -14,24 +15,30 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 
 from .parts.layer import Layer, Unsupported
-from .parts.sums import Sums, constants_of, float32_scale
+from .parts.products import in_parts
+from .parts.sums import RequantizedSums, constants_of, float32_scale, whole_sums
 from .parts.tensors import INT8_RANGE, Tensors
 from .parts.tiled_constants import pack_weights
+
+# By operator, the inputs that are the factors, and those that are their zero points.
+_PLACES = {"MatMulInteger": ((0, 1), (2, 3)), "QLinearMatMul": ((0, 3), (2, 5))}
 
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
     """A QLinearMatMul whose second factor is not constant, or is a stack of matrices, with a Clip
-    that follows. Raises `Unsupported`."""
-    config, network = tensors.config, tensors.network
-    first, second, result = node.inputs[0], node.inputs[3], node.outputs[0]
-    tensors.require_bytes(first, second, result)
+    that follows, or such a MatMulInteger. Raises `Unsupported`."""
+    config, network, result = tensors.config, tensors.network, node.outputs[0]
+    factors, zeros = _PLACES[node.operator]
+    first, second = (node.inputs[at] for at in factors)
+    whole = node.operator == "MatMulInteger"
+    tensors.require_bytes(first, second, *([] if whole else [result]))
     if network.types[first].dtype != network.types[second].dtype:
         raise Unsupported("one of its factors is int8 and the other uint8")
     image, matrices = _shapes(node, tensors)
@@ -40,8 +47,8 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     if rows % config.batch:
         raise Unsupported(f"its {rows:,} rows are not a multiple of BATCH, {config.batch}")
     given = tensors.product_input(first, image, tensors.held(first, image) == image)
-    limits, clip = tensors.clip_after(result)
-    zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, 5)
+    limits, clip = (INT8_RANGE, ()) if whole else tensors.clip_after(result)
+    zero_points = tensors.zero_point(node, zeros[0]), tensors.zero_point(node, zeros[1])
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
     zero = zero_points[1]
     plain = Dense(
@@ -70,7 +77,10 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
     made = tensors.function(dense, workload, node)
     out = (image[0], outputs, 1, 1)
     macs = prod(image) * outputs
-    return tensors.layer((node, *clip), sources, out, made, row_weights, limits, macs)
+    layer = tensors.layer((node, *clip), sources, out, made, {}, limits, macs)
+    if isinstance(how, WholeSums):
+        layer = in_parts(layer, how, tensors)
+    return replace(layer, constants=layer.constants | row_weights)
 
 
 def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
@@ -88,7 +98,7 @@ def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
 def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
     """The shapes of the first factor, as the rows of all products, and of the second, as a stack of
     matrices."""
-    shapes = [tensors.network.types[node.inputs[at]].shape for at in (0, 3)]
+    shapes = [tensors.network.types[node.inputs[at]].shape for at in _PLACES[node.operator][0]]
     a, b = shapes
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         raise Unsupported("its factors are not matrices of fixed size")
@@ -105,16 +115,18 @@ def _requantization(
     tensors: Tensors,
 ) -> tuple[Requantization, list[int]]:
     """The requantization of the sums, and its constants for a bias of 0."""
+    first, second = (
+        [bound - zero for bound in tensors.range(node.inputs[at])]
+        for at, zero in zip(_PLACES[node.operator][0], zero_points, strict=True)
+    )
+    ends = [a * b * summed for a in first for b in second]
+    if node.operator == "MatMulInteger":
+        return whole_sums(np.array([min(ends)]), np.array([max(ends)]), tensors.config), [0]
     scale = float32_scale(tensors, node)
     if scale.size != 1:
         raise Unsupported("a scale is per channel, not per tensor")
-    first, second = (
-        [bound - zero for bound in tensors.range(node.inputs[at])]
-        for at, zero in zip((0, 3), zero_points, strict=True)
-    )
-    ends = [a * b * summed for a in first for b in second]
     low, high = limits
-    sums = Sums(
+    sums = RequantizedSums(
         weights=np.zeros((1, 1), np.int16),
         bias=np.zeros(1, np.int64),
         scale=scale,

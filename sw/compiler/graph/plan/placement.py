@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float
 from amaranth_vta.sw.compiler.graph.layers import contributed
 from amaranth_vta.sw.compiler.graph.layers.addition import addition
-from amaranth_vta.sw.compiler.graph.layers.convolution import convolution
+from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
-from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product
+from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
 from amaranth_vta.sw.compiler.graph.layers.moving import (
     concatenation,
     cropping,
@@ -20,7 +21,7 @@ from amaranth_vta.sw.compiler.graph.layers.moving import (
     upsampling,
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, quantized
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
@@ -39,7 +40,9 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "AveragePool"): average_in_float,
     ("", "Clip"): clip,
     ("", "Concat"): concatenation,
+    ("", "ConvInteger"): convolution_sums,
     ("", "GlobalAveragePool"): average_in_float,
+    ("", "MatMulInteger"): matrix_sums,
     ("", "MaxPool"): max_pool,
     ("", "Mul"): multiplication,
     ("", "Pad"): padding,
@@ -109,6 +112,8 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
             if not node.domain and node.operator in _VIEWS:
                 _view(node, tensors)
                 continue
+            if _changes_type(node, tensors):
+                continue
             layer = _layer(node, tensors)
             tensors.note(layer)
             for part in layer.nodes:  # a part may have had its own layer before it was fused
@@ -168,6 +173,25 @@ def _same_layout(held: Image, shape: tuple[int, ...]) -> bool:
     if held[2:] == (1, 1) and shape[-1:] == held[1:2] and prod(shape[:-1]) == held[0]:
         return True
     return shape[:2] == held[:2] and prod(shape[2:]) == prod(held[2:])
+
+
+def _changes_type(node: Node, tensors: Tensors) -> bool:
+    """Whether ``node`` quantizes what the machine holds by the same steps, so that the machine's
+    integers stay the same; its result is then another name of its input."""
+    network = tensors.network
+    out = parameters_of(network, node, "QuantizeLinear")
+    maker = network.maker(node.inputs[0]) if out else None
+    given = parameters_of(network, maker, "DequantizeLinear")
+    if out is None or maker is None or given is None or not (out.per_tensor and given.per_tensor):
+        return False
+    root = tensors.root(maker.inputs[0])
+    if not {out.zero.dtype, given.zero.dtype} <= {*BYTE_TYPES} or root not in tensors.results:
+        return False
+    if quantized(given) != quantized(out):
+        return False
+    tensors.set_range(node.outputs[0], *tensors.range(maker.inputs[0]))
+    tensors.views[node.outputs[0]] = root
+    return True
 
 
 def _view(node: Node, tensors: Tensors) -> None:

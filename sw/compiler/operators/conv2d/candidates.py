@@ -95,7 +95,8 @@ def rough_cycles(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs) -> Array:
         pooled = c.pooling.operations
     gemm = pixels * (c.products + knobs.resets(c, config) + added) / steps
     alu = pixels * c.operations + vectors * pooled
-    store = bus_cycles(config, 1, vectors * config.out.element_bytes)
+    stored = vectors * c.requantize.parts * config.out.element_bytes
+    store = bus_cycles(config, 1, stored)
     image = bus_cycles(
         config,
         knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows),

@@ -71,10 +71,9 @@ class _Tiles:
         gemm = pixels * (c.products + resets + (c.addition is not None))
         last = self.tiles[-1].nest
         alu = (last.pixels if self.config.overlap else pixels) * c.operations
-        stored = bus_cycles(
-            self.config, 1, last.vectors * self.config.out.element_bytes, reads=False
-        )
-        least = gemm + alu + float(stored)
+        stored = last.vectors * c.requantize.parts * self.config.out.element_bytes
+        store = bus_cycles(self.config, 1, stored, reads=False)
+        least = gemm + alu + float(store)
         return self.pipeline.estimate(self._schedule(), limit, least)
 
     def _schedule(self) -> Iterator[None]:
@@ -240,7 +239,8 @@ class _Tiles:
         return self.pipeline.load(*self._rows_of_results(nest), [used])
 
     def _store(self, nest: _Nest, after: Task) -> Task:
-        return self.pipeline.store(*self._rows_of_results(nest), [after])
+        rows, row = self._rows_of_results(nest)
+        return self.pipeline.store(rows * self.c.requantize.parts, row, [after])
 
     def _rows_of_results(self, nest: _Nest) -> tuple[int, int]:
         rows, columns = nest.rows, nest.columns

@@ -79,7 +79,7 @@ class Conv2dSizes(SlidingWindow):
     def parameters(self) -> int:
         """Accumulators for constants that all results share."""
         added = 0 if self.addition is None else self.addition.constants.parameter_count
-        return self.requantize.table + added
+        return self.requantize.shared + added
 
     @property
     def weights_per_row(self) -> int:

@@ -25,7 +25,7 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     product = expression(c, env)
     y, conv = product.epilogue.y, product.total
     s = te.create_schedule(y.op)
-    n, o, h, w, b, k = s[y].op.axis
+    *part, n, o, h, w, b, k = s[y].op.axis
     (oo, oi), (ho, hi), (wo, wi) = (
         s[y].split(axis, factor)
         for axis, factor in ((o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
@@ -33,8 +33,8 @@ def scheduled(c: Conv2dSizes, env: Environment, knobs: Conv2dKnobs) -> Scheduled
     # What is carried comes from the tile above, which is computed right before.
     tile = (wo, ho) if c.carries else (ho, wo)
     outer = (oo, n, *tile) if knobs.weights_outside else (n, *tile, oo)
-    s[y].reorder(*outer, oi, hi, wi, b, k)
-    s[y].pragma(oi, env.dma_copy)
+    s[y].reorder(*outer, *part, oi, hi, wi, b, k)
+    s[y].pragma(part[0] if part else oi, env.dma_copy)
     product.place_results(s, outer[-1], env, knobs.copies_of_results(), knobs.added_copies)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 

@@ -32,11 +32,13 @@ class RoundingShift:
     low: int
     high: int
 
-    # Accumulators for a table: there is none.
-    table = 0
+    # Accumulators for constants that all channels share.
+    shared = 0
     constants_name = "bias"
     # Accumulators for constants, per tile of output channels.
     constants = 1
+    # Outputs per result.
+    parts = 1
 
     @property
     def half(self) -> int:
@@ -102,6 +104,11 @@ class PerChannelScale:
     constants_name = "parameters"
     constants = REQUANTIZE_PARAMETERS
     accumulators = 1
+    parts = 1
+
+    @property
+    def shared(self) -> int:
+        return self.table
 
     @property
     def operations(self) -> int:
@@ -120,23 +127,60 @@ class PerChannelScale:
         ]
 
 
+@dataclass(frozen=True)
+class WholeSums:
+    """No requantization: the sum, with its bias, in ``parts`` of out_dtype, the lowest bits first,
+    as a first dimension of the output. They are for the host, which puts them together."""
+
+    parts: int
+
+    constants_name = "bias"
+    constants = 1
+
+    @property
+    def shared(self) -> int:
+        return self.parts if self.parts > 1 else 0
+
+    @property
+    def operations(self) -> int:
+        """ALU micro-ops per vector of results: each part is a copy, shifted."""
+        return 1 + 3 * self.shared
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators live at a time per result."""
+        return 1 + self.shared
+
+    def stages(self, total: Tensor, constant: Constant, env: Environment) -> list[Tensor]:
+        """The stage with the biased sum."""
+        return [
+            te.compute(total.shape, lambda *i: total(*i) + constant(0, *i), f"{total.name}_biased")
+        ]
+
+    def shifts(self, env: Environment) -> Array:
+        """The shared constants (parts, BATCH, BLOCK_OUT) acc_dtype: by how many bits each part is
+        shifted."""
+        amounts = np.arange(self.shared, dtype=env.acc_dtype) * env.OUT_WIDTH
+        return amounts.repeat(env.BATCH * env.BLOCK_OUT).reshape(-1, env.BATCH, env.BLOCK_OUT)
+
+
 # The ways to requantize a sum of products.
-Requantization = RoundingShift | PerChannelScale
+Requantization = RoundingShift | PerChannelScale | WholeSums
 
 
 @dataclass(frozen=True)
 class Epilogue:
     """The tensors of an epilogue. ``constants`` is the argument with bias or parameters, ``buffer``
     holds it in accumulators, and ``stages`` lead from the total to ``y``, the output, out_dtype;
-    the last of them are those of ``residual``, if there is one. ``table`` is the argument with a
-    table, and its buffer."""
+    the last of them are those of ``residual``, if there is one. ``shared`` is the argument with
+    constants that all channels share, and its buffer."""
 
     constants: Tensor
     buffer: Tensor
     stages: list[Tensor]
     y: Tensor
     residual: Residual | None
-    table: tuple[Tensor, Tensor] | None
+    shared: tuple[Tensor, Tensor] | None
 
 
 def epilogue(
@@ -156,8 +200,8 @@ def epilogue(
     (*channels, BATCH, BLOCK_OUT) acc_dtype, with `RoundingShift.half` added; the parameters of a
     `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
     ``y`` of the last stage where its shape is not that of ``total``. If ``requantize`` has a table,
-    the table is an argument, as `te.table_tiles` gives it. An ``addition`` or a ``pooling`` comes
-    last.
+    the table is an argument, as `te.table_tiles` gives it; so are `WholeSums.shifts`. An
+    ``addition`` or a ``pooling`` comes last.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
@@ -168,10 +212,14 @@ def epilogue(
     def constant(number: int, *i: Expr) -> Expr:
         return buffer(*position(*i[:-2]), *([number] if numbers else []), *i[-2:])
 
-    stages, table = requantize.stages(total, constant, env), None
-    if requantize.table:
-        table = _table(requantize.table, env)
-        stages.append(_looked_up(stages[-1], table[1]))
+    stages, shared = requantize.stages(total, constant, env), None
+    if isinstance(requantize, WholeSums):
+        if requantize.shared:
+            shared = _shared(requantize.shared, "shifts", env)
+            stages.append(_parts(stages[-1], shared[1]))
+    elif requantize.shared:
+        shared = _shared(requantize.shared, "table", env)
+        stages.append(_looked_up(stages[-1], shared[1]))
     residual = None if addition is None else Residual(addition, stages[-1], env)
     if residual is not None:
         stages = [*stages, *residual.stages]
@@ -182,12 +230,18 @@ def epilogue(
         y = te.compute(last.shape, lambda *i: last(*i).astype(env.out_dtype), "y")
     else:
         y = output(last)
-    return Epilogue(constants, buffer, stages, y, residual, table)
+    return Epilogue(constants, buffer, stages, y, residual, shared)
 
 
-def _table(elements: int, env: Environment) -> tuple[Tensor, Tensor]:
-    table = te.placeholder((elements, env.BATCH, env.BLOCK_OUT), "table", env.acc_dtype)
-    return table, te.compute(table.shape, lambda *i: table(*i), "table_buf")
+def _shared(elements: int, name: str, env: Environment) -> tuple[Tensor, Tensor]:
+    given = te.placeholder((elements, env.BATCH, env.BLOCK_OUT), name, env.acc_dtype)
+    return given, te.compute(given.shape, lambda *i: given(*i), f"{name}_buf")
+
+
+def _parts(value: Tensor, shifts: Tensor) -> Tensor:
+    return te.compute(
+        (shifts.shape[0], *value.shape), lambda p, *i: value(*i) >> shifts(p, *i[-2:]), "parts"
+    )
 
 
 def _looked_up(value: Tensor, table: Tensor) -> Tensor:

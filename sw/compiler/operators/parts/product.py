@@ -29,11 +29,11 @@ class Product:
     @property
     def args(self) -> list[Tensor]:
         end = self.epilogue
-        table = [end.table[0]] if end.table else []
+        shared = [end.shared[0]] if end.shared else []
         if end.residual is None:
-            return [self.x, self.w, end.constants, *table, end.y]
+            return [self.x, self.w, end.constants, *shared, end.y]
         added = end.residual
-        return [self.x, added.x, self.w, end.constants, *table, *added.args, end.y]
+        return [self.x, added.x, self.w, end.constants, *shared, *added.args, end.y]
 
     def place_results(
         self,
@@ -60,11 +60,11 @@ class Product:
 
     def place_constants(self, s: te.Schedule, at: IterVar | None, env: Environment) -> None:
         """Loads bias or parameters at the axis ``at`` of the output, or at the beginning if it is
-        None; a table is always loaded at the beginning."""
-        if self.epilogue.table is not None:
-            table = s[self.epilogue.table[1]]
-            table.set_scope(env.acc_scope)
-            table.pragma(table.op.axis[0], env.dma_copy)
+        None; what all channels share is always loaded at the beginning."""
+        if self.epilogue.shared is not None:
+            shared = s[self.epilogue.shared[1]]
+            shared.set_scope(env.acc_scope)
+            shared.pragma(shared.op.axis[0], env.dma_copy)
         buffer = self.epilogue.buffer
         s[buffer].set_scope(env.acc_scope)
         if at is not None:

@@ -14,23 +14,37 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs
-from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.operators.parts.epilogue import (
+    PerChannelScale,
+    Requantization,
+    RoundingShift,
+    WholeSums,
+)
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("kind", ["strides", "dilations", "dense", "row sums"])
+@pytest.mark.parametrize(
+    "kind", ["strides", "dilations", "dense", "row sums", "sums of rows", "sums of images"]
+)
 def test_no_pass_changes_what_a_product_does(
     config: str, kind: str, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
     env = Environment(PRESETS[config])
-    requantize = PerChannelScale() if env.config.requantize else RoundingShift(3, -100, 90)
+    requantize: Requantization = (
+        PerChannelScale() if env.config.requantize else RoundingShift(3, -100, 90)
+    )
+    if kind.startswith("sums"):
+        requantize = WholeSums(4)
     workload: Any = Dense(3, 2, 3, requantize)
     knobs: Any = DenseKnobs(2, 2, 1, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "row sums":
         workload = Dense(3, 2, 3, requantize, groups=2, row_sums=True)
         knobs = DenseKnobs(2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "strides":
+        workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
+        knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
+    if kind == "sums of images":
         workload = Conv2d(1, 2, 2, 4, 3, (2, 2), requantize, strides=(2, 1), pads=(1, 0, 1, 1))
         knobs = Conv2dKnobs(1, 2, 2, 2, 2, ahead=True, in_turn=bool(env.config.overlap))
     if kind == "dilations":
@@ -50,7 +64,10 @@ def test_no_pass_changes_what_a_product_does(
         constants = np.repeat(tiles, shape[-2], axis=-2)
     else:
         constants = rng.integers(-90, 90, shape).astype(np.int32)
-    inputs = [x, w, constants, *(np.clip(some(rng, arg), -16, 16) for arg in args[3:-1])]
+    others = [np.clip(some(rng, arg), -16, 16) for arg in args[3:-1]]
+    if isinstance(requantize, WholeSums):
+        others = [requantize.shifts(env)]
+    inputs = [x, w, constants, *others]
     want = te.evaluate(args[-1], dict(zip(args, inputs, strict=False)))
     assert len(np.unique(want)) > 8
     interpreted(schedule, inputs, want, env)

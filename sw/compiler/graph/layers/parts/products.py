@@ -1,41 +1,35 @@
-"""What the layers of QLinearConv and QLinearMatMul have in common."""
+"""What the layers of products with constant weights have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
+from amaranth_vta.sw.runtime.scalars import pack
 
-from .layer import Layer
-from .sums import Sums, requantization, sums
-from .tensors import MakeFunction, Tensors
+from .layer import Layer, Unsupported
+from .sums import RequantizedSums, Sums, requantization, requantized_sums, sums
+from .tensors import INT8_RANGE, MakeFunction, Range, Tensors
 
 
 @dataclass(frozen=True)
-class QuantizedProduct:
-    """A QLinearConv or QLinearMatMul, and a Clip that follows, as the machine computes them."""
+class ConstantProduct:
+    """A product with constant weights as the machine computes it, and the nodes that it absorbs."""
 
     nodes: tuple[Node, ...]
     sums: Sums
     # That of the input, as the machine holds it.
     zero_point: int
     config: Config
-
-    @classmethod
-    def of(cls, node: Node, tensors: Tensors) -> QuantizedProduct:
-        """Raises `Unsupported`."""
-        tensors.require_bytes(node.inputs[0], node.outputs[0])
-        limits, clip = tensors.clip_after(node.outputs[0])
-        clipped = sums(tensors, node).clipped(limits)
-        return cls((node, *clip), clipped, tensors.zero_point(node, 2), tensors.config)
 
     @property
     def requantize(self) -> Requantization:
@@ -61,13 +55,103 @@ class QuantizedProduct:
         make: MakeFunction,
         workload: Hashable,
         weights: Bytes,
+        limits: Range = INT8_RANGE,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
         ``weights``, parameters and output."""
         function = tensors.function(make, workload, self.nodes[0])
         constants = {"weights": weights, "requantization": self._requantization[1]}
-        limits = self.sums.low, self.sums.high
         macs = prod(out) * prod(self.sums.weights.shape[1:])
-        layer = tensors.layer(self.nodes, [source], out, function, constants, limits, macs)
+        return tensors.layer(self.nodes, [source], out, function, constants, limits, macs)
+
+
+@dataclass(frozen=True)
+class QuantizedProduct(ConstantProduct):
+    """A QLinearConv or QLinearMatMul, and a Clip that follows."""
+
+    sums: RequantizedSums
+
+    @classmethod
+    def of(cls, node: Node, tensors: Tensors) -> QuantizedProduct:
+        """Raises `Unsupported`."""
+        tensors.require_bytes(node.inputs[0], node.outputs[0])
+        limits, clip = tensors.clip_after(node.outputs[0])
+        clipped = requantized_sums(tensors, node, limits)
+        return cls((node, *clip), clipped, tensors.zero_point(node, 2), tensors.config)
+
+    def layer(
+        self,
+        tensors: Tensors,
+        source: TiledTensor,
+        out: Image,
+        make: MakeFunction,
+        workload: Hashable,
+        weights: Bytes,
+        limits: Range = INT8_RANGE,
+    ) -> Layer:
+        limits = self.sums.low, self.sums.high
+        layer = super().layer(tensors, source, out, make, workload, weights, limits)
         tensors.products[layer.result.tensor] = layer, make, workload
         return layer
+
+
+@dataclass(frozen=True)
+class WholeProduct(ConstantProduct):
+    """A ConvInteger or MatMulInteger, and the addition of a bias that follows: the sums themselves,
+    which are for the host."""
+
+    @classmethod
+    def of(cls, node: Node, tensors: Tensors) -> WholeProduct:
+        """Raises `Unsupported`."""
+        tensors.require_bytes(node.inputs[0])
+        require_known_zero_points(node, tensors)
+        bias, addition = _added_after(node, tensors)
+        plain = sums(tensors, node, bias)
+        return cls((node, *addition), plain, tensors.zero_point(node, 2), tensors.config)
+
+    def layer(
+        self,
+        tensors: Tensors,
+        source: TiledTensor,
+        out: Image,
+        make: MakeFunction,
+        workload: Hashable,
+        weights: Bytes,
+        limits: Range = INT8_RANGE,
+    ) -> Layer:
+        layer = super().layer(tensors, source, out, make, workload, weights, limits)
+        assert isinstance(self.requantize, WholeSums)
+        return in_parts(layer, self.requantize, tensors)
+
+
+def require_known_zero_points(node: Node, tensors: Tensors) -> None:
+    """Raises `Unsupported` unless the zero points of a product of integers are constant."""
+    if not {node.input(2), node.input(3)} <= tensors.network.constants.keys():
+        raise Unsupported("its zero points are known only at run time")
+
+
+def in_parts(layer: Layer, how: WholeSums, tensors: Tensors) -> Layer:
+    """``layer`` with results in parts, and with the constant that makes them."""
+    layout = replace(layer.result.layout, parts=how.parts)
+    shifts = {"shifts": pack(how.shifts(tensors.env), tensors.env.acc_dtype)} if how.shared else {}
+    return replace(
+        layer, result=replace(layer.result, layout=layout), constants=layer.constants | shifts
+    )
+
+
+def _added_after(node: Node, tensors: Tensors) -> tuple[Any, tuple[Node, ...]]:
+    """The constant bias that is added to the sums of ``node``, and the node that adds it."""
+    network, result = tensors.network, node.outputs[0]
+    reader = network.only_reader(result)
+    if reader is None or reader.operator != "Add" or reader.domain:
+        return None, ()
+    (other,) = [name for name in reader.inputs if name != result] or [result]
+    bias, sums_of = network.constants.get(other), network.types[result].shape
+    axis = 1 if node.operator == "ConvInteger" else -1
+    if bias is None or sums_of is None or network.types[reader.outputs[0]].shape != sums_of:
+        return None, ()
+    channels = [1] * len(sums_of)
+    channels[axis] = sums_of[axis]
+    if (1,) * (len(sums_of) - bias.ndim) + bias.shape != tuple(channels):
+        return None, ()
+    return bias.reshape(-1), (reader,)

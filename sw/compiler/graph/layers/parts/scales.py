@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from amaranth_vta.sw.compiler.graph.canonical.quantization import (
     BYTE_TYPES,
     QuantizationParameters,
@@ -20,6 +22,8 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
     if producer is None or parameters is None or not parameters.per_tensor:
+        raise Unsupported(f"its operand {name} is in float")
+    if parameters.zero.dtype == np.int32:  # the sums of a product
         raise Unsupported(f"its operand {name} is in float")
     if parameters.zero.dtype not in BYTE_TYPES:
         raise Unsupported(f"its operand {name} is of {parameters.zero.dtype}")

@@ -1,8 +1,11 @@
-"""The integer arithmetic of QLinearConv and QLinearMatMul, as the machine does it.
+"""The integer arithmetic of products, as the machine does it.
 
-With x, w, y the integers of the graph, z their zero points and s = s_x · s_w / s_y, both define
+With x, w, y the integers of the graph, z their zero points and s = s_x · s_w / s_y, QLinearConv and
+QLinearMatMul define
 
-    y = saturate(rint(float32(Σ (x − z_x)(w − z_w) + bias) · s) + z_y).
+    y = saturate(rint(float32(Σ (x − z_x)(w − z_w) + bias) · s) + z_y),
+
+and ConvInteger and MatMulInteger the sum by itself.
 
 The machine sums products of the integers that it holds: int8, less by 128 where the graph has
 uint8. Zero points of weights are subtracted when compiling. The zero point of x contributes the
@@ -12,7 +15,7 @@ point.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2
 from typing import Any
 
@@ -26,7 +29,9 @@ from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     PerChannelScale,
     Requantization,
     RoundingShift,
+    WholeSums,
 )
+from amaranth_vta.sw.runtime.network.tile_layout import tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
 from .channel_scales import channel_parameters
@@ -37,6 +42,9 @@ from .tiled_constants import pack_bias, terms_of
 Integers = npt.NDArray[np.int64]
 # The positions of bias, output scale and output zero point among the inputs of each operator.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
+# The positions of weights and their zero point.
+_WEIGHTS, _INTEGER_WEIGHTS = (3, 5), (1, 3)
+_CONVOLUTIONS = ("QLinearConv", "ConvInteger")
 # With shifts up to this, sums that ONNX Runtime rounds when it converts them to float32 are
 # clipped.
 _LARGEST_SHIFT = 16
@@ -48,15 +56,10 @@ _INT32 = 32
 class Sums:
     """What a layer computes: for each output channel (the first axis of ``weights``, which are less
     their zero point and have at most 9 bits) the sum of products of weights and input, plus
-    ``bias``, times ``scale`` (float32), rounded, plus ``zero_point``, clipped to ``low`` and
-    ``high``. ``least`` and ``most`` are bounds of the biased sums. Arrays are (channels,)."""
+    ``bias``. ``least`` and ``most`` are bounds of the biased sums. Arrays are (channels,)."""
 
     weights: npt.NDArray[np.int16]
     bias: Integers
-    scale: npt.NDArray[np.float32]
-    zero_point: int
-    low: int
-    high: int
     least: Integers
     most: Integers
 
@@ -65,18 +68,41 @@ class Sums:
         """The number of int8 values that each weight is the sum of."""
         return terms_of(self.weights)
 
-    def clipped(self, limits: Range) -> Sums:
-        low, high = limits
-        return replace(self, low=low, high=high)
+
+@dataclass(frozen=True)
+class RequantizedSums(Sums):
+    """Sums times ``scale`` (float32 (channels,)), rounded, plus ``zero_point``, clipped to ``low``
+    and ``high``."""
+
+    scale: npt.NDArray[np.float32]
+    zero_point: int
+    low: int
+    high: int
 
 
-def sums(tensors: Tensors, node: Node) -> Sums:
-    """The sums of a QLinearConv, QLinearMatMul or QGemm. Raises `Unsupported`."""
+def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> RequantizedSums:
+    """Those of a QLinearConv, QLinearMatMul or QGemm, clipped to ``limits``. Raises
+    `Unsupported`."""
     bias_at, _, zero_at = _PLACES[node.operator]
-    weights = tensors.constant(node, 3)
-    zero = tensors.constant(node, 5).astype(np.int64)
     scale = float32_scale(tensors, node)
-    if node.operator != "QLinearConv":
+    bias = tensors.constant(node, bias_at) if node.input(bias_at) else None
+    plain = sums(tensors, node, bias)
+    return RequantizedSums(
+        **vars(plain),
+        scale=np.broadcast_to(scale, len(plain.bias)),
+        zero_point=tensors.zero_point(node, zero_at),
+        low=limits[0],
+        high=limits[1],
+    )
+
+
+def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
+    """The sums of a product with constant weights, with the bias ``added`` unless it is None.
+    Raises `Unsupported`."""
+    weights_at, zero_at = _WEIGHTS if node.operator in _PLACES else _INTEGER_WEIGHTS
+    weights = tensors.constant(node, weights_at)
+    zero = tensors.constant(node, zero_at).astype(np.int64)
+    if node.operator not in _CONVOLUTIONS:
         if weights.ndim != 2:
             raise Unsupported("its second factor is not one matrix")
         if not node.attributes.get("transB", 0):
@@ -85,11 +111,10 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     channels = len(weights)
     flat = zero_free.reshape(channels, -1)
     bias = np.zeros(channels, np.int64)
-    if node.input(bias_at):
-        given = tensors.constant(node, bias_at)
-        if not is_of_channels(given, channels):
+    if added is not None:
+        if not is_of_channels(added, channels):
             raise Unsupported("its bias differs from row to row")
-        bias += given.reshape(-1)
+        bias += added.reshape(-1)
     x_zero = tensors.zero_point(node, 2)
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
     # Padding contributes 0, whether or not the range includes it.
@@ -98,10 +123,6 @@ def sums(tensors: Tensors, node: Node) -> Sums:
     return Sums(
         weights=zero_free.astype(np.int16),
         bias=bias - x_zero * flat.sum(axis=1),
-        scale=np.broadcast_to(scale, channels),
-        zero_point=tensors.zero_point(node, zero_at),
-        low=-128,
-        high=127,
         least=ups * low + downs * high + bias,
         most=ups * high + downs * low + bias,
     )
@@ -120,11 +141,23 @@ def float32_scale(tensors: Tensors, node: Node) -> npt.NDArray[np.float32]:
 def requantization(sums: Sums, config: Config) -> tuple[Requantization, Bytes]:
     """How the machine of ``config`` requantizes sums, and the bytes of `constants_of`. Raises
     `Unsupported`."""
-    how, constants = constants_of(sums, config)
-    return how, pack_bias(constants, config)
+    if isinstance(sums, RequantizedSums):
+        how, constants = constants_of(sums, config)
+        return how, pack_bias(constants, config)
+    return whole_sums(sums.least, sums.most, config), pack_bias(sums.bias, config)
 
 
-def constants_of(sums: Sums, config: Config) -> tuple[Requantization, Integers]:
+def whole_sums(least: Integers, most: Integers, config: Config) -> WholeSums:
+    """Sums from ``least`` to ``most`` in as few parts as hold them. Raises `Unsupported`."""
+    if config.acc_width < _INT32:
+        _require_no_overflow(least, most, config)
+    largest = max(int(most.max()), -1 - int(least.min()), 0)
+    # Sums that exceed 32 bits wrap, as ONNX Runtime's do.
+    width = min(largest.bit_length() + 1, config.acc_width)
+    return WholeSums(tiles(width, config.out_width))
+
+
+def constants_of(sums: RequantizedSums, config: Config) -> tuple[Requantization, Integers]:
     """How the machine of ``config`` requantizes sums, and the constants that it reads: parameters
     of REQUANTIZE (channels, 4), the first of which is the bias, or else the bias (channels,).
     Raises `Unsupported`."""
@@ -150,7 +183,7 @@ def _of_channels(value: Any, weights: Any) -> Any:
     return value.reshape(-1, *[1] * (weights.ndim - 1)) if value.size > 1 else value.reshape(())
 
 
-def _shift(sums: Sums) -> int:
+def _shift(sums: RequantizedSums) -> int:
     """The n of the scale 2^-n."""
     scales = np.unique(sums.scale)
     if len(scales) > 1:

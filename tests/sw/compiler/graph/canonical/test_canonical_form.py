@@ -157,11 +157,12 @@ def test_a_gemm_that_changes_the_sign_is_left_in_float(qdq: Make) -> None:
     assert left_in_float(graph)["Gemm"] == 1
 
 
-def test_a_result_that_is_also_read_in_float_is_left_in_float(qdq: Make) -> None:
+def test_a_result_that_is_also_read_in_float_is_a_sum_of_integers(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 3, 1)
     floats = graph.value
     graph.qdq(2**-3).node("Add", floats)
-    assert left_in_float(graph)["Conv"] == 1
+    kinds = left_in_float(graph)
+    assert (kinds["ConvInteger"], kinds["Conv"], kinds["QLinearConv"]) == (1, 0, 0)
 
 
 def test_a_change_of_scale_is_kept(qdq: Make) -> None:

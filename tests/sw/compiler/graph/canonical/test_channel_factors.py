@@ -72,4 +72,4 @@ def test_factors_of_zero_or_that_differ_within_a_channel_stay(qdq: Make, constan
     model = graph.node("Mul", graph.constant(constant, np.float32)).qdq(2**-3).model()
     with Session(model, "tiny-extended") as session:
         assert session.check({"x": graph.images()}).ok
-        assert session.macs == 0
+        assert "ConvInteger" in [layer.operator for layer in session.layers]

@@ -98,4 +98,5 @@ def test_a_bias_that_differs_from_row_to_row_is_the_hosts(
         graph.dequantize()
     with Session(graph.model(), "pynq-extended") as session:
         assert session.check({"x": graph.images()}).ok
-        assert session.report()["summary"]["share_on_machine"] == 0
+        # ONNX's own operators add it in float, behind the sums.
+        assert session.report()["summary"]["share_on_machine"] == (form == "QDQ")

@@ -197,33 +197,20 @@ def test_additions_that_the_machine_cannot_do_have_a_reason(qdq: Make) -> None:
 
 def test_float_operators_and_unknown_ones_are_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5)
-    graph.node("Conv", graph.weights(3, 3, 1, 1), graph.bias(3, 2**-9)).node("Sin")
+    graph.node("Conv", graph.constant(np.ones((3, 3, 1, 1)), np.float32)).node("Sin")
     result = placed(graph.model())
-    assert result["Conv"] == "Conv is in float: Sin follows, and nothing quantizes in between"
+    assert result["Conv"] == "Conv is in float: nothing quantizes its weights"
     assert result["Sin"] == "the machine has no Sin"
 
 
-def floats_of_kind(graph: Any, kind: str) -> None:
-    """A convolution that stays in float, for one reason of each kind."""
-    weights = graph.weights(4, 3, 1, 1)
-    if kind == "weights":
-        weights = graph.constant(np.ones((4, 3, 1, 1)), np.float32)
-    graph.node("Conv", weights)
-    graph.dtype = np.uint8 if kind == "type" else graph.dtype
-    graph.qdq(2**-3)
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("weights", "nothing quantizes its weights"),
-        ("type", "it makes uint8 of int8"),
-    ],
-)
-def test_reasons_for_products_in_float_are_true(qdq: Make, kind: str, reason: str) -> None:
-    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
-    floats_of_kind(graph, kind)
-    assert placed(graph.model())["Conv"] == f"Conv is in float: {reason}"
+@pytest.mark.parametrize(("first", "second"), [(np.int8, np.uint8), (np.uint8, np.int8)])
+def test_a_product_may_be_quantized_to_the_other_type(qdq: Make, first: Any, second: Any) -> None:
+    """The machine holds the same integers for both, so that this takes no layer."""
+    graph = qdq((1, 3, 8, 8), first).qdq(0.031, 3).conv(3, 5).node("Relu")
+    graph.dtype = second
+    graph.qdq(0.9, 5).conv(5, 7, 1)
+    graph.dtype = first
+    assert graph.qdq(0.9, 3).on_machine() == ["QLinearConv", "QLinearConv"]
 
 
 def test_what_a_function_reads_may_be_read_in_float_too(qdq: Make) -> None:

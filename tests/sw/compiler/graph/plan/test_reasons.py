@@ -63,12 +63,20 @@ def test_functions_of_what_is_in_float_are_the_hosts(qdq: Make) -> None:
     assert reason(graph.qdq(2**-3), "Sub") == f"its operand {operand} is in float"
 
 
-def test_products_that_another_tensor_is_added_to_are_in_float(qdq: Make) -> None:
+def test_a_sum_in_float_of_a_product_and_a_tensor_is_the_hosts(qdq: Make) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5)
     branch = graph.value
-    graph.conv(3, 3, 1).node("Add", branch).node("Relu").qdq(2**-3)
-    wanted = "Conv is in float: Add follows, and nothing quantizes in between"
-    assert reason(graph, "Conv") == wanted
+    graph.conv(3, 3, 1)
+    product = graph.value
+    graph.node("Add", branch).node("Relu").qdq(2**-3)
+    assert reason(graph, "Add") == f"its operand {product} is in float"
+
+
+def test_transposed_convolutions_whose_result_stays_in_float_are_the_hosts(qdq: Make) -> None:
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5)
+    graph.node("ConvTranspose", graph.weights(3, 4, 2, 2), strides=[2, 2]).node("Sin")
+    wanted = "ConvTranspose is in float: Sin follows, and nothing quantizes in between"
+    assert reason(graph, "ConvTranspose") == wanted
 
 
 def test_products_of_two_types_are_in_float(qdq: Make) -> None:

@@ -1,0 +1,154 @@
+"""The rule of the canonical form for products whose result stays in float.
+
+ONNX Runtime's default session fuses those of matrices: it sums integers and multiplies each sum by
+the scale of its channel. The same is written here with ONNX's own operators, for convolutions too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.canonical.integer_products import like_data
+from amaranth_vta.sw.compiler.graph.canonical.matrix_forms import constant_values
+from amaranth_vta.sw.compiler.graph.canonical.quantization import (
+    BYTE_TYPES,
+    QuantizationParameters,
+    parameters_of,
+)
+from amaranth_vta.sw.compiler.graph.network import Array, Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+
+# Axes of a convolution's input: those of sequences and of images.
+_RANKS = (3, 4)
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """The factors of a product: DequantizeLinear nodes, with their parameters. The second factor's
+    integers are ``second``, with the zero point ``zero``; its ``scale`` is one number, or one per
+    channel."""
+
+    data: Node
+    parameters: QuantizationParameters
+    second: str
+    zero: Array
+    scale: Array
+
+
+def sum_of_integers(network: Network, node: Node) -> bool:
+    """DequantizeLinear → Conv | Gemm | MatMul becomes ConvInteger or MatMulInteger, then the
+    addition of a bias of int32, DequantizeLinear, and the addition of a bias in float."""
+    if node.domain or node.operator not in ("Conv", "Gemm", "MatMul"):
+        return False
+    factors = _factors(network, node)
+    if factors is None:
+        return False
+    name, result = node.name, node.outputs[0]
+    info = network.types[result]
+    made: list[Node] = []
+
+    def add(operator: str, what: str, dtype: type, *inputs: str, **attributes: object) -> str:
+        made.append(Node(operator, f"{name}_{what}", inputs, (result,), attributes))
+        tensor = network.unused_name(f"{name}_{what}")
+        network.types[tensor] = replace(info, dtype=np.dtype(dtype))
+        made[-1] = replace(made[-1], outputs=(tensor,))
+        return tensor
+
+    given = (
+        factors.data.inputs[0],
+        factors.second,
+        network.add_constant(f"{name}_x_zero_point", factors.parameters.zero.reshape(())),
+        network.add_constant(f"{name}_weight_zero_point", factors.zero),
+    )
+    convolves = node.operator == "Conv"
+    operator = "ConvInteger" if convolves else "MatMulInteger"
+    attributes = dict(node.attributes) if convolves else {}
+    total = add(operator, "sums", np.int32, *given, **attributes)
+    scale = (np.float32(factors.parameters.scale.item()) * factors.scale).astype(np.float32)
+    bias = _bias(network, node, scale) if node.input(2) else None
+    in_steps = bias is not None and bias.dtype == np.int32
+    if bias is not None and in_steps:
+        total = add("Add", "biased", np.int32, total, network.add_constant(f"{name}_bias", bias))
+    scales = network.add_constant(f"{name}_scale", scale)
+    axis = 1 if convolves or info.shape is None else len(info.shape) - 1
+    real = add("DequantizeLinear", "real", np.float32, total, scales, axis=axis)
+    if node.input(2) and not in_steps:
+        added = node.inputs[2] if bias is None else network.add_constant(f"{name}_bias", bias)
+        add("Add", "real_biased", np.float32, real, added)
+    made[0] = replace(made[0], name=name)
+    made[-1] = replace(made[-1], outputs=(result,))
+    network.nodes.replace(node, made)
+    return True
+
+
+def _factors(network: Network, node: Node) -> _Factors | None:
+    """None if the product is not one of integers that ONNX has an operator for."""
+    data, weight = (network.maker(node.input(index)) for index in (0, 1))
+    first, second = (parameters_of(network, item, "DequantizeLinear") for item in (data, weight))
+    if data is None or weight is None or first is None or second is None or not first.per_tensor:
+        return None
+    shape = network.types[data.inputs[0]].shape
+    if not {first.zero.dtype, second.zero.dtype} <= {*BYTE_TYPES} or shape is None:
+        return None
+    biased = node.operator == "Conv" and bool(node.input(2))
+    if biased and constant_values(network, node.input(2)) is None:
+        return None
+    values = network.constants.get(weight.inputs[0])
+    if values is None:
+        alike = second.per_tensor and first.zero.dtype == second.zero.dtype
+        if node.operator != "MatMul" or not alike or len(shape) < 2:
+            return None
+        return _Factors(
+            data, first, weight.inputs[0], second.zero.reshape(()), second.scale.reshape(())
+        )
+    if data.inputs[0] in network.constants or not _has_form(node, values, shape):
+        return None
+    axis, of_channels = second.axis % values.ndim, 0 if node.operator == "Conv" else values.ndim - 1
+    if node.operator == "Gemm" and node.attributes.get("transB"):
+        values, axis = values.T, 1 - axis
+    if not second.per_tensor and (axis != of_channels or (axis and values.ndim > 2)):
+        return None
+    zero, scale = (
+        item.reshape(()) if item.size == 1 else item.reshape(-1)
+        for item in (second.zero, second.scale)
+    )
+    if node.operator == "Conv" and zero.ndim:  # ConvInteger has one zero point
+        if np.unique(zero).size > 1:
+            return None
+        zero = zero[0].reshape(())
+    values, zero = like_data(values, zero, first.zero.dtype)
+    return _Factors(data, first, network.add_constant(f"{node.name}_weight", values), zero, scale)
+
+
+def _has_form(node: Node, values: Array, shape: tuple[int, ...]) -> bool:
+    if node.operator == "Conv":
+        return len(shape) in _RANKS
+    if node.operator == "MatMul":
+        return len(shape) > 1 and values.ndim > 1
+    plain = not node.attributes.get("transA", 0)
+    factors = (node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    return len(shape) == 2 and plain and all(factor == 1.0 for factor in factors)
+
+
+def _bias(network: Network, node: Node, scale: Array) -> Array | None:
+    """A constant bias, in the shape in which it is added to a result: int32 if it is one per
+    channel at the ``scale`` of the sums, else float32. None if it is not constant."""
+    maker, values = network.maker(node.input(2)), constant_values(network, node.input(2))
+    if values is None:
+        return None
+    parameters = parameters_of(network, maker, "DequantizeLinear")
+    if maker is not None and parameters is not None and parameters.zero.dtype == np.int32:
+        own, wanted = (np.broadcast_to(item, values.shape) for item in (parameters.scale, scale))
+        if values.ndim == 1 and np.array_equal(own, wanted) and not parameters.zero.any():
+            values = network.constants[maker.inputs[0]]
+    return _of_channels(values, network, node)
+
+
+def _of_channels(values: Array, network: Network, node: Node) -> Array:
+    """The bias of a convolution in a shape that broadcasts over its images."""
+    shape = network.types[node.inputs[0]].shape
+    if node.operator != "Conv" or shape is None:
+        return values
+    return values.reshape(-1, *[1] * (len(shape) - 2))
