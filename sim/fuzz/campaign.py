@@ -103,7 +103,7 @@ def _attempt(
     """The findings of case ``number``."""
     chosen = case(seed, number, configs)
     image = chosen.image()
-    comparison = compare(image, devices, chosen.dram, is_ordered=not chosen.kinds)
+    comparison = compare(image, devices, chosen.dram, not chosen.kinds, chosen.relocation(image))
     reference = comparison.reference
     findings = Findings(
         programs=1,
@@ -124,13 +124,13 @@ def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Fail
 
     def differs(candidate: ProgramImage) -> bool:
         """Whether devices differ on a program that ends as the first one, at a fault or not."""
-        again = compare(candidate, devices, chosen.dram)
+        again = compare(candidate, devices, chosen.dram, relocation=chosen.relocation(candidate))
         ends_alike = (again.reference.outcome.fault is None) == ends_well
         return bool(again.differences) and ends_alike
 
     if differs(image):
         image = shrink(image, differs)
-        comparison = compare(image, devices, chosen.dram)
+        comparison = compare(image, devices, chosen.dram, relocation=chosen.relocation(image))
     reference = comparison.reference
     if reference.outcome.fault is None and reference.defined.all():
         image = replace(image, expected=reference.memory[: image.dram.size].copy())

@@ -10,12 +10,13 @@ from amaranth_vta.hw.config import PRESETS, Config, ConfigError
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
+from amaranth_vta.sim.programs.relocation import Relocation, random_relocation
 from amaranth_vta.sim.programs.tight_limits import limits_of
 
 # Small presets that take different branches in hardware and software.
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
 _EXTENSIONS = ("overwrite", "overlap", "requantize", "pad_value", "lookup")
-# More than the memory of any case.
+# More than the memory of any case, and less than DRAM of any machine.
 _MEMORY = 1 << 24
 
 
@@ -23,7 +24,8 @@ _MEMORY = 1 << 24
 class Case:
     """A program for one machine. ``kinds`` are its faults, none for a legal one; ``dram`` is the
     timing of its memory, and ``origin`` where that begins; ``bounded`` has limits that it just
-    keeps to."""
+    keeps to; one that is ``moved`` runs elsewhere in DRAM, with base registers, on devices that
+    have these."""
 
     number: int
     seed: int
@@ -34,6 +36,7 @@ class Case:
     kinds: tuple[str, ...]
     deep_tokens: bool
     bounded: bool
+    moved: bool
 
     def image(self) -> ProgramImage:
         if self.kinds:
@@ -42,6 +45,10 @@ class Case:
             self.config, self.seed, deep_tokens=self.deep_tokens, origin=self.origin
         )
         return replace(image, limits=limits_of(image)) if self.bounded else image
+
+    def relocation(self, image: ProgramImage) -> Relocation | None:
+        """Where ``image``, of this case or made shorter, runs with base registers, if it does."""
+        return random_relocation(image, random.Random(self.seed)) if self.moved else None
 
 
 def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
@@ -62,13 +69,14 @@ def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
         kinds=tuple(kinds),
         deep_tokens=chance.random() < 0.01,
         bounded=chance.random() < 0.25,
+        moved=not kinds and chance.random() < 0.4,
     )
 
 
 def _origin(config: Config, chance: random.Random) -> int:
     """Address 0, the highest that there can be, or one between, often near a power of two."""
     most = most_origin(config, _MEMORY)
-    power = 1 << chance.randrange(12, most.bit_length())
+    power = 1 << chance.randrange(12, max(most.bit_length(), 13))
     return chance.choice((0, 0, most, min(power, most), chance.randrange(most >> 12) << 12))
 
 
@@ -111,6 +119,7 @@ def _random_config(chance: random.Random) -> Config | None:
             log_acc_buff_size=batch + block_out + 2 + chance.randint(2, 8),
             log_bus_width=chance.choice((6, 6, 6, 7, 8, 9)),
             **{name: chance.randrange(2) for name in _EXTENSIONS},
+            log_dram_size=chance.choice((46, 46, 46, chance.randint(25, 45))),
         )
     except ConfigError:
         return None

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.registers import COUNTERS, REGISTERS
 from amaranth_vta.sim.devices import close_device, open_device
 from amaranth_vta.sim.machine.dram import ProtocolError
 from amaranth_vta.sim.machine.host import StuckError
 from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.relocation import Relocation
 from amaranth_vta.sw.runtime.device import Device, RunResult
+from amaranth_vta.sw.runtime.driver import RegisterDriver
 
 from .reference import Reference, reference_of
 
 # A run that takes longer hangs; a program of a few hundred instructions takes a fraction of it.
 _SECONDS = 60.0
+_WITH_BASES = ("rtl", "cxxrtl", "pysim")
 _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 
@@ -43,7 +47,11 @@ class Comparison:
 
 
 def compare(
-    image: ProgramImage, devices: Sequence[str], dram: str, is_ordered: bool = False
+    image: ProgramImage,
+    devices: Sequence[str],
+    dram: str,
+    is_ordered: bool = False,
+    relocation: Relocation | None = None,
 ) -> Comparison:
     """Runs ``image`` on each of ``devices``, fresh, with a memory of timing ``dram``.
 
@@ -51,14 +59,17 @@ def compare(
     after a fault also the scratchpads, which a second program shows. Of a program with accesses
     of several modules that no token orders, only that it ends and keeps to the rules of the bus.
     Such accesses take time to find, and are not looked for if the program ``is_ordered``.
+    Devices with base registers run the program as it is in ``relocation``.
     """
     reference = reference_of(image, is_ordered)
     different: list[Difference] = []
     cycles = 0
     for name in devices:
-        device = open_device(name, image.config, image.dram.size, dram=dram, origin=image.origin)
+        relocated = relocation if name in _WITH_BASES else None
+        origin = image.origin if relocated is None else relocated.image.origin
+        device = open_device(name, image.config, image.dram.size, dram=dram, origin=origin)
         try:
-            found, taken = differences(device, image, reference)
+            found, taken = differences(device, image, reference, relocation=relocated)
         except (ProtocolError, StuckError) as error:
             found, taken = [str(error)], 0
         finally:
@@ -69,10 +80,17 @@ def compare(
 
 
 def differences(
-    device: Device, image: ProgramImage, reference: Reference, seconds: float = _SECONDS
+    device: Device,
+    image: ProgramImage,
+    reference: Reference,
+    seconds: float = _SECONDS,
+    relocation: Relocation | None = None,
 ) -> tuple[list[str], int]:
     """How a fresh device differs from ``reference``, and its cycles."""
-    result, after = _run(device, image, reference.memory.size, seconds)
+    if relocation is None:
+        result, after = _run(device, image, reference.memory.size, seconds)
+    else:
+        result, after = _run_relocated(device, image, relocation, reference.memory.size, seconds)
     cycles = result.cycles or 0
     if not reference.ordered:
         ended = result.fault is None or result.fault.cause != "timeout"
@@ -109,6 +127,26 @@ def _run(
     device.set_limits(image.limits)
     result = device.run(image.insn_addr, image.insn_count, time_limit=seconds)
     return result, device.read(image.origin, size)
+
+
+def _run_relocated(
+    device: Device, image: ProgramImage, relocation: Relocation, size: int, seconds: float
+) -> tuple[RunResult, npt.NDArray[np.uint8]]:
+    """The same, of ``image`` as it is in ``relocation``; gives the memory with the instructions of
+    ``image``, if its own are still there."""
+    assert isinstance(device, RegisterDriver)
+    words = [
+        base >> shift & 0xFFFFFFFF
+        for base in (relocation.bases[memory] for memory in isa.LIMITED)
+        for shift in (0, 32)
+    ]
+    device.write_words(REGISTERS[f"{isa.LIMITED[0].name}_BASE"].offset, words)
+    result, after = _run(device, relocation.image, size, seconds)
+    first = image.insn_addr - image.origin
+    stream = slice(first, first + image.insn_count * isa.INSTRUCTION_BYTES)
+    if np.array_equal(after[stream], relocation.image.dram[stream]):
+        after[stream] = image.dram[stream]
+    return result, after
 
 
 def _other_bytes(

@@ -72,10 +72,11 @@ def legal_program(
 
 def most_origin(config: Config, size: int) -> int:
     """The highest multiple of 4096 at which ``size`` bytes can begin so that an index of 32 bits
-    reaches all of their elements, of every memory."""
+    reaches all of their elements, of every memory, and DRAM does not end before they do."""
     memories = (config.uop, config.inp, config.wgt, config.acc, config.out)
     smallest = min(memory.element_bytes for memory in memories)
-    return ((smallest << isa.DRAM_BASE_WIDTH) - size) >> 12 << 12
+    most = min(smallest << isa.DRAM_BASE_WIDTH, config.dram_bytes)
+    return (most - size) >> 12 << 12
 
 
 class _Generator(ProgramBuilder):

@@ -1,0 +1,88 @@
+"""The same program elsewhere in DRAM, found by base registers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+
+from .image import ProgramImage
+
+# Bases are multiples of this, or of an element that is larger: no bus is wider.
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """``image`` reads and writes what another one does, in the same order, if each base register
+    holds the byte address that ``bases`` has for its memory of `isa.LIMITED`."""
+
+    image: ProgramImage
+    bases: Mapping[isa.Memory, int]
+
+
+def random_relocation(image: ProgramImage, chance: random.Random) -> Relocation:
+    """A legal program, which has bases of 0, moved to the end of DRAM or to anywhere else, each
+    memory with another base that is not behind what the program accesses of it."""
+    size = -(-image.dram.size // _ALIGNMENT) * _ALIGNMENT
+    most = image.config.dram_bytes - size
+    powers = [1 << log for log in range(12, most.bit_length())]
+    to = chance.choice((most, chance.choice(powers), chance.randrange(most // _ALIGNMENT + 1)))
+    to = to // _ALIGNMENT * _ALIGNMENT
+    shift = to - image.origin
+    before = {
+        memory: _before(image.config, memory, first, shift, chance)
+        for memory, first in _first_elements(image).items()
+    }
+    bits = [_moved(image.config, word, before) for word in image.instruction_bits()]
+    moved = ProgramImage.assemble(image.config, image.dram, image.insn_addr + shift, bits, to)
+    limits = {
+        memory: max(1, limit - before[memory]) if limit else 0
+        for memory, limit in image.limits.items()
+    }
+    bases = {
+        memory: shift + count * image.config.memory(memory).element_bytes
+        for memory, count in before.items()
+    }
+    return Relocation(replace(moved, limits=limits), bases)
+
+
+def _before(
+    config: Config, memory: isa.Memory, first: int, shift: int, chance: random.Random
+) -> int:
+    """How many elements before the base lie: the index of each becomes smaller by as many.
+
+    None may be behind ``first``, and the base, which is ``shift`` further on, is an address.
+    """
+    size = config.memory(memory).element_bytes
+    step = max(_ALIGNMENT // size, 1)
+    least = -(-max(0, -shift) // (step * size))
+    return step * chance.choice((least, first // step, chance.randint(least, first // step)))
+
+
+def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
+    """Per memory, the lowest index in DRAM that transfers access; that of the first element of the
+    image if there are none."""
+    config = image.config
+    found: dict[isa.Memory, list[int]] = {memory: [] for memory in isa.LIMITED}
+    for bits in image.instruction_bits():
+        transfer = isa.instruction_set(config).decode(bits)
+        if isinstance(transfer, isa.Load | isa.Store) and transfer.x_size and transfer.y_size:
+            found[isa.limited_as(isa.Memory(transfer.memory))].append(transfer.dram_base)
+    return {
+        memory: min(indices, default=image.origin // config.memory(memory).element_bytes)
+        for memory, indices in found.items()
+    }
+
+
+def _moved(config: Config, bits: int, before: Mapping[isa.Memory, int]) -> int:
+    """The instruction, with its index in DRAM counted from the base."""
+    instructions = isa.instruction_set(config)
+    transfer = instructions.decode(bits)
+    if not (isinstance(transfer, isa.Load | isa.Store) and transfer.x_size and transfer.y_size):
+        return bits
+    memory = isa.limited_as(isa.Memory(transfer.memory))
+    return instructions.encode(replace(transfer, dram_base=transfer.dram_base - before[memory]))
