@@ -89,17 +89,22 @@ def _of_tensor(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     limits = int(table.min()), int(table.max())
     if config.lookup:
         alone = PointwiseLookup(vectors, config.table_elements)
+        workload: PointwiseLookup | WeightedSum = alone
         packed = pack(te.table_tiles(table, config), tensors.env.acc_dtype)
         if fused := fused_function(function, alone, packed, limits, tensors):
             return fused
-        made, given = tensors.function(lookup, alone, last), {"table": packed}
+        made, given = tensors.function(lookup, workload, last), {"table": packed}
     else:
         constants = line(table, function.zero_point(tensors.network), config)
         workload = WeightedSum(vectors, constants)
         made = tensors.function(weighted_sum, workload, last)
         given = tensors.pointwise_constants(workload)
     sources = [tensors.source(function.source, image)]
-    return tensors.layer(function.absorbed, sources, image, made, given, limits)
+    layer = tensors.layer(function.absorbed, sources, image, made, given, limits)
+    layer = replace(layer, name=function.name.name, operator=function.name.operator)
+    if isinstance(workload, PointwiseLookup):
+        tensors.products[layer.result.tensor] = layer, lookup, workload
+    return layer
 
 
 def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:

@@ -1,4 +1,4 @@
-"""Functions by a table, fused with the product that makes their tensor."""
+"""Functions by a table, fused with what makes their tensor: a product, or another table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def fused_function(
     limits: tuple[int, int],
     tensors: Tensors,
 ) -> Layer | None:
-    """The layer of a function by a ``table`` and of the product that makes its tensor; None if no
-    product makes it, if it has other readers, or if two layers take fewer cycles.
+    """The layer of a function by a ``table`` and of the product or function that makes its tensor;
+    None if neither makes it, if it has other readers, or if two layers take fewer cycles.
 
     ``alone`` is the function by itself, and ``limits`` are the least and the greatest result.
     """
@@ -71,7 +71,9 @@ def _composed(first: Bytes, second: Bytes) -> Bytes:
 
 
 def _with_table(workload: Any, elements: int) -> Any:
-    """The product ``workload`` followed by a table of ``elements``; None if it cannot have one."""
+    """``workload`` followed by a table of ``elements``; None if it cannot have one."""
+    if isinstance(workload, PointwiseLookup):
+        return workload  # with the table of both
     if isinstance(workload, GroupedConv2d):
         group = _with_table(workload.group, elements)
         return group and replace(workload, group=group)
@@ -81,9 +83,13 @@ def _with_table(workload: Any, elements: int) -> Any:
 
 
 def _is_read_by(network: Network, function: OneTensor) -> bool:
-    """Whether only nodes of ``function`` read its source and its intermediate tensors."""
+    """Whether only nodes of ``function`` read its source and its intermediate tensors. Constants,
+    which quantizers put behind a DequantizeLinear, may have other readers."""
     own = {id(node) for node in function.nodes}
-    names = [function.source, *(name for node in function.nodes[:-1] for name in node.outputs)]
+    names = {function.source}
+    for node in function.nodes[:-1]:
+        if names.intersection(node.reads):
+            names.update(node.outputs)
     return all(
         name not in network.outputs
         and all(id(reader) in own for reader in network.nodes.readers(name))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from amaranth_vta.session import Session
 from tests.support.seeds import each_seed
@@ -47,8 +48,6 @@ def random_function(graph: Any, rng: np.random.Generator, channels: int, per: st
 
 
 def _node(operator: str, inputs: list[str], number: int) -> Any:
-    from onnx import helper
-
     name = f"{operator.lower()}{number}"
     return helper.make_node(operator, inputs, [name], name=name)
 
@@ -207,6 +206,25 @@ def test_a_change_of_scale_behind_a_function_takes_no_layer_of_its_own(qdq: Make
         graph.node("Conv", graph.weights(6, 5, 3, 3, scale=0.01)).qdq(0.0317, middle - 7)
         graph.node("Tanh").qdq(1 / 128, middle).qdq(1 / 100, middle + 3)
         assert placed(graph) == {"QLinearConv+Tanh+QuantizeLinear": "machine"}
+
+
+def test_functions_in_succession_take_one_layer(qdq: Make) -> None:
+    """Quantizers put QuantizeLinear behind each Mul and Add, as of a HardSwish written out."""
+    graph = qdq((1, 5, 6, 5)).qdq(0.031, 1).node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    graph.node("Mul", graph.constant(0.7, np.float32)).qdq(0.03, 3)
+    graph.node("Sigmoid").qdq(1 / 128).node("Add", graph.constant(0.3, np.float32)).qdq(1 / 99, -9)
+    assert placed(graph) == {"MaxPool": "machine", "Mul+Sigmoid+Add": "machine"}
+
+
+def test_a_constant_that_several_functions_read_is_quantized_once(qdq: Make) -> None:
+    graph = qdq((1, 5, 6, 5)).qdq(0.031, 1)
+    data, scale = graph.constant(3 * 40, np.int8), graph.constant(1 / 40, np.float32)
+    graph.nodes.append(helper.make_node("DequantizeLinear", [data, scale], ["three"]))
+    for count in (4, 6):
+        graph.node("Conv", graph.weights(count, 5 if count == 4 else 4, 1, 1, scale=0.02))
+        before = graph.qdq(0.03, 5).value
+        graph.node("Add", "three").qdq(0.03, -100).node("Mul", before).qdq(0.05, -90)
+    assert placed(graph) == {"QLinearConv+Mul": "machine"}
 
 
 def test_what_others_read_too_is_not_fused(qdq: Make) -> None:
