@@ -259,10 +259,25 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     operations = 0 if knobs.in_turn else c.requantize.operations
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
     compute = vectors * (c.products + operations + resets)
-    stored = vectors * c.requantize.parts * config.out.element_bytes / config.bus_bytes
-    return overlapped(
+    stored = c.requantize.parts * config.out.element_bytes / config.bus_bytes
+    # Tiles of another size are computed by another loop nest, which waits for the one before.
+    results = knobs.groups * knobs.outputs * knobs.rows * knobs.columns
+    alone = region + results * (c.requantize.operations + stored)
+    return _changes(c, knobs) * weight_tiles * alone + overlapped(
         compute + tiles * (steps + 4) * TILE_CYCLES,
-        tiles * steps * region + weight_loads * weights + stored,
+        tiles * steps * region + weight_loads * weights + vectors * stored,
         region + weights,
         knobs.ahead,
     )
+
+
+def _changes(c: Conv2dSizes, knobs: GroupedConv2dKnobs) -> int:
+    """How often a tile of the image, in the order of the schedule, has another size than the one
+    before it."""
+    down, across = parts(c.output_height, knobs.rows), parts(c.output_width, knobs.columns)
+    changes = 0
+    if across > 1 and c.output_width % knobs.columns:
+        changes = 2 * down * c.batch - 1
+    elif down > 1 and c.output_height % knobs.rows:
+        changes = 2 * c.batch - 1
+    return changes

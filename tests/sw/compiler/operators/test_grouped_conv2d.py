@@ -217,3 +217,12 @@ def test_whatever_default_knobs_are_first_fit(name: str) -> None:
     workload = GroupedConv2d(way.groups, conv)
     knobs = choose(workload, config).best
     assert grouped_conv2d(workload, Environment(config), knobs).outputs == [3]
+
+
+def test_tiles_of_one_size_are_chosen_where_others_would_take_fewer() -> None:
+    # Tiles of 23 x 38 are fewer, but those at two sides would be smaller: 290,000 cycles in all.
+    config = PRESETS["pynq-extended"]
+    sizes = Conv2d(1, 1, 1, 112, 112, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1))
+    knobs = choose(GroupedConv2d(2, sizes), config).best
+    assert 112 % knobs.rows == 112 % knobs.columns == 0
+    assert knobs.rows * knobs.columns > 700
