@@ -23,11 +23,16 @@ from onnxruntime.quantization import (
     QuantType,
     quantize_static,
 )
+from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 
 Sample = Mapping[str, Array]
+
+# Averages and maxima of images and sequences, which the machine has and ONNX Runtime's quantizer
+# leaves in float if it is not told to quantize them.
+_OVER_PIXELS = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMean"})
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,9 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
             raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
         prepared = onnx.load(path)
+    for node in prepared.graph.node:
+        # The quantizer takes nodes by their names, which not all exporters give.
+        node.name = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
     _flatten_biases(prepared.graph)
     return onnx.shape_inference.infer_shapes(prepared)
 
@@ -138,9 +146,42 @@ def _quantized(
             weight_type=types[options.unsigned_weights],
             per_channel=options.per_channel and not options.power_of_two,
             calibrate_method=method,
+            op_types_to_quantize=[*QDQRegistry, *QLinearOpsRegistry, *_OVER_PIXELS],
+            nodes_to_exclude=_reductions_of_features(model.graph),
             extra_options=symmetric | extra,
         )
         return onnx.load(result)
+
+
+def _reductions_of_features(graph: onnx.GraphProto) -> list[str]:
+    """The names of reductions that do not go over all pixels, such as those of a normalization that
+    is written out: quantized, they would cost accuracy and stay on the host."""
+    ranks = {
+        item.name: len(item.type.tensor_type.shape.dim)
+        for item in (*graph.value_info, *graph.input)
+    }
+    return [
+        node.name
+        for node in graph.node
+        if node.op_type in _OVER_PIXELS - {"GlobalMaxPool"}
+        and not _goes_over_pixels(graph, node, ranks.get(node.input[0], 0))
+    ]
+
+
+def _goes_over_pixels(graph: onnx.GraphProto, node: onnx.NodeProto, rank: int) -> bool:
+    axes = [axis for item in node.attribute if item.name == "axes" for axis in item.ints]
+    for item in graph.initializer:
+        if item.name in node.input[1:]:
+            axes = numpy_helper.to_array(item).tolist()
+    if rank not in (3, 4) or len(axes) != rank - 2:
+        return False
+    return rank == 4 or axes[0] % rank != 2 or not _is_centred(graph, node)
+
+
+def _is_centred(graph: onnx.GraphProto, mean: onnx.NodeProto) -> bool:
+    """Whether a mean is subtracted from what it is of, as in a normalization."""
+    readers = [node for node in graph.node if mean.output[0] in node.input]
+    return any(node.op_type == "Sub" for node in readers)
 
 
 def _powers_of_two(model: onnx.ModelProto, result: onnx.ModelProto) -> dict[str, list[Any]]:

@@ -19,7 +19,11 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"pixels as channels of one", "packing of pixels into channels, which saves cycles", ""),
     (r"second factors as ", "packing of second factors as weights", ""),
     (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
-    (r"^its operand .* is in float$", "operators with an operand in float", _QUANTIZE),
+    (
+        r"^its operand .* is in float$",
+        "operators with an operand in float",
+        "of a float model, `vta quantize` quantizes all that the machine can run",
+    ),
     (
         r"power of two|is not within 2|zero point -?\d+ is odd|has no REQUANTIZE",
         "scales that the base instruction set cannot give",

@@ -132,6 +132,37 @@ def test_the_bias_of_a_product_may_be_a_row(tmp_path: Path) -> None:
     assert cli.invoke(["run", result, "--check"]) == 0
 
 
+def test_averages_and_maxima_over_pixels_are_quantized(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And those of a normalization are not."""
+    model, result = str(tmp_path / "f.onnx"), str(tmp_path / "q.onnx")
+    float_model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2, 5, 6] x) => (float[1, 2, 1, 1] y, float[1, 2, 1, 1] z, float[1, 2, 30] n)
+        <float[2, 2, 1, 1] w = {1, -2, 3, 4}, int64[3] flat = {1, 2, 30}> {
+            c = Conv(x, w)
+            t = Tanh(c)
+            y = GlobalMaxPool(t)
+            z = ReduceMean <axes = [-1, -2]> (t)
+            rows = Reshape(c, flat)
+            mean = ReduceMean <axes = [2]> (rows)
+            n = Sub(rows, mean)
+        }
+    """)
+    onnx.save(float_model, model)
+    assert cli.invoke(["quantize", model, "-o", result]) == 0
+    capsys.readouterr()
+    assert cli.invoke(["run", result, "--check", "--json", "-"]) == 0
+    layers = json.loads(capsys.readouterr().out)["layers"]
+    placed = {layer["operator"]: layer["placed_on"] for layer in layers}
+    assert placed["MaxPool"] == "machine"
+    assert {layer["name"] for layer in layers if layer["operator"] == "ReduceMean"} == {
+        "ReduceMean_mean"
+    }
+    assert placed["ReduceMean"] == placed["Sub"] == "host"
+
+
 def test_what_is_quantized_already_is_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
