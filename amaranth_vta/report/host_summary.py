@@ -20,6 +20,11 @@ _GROUPS: tuple[tuple[str, str, str], ...] = (
     (r"second factors as ", "packing of second factors as weights", ""),
     (r"is in float: ", "products in float, not between quantizations", _QUANTIZE),
     (
+        r"product's result, which nothing quantizes",
+        "operators on results of products that nothing quantizes",
+        "`vta quantize` of the float model puts a QuantizeLinear between them",
+    ),
+    (
         r"^its operand .* is in float$",
         "operators with an operand in float",
         "of a float model, `vta quantize` quantizes all that the machine can run",

@@ -22,6 +22,7 @@ The rules of this folder rewrite that and other forms:
 - PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
+- ONNX Runtime's own products with results in float become such ones as well,
 - zero points known only at run time move behind these,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
@@ -74,6 +75,7 @@ from .simpler_forms import (
     whole_maximum,
 )
 from .sums.dynamic import constant_zero_point, write_zero_points
+from .sums.fused_products import split_fused_product
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed
 from .transpositions import merge_transposes, reduce_before_transpose
@@ -159,6 +161,7 @@ _RULES: tuple[Rule, ...] = (
     fuse_transposed,
     matrix_of_vector,
     constant_first,
+    split_fused_product,
     write_zero_points,
     match_weights,
     constant_zero_point,

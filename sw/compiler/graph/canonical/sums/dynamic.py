@@ -11,6 +11,9 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+from .replacement import Replacement
 
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
 
@@ -45,35 +48,22 @@ def constant_zero_point(network: Network, node: Node) -> bool:
     convolves = node.operator == "ConvInteger"
     if convolves and node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
-    name, info = node.name, network.types[node.outputs[0]]
-    made: list[Node] = []
-
-    def add(operator: str, what: str, dtype: Any, shape: Any, *inputs: str, **extra: Any) -> str:
-        tensor = network.unused_name(f"{name}_{what}")
-        network.types[tensor] = replace(info, dtype=np.dtype(dtype), shape=shape)
-        made.append(Node(operator, f"{name}_{what}", inputs, (tensor,), extra))
-        return tensor
-
-    source, attributes = node.inputs[0], dict(node.attributes)
+    made, attributes = Replacement(network, node), dict(node.attributes)
+    source = node.inputs[0]
     if any(attributes.get("pads", ())):
-        pads = attributes.pop("pads")
-        source = _padded(network, node, pads, given.shape, add)
+        source = _padded(made, node, attributes.pop("pads"), given)
     held = np.array(128 if given.dtype == np.uint8 else 0, given.dtype)
-    fixed = network.add_constant(f"{name}_held_zero_point", held)
-    total = network.unused_name(f"{name}_sums")
-    network.types[total] = info
-    inputs = (source, node.inputs[1], fixed, node.inputs[3])
-    product = replace(node, inputs=inputs, outputs=(total,), attributes=attributes)
-    wide = add("Cast", "zero_point", np.int32, zero.shape, node.inputs[2], to=_INT32)
-    start = network.add_constant(f"{name}_held", held.astype(np.int32))
-    step = add("Sub", "moved_by", np.int32, zero.shape, start, wide)
+    inputs = (source, node.inputs[1], made.constant("held_zero_point", held), node.inputs[3])
+    total = made.add(node.operator, "sums", np.int32, *inputs, **attributes)
+    integer = replace(zero, dtype=np.dtype(np.int32))
+    (wide,) = made.add_all("Cast", "zero_point", node.inputs[2:3], [integer], to=_INT32)
+    start = made.constant("held", held.astype(np.int32))
+    (step,) = made.add_all("Sub", "moved_by", (start, wide), [integer])
     sums = _sums_of_channels(weights, convolves)
-    added = add(
-        *("Mul", "added", np.int32, sums.shape),
-        *(step, network.add_constant(f"{name}_weight_sums", sums)),
-    )
-    made += [product, Node("Add", f"{name}_moved", (total, added), node.outputs)]
-    network.nodes.replace(node, made)
+    moved = replace(integer, shape=sums.shape)
+    (added,) = made.add_all("Mul", "added", (step, made.constant("weight_sums", sums)), [moved])
+    made.add("Add", "moved", np.int32, total, added)
+    made.put(node.operator)
     return True
 
 
@@ -101,11 +91,12 @@ def _sums_of_channels(weights: Array, convolves: bool) -> Array:
     return weights.reshape(len(weights), -1).sum(axis=1, dtype=np.int32).reshape(-1, *rest)
 
 
-def _padded(network: Network, node: Node, pads: Any, shape: tuple[int, ...], add: Any) -> str:
+def _padded(made: Replacement, node: Node, pads: Any, given: TensorType) -> str:
     """The input of a ConvInteger, padded with its zero point."""
     half = len(pads) // 2
     before, after = [0, 0, *pads[:half]], [0, 0, *pads[half:]]
-    size = tuple(a + n + b for a, n, b in zip(before, shape, after, strict=True))
-    amounts = network.add_constant(f"{node.name}_pads", np.array([*before, *after], np.int64))
-    dtype = network.types[node.inputs[0]].dtype
-    return str(add("Pad", "padded", dtype, size, node.inputs[0], amounts, node.inputs[2]))
+    assert given.shape is not None
+    size = tuple(a + n + b for a, n, b in zip(before, given.shape, after, strict=True))
+    amounts = made.constant("pads", np.array([*before, *after], np.int64))
+    inputs, padded = (node.inputs[0], amounts, node.inputs[2]), replace(given, shape=size)
+    return made.add_all("Pad", "padded", inputs, [padded])[0]

@@ -6,7 +6,7 @@ the scale of its channel. The same is written here with ONNX's own operators, fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from amaranth_vta.sw.compiler.graph.canonical.quantization import (
 )
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+
+from .replacement import Replacement
 
 # Axes of a convolution's input: those of sequences and of images.
 _RANKS = (3, 4)
@@ -45,41 +47,32 @@ def sum_of_integers(network: Network, node: Node) -> bool:
     factors = _factors(network, node)
     if factors is None:
         return False
-    name, result = node.name, node.outputs[0]
-    info = network.types[result]
-    made: list[Node] = []
-
-    def add(operator: str, what: str, dtype: type, *inputs: str, **attributes: object) -> str:
-        made.append(Node(operator, f"{name}_{what}", inputs, (result,), attributes))
-        tensor = network.unused_name(f"{name}_{what}")
-        network.types[tensor] = replace(info, dtype=np.dtype(dtype))
-        made[-1] = replace(made[-1], outputs=(tensor,))
-        return tensor
-
+    with np.errstate(over="ignore"):
+        scale = (np.float32(factors.parameters.scale.item()) * factors.scale).astype(np.float32)
+    if not np.isfinite(scale).all():
+        return False
+    made = Replacement(network, node)
     given = (
         factors.data.inputs[0],
         factors.second,
-        network.add_constant(f"{name}_x_zero_point", factors.parameters.zero.reshape(())),
-        network.add_constant(f"{name}_weight_zero_point", factors.zero),
+        made.constant("x_zero_point", factors.parameters.zero.reshape(())),
+        made.constant("weight_zero_point", factors.zero),
     )
     convolves = node.operator == "Conv"
     operator = "ConvInteger" if convolves else "MatMulInteger"
     attributes = dict(node.attributes) if convolves else {}
-    total = add(operator, "sums", np.int32, *given, **attributes)
-    scale = (np.float32(factors.parameters.scale.item()) * factors.scale).astype(np.float32)
+    total = made.add(operator, "sums", np.int32, *given, **attributes)
     bias = _bias(network, node, scale) if node.input(2) else None
     in_steps = bias is not None and bias.dtype == np.int32
     if bias is not None and in_steps:
-        total = add("Add", "biased", np.int32, total, network.add_constant(f"{name}_bias", bias))
-    scales = network.add_constant(f"{name}_scale", scale)
-    axis = 1 if convolves or info.shape is None else len(info.shape) - 1
-    real = add("DequantizeLinear", "real", np.float32, total, scales, axis=axis)
+        total = made.add("Add", "biased", np.int32, total, made.constant("bias", bias))
+    scales, shape = made.constant("scale", scale), network.types[node.outputs[0]].shape
+    axis = 1 if convolves or shape is None else len(shape) - 1
+    real = made.add("DequantizeLinear", "real", np.float32, total, scales, axis=axis)
     if node.input(2) and not in_steps:
-        added = node.inputs[2] if bias is None else network.add_constant(f"{name}_bias", bias)
-        add("Add", "real_biased", np.float32, real, added)
-    made[0] = replace(made[0], name=name)
-    made[-1] = replace(made[-1], outputs=(result,))
-    network.nodes.replace(node, made)
+        added = node.inputs[2] if bias is None else made.constant("bias", bias)
+        made.add("Add", "real_biased", np.float32, real, added)
+    made.put(operator)
     return True
 
 

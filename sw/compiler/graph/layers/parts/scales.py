@@ -21,13 +21,19 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     quantization. Raises `Unsupported` if there is none."""
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
+    if is_whole_sum(network, name):
+        raise Unsupported(f"its operand {name} is a product's result, which nothing quantizes")
     if producer is None or parameters is None or not parameters.per_tensor:
-        raise Unsupported(f"its operand {name} is in float")
-    if parameters.zero.dtype == np.int32:  # the sums of a product
         raise Unsupported(f"its operand {name} is in float")
     if parameters.zero.dtype not in BYTE_TYPES:
         raise Unsupported(f"its operand {name} is of {parameters.zero.dtype}")
     return producer.inputs[0], quantized(parameters)
+
+
+def is_whole_sum(network: Network, name: str) -> bool:
+    """Whether a float tensor is the sums of a product, scaled."""
+    parameters = parameters_of(network, network.maker(name), "DequantizeLinear")
+    return parameters is not None and parameters.zero.dtype == np.int32
 
 
 def quantized(parameters: QuantizationParameters) -> Quantized:

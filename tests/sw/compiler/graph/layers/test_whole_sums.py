@@ -99,6 +99,32 @@ def test_sums_are_whole_on_the_rtl(qdq: Make) -> None:
     assert report.ok
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("operator", ["QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"])
+def test_fused_products_of_onnx_runtime(qdq: Make, operator: str, biased: bool) -> None:
+    """Their elements, which the same operators in a default session give."""
+    graph = qdq((3, 40))
+    weights = graph.constant(graph.rng.integers(-99, 99, (40, 9)), np.int8)
+    scales = graph.constant(graph.rng.uniform(0.01, 0.02, 9), np.float32)
+    zeros = graph.constant(graph.rng.integers(-5, 5, 9), np.int8)
+    given = graph.constant(0.031, np.float32), graph.constant(3, np.int8)
+    bias = [graph.constant(graph.rng.normal(size=9), np.float32)]
+    if operator != "DynamicQuantizeMatMul":
+        graph.quantize(0.031, 3)
+    match operator:
+        case "QGemm":
+            bias = [graph.constant(graph.rng.integers(-999, 999, 9), np.int32)]
+            inputs = [*given, weights, scales, zeros]
+        case "MatMulIntegerToFloat":
+            inputs = [weights, given[0], scales, given[1], zeros]
+        case _:
+            inputs = [weights, scales, zeros]
+    graph.node(operator, *inputs, *(bias if biased else []), domain="com.microsoft")
+    report, layers = checked(graph, "tiny")
+    assert (report.mismatches, report.differs_from_default) == (0, 0)
+    assert layers == ["MatMulInteger"]
+
+
 def float_network() -> onnx.ModelProto:
     rng = np.random.default_rng(3)
     shapes = {"w1": (8, 3, 3, 3), "b1": (8,), "w2": (12, 8, 3, 3), "w3": (12, 10), "b3": (10,)}

@@ -63,13 +63,15 @@ def test_functions_of_what_is_in_float_are_the_hosts(qdq: Make) -> None:
     assert reason(graph.qdq(2**-3), "Sub") == f"its operand {operand} is in float"
 
 
-def test_a_sum_in_float_of_a_product_and_a_tensor_is_the_hosts(qdq: Make) -> None:
+@pytest.mark.parametrize("operator", ["Add", "Sigmoid"])
+def test_what_follows_a_product_that_nothing_quantizes_is_the_hosts(
+    qdq: Make, operator: str
+) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5)
-    branch = graph.value
+    branch = [graph.value] if operator == "Add" else []
     graph.conv(3, 3, 1)
-    product = graph.value
-    graph.node("Add", branch).node("Relu").qdq(2**-3)
-    assert reason(graph, "Add") == f"its operand {product} is in float"
+    wanted = f"its operand {graph.value} is a product's result, which nothing quantizes"
+    assert reason(graph.node(operator, *branch).qdq(2**-3), operator) == wanted
 
 
 def test_transposed_convolutions_whose_result_stays_in_float_are_the_hosts(qdq: Make) -> None:

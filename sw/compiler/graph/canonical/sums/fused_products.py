@@ -1,0 +1,85 @@
+"""The rule of the canonical form for ONNX Runtime's own products of integers with results in float,
+which its optimizations make: they become operators of ONNX that give the same elements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.runtime.network.tensor_type import TensorType
+
+from .replacement import Replacement
+
+_DOMAIN = "com.microsoft"
+# The number of float32 in ONNX.
+_FLOAT = 1
+
+
+def split_fused_product(network: Network, node: Node) -> bool:
+    """QGemm without a scale of its result, MatMulIntegerToFloat and DynamicQuantizeMatMul become
+    MatMulInteger, what scales its sums, and the addition of a bias."""
+    if node.domain != _DOMAIN or network.types[node.outputs[0]].shape is None:
+        return False
+    match node.operator:
+        case "QGemm" if not node.input(7):
+            return _split_gemm(network, node)
+        case "MatMulIntegerToFloat":
+            a, b, a_scale, b_scale = node.inputs[:4]
+            zeros = node.input(4), node.input(5)
+            made = Replacement(network, node)
+            _scaled(made, (a, b, *zeros), (a_scale, b_scale), node.input(6))
+        case "DynamicQuantizeMatMul":
+            x, b, b_scale = node.inputs[:3]
+            made = Replacement(network, node)
+            given = network.types[x]
+            a, a_scale, zero = made.add_all(
+                *("DynamicQuantizeLinear", "quantized", (x,)),
+                (replace(given, dtype=np.dtype(np.uint8)), *_scalars(given)),
+            )
+            _scaled(made, (a, b, zero, node.input(3)), (a_scale, b_scale), node.input(4))
+        case _:
+            return False
+    made.put("MatMulInteger")
+    return True
+
+
+def _split_gemm(network: Network, node: Node) -> bool:
+    """QGemm, whose bias is of integers."""
+    a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
+    weights, scales = (network.constants.get(name) for name in (b, b_scale))
+    first = network.constants.get(a_scale)
+    plain = node.attributes.get("alpha", 1.0) == 1.0 and not node.attributes.get("transA", 0)
+    if weights is None or scales is None or first is None or not plain:
+        return False
+    if node.attributes.get("transB", 0):
+        b = network.add_constant(f"{node.name}_transposed", weights.T)
+    made = Replacement(network, node)
+    total = made.add("MatMulInteger", "sums", np.int32, a, b, a_zero, b_zero)
+    if node.input(6):
+        total = made.add("Add", "biased", np.int32, total, node.inputs[6])
+    scale = (first.reshape(()) * (scales.reshape(()) if scales.size == 1 else scales)).astype("f4")
+    made.add("DequantizeLinear", "real", np.float32, total, made.constant("scale", scale), axis=1)
+    made.put("MatMulInteger")
+    return True
+
+
+def _scaled(
+    made: Replacement, product: tuple[str, ...], scales: tuple[str, str], bias: str
+) -> None:
+    """The sums of ``product`` times both ``scales``, which may be known only at run time."""
+    total = made.add("MatMulInteger", "sums", np.int32, *product)
+    real = made.add("Cast", "real_sums", np.float32, total, to=_FLOAT)
+    shape = made.network.types[scales[1]]
+    (scale,) = made.add_all("Mul", "scale", scales, (shape,))
+    real = made.add("Mul", "real", np.float32, real, scale)
+    if bias:
+        made.add("Add", "real_biased", np.float32, real, bias)
+
+
+def _scalars(like: TensorType) -> tuple[TensorType, TensorType]:
+    """The types of a scale and of a zero point."""
+    real = replace(like, dtype=np.dtype(np.float32), shape=())
+    return real, replace(real, dtype=np.dtype(np.uint8))
