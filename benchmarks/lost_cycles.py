@@ -1,23 +1,25 @@
 """Where whole networks lose cycles, by cause: one row per network, as in docs/performance.md.
 
-    python benchmarks/lost_cycles.py [--networks NAME ...] [--dram ideal|ddr]
+    python benchmarks/lost_cycles.py [--networks NAME ...] [--dram ideal|ddr] [--layers]
 
 By the estimate, in one launch as `vta bench` runs them. The causes add up to the cycles: MACs of
 the network; products with the zeros that fill tiles up and with the identity matrix, by which GEMM
 moves values; cycles in which GEMM has an instruction and multiplies nothing; and, of the cycles
 without an instruction of GEMM, those in which compute loads micro-ops or parameters, those of the
 ALU alone, and those in which it waits for load or for store. The rest are latencies between
-instructions.
+instructions. With ``--layers`` one row per layer, without telling apart what GEMM does: a layer's
+cycles are those from the last STORE of the one before to its own, which GEMM has left by then.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from amaranth_vta.hw.config import DEFAULT, Config
 from amaranth_vta.networks import NETWORKS, generate
@@ -52,13 +54,17 @@ HEADS = (
 )
 
 
-class _Idle(Timeline):
-    """Counts, of the cycles in which GEMM has no instruction, what compute does instead."""
+# What compute does in a cycle: where several are active, the first in the order counts.
+_GEMM, _REST = -1, 4
+_ORDER = {"gemm": _GEMM, "compute loads": 0, "alu": 1, "load": 2, "store": 3}
+
+
+class _Doing(Timeline):
+    """What compute does in each cycle of all launches, by `_ORDER`: int8 (cycles,)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.busy = 0
-        self.idle = [0, 0, 0, 0, 0]
+        self.cycles = np.empty(0, np.int8)
 
     def add(
         self,
@@ -68,15 +74,17 @@ class _Idle(Timeline):
         cycles: int,
         estimated: bool = False,
     ) -> None:
-        doing = np.full(cycles, len(self.idle) - 1, np.int8)
-        order = {"compute loads": 0, "alu": 1, "load": 2, "store": 3, "gemm": -1}
-        found = [(order[kind], span) for span in spans if (kind := _kind(span)) in order]
-        # Where several are active, the first in the order counts.
+        doing = np.full(cycles, _REST, np.int8)
+        found = [(_ORDER[kind], span) for span in spans if (kind := _kind(span)) in _ORDER]
         for number, span in sorted(found, key=lambda item: -item[0]):
             doing[span.begin : span.end] = number
-        self.busy += int((doing == -1).sum())
-        for number in range(len(self.idle)):
-            self.idle[number] += int((doing == number).sum())
+        self.cycles = np.concatenate([self.cycles, doing])
+
+
+def _counts(doing: npt.NDArray[np.int8]) -> list[int]:
+    """Cycles with an instruction of GEMM, and those without by what compute does instead."""
+    counts: list[int] = np.bincount(doing - _GEMM, minlength=_REST - _GEMM + 1).tolist()
+    return counts
 
 
 def _kind(span: Span) -> str:
@@ -87,31 +95,52 @@ def _kind(span: Span) -> str:
     return span.lane if computes else ""
 
 
-def lost(name: str, dram: str) -> Lost:
-    network, timeline = generate(name), _Idle()
+def _run(name: str, dram: str) -> tuple[Session, npt.NDArray[np.int8]]:
+    """A session that has run a network once, and what compute did."""
+    network, timeline = generate(name), _Doing()
     with Session(
         network.model, DEFAULT, "estimate", dram, timeline=timeline, timing_only=True
     ) as session:
         session.run(network.inputs)
-        counters, peak = session.report()["counters"], session.config.macs_per_cycle
-        useful = round(session.macs / peak)
-        found = Lost(
-            useful,
-            counters["gemm_uops"] - useful,
-            timeline.busy - counters["gemm_uops"],
-            *timeline.idle,
-        )
-        assert found.cycles == session.cycles
-    return found
+    assert timeline.cycles.size == session.cycles
+    return session, timeline.cycles
+
+
+def lost(name: str, dram: str) -> Lost:
+    session, doing = _run(name, dram)
+    products, peak = session.report()["counters"]["gemm_uops"], session.config.macs_per_cycle
+    useful = round(session.macs / peak)
+    busy, *idle = _counts(doing)
+    return Lost(useful, products - useful, busy - products, *idle)
+
+
+def layer_table(name: str, dram: str = "ddr") -> list[str]:
+    """The lines of the table of a network's layers, in Markdown."""
+    session, doing = _run(name, dram)
+    lines = _head(("layer", "cycles", "GEMM", *HEADS[5:]))
+    for layer in session.layers:
+        if layer.cycles is not None:
+            own, doing = doing[: layer.cycles], doing[layer.cycles :]
+            lines.append(_row(layer.name, (layer.cycles, *_counts(own))))
+    assert not doing.size
+    return lines
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(names)} |", "|---|" + "--:|" * (len(names) - 1)]
+
+
+def _row(name: str, counts: Iterable[int]) -> str:
+    return f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |"
 
 
 def table(names: Iterable[str] = SHOWN, dram: str = "ddr") -> list[str]:
     """The lines of the table, in Markdown."""
-    lines = [f"| {' | '.join(HEADS)} |", "|---|" + "--:|" * (len(HEADS) - 1)]
+    lines = _head(HEADS)
     for name in names:
         found = lost(name, dram)
         counts = (found.cycles, *(getattr(found, item.name) for item in fields(found)))
-        lines.append(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |")
+        lines.append(_row(name, counts))
     return lines
 
 
@@ -119,8 +148,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=SHOWN)
     parser.add_argument("--dram", choices=("ideal", "ddr"), default="ddr")
+    parser.add_argument("--layers", action="store_true", help="one row per layer")
     arguments = parser.parse_args()
-    print("\n".join(table(arguments.networks, arguments.dram)))
+    if not arguments.layers:
+        print("\n".join(table(arguments.networks, arguments.dram)))
+        return 0
+    for name in arguments.networks:
+        print(f"{name}\n", *layer_table(name, arguments.dram), "", sep="\n")
     return 0
 
 
