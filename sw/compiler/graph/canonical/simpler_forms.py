@@ -20,7 +20,7 @@ _OVERLAPPING_WINDOW, _WINDOW = 25, 64
 
 def drop_identity(network: Network, node: Node) -> bool:
     """Removes Identity, Dropout (which does nothing in inference), a Sum of one tensor, a Reshape
-    that keeps the shape, and a Transpose that keeps the order."""
+    that keeps the shape, a Transpose that keeps the order, and a Cast that keeps the type."""
     if node.domain or not node.outputs or not _does_nothing(network, node):
         return False
     source, result = node.inputs[0], node.outputs[0]
@@ -49,6 +49,8 @@ def _does_nothing(network: Network, node: Node) -> bool:
         mask = node.outputs[1] if len(node.outputs) > 1 else ""
         read = bool(mask) and (mask in network.outputs or bool(network.nodes.readers(mask)))
         return not node.input(2) and not read
+    if node.operator == "Cast":
+        return network.types[node.inputs[0]].dtype == network.types[node.outputs[0]].dtype
     if node.operator == "Transpose":
         order = node.attributes.get("perm")
         return order is not None and list(order) == sorted(order)
