@@ -304,11 +304,10 @@ class BeatWalker(wiring.Component):
         with m.Switch(command.kind):
             for number, kind in enumerate(rows.kinds):
                 with m.Case(number):
-                    final = Signal(name=f"final_{number}")
                     m.d.comb += row_lane.eq(kind.lane(command.lane))
                     if kind.serial:
+                        final = lane == kind.elements - 1
                         m.d.comb += [
-                            final.eq(lane == kind.elements - 1),
                             taken.eq(1),
                             row_ends.eq(left == 1),
                             self.release.eq(final | row_ends),
@@ -318,7 +317,6 @@ class BeatWalker(wiring.Component):
                         room = Signal(range(kind.elements + 1), name=f"room_{number}")
                         end = Signal(range(rows.depth + kind.elements), name=f"end_{number}")
                         m.d.comb += [
-                            final.eq(1),
                             room.eq(kind.elements - lane),
                             row_ends.eq(left <= room),
                             taken.eq(Mux(row_ends, left, room)),
@@ -329,8 +327,8 @@ class BeatWalker(wiring.Component):
                             self.mask[j].eq((lane <= j) & (end > j)) for j in range(kind.elements)
                         ]
                     else:
+                        final = lane == kind.beats - 1
                         m.d.comb += [
-                            final.eq(lane == kind.beats - 1),
                             taken.eq(final),
                             row_ends.eq((left == 1) & final),
                             lane_next.eq(Mux(final, 0, lane + 1)),

@@ -13,8 +13,9 @@ from amaranth_vta.hw import isa
 class Queue(wiring.Component):
     """A first-in first-out queue of payloads that keep their shape.
 
-    The output is registered: ``o.payload`` comes straight from flip-flops, and is undefined while
-    ``o.valid`` is low.
+    ``o.payload`` is undefined while ``o.valid`` is low. It comes straight from flip-flops if the
+    depth is 2; a deeper queue is a memory that is read within a cycle, which needs no register
+    behind it, and no multiplexer for what would bypass it.
 
     Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
     nor full, one goes in and one comes out in every cycle::
@@ -25,8 +26,8 @@ class Queue(wiring.Component):
     Parameters
     ----------
     shape : of a payload
-    depth : the most items that it holds, output register included; 2 or more, since a depth of 1
-        could not pass an item in every cycle
+    depth : the most items that it holds; 2 or more, since a depth of 1 could not pass an item in
+        every cycle
     """
 
     def __init__(self, shape: ShapeLike, depth: int) -> None:
@@ -36,44 +37,61 @@ class Queue(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        bits = Shape.cast(self._shape)
-        stored = self._depth - 1
-        m.submodules.storage = storage = Memory(shape=bits, depth=stored, init=[])
-        write, read = storage.write_port(), storage.read_port(domain="comb")
-        head, tail = Signal(range(stored)), Signal(range(stored))
-        level, level_next = Signal(range(stored + 1)), Signal(range(stored + 1))
-        # Whether the storage holds anything: a flip-flop that selects the output alone, so that
-        # each of its bits takes one LUT.
-        holds = Signal()
-
-        put, moves = Signal(), Signal()
-        m.d.comb += [
-            self.i.ready.eq(level != stored),
-            put.eq(self.i.valid & self.i.ready),
-            moves.eq(~self.o.valid | self.o.ready),
-            write.addr.eq(tail),
-            write.data.eq(Value.cast(self.i.payload)),
-            # An item that finds the storage empty and the output free bypasses it.
-            write.en.eq(put & (holds | ~moves)),
-            read.addr.eq(head),
-            level_next.eq(level + write.en - (holds & moves)),
-        ]
-        out = Signal(bits, reset_less=True)
-        m.d.sync += [level.eq(level_next), holds.eq(level_next != 0)]
-        with m.If(moves):
-            m.d.sync += self.o.valid.eq(holds | self.i.valid)
-            # Whether or not there is an item: ``i.valid`` is known late in a cycle.
-            m.d.sync += out.eq(Mux(holds, read.data, Value.cast(self.i.payload)))
-            with m.If(holds):
-                m.d.sync += head.eq(_next(head, stored))
-        with m.If(write.en):
-            m.d.sync += tail.eq(_next(tail, stored))
-        m.d.comb += Value.cast(self.o.payload).eq(out)
+        if self._depth == 2:
+            self._add_registers(m)
+        else:
+            self._add_memory(m)
         return m
+
+    def _add_registers(self, m: Module) -> None:
+        """The output, and one for the item that comes while that is not taken."""
+        out, later = (
+            Signal(Shape.cast(self._shape), name=name, reset_less=True) for name in ("out", "later")
+        )
+        holds, moves = Signal(), Signal()
+        m.d.comb += [
+            self.i.ready.eq(~holds),
+            moves.eq(~self.o.valid | self.o.ready),
+            Value.cast(self.o.payload).eq(out),
+        ]
+        with m.If(moves):
+            m.d.sync += [
+                self.o.valid.eq(holds | self.i.valid),
+                holds.eq(0),
+                # Whether or not there is an item: ``i.valid`` is known late in a cycle.
+                out.eq(Mux(holds, later, Value.cast(self.i.payload))),
+            ]
+        with m.Elif(self.i.valid):
+            m.d.sync += holds.eq(1)
+        with m.If(~holds):
+            m.d.sync += later.eq(Value.cast(self.i.payload))
+
+    def _add_memory(self, m: Module) -> None:
+        m.submodules.storage = storage = Memory(
+            shape=Shape.cast(self._shape), depth=self._depth, init=[]
+        )
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        level, level_next = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        takes = Signal()
+        m.d.comb += [
+            self.i.ready.eq(level != self._depth),
+            takes.eq(self.o.valid & self.o.ready),
+            write.data.eq(Value.cast(self.i.payload)),
+            write.en.eq(self.i.valid & self.i.ready),
+            Value.cast(self.o.payload).eq(read.data),
+            level_next.eq(level + write.en - takes),
+        ]
+        m.d.sync += [level.eq(level_next), self.o.valid.eq(level_next != 0)]
+        for port, moves in ((write, write.en), (read, takes)):
+            place = Signal.like(port.addr, name="tail" if port is write else "head")
+            m.d.comb += port.addr.eq(place)
+            with m.If(moves):
+                m.d.sync += place.eq(_next(place, self._depth))
 
 
 def _next(pointer: Signal, depth: int) -> Value:
-    return Mux(pointer == depth - 1, 0, pointer + 1)
+    wraps = depth & (depth - 1) == 0
+    return pointer + 1 if wraps else Mux(pointer == depth - 1, 0, pointer + 1)
 
 
 class TokenCounter(wiring.Component):

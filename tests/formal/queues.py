@@ -82,6 +82,18 @@ class TokenProperty(wiring.Component):
 # Of tokens, instead of 1,023, so that a cover reaches it.
 _LIMIT = 6
 
+_BUGS_IN_REGISTERS = (
+    ("with m.If(~holds):", "with m.If(moves):"),
+    ("self.i.ready.eq(~holds)", "self.i.ready.eq(1)"),
+    ("with m.If(moves):", "with m.If(moves | self.i.valid):"),
+)
+_BUGS_IN_MEMORY = (
+    ("write.en.eq(self.i.valid & self.i.ready)", "write.en.eq(self.i.valid)"),
+    ("self.i.ready.eq(level != self._depth)", "self.i.ready.eq(1)"),
+    ("takes.eq(self.o.valid & self.o.ready)", "takes.eq(self.o.ready)"),
+    ("Mux(pointer == depth - 1, 0, pointer + 1)", "pointer + 1"),
+)
+
 PROOFS = (
     *(
         Proof(
@@ -90,13 +102,9 @@ PROOFS = (
             specify=lambda module, depth=depth: QueueProperty(module, depth),
             mode="bmc",
             depth=2 * depth + 4,  # to be filled and emptied
-            bugs=(
-                ("write.en.eq(put & (holds | ~moves))", "write.en.eq(put & holds)"),
-                ("self.i.ready.eq(level != stored)", "self.i.ready.eq(1)"),
-                ("with m.If(moves):", "with m.If(moves | self.i.valid):"),
-            ),
+            bugs=bugs,
         )
-        for depth in (2, 3, 5)
+        for depth, bugs in ((2, _BUGS_IN_REGISTERS), (3, _BUGS_IN_MEMORY), (5, _BUGS_IN_MEMORY))
     ),
     Proof(
         name="token counter",
