@@ -407,7 +407,7 @@ PRESETS: dict[str, Config] = {
         log_acc_buff_size=13,
         overwrite=1,
         counters=0,
-        log_dram_size=24,
+        log_dram_size=25,
     ),
     # 1,024 multiply-accumulates per cycle on a 128-bit bus.
     "block32": replace(
