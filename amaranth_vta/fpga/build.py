@@ -17,6 +17,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
+from .synthesis import ECP5_OPTIONS
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 
@@ -55,7 +56,7 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     plan = platform.prepare(
         design,
         _NAME,
-        synth_opts="",
+        synth_opts=ECP5_OPTIONS if board.chip.startswith("LFE5") else "",
         script_after_synth="tee -q -o cells.json stat -json",
         nextpnr_opts=f"--seed {_SEED} --report {_REPORT}",
     )
