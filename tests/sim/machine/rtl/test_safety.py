@@ -111,6 +111,29 @@ def test_a_stopped_run_says_where_it_was() -> None:
     assert runs_correctly(bench)
 
 
+@pytest.mark.parametrize(
+    ("transfer", "counter"),
+    [
+        (isa.Load(memory=isa.Memory.INP, x_size=1, y_size=60, x_stride=50), "read_bursts"),
+        (isa.Load(memory=isa.Memory.ACC, x_size=1, y_size=60, x_stride=50), "read_bursts"),
+        (isa.Store(x_size=1, y_size=60, x_stride=50), "write_bursts"),
+    ],
+)
+def test_no_access_begins_after_a_stop(transfer: isa.Instruction, counter: str) -> None:
+    bench = Bench(MemoryTiming(latency=200))
+    bench.put(transfer, transfer, isa.Finish())
+    bench.command("launch")
+    bench.settle(300)
+    bench.command("reset")
+    begun = bench.peek(counter.upper())
+    bench.settle(5000)
+    assert bench.status == {"done", "stopped"}
+    # Those that were in registers before the bus.
+    assert begun <= bench.peek(counter.upper()) <= begun + 2
+    assert begun < 60
+    assert runs_correctly(bench)
+
+
 def test_a_launch_while_busy_is_refused_and_harms_nothing() -> None:
     bench = Bench(memory_timing("ddr"))
     bench.put_image(GOOD)
