@@ -64,7 +64,7 @@ fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a qua
 mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and list what catches each; an hour
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json
 
-proofs: setup  ## Prove queues, arbiter, bursts, retirement and banks, and that planted bugs are seen; minutes
+proofs: setup  ## Prove queues, arbiter, transfers, retirement and banks, and that planted bugs are seen; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[formal]'
 	$(BIN)/python -m tests.formal
 

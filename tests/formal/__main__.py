@@ -10,9 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import arbiter, banks, bursts, queues, retirement
+from . import arbiter, banks, bursts, loads, queues, retirement, stores
 
-PROOFS = (*queues.PROOFS, *arbiter.PROOFS, *bursts.PROOFS, *retirement.PROOFS, *banks.PROOFS)
+PROOFS = tuple(
+    proof
+    for subject in (queues, arbiter, bursts, retirement, banks, loads, stores)
+    for proof in subject.PROOFS
+)
 
 
 def main() -> int:

@@ -1,0 +1,152 @@
+"""A loader does nothing after its first error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Assert, Assume, Cover, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.dma import loader, rows, transfer
+
+from .lists import List, assert_stable, assume_stable
+from .proving import Proof
+
+# Instead of 4096 bytes, 48 bits of address and 8 transfers.
+_PAGE, _ADDRESS_WIDTH, _AHEAD = 32, 10, 3
+_MEMORIES = (isa.Memory.INP, isa.Memory.WGT)
+_COMMANDS, _MOST = 3, 8
+# Up to three rows of up to three elements, with padding on every side.
+_COMMAND = data.StructLayout(
+    {
+        "weights": 1,
+        "dram_base": 3,
+        "x_size": 2,
+        "y_size": 2,
+        "x_stride": 2,
+        "x_pad_0": 1,
+        "x_pad_1": 1,
+        "y_pad_0": 1,
+        "y_pad_1": 1,
+    }
+)
+
+
+class LoadFaultProperty(wiring.Component):
+    """Up to three LOADs of inputs and weights, of any rows and padding, come in any cycle; memory
+    takes bursts, answers, and fails when it likes.
+
+    The loader is done with what it has taken, and fails if and only if memory did. From then on it
+    is done with nothing, writes nothing, and asks for nothing but what it was asking for; it takes
+    the beats that still come. When it is idle no burst is in flight, and without an error none of
+    its commands is left.
+    """
+
+    def __init__(self, rows: Any, transfer: Any, loader: Any) -> None:
+        self._loader = loader.Loader(PRESETS["tiny"], _MEMORIES)
+        super().__init__(
+            {
+                "valid": In(1),
+                "command": In(_COMMAND),
+                "burst_ready": In(1),
+                "answers": In(1),
+                "error": In(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.loader = loader = self._loader
+        commands, given, refused, failed = Signal(3), Signal(3), Signal(), Signal()
+        taken = loader.command.valid & loader.command.ready
+        m.d.sync += [
+            given.eq(given + taken),
+            commands.eq(commands + taken - loader.done),
+            refused.eq(refused | self._answer(m)),
+            failed.eq(failed | (loader.done & loader.error)),
+        ]
+        self._give_commands(m, given)
+        request, waited = loader.read.request, Signal()
+        m.d.sync += waited.eq(request.valid & ~request.ready)
+        m.d.comb += [
+            Assert(~loader.done | (commands != 0)),
+            Assert(~(loader.done & loader.error) | refused),
+            Assert(~loader.idle | failed | (commands == 0)),
+            Assert(~loader.idle | (refused == failed)),
+            Assert(~failed | ~loader.done),
+            Assert(~failed | (loader.inp.enable == 0)),
+            Assert(~failed | (loader.wgt.enable == 0)),
+            Assert(~failed | ~request.valid | waited),
+            Assert(~failed | ~loader.command.ready),
+            Assert(~failed | loader.read.beat.ready),
+        ]
+        written = Signal()
+        with m.If(loader.wgt.enable != 0):
+            m.d.sync += written.eq(1)
+        m.d.comb += Cover(written & failed & loader.idle & (commands == 2))
+        return m
+
+    def _give_commands(self, m: Module, given: Signal) -> None:
+        command, payload = self.command, self._loader.command.payload
+        m.d.comb += [
+            self._loader.command.valid.eq(self.valid & (given != _COMMANDS)),
+            payload.memory.eq(Mux(command.weights, isa.Memory.WGT, isa.Memory.INP)),
+            payload.elements.eq(command.x_size * command.y_size),
+            *(payload[name].eq(command[name]) for name, _ in _COMMAND if name != "weights"),
+        ]
+        assume_stable(m, self._loader.command, "command")
+
+    def _answer(self, m: Module) -> Signal:
+        """Answers bursts in order; gives whether a beat with an error is taken."""
+        read = self._loader.read
+        m.submodules.bursts = bursts = List(8, _MOST)
+        sent, answered, refused = Signal(8), Signal(), Signal()
+        beat = read.beat
+        m.d.comb += [
+            read.request.ready.eq(self.burst_ready),
+            bursts.put.eq(read.request.valid & read.request.ready),
+            bursts.item.eq(read.request.payload.length),
+            beat.valid.eq(self.answers & (bursts.count != 0)),
+            beat.payload.error.eq(self.error),
+            beat.payload.last.eq(sent == bursts.items[0]),
+            answered.eq(beat.valid & beat.ready),
+            refused.eq(answered & self.error),
+            bursts.take.eq(answered & beat.payload.last),
+            Assume(bursts.count < _MOST),
+            Assert(~self._loader.idle | (bursts.count == 0)),
+        ]
+        assume_stable(m, beat, "beat")
+        assert_stable(m, read.request, "request")
+        with m.If(answered):
+            m.d.sync += sent.eq(Mux(beat.payload.last, 0, sent + 1))
+        return refused
+
+
+PROOFS = (
+    Proof(
+        name="loads after an error",
+        modules=(rows, transfer, loader),
+        specify=LoadFaultProperty,
+        mode="bmc",
+        depth=14,
+        bugs=(
+            ("bursts.stop.eq(failed)", "bursts.stop.eq(0)"),
+            ("padding.write & free & ~put & ~failed", "padding.write & free & ~put"),
+            ("m.d.sync += failed.eq(1)", "m.d.sync += failed.eq(0)"),
+            ("write.done.eq(ends | fail)", "write.done.eq(ends)"),
+            ("(in_flight == 0) & ~write.valid", "~write.valid"),
+            ("bursts.command.ready | ~has_data) & ~failed", "bursts.command.ready | ~has_data)"),
+        ),
+        smaller=(
+            (
+                "from amaranth_vta.hw.fabric.structures import address_width",
+                f"address_width = lambda config: {_ADDRESS_WIDTH}",
+            ),
+            ("bus_bytes, BURST_BYTES", f"bus_bytes, {_PAGE}"),
+            ("TRANSFERS_AHEAD = 8", f"TRANSFERS_AHEAD = {_AHEAD}"),
+        ),
+    ),
+)
