@@ -44,6 +44,11 @@ _ACTIVATIONS = (
 )
 
 
+# A format of its own: scales are known only at run time.
+DYNAMIC = "Dynamic"
+_PRODUCTS = ["Conv", "Gemm", "MatMul"]
+
+
 @dataclass(frozen=True)
 class Case:
     """The case of a seed: the shape of the input, ``steps`` with a seed for each, and options of
@@ -103,9 +108,9 @@ class Case:
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:
-    """Arguments of `quantize_static`, by names of its enums."""
+    """Arguments of `quantize_static`, by names of its enums; the format may be `DYNAMIC`."""
     form = str(rng.choice(["QDQ", "QDQ", "QOperator"]))
-    extra = {
+    extra: dict[str, Any] = {
         name: bool(rng.random() < 0.3)
         for name in ("ActivationSymmetric", "AddQDQPairToWeight", "DedicatedQDQPair")
     }
@@ -115,7 +120,7 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
     activation = str(rng.choice(["QUInt8", "QInt8"]))
     # The quantizer has no uint8 weights under int8.
     signed = rng.random() < 0.5 or activation == "QInt8"
-    return {
+    options = {
         "quant_format": form,
         "activation_type": activation,
         "weight_type": "QInt8" if signed else "QUInt8",
@@ -124,6 +129,11 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
         "calibrate_method": str(rng.choice(["MinMax", "MinMax", "Percentile"])),
         "extra_options": extra,
     }
+    if rng.random() < 0.1:
+        options["quant_format"] = DYNAMIC
+    elif form == "QDQ" and rng.random() < 0.2:
+        extra["OpTypesToExcludeOutputQuantization"] = _PRODUCTS
+    return options
 
 
 def quantized(
@@ -135,6 +145,7 @@ def quantized(
         CalibrationMethod,
         QuantFormat,
         QuantType,
+        quantize_dynamic,
         quantize_static,
     )
 
@@ -146,7 +157,8 @@ def quantized(
             return next(self.left, None)
 
     arguments = dict(options)
-    arguments["quant_format"] = QuantFormat[arguments["quant_format"]]
+    dynamic = arguments["quant_format"] == DYNAMIC
+    arguments["quant_format"] = None if dynamic else QuantFormat[arguments["quant_format"]]
     arguments["calibrate_method"] = CalibrationMethod[arguments["calibrate_method"]]
     for name in ("activation_type", "weight_type"):
         arguments[name] = QuantType[arguments[name]]
@@ -158,7 +170,12 @@ def quantized(
         try:
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore")
-                quantize_static(source, result, Reader(), **arguments)
+                if dynamic:
+                    kept = ("weight_type", "per_channel", "reduce_range")
+                    given = {name: arguments[name] for name in kept}
+                    quantize_dynamic(source, result, op_types_to_quantize=_PRODUCTS, **given)
+                else:
+                    quantize_static(source, result, Reader(), **arguments)
         finally:
             logging.disable(logging.NOTSET)
         return onnx.load(result)
