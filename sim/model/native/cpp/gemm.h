@@ -18,6 +18,7 @@ public:
           next_(parameters.uop_depth), rows_(MAX_ITERATIONS * parameters.batch),
           products_(MAX_PRODUCTS)
     {
+        std::fill_n(static_cast<uint32_t *>(group_of_), parameters.acc_depth, NONE);
     }
 
     // Iterations of both loops and micro-ops that fit into one part.
@@ -26,7 +27,8 @@ public:
     // Sorts micro-ops by destination.
     void sort(const MicroOps &uops)
     {
-        std::fill_n(static_cast<uint32_t *>(group_of_), scratchpads_.depth(Memory::ACC), NONE);
+        for (uint32_t group = 0; group < groups_; group++)
+            group_of_[group_dst_[group]] = NONE;
         groups_ = 0;
         for (uint32_t at = 0; at < uops.count; at++) {
             uint32_t &group = group_of_[uops.dst[at]];

@@ -59,6 +59,8 @@ constexpr int GROUP = 4;
 constexpr bool BIASED = true;
 // Accumulators that stay in registers.
 constexpr int REGISTERS = 12, REGISTER_LANES = 16;
+// Whether a sum takes so long that two after each other wait.
+constexpr bool WAITS = true;
 
 inline Vector<4> multiply_add(Vector<4> sum, int32_t inputs, const int32_t *weights)
 {
@@ -83,6 +85,7 @@ inline Vector<16> multiply_add(Vector<16> sum, int32_t inputs, const int32_t *we
 typedef int16_t Input;
 constexpr int GROUP = 2;
 constexpr bool BIASED = false;
+constexpr bool WAITS = false;
 
 #if defined(__AVX2__)
 
