@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-
-# The memory whose elements a counter counts, by the prefix of the counter's name.
-_MEMORIES = {memory.name.lower(): memory for memory in isa.Memory}
 
 
 def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
@@ -20,16 +18,24 @@ def completed(config: Config, counted: Mapping[str, int]) -> dict[str, int]:
     """
     result = dict(counted)
     result["macs"] = counted["gemm_uops"] * config.macs_per_cycle
-    for name, memory in _MEMORIES.items():
-        size = config.memory(memory).element_bytes
-        result[f"{name}_bytes"] = counted[f"{name}_elements"] * size
-    result["bytes_stored"] = result["out_bytes"]
-    result["bytes_loaded"] = sum(
-        result[f"{name}_bytes"]
-        for name, memory in _MEMORIES.items()
-        if memory is not isa.Memory.OUT
+    stored = loaded = 0
+    for memory, elements, name, size in _transferred(config):
+        result[name] = moved = counted[elements] * size
+        if memory is isa.Memory.OUT:
+            stored += moved
+        else:
+            loaded += moved
+    return result | {"bytes_stored": stored, "bytes_loaded": loaded}
+
+
+@cache
+def _transferred(config: Config) -> tuple[tuple[isa.Memory, str, str, int], ...]:
+    """Each memory, the counters of its elements and of their bytes, and the bytes of an element."""
+    return tuple(
+        (memory, f"{name}_elements", f"{name}_bytes", config.memory(memory).element_bytes)
+        for memory in isa.Memory
+        for name in [memory.name.lower()]
     )
-    return result
 
 
 @dataclass(frozen=True)

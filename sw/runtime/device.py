@@ -46,9 +46,12 @@ def end_in_dram(transfer: isa.Load | isa.Store) -> int:
     return transfer.dram_base + max(transfer.y_size - 1, 0) * transfer.x_stride + transfer.x_size
 
 
+_QUEUE_NAMES = tuple(map(isa.queue_name, isa.TOKEN_QUEUES))
+
+
 def no_tokens() -> dict[str, int]:
     """Empty token queues, by name."""
-    return {isa.queue_name(queue): 0 for queue in isa.TOKEN_QUEUES}
+    return dict.fromkeys(_QUEUE_NAMES, 0)
 
 
 @dataclass
@@ -73,11 +76,13 @@ class RunResult:
 
 def total(results: Sequence[RunResult]) -> RunResult:
     """Several runs as one: sums, and the tokens that the last one left."""
-    cycles = [result.cycles for result in results if result.cycles is not None]
-    counters: dict[str, int] = {}
-    for result in results:
+    if len(results) == 1:
+        return results[0]
+    counters = dict(results[0].counters) if results else {}
+    for result in results[1:]:
         for name, count in result.counters.items():
             counters[name] = counters.get(name, 0) + count
+    cycles = [result.cycles for result in results if result.cycles is not None]
     return RunResult(
         cycles=sum(cycles) if cycles else None,
         fault=next((result.fault for result in results if result.fault is not None), None),
