@@ -15,8 +15,8 @@ The rules of this folder rewrite that and other forms:
 - QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
-- what is quantized to uint8 behind a product of int8, or to int8 behind one of uint8, is of the
-  product's type first,
+- a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
+  own type first,
 - products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
   ``alpha`` or ``beta`` become one of those above,
 - PRelu with slopes per channel becomes the sum of its two sides,

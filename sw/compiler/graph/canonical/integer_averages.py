@@ -31,7 +31,7 @@ from .quantization import (
 from .simpler_forms import reduced_axes
 
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
-_AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
+AVERAGES = _REDUCTIONS | {"AveragePool", "GlobalAveragePool"}
 
 
 def fuse_average(network: Network, node: Node) -> bool:
@@ -41,7 +41,7 @@ def fuse_average(network: Network, node: Node) -> bool:
     Where windows at the border count fewer pixels, there is a QLinearConv for each number of
     pixels, and Where takes each result from the one that is right for it.
     """
-    if node.domain or node.operator not in _AVERAGES:
+    if node.domain or node.operator not in AVERAGES:
         return False
     dequantize = network.maker(node.inputs[0])
     data = parameters_of(network, dequantize, "DequantizeLinear")

@@ -11,6 +11,7 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
+from .integer_averages import AVERAGES
 from .quantization import (
     BYTE_TYPES,
     QuantizationParameters,
@@ -18,6 +19,7 @@ from .quantization import (
     integer_limits,
     is_clamp,
     parameters_of,
+    quantized_after,
 )
 
 
@@ -51,18 +53,19 @@ def fuse_product(network: Network, node: Node) -> bool:
 
 
 def quantize_as_data(network: Network, node: Node) -> bool:
-    """A product of int8 that is quantized to uint8, or the other way round, is quantized to the
-    type of its data first, with the same steps: ONNX Runtime's products have one type."""
-    anchor = anchor_of(network, node, ("Conv", "ConvTranspose", "Gemm", "MatMul"))
-    data = parameters_of(network, anchor.data, "DequantizeLinear") if anchor else None
-    out = parameters_of(network, anchor.quantize, "QuantizeLinear") if anchor else None
-    if anchor is None or data is None or out is None or not out.per_tensor:
+    """A product or average of int8 that is quantized to uint8, or the other way round, is quantized
+    to the type of its data first, with the same steps: ONNX Runtime's products have one type."""
+    quantize = _quantize_after(network, node)
+    maker = network.maker(node.input(0))
+    data = parameters_of(network, maker, "DequantizeLinear")
+    out = parameters_of(network, quantize, "QuantizeLinear")
+    if quantize is None or maker is None or data is None or out is None or not out.per_tensor:
         return False
     if {data.zero.dtype, out.zero.dtype} != {*BYTE_TYPES}:
         return False
-    if anchor.data.inputs[0] in network.constants:  # its type is made that of the other factor
+    if maker.inputs[0] in network.constants:  # its type is made that of the other factor
         return False
-    quantize, dtype = anchor.quantize, data.zero.dtype
+    dtype = data.zero.dtype
     moved, _ = like_data(out.zero, out.zero, dtype)
     zero = network.add_constant(f"{node.name}_{dtype}_zero_point", moved)
     integer, real = (network.unused_name(f"{quantize.name}_{what}") for what in (dtype, "real"))
@@ -80,6 +83,15 @@ def quantize_as_data(network: Network, node: Node) -> bool:
         ],
     )
     return True
+
+
+def _quantize_after(network: Network, node: Node) -> Node | None:
+    """The QuantizeLinear that ends what becomes one product."""
+    if node.operator in AVERAGES and not node.domain:
+        after = quantized_after(network, node.outputs[0])
+        return None if after is None else after[1]
+    anchor = anchor_of(network, node, ("Conv", "ConvTranspose", "Gemm", "MatMul"))
+    return None if anchor is None else anchor.quantize
 
 
 def anchor_of(network: Network, node: Node, operators: tuple[str, ...]) -> Anchor | None:

@@ -210,7 +210,9 @@ def test_a_product_may_be_quantized_to_the_other_type(qdq: Make, first: Any, sec
     graph.dtype = second
     graph.qdq(0.9, 5).conv(5, 7, 1)
     graph.dtype = first
-    assert graph.qdq(0.9, 3).on_machine() == ["QLinearConv", "QLinearConv"]
+    graph.qdq(0.9, 3).node("AveragePool", kernel_shape=[2, 2])
+    graph.dtype = second
+    assert graph.qdq(0.3, 3).on_machine() == ["QLinearConv", "QLinearConv", "QLinearConv"]
 
 
 def test_what_a_function_reads_may_be_read_in_float_too(qdq: Make) -> None:
