@@ -83,18 +83,27 @@ class DeviceMemory:
 
 
 class Buffer:
-    """``size`` bytes of device memory from the physical byte ``address``.
+    """``size`` bytes of device memory from the physical byte ``address``; ``whole`` is the buffer
+    that it is a `part` of, or itself.
 
     Host access is checked against the buffer's bounds. An offset is in bytes.
     """
 
-    __slots__ = ("_memory", "address", "name", "size")
+    __slots__ = ("_memory", "address", "name", "size", "whole")
 
-    def __init__(self, memory: DeviceMemory, address: int, size: int, name: str) -> None:
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        address: int,
+        size: int,
+        name: str,
+        whole: Buffer | None = None,
+    ) -> None:
         self._memory: DeviceMemory | None = memory
         self.address = address
         self.size = size
         self.name = name
+        self.whole = self if whole is None else whole
 
     def __repr__(self) -> str:
         state = "" if self._memory else ", freed"
@@ -128,10 +137,22 @@ class Buffer:
         self._check("read", offset, size)
         return device.read(self.address + offset, size).view(dtype).reshape(shape)
 
+    def part(self, offset: int, size: int, name: str) -> Buffer:
+        """``size`` bytes from ``offset`` on, which must be a multiple of the alignment of buffers;
+        to be used while the whole has not been freed. Raises what `write` raises."""
+        self._device()
+        self._check("take", offset, size)
+        assert self._memory is not None
+        if offset % self._memory.alignment:
+            raise ValueError(f"{name} would begin at byte {offset:,} of {self.name}, unaligned")
+        return Buffer(self._memory, self.address + offset, size, name, self.whole)
+
     def free(self) -> None:
-        """Frees the memory; raises `ValueError` if it is free already."""
+        """Frees the memory; raises `ValueError` if it is free already, or of a part."""
         self._device()
         assert self._memory is not None
+        if self.whole is not self:
+            raise ValueError(f"{self.name} is a part of {self.whole.name}")
         self._memory._release(self.address, self.size)
         self._memory = None
 

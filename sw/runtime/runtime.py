@@ -153,7 +153,7 @@ class Runtime:
     def _append(self, module: Module, bits: int, buffer: Buffer | None = None) -> None:
         if len(self._stream.words) >= self._full and self._stream.divisible():
             self._run_and_continue()
-        self._stream.append(module, bits, buffer)
+        self._stream.append(module, bits, None if buffer is None else buffer.whole)
 
     # Micro-op kernels.
 

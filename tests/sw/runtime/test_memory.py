@@ -122,3 +122,20 @@ def test_a_freed_buffer_is_not_used(fake_device: MakeDevice) -> None:
         with pytest.raises(ValueError, match="bias has been freed"):
             use()
     assert "freed" in repr(buffer)
+
+
+def test_a_part_of_a_buffer_is_in_its_memory(fake_device: MakeDevice) -> None:
+    memory = DeviceMemory(fake_device(PRESETS["tiny"]))
+    whole = memory.allocate(200, "whole")
+    part = whole.part(memory.alignment, 100, "part")
+    inner = part.part(0, 10, "inner")
+    inner.write(np.arange(10, dtype=np.uint8))
+    assert whole.read(np.uint8, 10, memory.alignment).tolist() == list(range(10))
+    assert part.whole is inner.whole is whole.whole is whole
+    with pytest.raises(IndexError, match="cannot take bytes 64 to 201 of whole, which has 200"):
+        whole.part(64, 137, "long")
+    with pytest.raises(ValueError, match="odd would begin at byte 4 of whole, unaligned"):
+        whole.part(4, 8, "odd")
+    with pytest.raises(ValueError, match="part is a part of whole"):
+        part.free()
+    whole.free()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ def concatenation(node: Node, tensors: Tensors) -> Layer:
     out = n, sum(channels), h, w
     sources = map(tensors.source, node.inputs, images)
     limits = min(lows), max(highs)
-    return tensors.layer((node,), sources, out, function, constants, limits)
+    layer = tensors.layer((node,), sources, out, function, constants, limits)
+    return replace(layer, joins=not constants and workload.batch == 1)
 
 
 def _joined(tensors: Tensors, name: str, axis: int) -> Image:

@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
 from amaranth_vta.sw.runtime.launches.places import Placed, Places
-from amaranth_vta.sw.runtime.memory import Buffer
+from amaranth_vta.sw.runtime.memory import Buffer, buffer_alignment
 from amaranth_vta.sw.runtime.network.network_program import (
     Launch,
     NetworkProgram,
@@ -30,6 +30,7 @@ from amaranth_vta.sw.runtime.network.network_program import (
 from amaranth_vta.sw.runtime.program import Program, Recorder
 from amaranth_vta.sw.runtime.work import work
 
+from .in_place import in_place, outermost
 from .memory_plan import share_buffers
 from .placement import Placement, place
 from .steps import PlannedStep, planned_steps
@@ -93,24 +94,31 @@ def _record(
 ) -> tuple[tuple[Step, ...], tuple[Launch, ...], Program]:
     """Records the layers' streams; buffers that are not live at the same time share memory."""
     recorder = Recorder(config)
+    steps, within = in_place(steps, buffer_alignment(config))
     uses: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for index, step in enumerate(steps):
         for name, size in _touched(step):
-            uses.setdefault(name, []).append(index)
             sizes[name] = size
+            uses.setdefault(outermost(name, within)[0], []).append(index)
     shared = share_buffers({name: (when[0], when[-1], sizes[name]) for name, when in uses.items()})
     activations = [
         recorder.allocate(size, f"activations {number}") for number, size in enumerate(shared.sizes)
     ]
+
+    def buffer(name: str) -> Buffer:
+        outer, offset = outermost(name, within)
+        whole = activations[shared.place[outer]]
+        return whole.part(offset, sizes[name], name) if name in within else whole
+
     constants: list[Buffer] = []
     result: list[Step] = []
     places = Places(config)
     for step in steps:
         match step:
             case Layer():
-                sources = [activations[shared.place[item.buffer]] for item in step.sources]
-                target = activations[shared.place[step.result.buffer]]
+                sources = [buffer(item.buffer) for item in step.sources]
+                target = buffer(step.result.buffer)
                 own = []
                 for name, data in step.constants.items():
                     own.append(recorder.allocate(data.size, f"{step.name} {name}"))
@@ -128,9 +136,9 @@ def _record(
                 needed = work(config, words)
                 result.append(RunLayer(step.name, step.operator, step.macs, streams, needed))
             case ToMachine():
-                result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
+                result.append(replace(step, buffer=buffer(step.buffer).name))
             case ToHost():
-                result.append(replace(step, buffer=activations[shared.place[step.buffer]].name))
+                result.append(replace(step, buffer=buffer(step.buffer).name))
             case RunHost():
                 result.append(step)
     launches = tuple(_launches(result, recorder))

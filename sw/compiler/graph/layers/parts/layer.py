@@ -24,7 +24,8 @@ class Layer:
     """An operator on the machine.
 
     The arguments of ``function`` are ``sources``, ``constants`` (bytes by name) and ``result``, in
-    this order. ``macs`` are the network's, without those that padding to whole tiles adds.
+    this order. ``macs`` are the network's, without those that padding to whole tiles adds. If it
+    ``joins``, the result is the bytes of its sources, in order.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Layer:
     function: Function
     constants: dict[str, Bytes]
     macs: int
+    joins: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Tensors that lie within another: what makes one writes where the joined tensor has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.runtime.network.network_program import ToHost, ToMachine
+
+from .steps import PlannedStep
+
+
+@dataclass(frozen=True)
+class Within:
+    """The bytes of a buffer from ``offset`` on."""
+
+    buffer: str
+    offset: int
+
+
+def in_place(
+    steps: Sequence[PlannedStep], alignment: int
+) -> tuple[list[PlannedStep], dict[str, Within]]:
+    """``steps`` without the layers that only put tensors behind one another, where what makes these
+    can write them there, and the place of each such tensor, by the name of its buffer.
+
+    Tensors that pass between host and machine keep buffers of their own, and so do those whose
+    place is not a multiple of ``alignment``, in bytes, to which buffers are aligned.
+    """
+    makers = {step.result.buffer: at for at, step in enumerate(steps) if isinstance(step, Layer)}
+    passed = {step.buffer for step in steps if isinstance(step, ToHost | ToMachine)}
+    places: dict[str, Within] = {}
+    left: dict[int, PlannedStep] = dict(enumerate(steps))
+    for number, step in enumerate(steps):
+        if not (isinstance(step, Layer) and step.joins):
+            continue
+        names = [source.buffer for source in step.sources]
+        *offsets, end = accumulate((source.nbytes for source in step.sources), initial=0)
+        if (
+            end != step.result.nbytes
+            or any(offset % alignment for offset in offsets)
+            or any(name not in makers or name in passed or name in places for name in names)
+        ):
+            continue
+        for name, offset in zip(names, offsets, strict=True):
+            places[name] = Within(step.result.buffer, offset)
+        del left[number]
+        # The last of those that make its parts completes it.
+        last = max((makers[name] for name in names if makers[name] in left), default=None)
+        if last is not None:
+            maker = left[last]
+            assert isinstance(maker, Layer)
+            left[last] = replace(maker, operator=f"{maker.operator}+{step.operator}")
+    return list(left.values()), places
+
+
+def outermost(name: str, places: Mapping[str, Within]) -> tuple[str, int]:
+    """The buffer that all others around ``name`` lie in, and the byte of it where that begins."""
+    offset = 0
+    while name in places:
+        offset += places[name].offset
+        name = places[name].buffer
+    return name, offset

@@ -1,0 +1,95 @@
+"""What makes a part of a concatenation writes it where the whole has it."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import Session
+from amaranth_vta.session.compilation import compile
+
+Make = Callable[..., Any]
+RACES = Path(__file__).parents[5] / "benchmarks/races.py"
+
+
+def convolved(graph: Any, value: str, channels: int, outputs: int = 4, size: int = 1) -> str:
+    """A convolution of a tensor, with the scale that all parts have."""
+    graph.value = value
+    graph.node("Conv", graph.weights(outputs, channels, size, size)).qdq(0.9, 3)
+    made: str = graph.value
+    return made
+
+
+def concatenated(graph: Any, *parts: str) -> str:
+    graph.value = parts[0]
+    graph.node("Concat", *parts[1:], axis=1).qdq(0.9, 3)
+    made: str = graph.value
+    return made
+
+
+def placed(graph: Any, device: str = "functional") -> list[str]:
+    """The operators on the machine of a network that equals ONNX Runtime."""
+    with Session(graph.model(), "tiny-extended", device) as session:
+        report = session.check({"x": graph.images()})
+        assert report.ok
+        assert np.unique(report.outputs["y"]).size > 3
+        layers = session.layers
+    return [item.operator for item in layers if item.placed_on == "machine"]
+
+
+def branches(qdq: Make, pixels: int = 8) -> tuple[Any, str, str, str]:
+    """A graph, and three of its tensors of 4 channels, of which two read the first."""
+    graph = qdq((1, 4, pixels, pixels), np.int8).qdq(0.031, 3)
+    first = convolved(graph, graph.value, 4)
+    return graph, first, convolved(graph, first, 4), convolved(graph, first, 4)
+
+
+@pytest.mark.parametrize("device", ["functional", "rtl"])
+def test_parts_are_made_in_their_place(qdq: Make, device: str) -> None:
+    graph, *parts = branches(qdq)
+    convolved(graph, concatenated(graph, *parts), 12, 5, 3)
+    conv = "QLinearConv"
+    assert placed(graph, device) == [conv, conv, f"{conv}+Concat", conv]
+
+
+def test_parts_in_place_are_ordered_by_tokens(qdq: Make) -> None:
+    graph, *parts = branches(qdq)
+    convolved(graph, concatenated(graph, *parts), 12, 5, 3)
+    ((text, wrong),) = runpy.run_path(str(RACES))["found"](
+        compile(graph.model(), "tiny-extended").program
+    )
+    assert text.startswith("4 layers, ")
+    assert wrong == []
+
+
+def test_a_concatenation_can_be_in_place_in_another(qdq: Make) -> None:
+    graph, first, second, third = branches(qdq)
+    inner = concatenated(graph, second, first)
+    convolved(graph, concatenated(graph, third, inner), 12, 5)
+    assert placed(graph).count("Concat") == 0
+
+
+def test_parts_that_would_not_be_aligned_are_copied(qdq: Make) -> None:
+    graph, *parts = branches(qdq, 7)
+    convolved(graph, concatenated(graph, *parts), 12, 5)
+    assert placed(graph)[-2:] == ["Concat", "QLinearConv"]
+
+
+def test_a_part_of_two_concatenations_is_in_place_in_one(qdq: Make) -> None:
+    graph, first, second, third = branches(qdq)
+    one, other = concatenated(graph, first, second), concatenated(graph, first, third)
+    convolved(graph, concatenated(graph, one, other), 16, 5)
+    # One of the inner two copies, into its place in the outer one.
+    assert placed(graph).count("Concat+Concat") == 1
+
+
+def test_what_the_host_makes_has_a_buffer_of_its_own(qdq: Make) -> None:
+    graph = qdq((1, 4, 8, 8), np.int8).qdq(0.9, 3)
+    source = graph.value
+    convolved(graph, concatenated(graph, source, convolved(graph, source, 4)), 8, 5)
+    assert placed(graph) == ["QLinearConv", "Concat", "QLinearConv"]
