@@ -20,8 +20,9 @@ from amaranth_vta.sw.runtime.driver import RegisterDriver
 
 from .reference import Reference, reference_of
 
-# A run that takes longer hangs; a program of a few hundred instructions takes a fraction of it.
-_SECONDS = 60.0
+# A run that takes longer hangs: a program of a few hundred instructions takes a fraction of a
+# second of processor time, of which a busy computer may give little.
+_SECONDS = 600.0
 _WITH_BASES = ("rtl", "cxxrtl", "pysim")
 _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
@@ -83,7 +84,7 @@ def differences(
     device: Device,
     image: ProgramImage,
     reference: Reference,
-    seconds: float = _SECONDS,
+    seconds: float | None = _SECONDS,
     relocation: Relocation | None = None,
 ) -> tuple[list[str], int]:
     """How a fresh device differs from ``reference``, and its cycles."""
@@ -121,7 +122,7 @@ def differences(
 
 
 def _run(
-    device: Device, image: ProgramImage, size: int, seconds: float
+    device: Device, image: ProgramImage, size: int, seconds: float | None
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
     device.write(image.origin, image.dram)
     device.set_limits(image.limits)
@@ -130,7 +131,7 @@ def _run(
 
 
 def _run_relocated(
-    device: Device, image: ProgramImage, relocation: Relocation, size: int, seconds: float
+    device: Device, image: ProgramImage, relocation: Relocation, size: int, seconds: float | None
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
     """The same, of ``image`` as it is in ``relocation``; gives the memory with the instructions of
     ``image``, if its own are still there."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
-from . import arbiter, banks, bursts, loads, queues, retirement, stores
+from amaranth.hdl import UnusedElaboratable
+
+from . import arbiter, banks, bursts, loads, queues, retirement, runs, stores
 
 PROOFS = tuple(
     proof
-    for subject in (queues, arbiter, bursts, retirement, banks, loads, stores)
+    for subject in (queues, arbiter, bursts, retirement, banks, loads, stores, runs)
     for proof in subject.PROOFS
 )
 
@@ -23,6 +26,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.formal")
     parser.add_argument("--only", default="", help="those whose name has this in it")
     options = parser.parse_args()
+    # Of some components a proof uses the ports alone.
+    warnings.simplefilter("ignore", UnusedElaboratable)
     wrong = 0
     # Not in /tmp, of which YoWASP's tools have one of their own.
     with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
