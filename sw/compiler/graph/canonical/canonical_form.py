@@ -26,7 +26,8 @@ The rules of this folder rewrite that and other forms:
 - zero points known only at run time move behind these,
 - operators that only move or choose elements do so on integers instead, behind Relu and Clip,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
-- two Transpose in succession become one, and averages go over axes as they were before them,
+- two Transpose in succession become one, averages go over axes as they were before them, and
+  element-wise operators are in front of a Transpose to channels last,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
   do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
 
@@ -78,7 +79,7 @@ from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed
-from .transpositions import merge_transposes, reduce_before_transpose
+from .transpositions import merge_transposes, reduce_before_transpose, sink_transpose
 
 
 def canonical(network: Network) -> Network:
@@ -148,6 +149,7 @@ _RULES: tuple[Rule, ...] = (
     fold_gemm_factors,
     share_quantize,
     reduce_before_transpose,
+    sink_transpose,
     sink_dequantize,
     hoist_clamp,
     hoist_quantize,

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
 from .quantization import parameters_of
 from .simpler_forms import reduced_axes
 
+_LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+# Element-wise operators with parameters along one axis.
+_WITH_CHANNELS = frozenset({"BatchNormalization", "BiasGelu"})
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 
 
@@ -72,6 +76,98 @@ def reduce_before_transpose(network: Network, node: Node) -> bool:
 
 
 _FLAT = {"keepdims": 0}
+
+
+def sink_transpose(network: Network, node: Node) -> bool:
+    """Transpose of images to channels last → [DequantizeLinear] → element-wise operator becomes
+    [DequantizeLinear] → element-wise operator → Transpose. Other operands are images transposed
+    likewise, pixels, and constants. With pixels alone a Reshape does the same."""
+    if len(node.outputs) != 1 or not is_elementwise(node) or node.operator in _WITH_CHANNELS:
+        return False
+    shape = network.types[node.outputs[0]].shape
+    if shape is None or len(shape) != len(_LAST):
+        return False
+    operands = [_Operand(network, name) for name in node.reads]
+    if not all(item.known for item in operands) or not any(item.moved for item in operands):
+        return False
+    made: list[Node] = []
+    inputs = [_Operand(network, name).channels_first(made) if name else "" for name in node.inputs]
+    result = network.unused_name(f"{node.outputs[0]}_first")
+    before = tuple(shape[axis] for axis in _FIRST)
+    network.types[result] = replace(network.types[node.outputs[0]], shape=before)
+    last = Node("Transpose", f"{node.name}_last", (result,), node.outputs, {"perm": _LAST})
+    if _is_pixel(shape):
+        size = network.add_constant(f"{node.name}_shape", np.array(shape, np.int64))
+        last = Node("Reshape", last.name, (result, size), node.outputs)
+    changed = replace(node, inputs=tuple(inputs), outputs=(result,))
+    network.nodes.replace(node, [*made, changed, last])
+    return True
+
+
+class _Operand:
+    """An operand of an element-wise operator, or what is dequantized to it."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        self._network, self._name, self._source = network, name, name
+        self._dequantize = network.maker(name)
+        parameters = parameters_of(network, self._dequantize, "DequantizeLinear")
+        if self._dequantize is None or parameters is None or not parameters.per_tensor:
+            self._dequantize = None
+        else:
+            self._source = self._dequantize.inputs[0]
+        self._shape = network.types[self._source].shape
+
+    @property
+    def moved(self) -> str | None:
+        """The tensor with channels first that this one is made of, if there is one."""
+        maker = self._network.maker(self._source)
+        if maker is None:
+            return None
+        given = self._network.types[maker.inputs[0]].shape if maker.inputs else None
+        if _order(self._network, maker) == _LAST:
+            return maker.inputs[0]
+        reshaped = maker.operator == "Reshape" and not maker.domain and self._is_pixel
+        first = given is not None and len(given) == len(_LAST) and given[2:] == (1, 1)
+        return maker.inputs[0] if reshaped and first else None
+
+    @property
+    def known(self) -> bool:
+        """Whether `channels_first` has it."""
+        constant = self._source in self._network.constants
+        return constant or self.moved is not None or self._is_pixel
+
+    @property
+    def _is_pixel(self) -> bool:
+        return self._shape is not None and len(self._shape) == len(_LAST) and _is_pixel(self._shape)
+
+    def channels_first(self, made: list[Node]) -> str:
+        """The operand with channels first; adds the nodes that make it to ``made``."""
+        network, first = self._network, self.moved
+        if self._source in network.constants:
+            value = network.constants[self._source]
+            if value.size == 1:
+                return self._name
+            wide = value.reshape((1,) * (len(_LAST) - value.ndim) + value.shape).transpose(_FIRST)
+            first = network.add_constant(f"{self._source}_first", wide)
+        elif first is None:
+            assert self._shape is not None
+            shape = tuple(self._shape[axis] for axis in _FIRST)
+            first = network.unused_name(f"{self._source}_first")
+            network.types[first] = replace(network.types[self._source], shape=shape)
+            size = network.add_constant(f"{first}_shape", np.array(shape, np.int64))
+            made.append(Node("Reshape", first, (self._source, size), (first,)))
+        if self._dequantize is None:
+            return first
+        name = network.unused_name(f"{self._name}_first")
+        network.types[name] = replace(network.types[self._name], shape=network.types[first].shape)
+        given = (first, *self._dequantize.inputs[1:])
+        made.append(replace(self._dequantize, name=name, inputs=given, outputs=(name,)))
+        return name
+
+
+def _is_pixel(shape: tuple[int, ...]) -> bool:
+    """Whether a shape with channels last has one row and one column."""
+    return shape[1:3] == (1, 1)
 
 
 def _order(network: Network, node: Node | None) -> list[int] | None:

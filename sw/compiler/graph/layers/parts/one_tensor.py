@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
+from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
@@ -22,20 +23,8 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 
 from .layer import Unsupported
 
-# Operators whose results depend on the elements at the same place alone.
-_ELEMENTWISE = frozenset(
-    {
-        *("Abs", "Add", "BatchNormalization", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf"),
-        *("Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log"),
-        *("Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round"),
-        *("Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish"),
-        *("Tanh", "ThresholdedRelu"),
-    }
-)
 _QUANTIZATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 CLAMPS = frozenset({"Clip", "Relu"})
-# Element-wise operators of com.microsoft on floats.
-_CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
 # Element-wise operators of com.microsoft on integers, and which of their inputs are tensors.
 QUANTIZED = {
     "QLinearAdd": (0, 3),
@@ -174,11 +163,6 @@ def _makes_bytes(network: Network, node: Node) -> bool:
         return True
     parameters = parameters_of(network, node, "QuantizeLinear")
     return parameters is not None and parameters.per_tensor and parameters.zero.dtype in BYTE_TYPES
-
-
-def is_elementwise(node: Node) -> bool:
-    known = _CONTRIBUTED if node.domain == "com.microsoft" else _ELEMENTWISE
-    return node.domain in ("", "com.microsoft") and node.operator in known
 
 
 def results(network: Network, function: OneTensor, image: Image) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from amaranth_vta.session import Session
@@ -31,6 +32,25 @@ def test_transposes_between_layers_vanish(
     result = graph.model().graph.output[0].type.tensor_type.shape
     assert [size.dim_value for size in result.dim] == ([1, 1, 1, 5] if keeps else [1, 5])
     assert graph.on_machine()[:2] == ["QLinearConv"] * 2
+
+
+def test_functions_and_gates_with_channels_last_are_on_images(qdq: Make) -> None:
+    """A block of MobileNetV3 as TensorFlow Lite has it: the channels of HardSwish, of the average,
+    and of the gate are last."""
+    graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 8).quantize(0.9)
+    graph.node("Transpose", perm=LAST).dequantize().node("HardSwish").qdq(0.75, -120)
+    image = graph.value
+    graph.node("ReduceMean", axes=[1, 2], keepdims=1).quantize(0.1)
+    graph.node("Reshape", graph.constant([1, 8, 1, 1], np.int64)).dequantize()
+    graph.conv(8, 8, 1).quantize(0.1).node("Reshape", graph.constant([1, 1, 1, 8], np.int64))
+    graph.dequantize().node("HardSigmoid").qdq(1 / 128)
+    graph.node("Mul", graph.constant(0.9, np.float32)).qdq(1 / 128).node("Mul", image).qdq(0.75)
+    graph.node("Add", graph.constant(np.linspace(-3, 3, 8), np.float32)).qdq(0.75)
+    graph.node("Transpose", perm=FIRST).conv(8, 5, 1).qdq(0.9)
+    assert graph.on_machine() == [
+        *("QLinearConv+HardSwish", "QLinearConv", "QLinearConv+HardSigmoid+Mul"),
+        *("Resize", "Mul", "Add", "QLinearConv"),
+    ]
 
 
 def test_what_others_read_between_two_transposes_stays(qdq: Make) -> None:

@@ -1,0 +1,24 @@
+"""Which operators on floats are element-wise."""
+
+from __future__ import annotations
+
+from .nodes import Node
+
+# Operators whose results depend on the elements at the same place alone.
+_ELEMENTWISE = frozenset(
+    {
+        *("Abs", "Add", "BatchNormalization", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf"),
+        *("Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log"),
+        *("Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round"),
+        *("Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish"),
+        *("Tanh", "ThresholdedRelu"),
+    }
+)
+# Element-wise operators of com.microsoft on floats.
+_CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
+
+
+def is_elementwise(node: Node) -> bool:
+    """Whether each element of the result depends on the elements at its place alone."""
+    known = _CONTRIBUTED if node.domain == "com.microsoft" else _ELEMENTWISE
+    return node.domain in ("", "com.microsoft") and node.operator in known
