@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.datapath.gemm import DotProducts, LoopedDotProducts
-from amaranth_vta.sim.machine.elaborate import component_verilog
+from amaranth_vta.sim.machine.elaborate import SIMPLIFIED, component_verilog
 from amaranth_vta.sim.machine.rtl.build import Harness, design_library
 from tests.support.corners import CORNERS
 
@@ -56,7 +56,7 @@ class Pairs(wiring.Component):
 
 
 def test_dot_products_in_loops_hold_what_those_of_the_design_hold() -> None:
-    verilog = component_verilog(Pairs(list(CONFIGS.values())), "vta", simplified=True)
+    verilog = component_verilog(Pairs(list(CONFIGS.values())), "vta", SIMPLIFIED)
     harness = Harness(Path(__file__).with_name("dot_products.cpp"))
     loops = LoopedDotProducts.LOOPS.read_text(encoding="utf-8")
     library = ctypes.CDLL(str(design_library(verilog + loops, harness)))
