@@ -156,10 +156,12 @@ class Session:
             )
         self.device = device
         self.dram = dram
-        self._timeline = timeline
         self._skip = skip
         self._batches = Batches(program)
-        self._runner = Runner(program, Runtime(device), self._label, launch)
+        # Not a method of the session: what is in a cycle, with its device, stays until garbage is
+        # collected.
+        begins = (lambda _: None) if timeline is None else timeline.begin
+        self._runner = Runner(program, Runtime(device), begins, launch)
         self._wall_seconds = 0.0
         self._fault: Fault | None = None
         self._mismatches: int | None = None
@@ -230,10 +232,6 @@ class Session:
         report = compare(outputs, network, model, lambda run: self._batches.run(inputs, run))
         self._mismatches = report.mismatches
         return report
-
-    def _label(self, layer: str) -> None:
-        if self._timeline is not None:
-            self._timeline.begin(layer)
 
     @property
     def compiled(self) -> CompiledNetwork:

@@ -83,13 +83,12 @@ class DeviceMemory:
 
 
 class Buffer:
-    """``size`` bytes of device memory from the physical byte ``address``; ``whole`` is the buffer
-    that it is a `part` of, or itself.
+    """``size`` bytes of device memory from the physical byte ``address``.
 
     Host access is checked against the buffer's bounds. An offset is in bytes.
     """
 
-    __slots__ = ("_memory", "address", "name", "size", "whole")
+    __slots__ = ("_memory", "_whole", "address", "name", "size")
 
     def __init__(
         self,
@@ -103,11 +102,17 @@ class Buffer:
         self.address = address
         self.size = size
         self.name = name
-        self.whole = self if whole is None else whole
+        # Not itself: what is in a cycle, with its device, stays until garbage is collected.
+        self._whole = whole
 
     def __repr__(self) -> str:
         state = "" if self._memory else ", freed"
         return f"<Buffer {self.name}: {self.size:,} bytes at {self.address:#x}{state}>"
+
+    @property
+    def whole(self) -> Buffer:
+        """The buffer that this is a `part` of, or itself."""
+        return self._whole or self
 
     def write(self, data: npt.NDArray[np.generic] | bytes, offset: int = 0) -> None:
         """Stores the bytes of ``data`` (any dtype and shape, C order) from ``offset`` on.

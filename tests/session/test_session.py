@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,19 @@ def test_any_number_of_images_is_cut_into_batches(
         one_by_one = [session.run({"image": images[i : i + 1]})["logits"] for i in range(3)]
     assert all_at_once.shape == (3, 10)
     np.testing.assert_array_equal(all_at_once, np.concatenate(one_by_one))
+
+
+def test_a_session_goes_with_its_device_and_memory(images: npt.NDArray[np.float32]) -> None:
+    """Without the garbage collector, which comes late to a few objects with much memory."""
+    session = Session(DIGITS / "digits.onnx", "tiny")
+    session.run({"image": images[:1]})
+    references: list[weakref.ref[Any]] = [weakref.ref(session), weakref.ref(session.device)]
+    gc.disable()
+    try:
+        del session
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_inputs_and_outputs_say_what_they_take() -> None:

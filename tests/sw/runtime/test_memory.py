@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -139,3 +141,18 @@ def test_a_part_of_a_buffer_is_in_its_memory(fake_device: MakeDevice) -> None:
     with pytest.raises(ValueError, match="part is a part of whole"):
         part.free()
     whole.free()
+
+
+def test_a_device_goes_with_the_last_of_its_buffers(fake_device: MakeDevice) -> None:
+    """Without the garbage collector, which comes late to a few objects with much memory."""
+    device = fake_device(PRESETS["tiny"], 1 << 12)
+    buffer = DeviceMemory(device).allocate(128, "whole")
+    part, reference = buffer.part(64, 64, "part"), weakref.ref(device)
+    gc.disable()
+    try:
+        del device, buffer
+        assert reference() is not None
+        del part
+        assert reference() is None
+    finally:
+        gc.enable()
