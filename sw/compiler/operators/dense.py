@@ -209,9 +209,12 @@ def _early_copies(d: Dense, config: Config, knobs: DenseKnobs) -> int:
     return min(knobs.copies, config.wgt.depth // 2 // tile) if d.groups == 1 else 0
 
 
-def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -> Estimate:
+def estimated(
+    d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf, is_first: bool = False
+) -> Estimate:
     """The estimate of a schedule by walking all its tiles through the cost model; the walk stops
-    once ``limit`` cycles are certain to be reached."""
+    once ``limit`` cycles are certain to be reached. A layer that ``is_first`` in its launch has
+    none before it while which its first weights are loaded."""
     pipeline = Pipeline(config)
     x, w = BufferCopies(pipeline, knobs.copies), BufferCopies(pipeline, knobs.copies)
     steps = cut(d.inputs, knobs.inputs)
@@ -228,7 +231,7 @@ def estimated(d: Dense, config: Config, knobs: DenseKnobs, limit: float = inf) -
     stores: list[Task] = []
     blocks = list(enumerate(cut(d.outputs, knobs.outputs) * d.groups))
     held: int | None = None
-    early = _early_copies(d, config, knobs)
+    early = 0 if is_first else _early_copies(d, config, knobs)
     for (block, outputs), rows in product(blocks, cut(d.rows, knobs.rows)):
         free = stores[-banks] if len(stores) >= banks else None
         if resets:

@@ -106,7 +106,7 @@ def measured() -> list[tuple[float, float]]:
         else:
             cut = knobs or choose(workload, TINY).best
             assert isinstance(cut, DenseKnobs)
-            estimate = estimated_dense(workload, TINY, cut)
+            estimate = estimated_dense(workload, TINY, cut, is_first=True)
             function = dense(workload, env, cut)
         found.append((estimate.cycles, cycles_of(function)))
     return found
