@@ -8,11 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
 from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sw.runtime.device import RunResult
 from amaranth_vta.sw.runtime.driver import MismatchError, RegisterDriver
+from amaranth_vta.sw.runtime.scrub import scrub_stream
 
 from .link import Line, Link, LinkError
 
@@ -43,8 +46,8 @@ def open_line(port: str) -> Line:
 class BoardDevice(RegisterDriver):
     """The `Device` at the other end of ``line``.
 
-    Its memory is that of the board up to ``memory_bytes``, filled with zeros; what lies beyond is
-    a bus error.
+    Its memory is that of the board up to ``memory_bytes``, filled with zeros, as its scratchpads
+    are; what lies beyond is a bus error.
 
     Raises `LinkError` if nothing answers, `MismatchError`, which names the parameter, if the board
     has a machine of another configuration, and `BoardError` if its memory is too small.
@@ -78,9 +81,7 @@ class BoardDevice(RegisterDriver):
         self.clock_hz = board[BoardRegister.CLOCK_HZ]
         if self._status("busy"):
             self._stop()  # a run that an earlier host left behind
-        self._link.fill(0, self.memory_bytes // WORD_BYTES)
-        limit = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
-        self._link.write_words(limit, [self.memory_bytes])
+        self._forget(board[BoardRegister.MEMORY_BYTES])
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
@@ -151,6 +152,22 @@ class BoardDevice(RegisterDriver):
 
     def close(self) -> None:
         self._link.close()
+
+    def _forget(self, memory_bytes: int) -> None:
+        """Leaves zeros in base registers, in the scratchpads, and in the device's part of the
+        board's ``memory_bytes``."""
+        bases = REGISTERS[f"{isa.LIMITED[0].name}_BASE"].offset
+        self.write_words(bases, [0] * 2 * len(isa.LIMITED))
+        limit = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
+        self._link.write_words(limit, [memory_bytes])
+        stream = scrub_stream(self.config)
+        self._link.write(0, stream)
+        self.set_limits({})
+        fault = self.run(0, len(stream) // isa.INSTRUCTION_BYTES, _STOP_SECONDS).fault
+        if fault is not None:
+            raise LinkError(f"the machine cannot scrub its scratchpads: {fault}")
+        self._link.fill(0, max(self.memory_bytes, len(stream)) // WORD_BYTES)
+        self._link.write_words(limit, [self.memory_bytes])
 
     def _stop(self) -> None:
         self._ask_to_stop()

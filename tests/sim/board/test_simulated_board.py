@@ -14,14 +14,17 @@ from amaranth_vta.cli import invoke
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.hw.registers import REGISTERS
 from amaranth_vta.sim.board.simulated import MEMORY_BYTES, SimulatedBoard
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.probe import probe
 from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.boards.device import BoardDevice, BoardError, open_line
 from amaranth_vta.sw.boards.link import LinkError
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.driver import MismatchError
+from amaranth_vta.sw.runtime.scrub import scrub_stream
 
 TINY = PRESETS["tiny"]
 PROGRAM = random_program(TINY, seed=3, length=40)
@@ -83,6 +86,37 @@ def test_a_program_leaves_the_memory_and_the_counters_of_the_model(device: Board
     assert result.counters["macs"] == expected.counters["macs"]
     assert result.tokens_left == expected.tokens_left
     np.testing.assert_array_equal(device.read(0, PROGRAM.dram.size), PROGRAM.expected)
+
+
+def test_whoever_comes_next_finds_nothing_of_a_program(board: SimulatedBoard) -> None:
+    """Neither in registers, nor in scratchpads, nor in memory."""
+    everywhere = {
+        memory: np.ones(TINY.memory(memory).depth, bool)
+        for memory in (isa.Memory.INP, isa.Memory.WGT, isa.Memory.ACC)
+    }
+    shown = probe(TINY, everywhere, seed=1)
+    first = BoardDevice(TINY, PROGRAM.dram.size, open_line(board.port))
+    first.write(0, PROGRAM.dram)
+    first.set_limits({isa.Memory.OUT: 1})
+    first.run(PROGRAM.insn_addr, PROGRAM.insn_count)
+    first.write_words(REGISTERS["OUT_BASE"].offset, [64, 0])
+    first.close()
+    found = []
+    for device in (
+        BoardDevice(TINY, PROGRAM.dram.size, open_line(board.port)),
+        FunctionalDevice(TINY, PROGRAM.dram.size),
+    ):
+        assert not device.read(0, PROGRAM.dram.size).any()
+        scrub = scrub_stream(TINY)
+        if isinstance(device, FunctionalDevice):
+            device.write(0, scrub)
+            device.run(0, len(scrub) // isa.INSTRUCTION_BYTES)
+        device.write(0, shown.dram)
+        assert device.run(shown.insn_addr, shown.insn_count).fault is None
+        found.append(device.read(0, shown.dram.size))
+        if isinstance(device, BoardDevice):
+            device.close()
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_a_line_that_spoils_bytes_changes_nothing(board: SimulatedBoard) -> None:

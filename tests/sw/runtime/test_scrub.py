@@ -1,0 +1,75 @@
+"""After the program that scrubs them, scratchpads hold zeros."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.isa import Memory
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.programs.probe import probe
+from amaranth_vta.sim.programs.random_programs import random_program
+from amaranth_vta.sw.runtime.device import Device
+from amaranth_vta.sw.runtime.scrub import scrub_stream
+
+MEMORY_BYTES = 1 << 20
+
+
+def shown(device: Device, config: Config) -> bytes:
+    """What a program stores that shows every input, weight and accumulator which random programs
+    use."""
+    everywhere = {
+        memory: np.ones(config.memory(memory).depth, bool)
+        for memory in (Memory.INP, Memory.WGT, Memory.ACC)
+    }
+    image = probe(config, everywhere, seed=1)
+    device.write(0, image.dram)
+    assert device.run(image.insn_addr, image.insn_count).fault is None
+    return device.read(0, image.dram.size).tobytes()
+
+
+def scrub(device: Device) -> None:
+    stream = scrub_stream(device.config)
+    device.write(0, stream)
+    result = device.run(0, len(stream) // isa.INSTRUCTION_BYTES)
+    assert result.fault is None
+    assert not any(result.tokens_left.values())
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [*((preset, "functional") for preset in PRESETS), ("tiny", "rtl"), ("tiny-extended", "rtl")],
+)
+def test_a_program_leaves_nothing_to_the_next(preset: str, name: str) -> None:
+    config = PRESETS[preset]
+    found = []
+    for seed in (1, 2):
+        device = open_device(name, config, MEMORY_BYTES)
+        image = random_program(config, seed=seed, length=60)
+        device.write(0, image.dram)
+        device.run(image.insn_addr, image.insn_count)
+        before = shown(device, config)
+        scrub(device)
+        found.append((before, shown(device, config)))
+    (one, scrubbed), (other, scrubbed_too) = found
+    assert one != other
+    assert scrubbed == scrubbed_too
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_element_of_every_scratchpad_is_written(preset: str) -> None:
+    config = PRESETS[preset]
+    stream, instructions = scrub_stream(config), isa.instruction_set(config)
+    written = {}
+    for at in range(0, len(stream), isa.INSTRUCTION_BYTES):
+        bits = int.from_bytes(stream[at : at + isa.INSTRUCTION_BYTES], "little")
+        instruction = instructions.decode(bits)
+        if isinstance(instruction, isa.Load):
+            assert (instruction.sram_base, instruction.y_size) == (0, 0)
+            written[instruction.memory] = instruction.y_pad_0 * instruction.row_elements
+    assert written == {
+        memory: config.memory(memory).depth
+        for memory in (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC)
+    }
