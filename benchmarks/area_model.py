@@ -72,9 +72,17 @@ def machines(family: str) -> dict[str, Config]:
         "4×4 overlap, no counters": replace(small, overlap=1, counters=0),
         "4×4 requantize, 128-bit bus": replace(small, requantize=1, log_bus_width=7),
         "8×4 lookup": replace(_sized(3, 2), lookup=1),
+        "4×4, 16 MiB, no counters": replace(small, log_dram_size=24, counters=0),
     }
     if family == "xc7":
         found["16×8 extended"] = replace(_sized(4, 3), **all_of)
+    else:
+        found |= {
+            "16×4": _sized(4, 2),
+            "4×8": _sized(2, 3),
+            "8×4 extended": replace(_sized(3, 2), **all_of),
+            "8×8 requantize": replace(_sized(3, 3), requantize=1),
+        }
     return found
 
 
@@ -178,7 +186,8 @@ def fit_family(family: str, samples: dict[str, Sample]) -> tuple[dict[str, Any],
         errors, without = [], []
         for number, row in enumerate(rows):
             errors.append(predicted(weights, row) / counts[number] - 1)
-            rest = fit(rows[:number] + rows[number + 1 :], np.delete(counts, number), known)
+            # From nothing: the weights before may know the machine that is left out.
+            rest = fit(rows[:number] + rows[number + 1 :], np.delete(counts, number), {})
             without.append(predicted(rest, row) / counts[number] - 1)
             print(f"  {family} {column:<4}{list(own)[number]:<32}{counts[number]:>8,.0f}"
                   f"{errors[-1]:>8.1%}{without[-1]:>8.1%}")  # fmt: skip

@@ -92,7 +92,7 @@ SPACES = {
         },
     ),
     # ResNet-18 takes more memory than the preset addresses.
-    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1], "LOG_DRAM_SIZE": [32]}, shifts=True),
+    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1]}, shifts=True),
 }
 
 Row = dict[str, str]

@@ -74,6 +74,7 @@ def features(config: Config) -> dict[str, float]:
         "overlap": config.overlap,
         "other extensions": config.overwrite + config.pad_value,
         "bus": 8.0 * config.bus_bytes,
+        "addresses": float(config.log_dram_size),
         "tiles": float(config.inp.element_bits + config.wgt.element_bits),
         "indices": sum(
             memory.index_width for memory in (config.uop, config.inp, config.wgt, config.acc)
