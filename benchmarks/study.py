@@ -91,8 +91,8 @@ SPACES = {
             "LOG_ACC_BUFF_SIZE": [14],
         },
     ),
-    # ResNet-18 takes more memory than the preset addresses.
-    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1]}, shifts=True),
+    # With OVERLAP, ResNet-18 takes more memory than the preset addresses.
+    "ecp5-25f": Space("ecp5-25f", {"OVERLAP": [0, 1], "LOG_DRAM_SIZE": [26]}, shifts=True),
 }
 
 Row = dict[str, str]
