@@ -13,23 +13,20 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 
 from .quantization import BYTE_TYPES
 
 _WINDOWS = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool", "Pad"})
 # The value of each per-dimension attribute along the added row.
 _ROW = {"kernel_shape": 1, "strides": 1, "dilations": 1}
-# The input of a convolution that holds its weights.
-_WEIGHT = {"ConvInteger": 1, "QLinearConv": 3}
+_CONVOLUTIONS = frozenset({"ConvInteger", "QLinearConv"})
 
 
 def with_rows(network: Network, node: Node) -> bool:
     """A convolution of integers, a pooling or Pad of (N, C, L), with a Clip that follows, becomes
     one of (N, C, 1, L) between two Reshape."""
-    at = _WEIGHT.get(node.operator)
-    if at is None and node.operator not in _WINDOWS:
-        return False
-    if node.domain or len(node.outputs) != 1:
+    if node.domain or node.operator not in _WINDOWS | _CONVOLUTIONS or len(node.outputs) != 1:
         return False
     source, last = node.inputs[0], node
     clip = network.only_reader(node.outputs[0])
@@ -40,7 +37,8 @@ def with_rows(network: Network, node: Node) -> bool:
     if given.shape is None or made.shape is None or len(given.shape) != 3:
         return False
     inputs = list(node.inputs)
-    if at is not None:
+    if node.operator in _CONVOLUTIONS:
+        at, _ = SECOND_FACTOR[node.operator]
         weight = network.constants.get(inputs[at])
         if weight is None:
             return False

@@ -9,6 +9,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_averages import AVERAGES
@@ -292,17 +293,10 @@ def _steps(bias: Array, scale: Array) -> Array:
     return np.clip(np.nan_to_num(steps), limits.min, limits.max).astype(np.int32)
 
 
-# By operator, the inputs that are weights and their zero point.
-_WEIGHTS = {
-    **{"QLinearConv": (3, 5), "QLinearMatMul": (3, 5)},
-    **{"ConvInteger": (1, 3), "MatMulInteger": (1, 3)},
-}
-
-
 def match_weights(network: Network, node: Node) -> bool:
     """A product of uint8 data by constant int8 weights gets uint8 weights: on processors without
     VNNI, ONNX Runtime saturates sums of two products of uint8 and int8."""
-    places = _WEIGHTS.get(node.operator)
+    places = SECOND_FACTOR.get(node.operator)
     if node.domain or places is None or len(node.inputs) <= places[1]:
         return False
     weight, zero = (network.constants.get(node.inputs[index]) for index in places)

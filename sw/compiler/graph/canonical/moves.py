@@ -122,20 +122,12 @@ def hoist_over_concatenation(network: Network, node: Node) -> bool:
 def hoist_over_padding(network: Network, node: Node) -> bool:
     """Pad with a constant → QuantizeLinear becomes QuantizeLinear → Pad."""
     parameters = parameters_of(network, node, "QuantizeLinear")
-    pad = network.maker(node.inputs[0]) if parameters else None
-    if parameters is None or pad is None or pad.operator != "Pad" or pad.domain:
+    padded = _padded_with(network, node.inputs[0]) if parameters else None
+    if parameters is None or padded is None:
         return False
     if not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
         return False
-    if pad.attributes.get("mode", "constant") != "constant" or pad.input(3):
-        return False
-    if network.only_reader(pad.outputs[0]) is None:
-        return False
-    value = 0.0
-    if pad.input(2):
-        if pad.input(2) not in network.constants:
-            return False
-        value = network.constants[pad.input(2)].item()
+    pad, value = padded
     held = np.array(parameters.quantize(value), parameters.zero.dtype)
     quantized = network.unused_name(f"{pad.inputs[0]}_integer")
     network.types[quantized] = replace(network.types[pad.inputs[0]], dtype=parameters.zero.dtype)
@@ -153,20 +145,12 @@ def fold_padding(network: Network, node: Node) -> bool:
     """Pad of rows and columns with the zero point → QLinearConv becomes QLinearConv with pads."""
     if node.domain or node.operator != "QLinearConv":
         return False
-    pad = network.maker(node.inputs[0])
-    if pad is None or pad.operator != "Pad" or pad.domain or pad.input(3):
+    padded = _padded_with(network, node.inputs[0])
+    if padded is None or node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return False
-    if network.only_reader(pad.outputs[0]) is not node:
-        return False
-    if pad.attributes.get("mode", "constant") != "constant":
-        return False
-    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return False
-    zero, value = network.constants.get(node.inputs[2]), np.zeros(1)
-    if pad.input(2):
-        value = network.constants.get(pad.input(2), np.array(np.nan))
-    amounts = network.constants.get(pad.inputs[1])
-    if zero is None or amounts is None or value.item() != zero.item():
+    pad, value = padded
+    zero, amounts = (network.constants.get(name) for name in (node.inputs[2], pad.inputs[1]))
+    if zero is None or amounts is None or value != zero.item():
         return False
     begins, ends = np.split(amounts, 2)
     if amounts.min() < 0 or begins[:2].any() or ends[:2].any():
@@ -179,6 +163,20 @@ def fold_padding(network: Network, node: Node) -> bool:
     network.nodes.replace(node, [replace(node, inputs=inputs, attributes=attributes)])
     network.nodes.remove(pad)
     return True
+
+
+def _padded_with(network: Network, name: str) -> tuple[Node, float] | None:
+    """The Pad that makes ``name``, and the constant with which it pads all axes that it is told;
+    None if none does, or if ``name`` has several readers."""
+    pad = network.maker(name)
+    if pad is None or pad.operator != "Pad" or pad.domain or pad.input(3):
+        return None
+    if pad.attributes.get("mode", "constant") != "constant" or network.only_reader(name) is None:
+        return None
+    if not pad.input(2):
+        return pad, 0.0
+    value = network.constants.get(pad.input(2))
+    return None if value is None else (pad, value.item())
 
 
 def _is_move(node: Node) -> bool:

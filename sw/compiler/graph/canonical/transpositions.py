@@ -87,11 +87,13 @@ def sink_transpose(network: Network, node: Node) -> bool:
     shape = network.types[node.outputs[0]].shape
     if shape is None or len(shape) != len(_LAST):
         return False
-    operands = [_Operand(network, name) for name in node.reads]
-    if not all(item.known for item in operands) or not any(item.moved for item in operands):
+    operands = {name: _Operand(network, name) for name in node.reads}
+    if not all(item.known for item in operands.values()):
+        return False
+    if not any(item.moved for item in operands.values()):
         return False
     made: list[Node] = []
-    inputs = [_Operand(network, name).channels_first(made) if name else "" for name in node.inputs]
+    inputs = [operands[name].channels_first(made) if name else "" for name in node.inputs]
     result = network.unused_name(f"{node.outputs[0]}_first")
     before = tuple(shape[axis] for axis in _FIRST)
     network.types[result] = replace(network.types[node.outputs[0]], shape=before)

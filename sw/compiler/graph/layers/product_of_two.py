@@ -14,6 +14,7 @@ import numpy as np
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, WholeSums
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
@@ -27,16 +28,12 @@ from .parts.sums import RequantizedSums, constants_of, float32_scale, whole_sums
 from .parts.tensors import INT8_RANGE, Tensors
 from .parts.tiled_constants import pack_weights
 
-# By operator, the inputs that are the factors, and those that are their zero points.
-_PLACES = {"MatMulInteger": ((0, 1), (2, 3)), "QLinearMatMul": ((0, 3), (2, 5))}
-
 
 def product_of_two(node: Node, tensors: Tensors) -> Layer:
     """A QLinearMatMul whose second factor is not constant, or is a stack of matrices, with a Clip
     that follows, or such a MatMulInteger. Raises `Unsupported`."""
     config, network, result = tensors.config, tensors.network, node.outputs[0]
-    factors, zeros = _PLACES[node.operator]
-    first, second = (node.inputs[at] for at in factors)
+    first, second = _factors(node)
     whole = node.operator == "MatMulInteger"
     tensors.require_bytes(first, second, *([] if whole else [result]))
     if network.types[first].dtype != network.types[second].dtype:
@@ -48,7 +45,8 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(f"its {rows:,} rows are not a multiple of BATCH, {config.batch}")
     given = tensors.product_input(first, image, tensors.held(first, image) == image)
     limits, clip = (INT8_RANGE, ()) if whole else tensors.clip_after(result)
-    zero_points = tensors.zero_point(node, zeros[0]), tensors.zero_point(node, zeros[1])
+    _, zero_at = SECOND_FACTOR[node.operator]
+    zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, zero_at)
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
     zero = zero_points[1]
     plain = Dense(
@@ -95,11 +93,15 @@ def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
         return plain
 
 
+def _factors(node: Node) -> tuple[str, str]:
+    second_at, _ = SECOND_FACTOR[node.operator]
+    return node.inputs[0], node.inputs[second_at]
+
+
 def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
     """The shapes of the first factor, as the rows of all products, and of the second, as a stack of
     matrices."""
-    shapes = [tensors.network.types[node.inputs[at]].shape for at in _PLACES[node.operator][0]]
-    a, b = shapes
+    a, b = (tensors.network.types[name].shape for name in _factors(node))
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         raise Unsupported("its factors are not matrices of fixed size")
     if len(b) > 2 and a[:-2] != b[:-2]:
@@ -116,8 +118,8 @@ def _requantization(
 ) -> tuple[Requantization, list[int]]:
     """The requantization of the sums, and its constants for a bias of 0."""
     first, second = (
-        [bound - zero for bound in tensors.range(node.inputs[at])]
-        for at, zero in zip(_PLACES[node.operator][0], zero_points, strict=True)
+        [bound - zero for bound in tensors.range(name)]
+        for name, zero in zip(_factors(node), zero_points, strict=True)
     )
     ends = [a * b * summed for a in first for b in second]
     if node.operator == "MatMulInteger":

@@ -21,7 +21,11 @@ from amaranth_vta.sw.compiler.graph.layers.moving import (
     upsampling,
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
-from amaranth_vta.sw.compiler.graph.layers.parts.scales import dequantized, is_whole_sum, quantized
+from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
+    dequantized,
+    quantized,
+    require_no_whole_sum,
+)
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
@@ -146,8 +150,7 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
         case "", "Relu" if node.inputs[0] not in tensors.results:
             raise Unsupported("it follows an operator on the host")
     for name in node.reads:
-        if is_whole_sum(tensors.network, name):
-            raise Unsupported(f"its operand {name} is a product's result, which nothing quantizes")
+        require_no_whole_sum(tensors.network, name)
     raise Unsupported(f"the machine has no {node.operator}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES
 from amaranth_vta.sw.compiler.graph.network import Array, Network
@@ -56,7 +57,7 @@ def constant_zero_point(network: Network, node: Node) -> bool:
     inputs = (source, node.inputs[1], made.constant("held_zero_point", held), node.inputs[3])
     total = made.add(node.operator, "sums", np.int32, *inputs, **attributes)
     integer = replace(zero, dtype=np.dtype(np.int32))
-    (wide,) = made.add_all("Cast", "zero_point", node.inputs[2:3], [integer], to=_INT32)
+    (wide,) = made.add_all("Cast", "zero_point", node.inputs[2:3], [integer], to=TensorProto.INT32)
     start = made.constant("held", held.astype(np.int32))
     (step,) = made.add_all("Sub", "moved_by", (start, wide), [integer])
     sums = _sums_of_channels(weights, convolves)
@@ -65,10 +66,6 @@ def constant_zero_point(network: Network, node: Node) -> bool:
     made.add("Add", "moved", np.int32, total, added)
     made.put(node.operator)
     return True
-
-
-# The number of this type in ONNX.
-_INT32 = 6
 
 
 def _weights(network: Network, node: Node) -> Array | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from onnx import TensorProto
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -14,8 +15,6 @@ from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 from .replacement import Replacement
 
 _DOMAIN = "com.microsoft"
-# The number of float32 in ONNX.
-_FLOAT = 1
 
 
 def split_fused_product(network: Network, node: Node) -> bool:
@@ -71,7 +70,7 @@ def _scaled(
 ) -> None:
     """The sums of ``product`` times both ``scales``, which may be known only at run time."""
     total = made.add("MatMulInteger", "sums", np.int32, *product)
-    real = made.add("Cast", "real_sums", np.float32, total, to=_FLOAT)
+    real = made.add("Cast", "real_sums", np.float32, total, to=TensorProto.FLOAT)
     shape = made.network.types[scales[1]]
     (scale,) = made.add_all("Mul", "scale", scales, (shape,))
     real = made.add("Mul", "real", np.float32, real, scale)

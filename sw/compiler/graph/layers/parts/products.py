@@ -55,14 +55,25 @@ class ConstantProduct:
         make: MakeFunction,
         workload: Hashable,
         weights: Bytes,
-        limits: Range = INT8_RANGE,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
         ``weights``, parameters and output."""
         function = tensors.function(make, workload, self.nodes[0])
         constants = {"weights": weights, "requantization": self._requantization[1]}
         macs = prod(out) * prod(self.sums.weights.shape[1:])
-        return tensors.layer(self.nodes, [source], out, function, constants, limits, macs)
+        args = self.nodes, [source], out, function, constants, self.limits, macs
+        return self._completed(tensors.layer(*args), make, workload, tensors)
+
+    @property
+    def limits(self) -> Range:
+        """The least and the greatest result, as the machine holds it."""
+        return INT8_RANGE
+
+    def _completed(
+        self, layer: Layer, make: MakeFunction, workload: Hashable, tensors: Tensors
+    ) -> Layer:
+        """``layer`` as this kind of product has it."""
+        return layer
 
 
 @dataclass(frozen=True)
@@ -79,18 +90,13 @@ class QuantizedProduct(ConstantProduct):
         clipped = requantized_sums(tensors, node, limits)
         return cls((node, *clip), clipped, tensors.zero_point(node, 2), tensors.config)
 
-    def layer(
-        self,
-        tensors: Tensors,
-        source: TiledTensor,
-        out: Image,
-        make: MakeFunction,
-        workload: Hashable,
-        weights: Bytes,
-        limits: Range = INT8_RANGE,
+    @property
+    def limits(self) -> Range:
+        return self.sums.low, self.sums.high
+
+    def _completed(
+        self, layer: Layer, make: MakeFunction, workload: Hashable, tensors: Tensors
     ) -> Layer:
-        limits = self.sums.low, self.sums.high
-        layer = super().layer(tensors, source, out, make, workload, weights, limits)
         tensors.products[layer.result.tensor] = layer, make, workload
         return layer
 
@@ -109,17 +115,9 @@ class WholeProduct(ConstantProduct):
         plain = sums(tensors, node, bias)
         return cls((node, *addition), plain, tensors.zero_point(node, 2), tensors.config)
 
-    def layer(
-        self,
-        tensors: Tensors,
-        source: TiledTensor,
-        out: Image,
-        make: MakeFunction,
-        workload: Hashable,
-        weights: Bytes,
-        limits: Range = INT8_RANGE,
+    def _completed(
+        self, layer: Layer, make: MakeFunction, workload: Hashable, tensors: Tensors
     ) -> Layer:
-        layer = super().layer(tensors, source, out, make, workload, weights, limits)
         assert isinstance(self.requantize, WholeSums)
         return in_parts(layer, self.requantize, tensors)
 

@@ -21,8 +21,7 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     quantization. Raises `Unsupported` if there is none."""
     producer = network.maker(name)
     parameters = parameters_of(network, producer, "DequantizeLinear")
-    if is_whole_sum(network, name):
-        raise Unsupported(f"its operand {name} is a product's result, which nothing quantizes")
+    require_no_whole_sum(network, name)
     if producer is None or parameters is None or not parameters.per_tensor:
         raise Unsupported(f"its operand {name} is in float")
     if parameters.zero.dtype not in BYTE_TYPES:
@@ -30,10 +29,11 @@ def dequantized(network: Network, name: str) -> tuple[str, Quantized]:
     return producer.inputs[0], quantized(parameters)
 
 
-def is_whole_sum(network: Network, name: str) -> bool:
-    """Whether a float tensor is the sums of a product, scaled."""
+def require_no_whole_sum(network: Network, name: str) -> None:
+    """Raises `Unsupported` if a float tensor is the sums of a product, scaled."""
     parameters = parameters_of(network, network.maker(name), "DequantizeLinear")
-    return parameters is not None and parameters.zero.dtype == np.int32
+    if parameters is not None and parameters.zero.dtype == np.int32:
+        raise Unsupported(f"its operand {name} is a product's result, which nothing quantizes")
 
 
 def quantized(parameters: QuantizationParameters) -> Quantized:

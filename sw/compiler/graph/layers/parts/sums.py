@@ -25,6 +25,7 @@ import numpy.typing as npt
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.graph.canonical.integer_products import is_of_channels
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.parts.epilogue import (
     PerChannelScale,
     Requantization,
@@ -42,8 +43,6 @@ from .tiled_constants import pack_bias, terms_of
 Integers = npt.NDArray[np.int64]
 # The positions of bias, output scale and output zero point among the inputs of each operator.
 _PLACES = {"QLinearConv": (8, 6, 7), "QLinearMatMul": (8, 6, 7), "QGemm": (6, 7, 8)}
-# The positions of weights and their zero point.
-_WEIGHTS, _INTEGER_WEIGHTS = (3, 5), (1, 3)
 _CONVOLUTIONS = ("QLinearConv", "ConvInteger")
 # With shifts up to this, sums that ONNX Runtime rounds when it converts them to float32 are
 # clipped.
@@ -99,7 +98,7 @@ def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> Requantized
 def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
     """The sums of a product with constant weights, with the bias ``added`` unless it is None.
     Raises `Unsupported`."""
-    weights_at, zero_at = _WEIGHTS if node.operator in _PLACES else _INTEGER_WEIGHTS
+    weights_at, zero_at = SECOND_FACTOR[node.operator]
     weights = tensors.constant(node, weights_at)
     zero = tensors.constant(node, zero_at).astype(np.int64)
     if node.operator not in _CONVOLUTIONS:
