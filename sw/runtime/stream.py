@@ -32,7 +32,7 @@ _NO_OPERATION = {
     Module.COMPUTE: isa.Load(memory=isa.Memory.UOP, x_size=0, y_size=0),
     Module.STORE: isa.Store(x_size=0, y_size=0),
 }
-_NO_OPERATION_BITS = {
+NO_OPERATION_BITS = {
     module: isa.instruction_set(Config()).encode(instruction)
     for module, instruction in _NO_OPERATION.items()
 }
@@ -105,7 +105,7 @@ class Stream:
         flag = PUSH[_queue(giver, taker)]
         latest = self._latest[giver]
         if self._pending[giver] or latest is None or self.words[latest] & flag:
-            self.append(giver, _NO_OPERATION_BITS[giver])
+            self.append(giver, NO_OPERATION_BITS[giver])
             latest = len(self.words) - 1
         self.words[latest] |= flag
         self.outstanding[giver, taker] += 1
@@ -113,14 +113,14 @@ class Stream:
     def pop(self, giver: Module, taker: Module) -> None:
         queue = _queue(giver, taker)
         if queue in self._pending[taker]:
-            self.append(taker, _NO_OPERATION_BITS[taker])
+            self.append(taker, NO_OPERATION_BITS[taker])
         self._pending[taker].append(queue)
 
     def settle(self) -> None:
         """Appends instructions for the pops that no instruction has followed."""
         for module in (Module.LOAD, Module.COMPUTE, Module.STORE):
             if self._pending[module]:
-                self.append(module, _NO_OPERATION_BITS[module])
+                self.append(module, NO_OPERATION_BITS[module])
 
     def balanced(self) -> bool:
         """Whether every token pushed is popped, and no pop waits for an instruction."""

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
-from amaranth_vta.sw.runtime.instruction_words import Words, field_of, instruction_words
+from amaranth_vta.sw.runtime.instruction_words import field_of, instruction_words
 from amaranth_vta.sw.runtime.memory import Buffer
-from amaranth_vta.sw.runtime.stream import POP, PUSH, Stream
+from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, Stream
 
-from .touched import Interval
+from .touched import Interval, elements_of, overlap
 
 # The words of the bus that a piece takes at most, by which it delays the load behind it.
 _PIECE_WORDS = 128
@@ -30,7 +30,6 @@ _LAYERS_AHEAD = 8
 _BUS_SHARE = 0.9
 _FREED = POP[Module.COMPUTE, Module.LOAD]
 _LOADED = PUSH[Module.LOAD, Module.COMPUTE]
-_NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
 
 
 @dataclass
@@ -80,7 +79,7 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
     slack -= np.where(is_load | is_store, moved * words_each[memories], 0.0)
     weights = is_load & (memories == Memory.WGT)
     begins = field_of(words, load["sram_base"])[weights]
-    ends = begins + _with_padding(words[weights], load)
+    ends = begins + elements_of(words[weights], load)
     return _JoinedLayer(
         stream,
         np.flatnonzero(is_load & np.isin(memories, (Memory.INP, Memory.WGT))).tolist(),
@@ -88,17 +87,6 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
         (int(begins.min()), int(ends.max())) if begins.size else (0, 0),
         {buffer for number, buffer in stream.relocations if is_store[number]},
     )
-
-
-def _with_padding(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
-    """The elements that LOADs write."""
-    rows, columns = (
-        field_of(words, layout[f"{axis}_pad_0"])
-        + field_of(words, layout[f"{axis}_size"])
-        + field_of(words, layout[f"{axis}_pad_1"])
-        for axis in "yx"
-    )
-    return rows * columns
 
 
 @dataclass(frozen=True)
@@ -152,7 +140,7 @@ def _with_time(
     those of ``layer``."""
     needed, count = sum(piece.words for piece in pieces), 0
     for other in reversed(before[-_LAYERS_AHEAD:]):
-        if needed <= 0 or _overlap(other.weights, layer.weights):
+        if needed <= 0 or overlap(other.weights, layer.weights):
             break
         needed -= float(other.slack.sum())
         count += 1
@@ -222,10 +210,6 @@ def _push(stream: Stream, latest: int | None) -> int:
     of the instruction that does."""
     if latest is None or stream.words[latest] & _LOADED:
         latest = len(stream.words)
-        stream.append_before_pops(Module.LOAD, _NO_LOAD)
+        stream.append_before_pops(Module.LOAD, NO_OPERATION_BITS[Module.LOAD])
     stream.words[latest] |= _LOADED
     return latest
-
-
-def _overlap(one: Interval, other: Interval) -> bool:
-    return one[0] < other[1] and other[0] < one[1]

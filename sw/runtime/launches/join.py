@@ -22,11 +22,11 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Memory, Module, TokenQueue
 from amaranth_vta.sw.runtime.instruction_words import Words, instruction_words
 from amaranth_vta.sw.runtime.memory import Buffer
-from amaranth_vta.sw.runtime.stream import POP, PUSH, SET_PADDING, Stream
+from amaranth_vta.sw.runtime.stream import NO_OPERATION_BITS, POP, PUSH, SET_PADDING, Stream
 
 from .early_weights import with_early_weights
 from .knowledge import Known, PushedToken, Steady
-from .touched import Followed, Interval, MicroOps, Touched
+from .touched import Followed, Interval, MicroOps, Touched, overlap
 
 _LOAD, _COMPUTE, _STORE = _MODULES = (Module.LOAD, Module.COMPUTE, Module.STORE)
 _FREES, _STORED = (_COMPUTE, _LOAD), (_STORE, _COMPUTE)
@@ -34,7 +34,6 @@ _LOADED = PUSH[_LOAD, _COMPUTE]
 # By module, the queues that it pushes to and those that it pops from, with the flags for that.
 _GIVES = [[(queue, PUSH[queue]) for queue in TOKEN_QUEUES if queue[0] is one] for one in _MODULES]
 _TAKES = [[(queue, POP[queue]) for queue in TOKEN_QUEUES if queue[1] is one] for one in _MODULES]
-_NO_LOAD = isa.instruction_set(Config()).encode(isa.Load(memory=Memory.INP, x_size=0, y_size=0))
 
 # How often, in instructions, to check whether the rest of a layer can be appended unchanged.
 _CHECKED = 16
@@ -237,14 +236,14 @@ class Joiner:
         """The last instruction of module ``of`` in earlier layers that touches the interval ``at``
         of the scratchpad ``where`` or, if that is None, of DRAM, and that ``module`` does not know
         to have retired; -1 if there is none."""
-        if at is None or (where is None and not _overlap(at, self._moved[of])):
+        if at is None or (where is None and not overlap(at, self._moved[of])):
             return -1
         known = self._known[module][of]
         for use in reversed(self._earlier[of]):
             if use.number <= known:
                 break
             other = use.dram if where is None else use.scratchpads.get(where)
-            if other is not None and _overlap(other, at):
+            if other is not None and overlap(other, at):
                 return use.number
         return -1
 
@@ -308,12 +307,8 @@ class Joiner:
         place = bisect_right(self._compute_knows, giver, key=lambda item: item[0])
         self._learn(_LOAD, (-1, giver, self._compute_knows[place - 1][1]))
         if bits & POP[_FREES]:
-            self._emit(_LOAD, _NO_LOAD | POP[_FREES], None)
+            self._emit(_LOAD, NO_OPERATION_BITS[_LOAD] | POP[_FREES], None)
         return bits | POP[_FREES]
-
-
-def _overlap(one: Interval, other: Interval) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def _weights_first(words: Sequence[int], touched: Followed) -> dict[int, int]:

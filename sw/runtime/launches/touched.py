@@ -20,6 +20,17 @@ _OF_LOAD = (Memory.INP, Memory.WGT, isa.Padding.LOAD)
 _MULTIPLYING = (isa.Opcode.GEMM, isa.Opcode.MULTIPLY)
 
 
+def overlap(one: Interval, other: Interval) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def elements_of(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
+    """Of LOADs and STOREs: the elements of the scratchpad, padding included."""
+    names = ("x_size", "y_size", "x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
+    x, y, left, right, above, below = (field_of(words, layout[name]) for name in names)
+    return (above + y + below) * (left + x + right) * (x > 0)
+
+
 class Touched(NamedTuple):
     """An instruction: ``opcode``, and the ``module`` that executes it.
 
@@ -111,12 +122,10 @@ class Followed:
     @staticmethod
     def _all_transfers(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
         """Of LOADs and STOREs: memory, scratchpad, and DRAM with the elements of each."""
-        names = ("x_size", "y_size", "x_stride", "x_pad_0", "x_pad_1", "y_pad_0", "y_pad_1")
-        x, y, stride, left, right, above, below = (field_of(words, layout[name]) for name in names)
-        count = (above + y + below) * (left + x + right) * (x > 0)
+        x, y, stride = (field_of(words, layout[name]) for name in ("x_size", "y_size", "x_stride"))
         reach = ((y - 1) * stride + x) * (x > 0) * (y > 0)
         bases = (field_of(words, layout[name]) for name in ("memory", "sram_base", "dram_base"))
-        return np.stack([*bases, count, reach], axis=1)
+        return np.stack([*bases, elements_of(words, layout), reach], axis=1)
 
     def _moving(
         self, opcode: int, memory: int, sram: int, dram: int, count: int, reach: int
