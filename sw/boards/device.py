@@ -161,12 +161,12 @@ class BoardDevice(RegisterDriver):
         limit = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
         self._link.write_words(limit, [memory_bytes])
         stream = scrub_stream(self.config)
-        self._link.write(0, stream)
+        self._link.write(0, stream.tobytes())
         self.set_limits({})
-        fault = self.run(0, len(stream) // isa.INSTRUCTION_BYTES, _STOP_SECONDS).fault
+        fault = self.run(0, len(stream), _STOP_SECONDS).fault
         if fault is not None:
             raise LinkError(f"the machine cannot scrub its scratchpads: {fault}")
-        self._link.fill(0, max(self.memory_bytes, len(stream)) // WORD_BYTES)
+        self._link.fill(0, max(self.memory_bytes, stream.nbytes) // WORD_BYTES)
         self._link.write_words(limit, [self.memory_bytes])
 
     def _stop(self) -> None:

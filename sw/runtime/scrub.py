@@ -6,28 +6,28 @@ does, what was loaded, weights above all, could be read by whoever comes next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Finish, Load, Memory
+from amaranth_vta.hw.isa import Memory, Module
+
+from .instruction_words import Words
+from .stream import Stream
+from .transfers import TransferEncoder
 
 
-def scrub_stream(config: Config) -> bytes:
+def scrub_stream(config: Config) -> Words:
     """The instructions, which read and write no memory: all that they load is padding."""
-    encode = isa.instruction_set(config).encode
-    return b"".join(
-        encode(instruction).to_bytes(isa.INSTRUCTION_BYTES, "little")
-        for instruction in _instructions(config)
-    )
-
-
-def _instructions(config: Config) -> Iterator[isa.Instruction]:
-    for memory in (Memory.INP, Memory.WGT, Memory.UOP, Memory.ACC):
+    encoder, stream = TransferEncoder(config), Stream()
+    for module, memory in (
+        (Module.LOAD, Memory.INP),
+        (Module.LOAD, Memory.WGT),
+        (Module.COMPUTE, Memory.UOP),
+        (Module.COMPUTE, Memory.ACC),
+    ):
         depth = config.memory(memory).depth
-        # A row may have no more than half of the elements of the deepest scratchpad.
-        rows = min(depth, 2)
-        # The last LOAD of load tells compute, which ends the run, that it is done.
-        ends = memory == Memory.WGT
-        yield Load(memory=memory, y_size=0, x_size=depth // rows, y_pad_0=rows, push_next=int(ends))
-    yield Finish(pop_prev=1)
+        for transfer in encoder.padding(encoder.memory(memory), 0, depth):
+            stream.append(module, transfer.bits)
+    # Compute ends the run, so it waits for load.
+    stream.push(Module.LOAD, Module.COMPUTE)
+    stream.pop(Module.LOAD, Module.COMPUTE)
+    stream.settle()
+    return stream.finished()

@@ -183,12 +183,12 @@ class TransferEncoder:
             )
         row = pads.x_before + x_size + pads.x_after
         if not x_size or not y_size:
-            yield from self._padding(memory, sram_index, pads.around(rows))
+            yield from self.padding(memory, sram_index, pads.around(rows))
             return
-        yield from self._padding(memory, sram_index, pads.y_before * row)
+        yield from self.padding(memory, sram_index, pads.y_before * row)
         start = sram_index + pads.y_before * row
         yield from self._padded_rows(memory, start, rows, pads)
-        yield from self._padding(memory, start + y_size * row, pads.y_after * row)
+        yield from self.padding(memory, start + y_size * row, pads.y_after * row)
 
     def rows(
         self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads = NO_PADS
@@ -237,13 +237,11 @@ class TransferEncoder:
         for y in range(rows.y_size):
             at = start + y * row
             data = MemoryRows(rows.base + y * rows.x_stride, rows.x_size)
-            yield from self._padding(memory, at, pads.x_before)
+            yield from self.padding(memory, at, pads.x_before)
             yield from self.rows(memory, at + pads.x_before, data)
-            yield from self._padding(memory, at + pads.x_before + rows.x_size, pads.x_after)
+            yield from self.padding(memory, at + pads.x_before + rows.x_size, pads.x_after)
 
-    def _padding(
-        self, memory: TransferredMemory, sram_index: int, count: int
-    ) -> Iterator[Transfer]:
+    def padding(self, memory: TransferredMemory, sram_index: int, count: int) -> Iterator[Transfer]:
         """``count`` elements of padding: rows of padding around no data."""
         for x in range(0, count, _SIZES):
             nothing = MemoryRows(0, min(_SIZES, count - x), y_size=0)

@@ -101,6 +101,16 @@ class NetworkProgram:
     def config(self) -> Config:
         return self.program.config
 
+    @property
+    def layer_count(self) -> int:
+        """The layers on the machine."""
+        return sum(isinstance(step, RunLayer) for step in self.steps)
+
+    @property
+    def host_operator_count(self) -> int:
+        """The operators on the host."""
+        return sum(len(step.operators) for step in self.steps if isinstance(step, RunHost))
+
     def launched(self, by: str) -> list[int]:
         """The streams that a run launches; ``by`` is one of `LAUNCHES`."""
         joined = self.launches if by == "network" else ()

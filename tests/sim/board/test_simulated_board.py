@@ -110,7 +110,7 @@ def test_whoever_comes_next_finds_nothing_of_a_program(board: SimulatedBoard) ->
         scrub = scrub_stream(TINY)
         if isinstance(device, FunctionalDevice):
             device.write(0, scrub)
-            device.run(0, len(scrub) // isa.INSTRUCTION_BYTES)
+            device.run(0, len(scrub))
         device.write(0, shown.dram)
         assert device.run(shown.insn_addr, shown.insn_count).fault is None
         found.append(device.read(0, shown.dram.size))

@@ -33,7 +33,7 @@ def shown(device: Device, config: Config) -> bytes:
 def scrub(device: Device) -> None:
     stream = scrub_stream(device.config)
     device.write(0, stream)
-    result = device.run(0, len(stream) // isa.INSTRUCTION_BYTES)
+    result = device.run(0, len(stream))
     assert result.fault is None
     assert not any(result.tokens_left.values())
 
@@ -61,15 +61,14 @@ def test_a_program_leaves_nothing_to_the_next(preset: str, name: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_element_of_every_scratchpad_is_written(preset: str) -> None:
     config = PRESETS[preset]
-    stream, instructions = scrub_stream(config), isa.instruction_set(config)
-    written = {}
-    for at in range(0, len(stream), isa.INSTRUCTION_BYTES):
-        bits = int.from_bytes(stream[at : at + isa.INSTRUCTION_BYTES], "little")
-        instruction = instructions.decode(bits)
-        if isinstance(instruction, isa.Load):
-            assert (instruction.sram_base, instruction.y_size) == (0, 0)
-            written[instruction.memory] = instruction.y_pad_0 * instruction.row_elements
-    assert written == {
+    instructions, written = isa.instruction_set(config), dict.fromkeys(Memory, 0)
+    for low, high in scrub_stream(config).tolist():
+        instruction = instructions.decode(high << isa.WORD_WIDTH | low)
+        if isinstance(instruction, isa.Load) and instruction.elements:
+            memory = Memory(instruction.memory)
+            assert (instruction.sram_base, instruction.y_size) == (written[memory], 0)
+            written[memory] += instruction.elements
+    assert {memory: count for memory, count in written.items() if count} == {
         memory: config.memory(memory).depth
         for memory in (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC)
     }
