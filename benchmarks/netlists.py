@@ -43,8 +43,6 @@ _MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v"}
 _INCLUDE = re.compile(r'^`include "(.+)"', re.MULTILINE)
 # Of the models, which are written for other simulators.
 _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", "UNOPTFLAT")
-
-
 # Verilator's optimization of the graph of data ends in an internal error on a netlist of LUTs.
 _UNOPTIMIZED = ("-fno-dfg",)
 
@@ -114,16 +112,17 @@ def main() -> None:
             start = time.monotonic()
             text = netlist(PRESETS[name], family)
             machine = design_library(text, Harness(HARNESS, PINS), _UNOPTIMIZED)
-            built, instructions = time.monotonic() - start, 0
+            built, instructions, differing = time.monotonic() - start, 0, 0
             for number in range(arguments.programs):
                 chosen = case(arguments.seed, number, {name: PRESETS[name]})
                 instructions += chosen.image().insn_count
                 for what in found(machine, chosen):
-                    wrong += 1
+                    differing += 1
                     print(f"{name}, {family}, program {number}: {what}", flush=True)
+            wrong += differing
             print(
                 f"{name}, {family}: {arguments.programs} programs, {instructions:,} instructions, "
-                f"{wrong} differences; built in {built:.0f} s",
+                f"{differing} differences; built in {built:.0f} s",
                 flush=True,
             )
     sys.exit(wrong > 0)

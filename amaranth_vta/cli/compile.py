@@ -29,15 +29,12 @@ def compile_model(
     """
     from amaranth_vta.session.compilation import compile
     from amaranth_vta.sw.runtime.network.network_file import write_network
-    from amaranth_vta.sw.runtime.network.network_program import RunHost, RunLayer
 
     with Outputs() as outputs:
         outputs.reserve("--output", output)
         network = compile(model, config, images, tuned=tuned).program
         outputs.save("--output", lambda file: write_network(network, file))
-    layers = sum(isinstance(step, RunLayer) for step in network.steps)
-    hosts = sum(len(step.operators) for step in network.steps if isinstance(step, RunHost))
     click.echo(
-        f"{output}: {counted(layers, 'layer')} on the machine, {counted(hosts, 'operator')} on the "
-        "host"
+        f"{output}: {counted(network.layer_count, 'layer')} on the machine, "
+        f"{counted(network.host_operator_count, 'operator')} on the host"
     )

@@ -23,8 +23,6 @@ from amaranth_vta.sw.runtime.network.network_file import load_network, save_netw
 from amaranth_vta.sw.runtime.network.network_program import (
     LAUNCHES,
     NetworkProgram,
-    RunHost,
-    RunLayer,
 )
 from amaranth_vta.sw.runtime.network.tile_layout import Array
 from amaranth_vta.sw.runtime.runtime import Runtime, RuntimeFault
@@ -167,13 +165,13 @@ class Session:
         self._mismatches: int | None = None
 
     def __repr__(self) -> str:
-        layers = sum(isinstance(step, RunLayer) for step in self.program.steps)
-        hosts = [len(step.operators) for step in self.program.steps if isinstance(step, RunHost)]
         machine = self.config
+        layers = counted(self.program.layer_count, "layer")
+        hosts = counted(self.program.host_operator_count, "operator")
         return (
-            f"<Session of {self._name} on {self.device.name}: {counted(layers, 'layer')} on the "
+            f"<Session of {self._name} on {self.device.name}: {layers} on the "
             f"machine of {machine.batch}×{machine.block_in}×{machine.block_out} MACs per cycle, "
-            f"{counted(sum(hosts), 'operator')} on the host>"
+            f"{hosts} on the host>"
         )
 
     def __enter__(self) -> Self:
@@ -273,7 +271,7 @@ class Session:
     @property
     def has_layers(self) -> bool:
         """Whether anything runs on the machine."""
-        return any(isinstance(step, RunLayer) for step in self.program.steps)
+        return self.program.layer_count > 0
 
     # Numbers.
 
