@@ -13,7 +13,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.dma import rows
 
 from .lists import List, assert_stable, assume_stable
-from .proving import Proof
+from .proving import Proof, narrow_addresses
 
 # The limits of AXI4 are 4096 and 256, and of addresses 48 bits: with smaller ones a row has as many
 # bursts, in a proof of seconds.
@@ -127,10 +127,7 @@ PROOFS = tuple(
         depth=8,
         bugs=_BUGS,
         smaller=(
-            (
-                "from amaranth_vta.hw.fabric.structures import address_width",
-                f"address_width = lambda config: {_ADDRESS_WIDTH}",
-            ),
+            narrow_addresses(_ADDRESS_WIDTH),
             ("BURST_BEATS * self", f"{max_beats} * self"),
             ("bus_bytes, BURST_BYTES", f"bus_bytes, {_PAGE}"),
         ),

@@ -13,7 +13,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.dma import loader, rows, transfer
 
 from .lists import List, assert_stable, assume_stable
-from .proving import Proof
+from .proving import Proof, narrow_addresses
 
 # Instead of 4096 bytes, 48 bits of address and 8 transfers.
 _PAGE, _ADDRESS_WIDTH, _AHEAD = 32, 10, 3
@@ -141,10 +141,7 @@ PROOFS = (
             ("bursts.command.ready | ~has_data) & ~failed", "bursts.command.ready | ~has_data)"),
         ),
         smaller=(
-            (
-                "from amaranth_vta.hw.fabric.structures import address_width",
-                f"address_width = lambda config: {_ADDRESS_WIDTH}",
-            ),
+            narrow_addresses(_ADDRESS_WIDTH),
             ("bus_bytes, BURST_BYTES", f"bus_bytes, {_PAGE}"),
             ("TRANSFERS_AHEAD = 8", f"TRANSFERS_AHEAD = {_AHEAD}"),
         ),

@@ -84,6 +84,14 @@ class Proof:
         raise RuntimeError(f"{self.name}: {result.stdout[-2000:]}{result.stderr[-500:]}")
 
 
+def narrow_addresses(bits: int) -> tuple[str, str]:
+    """The replacement by which addresses have so many bits, in place of those of a machine."""
+    return (
+        "from amaranth_vta.hw.fabric.structures import address_width",
+        f"address_width = lambda config: {bits}",
+    )
+
+
 _SCRIPT = """[options]
 mode {mode}
 depth {depth}

@@ -14,7 +14,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma import rows, storer, transfer
 
 from .lists import List, assert_stable, assume_stable
-from .proving import Proof
+from .proving import Proof, narrow_addresses
 
 # Instead of 4096 bytes, 48 bits of address, 8 bursts and 8 transfers.
 _PAGE, _ADDRESS_WIDTH, _IN_FLIGHT = 32, 10, 3
@@ -278,10 +278,7 @@ PROOFS = tuple(
         depth=12 if faults else 10,
         bugs=bugs,
         smaller=(
-            (
-                "from amaranth_vta.hw.fabric.structures import address_width",
-                f"address_width = lambda config: {_ADDRESS_WIDTH}",
-            ),
+            narrow_addresses(_ADDRESS_WIDTH),
             ("bus_bytes, BURST_BYTES", f"bus_bytes, {_PAGE}"),
             ("8}), BURSTS_IN_FLIGHT", f"8}}), {_IN_FLIGHT}"),
             ("1}), BURSTS_IN_FLIGHT", f"1}}), {_IN_FLIGHT}"),
