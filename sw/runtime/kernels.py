@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,9 @@ class KernelBuilder:
             self.src.append(src)
             self.wgt.append(wgt)
         else:
-            arrays = np.broadcast_arrays(*(np.atleast_1d(item) for item in (dst, src, wgt)))
+            arrays = tuple(np.atleast_1d(item) for item in (dst, src, wgt))
+            if len({array.shape for array in arrays}) > 1:
+                arrays = np.broadcast_arrays(*arrays)
             for indices, array in zip((self.dst, self.src, self.wgt), arrays, strict=True):
                 indices.extend(array.tolist())
 
@@ -157,8 +160,9 @@ class KernelBuilder:
         uops *= used[:, None]
         loops = [Loop(loop.extent, _masked(loop.factors, used)) for loop in self.loops]
         self._check_range(uops, loops, used)
+        instructions = isa.instruction_set(self.config)
         return [
-            Piece(self._encode(operation, rest), self._encode_uops(part))
+            Piece(_encoded(instructions, operation, tuple(rest)), self._encode_uops(part))
             for part, rest in self._split(uops, loops)
         ]
 
@@ -209,39 +213,6 @@ class KernelBuilder:
             for part, rest in self._split(uops + at * factors, inner):
                 yield part, [Loop(extent, outer.factors), *rest]
 
-    def _encode(self, operation: KernelOperation, loops: list[Loop]) -> int:
-        # Absent or unit loops are encoded as extent 1, factor 0.
-        once = Loop(1, (0, 0, 0))
-        real = [loop if loop.extent > 1 else once for loop in loops]
-        outer, inner = [once] * (2 - len(real)) + real
-        common = {
-            "uop_end": 0,
-            "iter_out": outer.extent,
-            "iter_in": inner.extent,
-            "dst_factor_out": outer.factors[0],
-            "dst_factor_in": inner.factors[0],
-            "src_factor_out": outer.factors[1],
-            "src_factor_in": inner.factors[1],
-            "independent": operation.independent,
-        }
-        instruction: isa.Instruction
-        if operation.mode is UopMode.ALU:
-            instruction = isa.Alu(
-                **common,
-                alu_opcode=operation.alu_opcode,
-                use_immediate=operation.use_immediate,
-                immediate=operation.immediate if operation.use_immediate else 0,
-            )
-        else:
-            kind = isa.Multiply if operation.overwrite else isa.Gemm
-            instruction = kind(
-                **common,
-                reset=operation.reset,
-                wgt_factor_out=outer.factors[2],
-                wgt_factor_in=inner.factors[2],
-            )
-        return isa.instruction_set(self.config).encode(instruction)
-
     def _encode_uops(self, uops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
         layout = isa.instruction_set(self.config).uop_layout
         dst, src, wgt = (
@@ -249,6 +220,44 @@ class KernelBuilder:
             for row, name in zip(uops, ("dst", "src", "wgt"), strict=True)
         )
         return (dst | src | wgt).astype(np.uint32)
+
+
+@lru_cache(1 << 14)
+def _encoded(
+    instructions: isa.InstructionSet, operation: KernelOperation, loops: tuple[Loop, ...]
+) -> int:
+    """The bits of an instruction without the micro-op range; most kernels differ only in that."""
+    # Absent or unit loops are encoded as extent 1, factor 0.
+    once = Loop(1, (0, 0, 0))
+    real = [loop if loop.extent > 1 else once for loop in loops]
+    outer, inner = [once] * (2 - len(real)) + real
+    common = {
+        "uop_end": 0,
+        "iter_out": outer.extent,
+        "iter_in": inner.extent,
+        "dst_factor_out": outer.factors[0],
+        "dst_factor_in": inner.factors[0],
+        "src_factor_out": outer.factors[1],
+        "src_factor_in": inner.factors[1],
+        "independent": operation.independent,
+    }
+    instruction: isa.Instruction
+    if operation.mode is UopMode.ALU:
+        instruction = isa.Alu(
+            **common,
+            alu_opcode=operation.alu_opcode,
+            use_immediate=operation.use_immediate,
+            immediate=operation.immediate if operation.use_immediate else 0,
+        )
+    else:
+        kind = isa.Multiply if operation.overwrite else isa.Gemm
+        instruction = kind(
+            **common,
+            reset=operation.reset,
+            wgt_factor_out=outer.factors[2],
+            wgt_factor_in=inner.factors[2],
+        )
+    return instructions.encode(instruction)
 
 
 def _masked(factors: tuple[int, int, int], used: npt.NDArray[np.int_]) -> tuple[int, int, int]:

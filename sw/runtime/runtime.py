@@ -68,9 +68,11 @@ class Runtime:
 
         self._transfers = TransferEncoder(self.config)
         # GEMM and ALU have these two fields at the same place.
-        gemm = isa.instruction_set(self.config).layouts[isa.Opcode.GEMM]
+        instructions = isa.instruction_set(self.config)
+        gemm = instructions.layouts[isa.Opcode.GEMM]
         self._at_uop_begin = gemm["uop_begin"].offset
         self._at_uop_end = gemm["uop_end"].offset
+        self._no_gemm = instructions.encode(isa.Gemm(uop_end=0))
 
     # Buffers.
 
@@ -215,8 +217,7 @@ class Runtime:
     def wait_for_alu(self) -> None:
         """Makes later GEMM kernels, including those that claim independence, wait for all earlier
         ALU kernels, by a GEMM instruction that does nothing and has no claim."""
-        nothing = isa.instruction_set(self.config).encode(isa.Gemm(uop_end=0))
-        self._append(Module.COMPUTE, nothing)
+        self._append(Module.COMPUTE, self._no_gemm)
 
     def _kernel(self) -> KernelBuilder:
         if self._builder is None:

@@ -6,7 +6,7 @@ fields of one instruction is split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -169,14 +169,19 @@ class TransferEncoder:
 
     def load(
         self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads
-    ) -> Iterator[Transfer]:
+    ) -> Iterable[Transfer]:
         """``rows`` with ``pads`` around them, to consecutive elements from ``sram_index`` on."""
         x_size, y_size, any_pad = rows.x_size, rows.y_size, pads.any_bits
         sizes = x_size | y_size | rows.x_stride
         if x_size and y_size and not sizes >> isa.SIZE_WIDTH and not any_pad >> isa.PAD_WIDTH:
-            yield Transfer(self.encode(memory, sram_index, rows, pads), moves=True)
-            return
-        if any_pad < 0:
+            return (Transfer(self.encode(memory, sram_index, rows, pads), moves=True),)
+        return self._load_in_parts(memory, sram_index, rows, pads)
+
+    def _load_in_parts(
+        self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads
+    ) -> Iterator[Transfer]:
+        x_size, y_size = rows.x_size, rows.y_size
+        if pads.any_bits < 0:
             raise CommandError(
                 f"a load padded by {pads.x_before}, {pads.y_before}, {pads.x_after}, "
                 f"{pads.y_after}: no padding can be negative"

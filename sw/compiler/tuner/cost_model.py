@@ -199,7 +199,7 @@ class BufferCopies:
 class _Module:
     """Load, compute or store, with its tasks in order."""
 
-    __slots__ = ("ahead", "awaits", "free", "in_compute", "left", "queue", "task")
+    __slots__ = ("ahead", "at", "awaits", "free", "in_compute", "left", "queue", "task")
 
     def __init__(self, name: str, queue: deque[Task]) -> None:
         self.queue = queue
@@ -209,34 +209,36 @@ class _Module:
         # The cycle from which the module can begin its next task.
         self.free = float(_LAUNCH_CYCLES)
         self.task: Task | None = None
+        # The cycle in which its task can begin or go on; infinite if there is no task, or if that
+        # is not known yet.
+        self.at = inf
         # A task that its own waits for, and whose end was unknown when it was looked at.
         self.awaits: Task | None = None
         # Words of the task that are still to be transferred.
         self.left = 0.0
 
-    def ready(self) -> float:
-        """The cycle in which its task can begin or go on; infinite if there is no task, or if that
-        is not known yet."""
-        if self.task is None:
-            return inf
+    def look(self) -> None:
+        """Finds out when its task can begin."""
         at = self.free
+        assert self.task is not None
         for other in self.task.after:
             if other is None:
                 continue
             end = other.end
             if end is None:
                 self.awaits = other
-                return inf
+                return
             own = self.in_compute and other.unit == "gemm"
             handed = end + _RESULT_CYCLES if own else other.retired + _TOKEN_CYCLES
             if handed > at:
                 at = handed
         self.awaits = None
-        return at
+        self.at = at
 
 
 class _Walk:
-    """A walk over tasks in the order of time."""
+    """A walk over tasks in the order of time. Comparisons instead of min and max, whose calls would
+    double the time."""
 
     def __init__(
         self,
@@ -251,78 +253,88 @@ class _Walk:
         self.schedule: Iterator[None] | None = schedule
         self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
         # The cycle from which each unit is free, and the cycles that it has been busy.
-        self.free = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
-        self.busy = {"gemm": 0.0, "alu": 0.0, "bus": 0.0}
+        self.gemm_free = self.alu_free = self.bus_free = 0.0
+        self.gemm = self.alu = self.bus = 0.0
         self.fill: float | None = None
         # What compute has been handed so far has retired by then.
         self.retired = 0.0
 
     def estimate(self) -> Estimate:
-        end = 0.0
-        for module in self.modules:
+        modules = load, compute, store = self.modules
+        for module in modules:
             self.proceed(module)
-        ready = [module.ready() for module in self.modules]
-        while (at := min(ready)) < inf:
-            number = ready.index(at)
-            module = self.modules[number]
-            task = module.task
+        for module in modules:
+            if module.task is not None:
+                module.look()
+        end = 0.0
+        while True:
+            module = compute if compute.at < load.at else load
+            if store.at < module.at:
+                module = store
+            task, at = module.task, module.at
+            if at == inf:
+                break
             assert task is not None
+            module.at = inf
             if task.unit == "bus":
                 # No other module uses the bus until one of them is ready.
-                ready[number] = inf
-                self.move(module, task, at, min(ready))
-            elif self.compute(module, task, at):
+                until = compute.at if compute.at < load.at else load.at
+                self.move(module, task, at, store.at if store.at < until else until)
+            elif self.run(module, task, at):
                 return self.projected()
             if task.end is None:
-                ready[number] = module.free
+                module.at = module.free
                 continue
             if task.end > end:
                 end = task.end
             self.proceed(module)
-            ready[number] = inf
-            for other, waiting in enumerate(self.modules):
-                awaited = waiting.awaits
-                if ready[other] == inf and (awaited is None or awaited.end is not None):
-                    ready[other] = waiting.ready()
-        assert all(module.task is None for module in self.modules)
+            for other in modules:
+                if other.at == inf and other.task is not None:
+                    awaited = other.awaits
+                    if awaited is None or awaited.end is not None:
+                        other.look()
+        assert all(module.task is None for module in modules)
         cycles = end + _FINISH_CYCLES
-        return Estimate(
-            cycles, **self.busy, fill=self.fill or 0.0, drain=cycles - self.free["gemm"]
-        )
+        return self._estimate(cycles, self.gemm, self.fill or 0.0, cycles - self.gemm_free)
+
+    def _estimate(self, cycles: float, gemm: float, fill: float, drain: float) -> Estimate:
+        return Estimate(cycles, gemm, self.alu, self.bus, fill, drain)
 
     @property
     def done(self) -> float:
         """Cycles walked so far that no overlap can hide: those of GEMM, and of the ALU if the two
         do not overlap."""
-        return self.busy["gemm"] + (0.0 if self.overlap else self.busy["alu"])
+        return self.gemm + (0.0 if self.overlap else self.alu)
 
     def projected(self) -> Estimate:
         """An estimate that extrapolates from the part that was walked: all work, with waits in
         proportion."""
         fill = self.fill or 0.0
-        waits = (self.free["gemm"] - fill - self.done) * self.least / self.done
-        busy = self.busy | {"gemm": self.least}
-        return Estimate(fill + self.least + waits, **busy, fill=fill, drain=0.0)
+        waits = (self.gemm_free - fill - self.done) * self.least / self.done
+        return self._estimate(fill + self.least + waits, self.least, fill, 0.0)
 
     def proceed(self, module: _Module) -> None:
         """Takes the next task of a module, for which the schedule may have to add tasks."""
-        while not module.queue and self.schedule is not None:
+        queue = module.queue
+        while not queue and self.schedule is not None:
             try:
                 next(self.schedule)
             except StopIteration:
                 self.schedule = None
-        module.task = task = module.queue.popleft() if module.queue else None
-        module.left = 0.0 if task is None else task.amount
+        if queue:
+            module.task = task = queue.popleft()
+            module.left = task.amount
+        else:
+            module.task = None
 
     def move(self, module: _Module, task: Task, request: float, until: float) -> None:
         """Transfers the next piece of ``task``."""
-        # Comparisons instead of min and max, whose calls would double the time.
-        free, ahead, rate = self.free, module.ahead, task.rate
+        ahead, rate = module.ahead, task.rate
         if module.in_compute:
-            request = max(request, free["gemm"], free["alu"])
+            request = max(request, self.gemm_free, self.alu_free)
         begin = request + ahead
-        if begin < free["bus"]:
-            begin = free["bus"]
+        if begin < self.bus_free:
+            begin = self.bus_free
         words = (until - begin) * rate
         if words < _PIECE_WORDS:
             words = _PIECE_WORDS
@@ -330,8 +342,8 @@ class _Walk:
             words = module.left
         cycles = words / rate
         ended = begin + cycles
-        free["bus"] = ended
-        self.busy["bus"] += cycles
+        self.bus_free = ended
+        self.bus += cycles
         module.left -= words
         module.free = request if request > ended - ahead else ended - ahead
         if module.left <= 0:
@@ -340,19 +352,28 @@ class _Walk:
             if module.in_compute:
                 module.free = ended
 
-    def compute(self, module: _Module, task: Task, ready: float) -> bool:
+    def run(self, module: _Module, task: Task, ready: float) -> bool:
         """Runs a task of GEMM or the ALU. Returns whether the schedule is certain to reach the
         limit."""
-        unit = task.unit
-        begin = self.free[unit] if self.overlap else max(self.free["gemm"], self.free["alu"])
+        of_gemm = task.unit == "gemm"
+        begin = self.gemm_free if of_gemm else self.alu_free
+        if not self.overlap:
+            begin = max(self.gemm_free, self.alu_free)
         if begin < ready:
             begin = ready
         if not (task.queued and self.overlap):
             module.free = begin
-        if unit == "gemm" and task.multiplies and self.fill is None:
+        task.end = end = begin + task.amount
+        if end > self.retired:
+            self.retired = end
+        task.retired = self.retired
+        if not of_gemm:
+            self.alu_free = end
+            self.alu += task.amount
+            return False
+        if task.multiplies and self.fill is None:
             # Without the resets before it.
-            self.fill = begin - self.busy["gemm"]
-        task.end = self.free[unit] = begin + task.amount
-        task.retired = self.retired = max(self.retired, task.end)
-        self.busy[unit] += task.amount
-        return unit == "gemm" and task.end + self.least - self.done >= self.limit
+            self.fill = begin - self.gemm
+        self.gemm_free = end
+        self.gemm += task.amount
+        return end + self.least - self.done >= self.limit

@@ -45,8 +45,10 @@ class Candidates(Sequence[tuple[float, Knobs]]):
     def varied(self, alike: Sequence[str], most: int) -> Candidates[Knobs]:
         """The same, with all but the best ``most`` of those whose fields ``alike`` are equal behind
         the others: a rough estimate tells them apart least."""
-        kinds = np.stack([self._fields[name][self._order] for name in alike])
-        kind = np.unique(kinds, axis=1, return_inverse=True)[1].ravel()
+        kind = np.zeros(len(self), np.int64)
+        for name in alike:
+            values = self._fields[name][self._order]
+            kind = kind * (int(values.max(initial=0)) + 1) + values
         by_kind = np.argsort(kind, kind="stable")
         begins = np.searchsorted(kind[by_kind], kind[by_kind])
         place = np.empty_like(by_kind)

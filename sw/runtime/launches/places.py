@@ -38,9 +38,12 @@ class Placed:
     def __init__(self, runtime: Runtime, begins: Elements) -> None:
         self._runtime: Any = runtime
         self._begins = begins
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
+        # Those that have no elements of INP or WGT.
+        self.store_buffer_2d = runtime.store_buffer_2d
+        self.push_alu = runtime.push_alu
+        self.wait_for_alu = runtime.wait_for_alu
+        self.dep_push, self.dep_pop = runtime.dep_push, runtime.dep_pop
+        self.uop_loop_begin, self.uop_loop_end = runtime.uop_loop_begin, runtime.uop_loop_end
 
     def load_buffer_2d(
         self, *rows: Any, sram_index: int, memory: Memory, pad_value: int = 0

@@ -75,6 +75,8 @@ class FactorBias:
 def as_terms(weights: Array, terms: int) -> Array:
     """int8 (…, width · terms): values whose sums over terms are ``weights`` (…, width). All terms
     but the first are 0 where one is enough."""
+    if terms == 1:
+        return weights.astype(np.int8)
     parts = []
     rest = weights.astype(np.int64)
     for _ in range(terms):

@@ -134,7 +134,7 @@ class _Average:
         final = network.types[result].shape
         if final is not None and len(final) < len(self.shape):
             return self._reshaped(final)
-        first, *others = np.unique(counts)[::-1].tolist()
+        first, *others = sorted(set(counts.ravel().tolist()), reverse=True)
         if not others:
             return [self._convolution(self.name, first, result)]
         made, latest = [], ""

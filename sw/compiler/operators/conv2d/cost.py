@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from math import inf, lcm, prod
 from typing import NamedTuple
@@ -27,9 +27,10 @@ def estimated(c: Conv2dSizes, config: Config, knobs: Conv2dKnobs, limit: float =
     return _Tiles(c, config, knobs).estimate(limit)
 
 
-class _Nest(NamedTuple):
-    """The loop nest that computes the tiles of a size. It accumulates ``pixels`` vectors; with a
-    pooling more than it stores."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Nest:
+    """The loop nest that computes the tiles of a size: one object for each size. It accumulates
+    ``pixels`` vectors; with a pooling more than it stores."""
 
     outputs: int
     rows: int
@@ -61,6 +62,7 @@ class _Tiles:
         # By size of tile: the rows of memory that hold it, and the bytes of each.
         self.image_rows: dict[tuple[int, ...], tuple[int, int]] = {}
         self.weight_rows: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.result_rows: dict[_Nest, tuple[int, int]] = {}
         self.tiles = self._in_order()
         self.steps = list(product(cut(c.inputs, knobs.inputs), cut(c.kernel[0], knobs.kernel_rows)))
 
@@ -86,7 +88,7 @@ class _Tiles:
             self._load_constants(c.outputs)
         if c.parameters:
             pipeline.load_for_compute(c.parameters * self.config.acc.element_bytes)
-        copies = knobs.copies_of_results()
+        copies, resets = knobs.copies_of_results(), knobs.resets(c, self.config)
         stores: list[Task] = []
         alu: Task | None = None
         added: list[Task] = []
@@ -100,7 +102,7 @@ class _Tiles:
                 used = added[-knobs.added_copies] if len(added) >= knobs.added_copies else None
                 added.append(pipeline.gemm(vectors, [*waits, self._load_added(nest, used)]))
                 waits = [added[-1]]
-            if knobs.resets(c, self.config):
+            if resets:
                 waits = [pipeline.reset(vectors, waits)]
             gemm: Task | None = None
             for inputs, kernel_rows in self.steps:
@@ -140,8 +142,10 @@ class _Tiles:
             pairs = [(block, image) for block in blocks for image in images]
         else:
             pairs = [(block, image) for image in images for block in blocks]
+        # Some are made that the walk does not reach: `_make` takes half the time.
+        make = _Tile._make
         return [
-            _Tile(block, image, nests[outputs, size]) for (block, outputs), (image, size) in pairs
+            make((block, image, nests[outputs, size])) for (block, outputs), (image, size) in pairs
         ]
 
     def _nest(self, outputs: int, rows: int, columns: int) -> _Nest:
@@ -151,12 +155,14 @@ class _Tiles:
     def _behind_alu(self) -> set[_Nest]:
         """The loop nests whose GEMM waits for the ALU, since they at some point accumulate in the
         bank that the ALU reads. Each nest uses the two banks in turn."""
-        turns: Counter[_Nest] = Counter()
+        if not self.knobs.in_turn:
+            return {tile.nest for tile in self.tiles[1:]}
+        banks: dict[_Nest, int] = {}
         found = set()
         before = None
         for tile in self.tiles:
-            bank = turns[tile.nest] % 2 if self.knobs.in_turn else 0
-            turns[tile.nest] += 1
+            bank = banks.get(tile.nest, 0)
+            banks[tile.nest] = 1 - bank
             if bank == before:
                 found.add(tile.nest)
             before = bank
@@ -243,7 +249,11 @@ class _Tiles:
         return self.pipeline.store(rows * self.c.requantize.parts, row, [after])
 
     def _rows_of_results(self, nest: _Nest) -> tuple[int, int]:
-        rows, columns = nest.rows, nest.columns
-        if columns == self.output_width:
-            rows, columns = 1, rows * columns
-        return nest.outputs * rows, columns * self.config.out.element_bytes
+        found = self.result_rows.get(nest)
+        if found is None:
+            rows, columns = nest.rows, nest.columns
+            if columns == self.output_width:
+                rows, columns = 1, rows * columns
+            found = nest.outputs * rows, columns * self.config.out.element_bytes
+            self.result_rows[nest] = found
+        return found

@@ -263,8 +263,8 @@ def _search(
     reach = min(_REACH, 1 << attempt.shift >> 16)
     moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
     low, high = _smallest(-least), _smallest(most)
-    begin = (least[low] - moves @ np.stack([v[low] for v in values])).max(axis=1)
-    end = (most[high] - moves @ np.stack([v[high] for v in values])).min(axis=1)
+    begin = (least[low] - _moved(moves, values, low)).max(axis=1)
+    end = (most[high] - _moved(moves, values, high)).min(axis=1)
     for move in moves[np.argsort(begin - end, kind="stable")[:_CHOICES]]:
         added = _products(move.tolist(), values)
         begins, ends = int((least - added).max()), int((most - added).min())
@@ -274,6 +274,11 @@ def _search(
             found = replace(attempt, factors=factors, addend=addend)
             return found if np.array_equal(found.evaluate(values), wanted) else None
     return None
+
+
+def _moved(moves: Array, values: Sequence[Array], chosen: Array) -> Array:
+    """What each of ``moves`` adds to the ``chosen`` sums, in float64, which is exact and fast."""
+    return moves.astype(np.float64) @ np.stack([v[chosen] for v in values]).astype(np.float64)
 
 
 def _smallest(values: Array) -> Array:

@@ -106,7 +106,7 @@ def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
             raise Unsupported("its second factor is not one matrix")
         if not node.attributes.get("transB", 0):
             weights = weights.T
-    zero_free = weights.astype(np.int64) - _of_channels(zero, weights)
+    zero_free = weights.astype(np.int16) - _of_channels(zero, weights).astype(np.int16)
     channels = len(weights)
     flat = zero_free.reshape(channels, -1)
     bias = np.zeros(channels, np.int64)
@@ -118,10 +118,11 @@ def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
     low, high = (item - x_zero for item in tensors.range(node.inputs[0]))
     # Padding contributes 0, whether or not the range includes it.
     low, high = min(low, 0), max(high, 0)
-    ups, downs = (flat.clip(*limits).sum(axis=1) for limits in ((0, None), (None, 0)))
+    total, magnitude = (part.sum(axis=1, dtype=np.int64) for part in (flat, np.abs(flat)))
+    ups, downs = (total + magnitude) // 2, (total - magnitude) // 2
     return Sums(
-        weights=zero_free.astype(np.int16),
-        bias=bias - x_zero * flat.sum(axis=1),
+        weights=zero_free,
+        bias=bias - x_zero * total,
         least=ups * low + downs * high + bias,
         most=ups * high + downs * low + bias,
     )
