@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -254,42 +254,42 @@ class Core(wiring.Component):
         The state of the modules is registered, and compared one cycle later.
         """
         ends_early = stop | silent
-        reports, blocked = [], []
+        states = []
         for module, component in parts.modules.items():
             status, fault = component.status, component.fault
             early = Mux(stop, status.executing, status.accessing)
-            reports.append(
-                (
+            states.append(
+                _State(
+                    module,
                     fault.valid | Mux(ends_early, early, status.waiting & status.overflowing),
+                    status.waiting,
                     Mux(fault.valid, fault.index, status.index),
                     Mux(
                         fault.valid,
                         fault.cause,
                         Mux(ends_early, int(isa.Cause.TIMEOUT), int(isa.Cause.TOKEN_OVERFLOW)),
                     ),
-                    module,
                 )
             )
-            blocked.append((status.waiting, status.index, isa.Cause.DEADLOCK, module))
         fetch = parts.fetch
         fault = fetch.fault
-        reports.append(
-            (
+        states.append(
+            _State(
+                isa.Module.FETCH,
                 fault.valid | stop | (silent & fetch.accessing),
+                Const(0),
                 Mux(fault.valid, fault.index, fetch.index),
                 Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
-                isa.Module.FETCH,
             )
         )
-        lowest = _lowest(m, "fault", reports)
-        deadlock = _lowest(m, "deadlock", blocked)
+        lowest = _lowest(m, states)
         place = Signal(FaultReport)
         with m.If(stopped_before):
             m.d.sync += [place.eq(lowest), place.cause.eq(0)]
         with m.If(self.stopped):
             m.d.comb += self.fault.eq(place)
         with m.Elif(expired | ~finished):
-            m.d.comb += self.fault.eq(Mux(lowest.cause != 0, lowest, deadlock))
+            m.d.comb += self.fault.eq(lowest)
 
     def _count(self, m: Module, parts: "_Parts", running: Signal) -> None:
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
@@ -341,22 +341,47 @@ class _Parts(NamedTuple):
         }
 
 
-def _lowest(m: Module, name: str, candidates: list[tuple[Any, Any, Any, isa.Module]]) -> data.View:
-    """The report with the lowest index among those that were valid in the cycle before; all zeros
-    if there was none."""
-    reports = []
-    for valid, index, cause, module in candidates:
-        report = Signal(FaultReport, name=f"{name}_{module.name.lower()}")
+class _State(NamedTuple):
+    """Of a module: whether it has failed, and with which ``cause``; or whether it waits for
+    another; and the ``index`` of its instruction in either case."""
+
+    module: isa.Module
+    failed: Value
+    waiting: Value
+    index: Value
+    cause: Value
+
+
+def _lowest(m: Module, states: list[_State]) -> data.View:
+    """The fault with the lowest index in the cycle before; without one, a deadlock at the lowest
+    of the modules that waited; all zeros if none did."""
+    any_failed = Signal()
+    reports: list[Any] = []
+    failures = []
+    for state in states:
+        name = state.module.name.lower()
+        failed, waited = Signal(name=f"{name}_failed"), Signal(name=f"{name}_waited")
+        index, cause = Signal(INDEX_WIDTH, name=f"{name}_index"), Signal(3, name=f"{name}_cause")
+        report = Signal(FaultReport, name=f"fault_{name}")
         m.d.sync += [
-            report.cause.eq(Mux(valid, cause, 0)),
-            report.module.eq(Mux(valid, module, 0)),
-            report.index.eq(Mux(valid, index, 0)),
+            failed.eq(state.failed),
+            waited.eq(state.waiting),
+            index.eq(Mux(state.failed | state.waiting, state.index, 0)),
+            cause.eq(Mux(state.failed, state.cause, int(isa.Cause.DEADLOCK))),
         ]
+        counts = Mux(any_failed, failed, waited)
+        m.d.comb += [
+            report.cause.eq(Mux(counts, cause, 0)),
+            report.module.eq(Mux(counts, state.module, 0)),
+            report.index.eq(index),
+        ]
+        failures.append(failed)
         reports.append(report)
+    m.d.comb += any_failed.eq(Cat(failures).any())
     while len(reports) > 1:
         lower: list[Any] = []
         for one, other in zip(reports[::2], reports[1::2], strict=False):
-            report = Signal(FaultReport, name=f"{name}_of_{len(reports)}_{len(lower)}")
+            report = Signal(FaultReport, name=f"fault_of_{len(reports)}_{len(lower)}")
             better = (other.cause != 0) & ((one.cause == 0) | (other.index < one.index))
             m.d.comb += report.eq(Mux(better, other, one))
             lower.append(report)
