@@ -1,7 +1,9 @@
 """The tensor ALU: one vector operation per cycle on accumulators."""
 
+from functools import reduce
 from itertools import pairwise
-from typing import Any
+from operator import or_
+from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
@@ -14,7 +16,7 @@ from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import ALU_LATENCY, alu_latency, is_small
 
 from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
-from .operation import compares, power_of_two, sum_or_extreme
+from .operation import compares
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
 from .table import LOOKUP_PORTS, Table, TableReader, TableWords, written_elements
@@ -46,46 +48,54 @@ class AluLane(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
+        width, half = self._width, self._width // 2
+        factor = self._factor(m)
+        shifts, multiplying = self.operation == AluOp.SHR, self.operation == AluOp.MUL
+        # Inverted for MIN and MAX, so that the sum is the difference less 1.
+        plain = self.b.as_unsigned() ^ compares(self.operation).replicate(width)
         operation = Signal(AluOp, reset_less=True)
-        a, b = (Signal(signed(self._width), name=n, reset_less=True) for n in ("a_", "b_"))
-        to_left, beyond_left = Signal(reset_less=True), Signal(reset_less=True)
-        # A shift to the left, by -b, multiplies by a power of two. By the width or more, a shift
-        # leaves only sign bits or zeros.
-        log_width = (self._width - 1).bit_length()
-        low, upper = self.b[:log_width], self.b[log_width:]
-        left, power = Signal(), power_of_two(m, (-low)[:log_width])
-        m.d.comb += left.eq((self.operation == AluOp.SHR) & (self.b < 0))
-        second = self.b ^ compares(self.operation).replicate(self._width)
+        a, b = Signal(signed(width), reset_less=True), Signal(width + 1, reset_less=True)
+        multiplies, shifts_right, far = (
+            Signal(name=name, reset_less=True) for name in ("multiplies", "shifts_right", "far")
+        )
         # Operands come from block RAM, whose data arrive late in a cycle, but the path through the
-        # multiplier is longer: it begins at the factor.
+        # multipliers is longer: it begins at the factor.
         domain = m.d.sync if self._registered else m.d.comb
         domain += [
             operation.eq(self.operation),
             a.eq(self.a),
-            b.eq(Mux(left, power, second) if self._registered else second),
-            to_left.eq(left),
-            beyond_left.eq(~upper.all() | (low == 0)),
+            b.eq(Mux(shifts, factor.power, plain)),
+            multiplies.eq(multiplying | (shifts & factor.to_left & ~factor.lost)),
+            shifts_right.eq(shifts & ~factor.to_left),
+            far.eq(factor.far),
         ]
 
-        # A register for each kind of result, of which one is not 0. That of products is within the
-        # multipliers of an FPGA, and has no reset.
-        shifted, chosen, product = (
-            Signal(self._width, name=name, reset_less=True)
-            for name in ("shifted", "chosen", "product")
-        )
-        multiplies = Signal(reset_less=True)
-        factor = b if self._registered else Mux(left, power, b)
-        m.d.sync += [
-            shifted.eq(a >> (b[:log_width] | b[log_width:].any().replicate(log_width))),
-            chosen.eq(sum_or_extreme(m, operation, a, b)),
-            product.eq(a.as_unsigned() * factor.as_unsigned()),
-            multiplies.eq((operation == AluOp.MUL) | (to_left & ~beyond_left)),
+        low, high, cross = Signal(width + 1), Signal(signed(width)), Signal(half)
+        lower = Cat(b[:half], b[width])
+        m.d.comb += [
+            low.eq(a[:half] * lower),
+            high.eq(a[half:].as_signed() * lower + (low >> half)),
+            cross.eq(a[:half] * b[half:width]),
         ]
-        with m.If((operation != AluOp.SHR) | to_left):
-            m.d.sync += shifted.eq(0)
-        with m.If((operation == AluOp.MUL) | (operation == AluOp.SHR)):
-            m.d.sync += chosen.eq(0)
-        m.d.comb += self.result.eq(shifted | chosen | Mux(multiplies, product, 0))
+        sum_, takes_first = Signal(width + 1, name="sum"), Signal()
+        m.d.comb += [
+            sum_.eq(a + b[:width].as_signed()),
+            takes_first.eq(sum_[-1] ^ (operation == AluOp.MAX)),
+        ]
+        # A register for each kind of result, of which one is not 0: resets take no LUTs.
+        results = []
+        for name, value, counts in (
+            ("product", Cat(low[:half], (high + cross)[:half]), multiplies),
+            ("shifted", Mux(far, high >> half, high), shifts_right),
+            ("total", sum_, operation == AluOp.ADD),
+            ("extreme", Mux(takes_first, a, ~b), compares(operation)),
+        ):
+            result = Signal(width, name=name, reset_less=True)
+            m.d.sync += result.eq(value)
+            with m.If(~counts):
+                m.d.sync += result.eq(0)
+            results.append(result)
+        m.d.comb += self.result.eq(reduce(or_, results))
         if self._looks_up:
             is_entry = Signal()
             m.d.sync += is_entry.eq(operation == AluOp.LOOKUP)
@@ -93,6 +103,45 @@ class AluLane(wiring.Component):
             with m.If(is_entry):
                 m.d.comb += self.result.eq(self.entry)
         return m
+
+    def _factor(self, m: Module) -> "_Factor":
+        """What makes a shift by ``b`` a product."""
+        half = self._width // 2
+        log_half = (half - 1).bit_length()
+        left, rest = self.b[-1], self.b[log_half + 1 :]
+        near, far, lost = Signal(log_half), Signal(), Signal()
+        powers, to_upper = Signal(half), Signal()
+        m.d.comb += [
+            near.eq(self.b[:log_half] | (~left & rest.any()).replicate(log_half)),
+            far.eq(self.b[log_half] | rest.any()),
+            lost.eq(~rest.all() | (self.b[: log_half + 1] == 0)),
+            # 2 ** -near, the exponent modulo the half.
+            powers.eq(Cat(near == -bit % half for bit in range(half))),
+            to_upper.eq(left & (self.b[log_half] == powers[0])),
+        ]
+        power = Cat(
+            powers[0] & left & ~to_upper,
+            Mux(to_upper, 0, powers[1:]),
+            Mux(to_upper, powers, 0),
+            powers[0] & ~left,
+        )
+        return _Factor(power, left, lost, far)
+
+
+class _Factor(NamedTuple):
+    """A shift as a product with ``power``.
+
+    To the left by n that is 2 ** n; by the width or more, all is ``lost``. To the right by n or by
+    n + half, with n less than half the width, it is 2 ** (half - n), in the lower half of the
+    factor, to which the topmost bit of ``power`` belongs. Without its lower half the product is
+    then what was to be shifted, shifted by n, and the upper half of that is the result if it is
+    ``far``. A shift by the width or more leaves the sign, as does one by the width less 1.
+    """
+
+    power: Value
+    to_left: Value
+    lost: Value
+    far: Value
 
 
 class AluContext(data.Struct):

@@ -41,7 +41,12 @@ def operate(operation: AluOp, a: int, b: int, width: int) -> int:
 
 def interesting(width: int) -> list[int]:
     low, high = -(1 << width - 1), (1 << width - 1) - 1
-    amounts = [sign * (width + offset) for sign in (1, -1) for offset in (-1, 0, 1)]
+    amounts = [
+        sign * (size + offset)
+        for sign in (1, -1)
+        for size in (width // 2, width)
+        for offset in (-1, 0, 1)
+    ]
     return [low, low + 1, high, 0, 1, -1, 5, -7, 1 << width - 2, *amounts, 1000, -1000]
 
 
