@@ -30,12 +30,17 @@ def test_the_numbers_of_the_first_screen_are_those_of_the_reports() -> None:
     row = next(line for line in measured.splitlines() if line.startswith("| `pynq-extended` |"))
     lut, _, dsp, bram = (cell.strip() for cell in row.split("|")[2:6])
     (speed,) = re.findall(r"`pynq-extended` ([\d,]+) k", measured)
+    ((milliseconds, ratio),) = re.findall(
+        r"device, AVX-512.* \| ([\d.]+) \|.*\| ([\d.]+) \|", measured
+    )
     first = README.partition("```python")[0]
     assert f"**{share} %** of 256 MACs" in first
     assert f"{cycles} cycles" in first
     assert f"**{wrong}** of 1,000 results" in first
     assert f"**{lut}** LUTs, {dsp} DSPs, {bram} BRAM36" in first
     assert f"**{speed},000** simulated cycles" in first
+    assert f"ResNet-18 in {milliseconds} ms]" in first
+    assert f"{ratio} times what ONNX Runtime takes" in first
 
 
 def test_the_readme_lists_the_commands_that_there_are() -> None:
