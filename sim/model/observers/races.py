@@ -136,6 +136,7 @@ class Accesses:
             memory.name: memory.depth for memory in (config.uop, config.inp, config.wgt, config.acc)
         }
         self._sizes["DRAM"] = memory_bytes
+        # Counted from 1, so that memory that is never accessed is never touched here either.
         self._last: dict[tuple[str, isa.Module, bool], Elements] = {}
 
     def met(
@@ -145,12 +146,12 @@ class Accesses:
         ``module`` to them must be ordered with; -1 where there is none."""
         for (where, other, other_writes), last in self._last.items():
             if where == memory and other is not module and (writes or other_writes):
-                yield other, last[elements]
+                yield other, last[elements] - 1
 
     def note(
         self, index: int, module: isa.Module, memory: str, elements: Elements, writes: bool
     ) -> None:
         key = (memory, module, writes)
         if key not in self._last:
-            self._last[key] = np.full(self._sizes[memory], -1)
-        self._last[key][elements] = index
+            self._last[key] = np.zeros(self._sizes[memory], np.int64)
+        self._last[key][elements] = index + 1
