@@ -46,7 +46,7 @@ class Network:
         constants = {item.name: _value(item) for item in graph.initializer}
         types = {
             item.name: tensor_type(item)
-            for item in (*graph.value_info, *graph.input, *graph.output)
+            for item in (*graph.value_info, *graph.output, *graph.input)
             if item.type.HasField("tensor_type")
         }
         types |= {name: _type_of(value) for name, value in constants.items()}
@@ -66,7 +66,8 @@ class Network:
                 "" if item.domain == "ai.onnx" else item.domain: item.version
                 for item in model.opset_import
             },
-            ir_version=model.ir_version,
+            # In format 3 constants would have to be inputs as well.
+            ir_version=max(model.ir_version, 4),
         )
 
     def to_onnx(self) -> onnx.ModelProto:

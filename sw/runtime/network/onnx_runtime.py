@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import onnxruntime
@@ -49,7 +50,26 @@ def _session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.I
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions have no narrower common base
-        raise ModelError(f"ONNX Runtime cannot run the model: {error}") from None
+        raise ModelError(
+            _unknown_operator(model, str(error)) or f"ONNX Runtime cannot run the model: {error}"
+        ) from None
+
+
+def _unknown_operator(model: bytes, error: str) -> str:
+    """The sentence for an operator that ONNX Runtime does not have; empty for other errors."""
+    found = re.search(r"(\S+):(\w+)\(-?\d+\) is not a registered function/op", error)
+    if found is None:
+        return ""
+    import onnx
+
+    domain, operator = found.groups()
+    nodes = onnx.load_model_from_string(model).graph.node
+    named = [node.name for node in nodes if (node.op_type, node.domain) == (operator, domain)]
+    where = f" (node {named[0]})" if named else ""
+    return (
+        f"neither the machine nor ONNX Runtime has the operator {operator} of domain {domain}"
+        f"{where}, so that nothing can run it"
+    )
 
 
 def _require_no_other_files(model: bytes) -> None:

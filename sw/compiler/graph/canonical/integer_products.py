@@ -23,6 +23,9 @@ from .quantization import (
     quantized_after,
 )
 
+# Of a bias in float that is brought to steps of the sum.
+_BIAS_BITS = 30
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -166,6 +169,7 @@ def _convolution(
         values, axis = values.T, 1 - axis
     if not weight.per_tensor and axis != 0:
         return None
+    values, weight = _with_steps_of_bias(network, anchor.bias, data, weight, values)
     bias = integer_bias(network, anchor.bias, data, weight, len(values))
     if bias is None:
         return None
@@ -259,24 +263,64 @@ def integer_bias(
     channels: int,
 ) -> Array | None:
     """The bias as int32 multiples of data scale × weight scale, rounded if it is float or quantized
-    at another scale; None if it is not one value per channel."""
+    at another scale; None if it is not one number per channel."""
     if not name:
         return np.zeros(channels, np.int32)
-    scale = (np.float32(data.scale.item()) * weight.scale).reshape(-1)
-    node = network.maker(name)
-    if node is not None:
-        parameters = parameters_of(network, node, "DequantizeLinear")
-        values = network.constants.get(node.inputs[0])
-        if parameters is None or values is None or not is_of_channels(values, channels):
-            return None
-        same = np.all(parameters.scale.reshape(-1) == scale) and not parameters.zero.any()
-        if values.dtype != np.int32 or not same:
-            values = _steps(parameters.dequantize(values), scale)
-    elif name in network.constants and is_of_channels(network.constants[name], channels):
-        values = _steps(network.constants[name], scale)
-    else:
+    scale = _steps_of_sum(data, weight)
+    found = _bias(network, name, scale)
+    if found is None or not is_of_channels(found[0], channels):
         return None
-    return np.array(np.broadcast_to(values.reshape(-1), channels))
+    values = found[0] if found[1] else _steps(found[0], scale)
+    return None if values is None else np.array(np.broadcast_to(values.reshape(-1), channels))
+
+
+def _steps_of_sum(data: QuantizationParameters, weight: QuantizationParameters) -> Array:
+    return np.asarray((np.float32(data.scale.item()) * weight.scale).reshape(-1))
+
+
+def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | None:
+    """The values of a bias, and whether they are int32 steps of ``scale`` or real numbers; None if
+    it is not constant."""
+    node = network.maker(name)
+    if node is None:
+        return (network.constants[name], False) if name in network.constants else None
+    parameters = parameters_of(network, node, "DequantizeLinear")
+    values = network.constants.get(node.inputs[0])
+    if parameters is None or values is None:
+        return None
+    same = np.all(parameters.scale.reshape(-1) == scale) and not parameters.zero.any()
+    if values.dtype == np.int32 and same:
+        return values, True
+    many = values.size > 1 and parameters.scale.size > 1
+    return None if many and values.ndim > 1 else (parameters.dequantize(values), False)
+
+
+def _with_steps_of_bias(
+    network: Network,
+    name: str,
+    data: QuantizationParameters,
+    weight: QuantizationParameters,
+    values: Array,
+) -> tuple[Array, QuantizationParameters]:
+    """Weights ``values`` (output channels, …), with coarser steps for the channels where a bias in
+    float is more steps of the sum than int32 holds: nearly dead ones."""
+    scale = _steps_of_sum(data, weight)
+    found = _bias(network, name, scale) if name else None
+    if found is None or found[1] or not is_of_channels(found[0], len(values)):
+        return values, weight
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        steps = np.abs(found[0].reshape(-1).astype(np.float64)) / scale
+        exponents = np.ceil(np.log2(steps)) - _BIAS_BITS
+    exponents = np.broadcast_to(np.where(np.isfinite(exponents), exponents, 0), len(values))
+    if exponents.max() <= 0:
+        return values, weight
+    factors = np.exp2(np.maximum(exponents, 0))
+    zero = np.broadcast_to(weight.zero.reshape(-1), len(values))
+    wide = (-1,) + (1,) * (values.ndim - 1)
+    centre = zero.reshape(wide).astype(np.float64)
+    coarse = np.rint((values - centre) / factors.reshape(wide)) + centre
+    scales = (weight.scale.reshape(-1) * factors).astype(np.float32)
+    return coarse.astype(values.dtype), QuantizationParameters(scales, np.array(zero), 0)
 
 
 def is_of_channels(bias: Array, channels: int) -> bool:
@@ -285,12 +329,16 @@ def is_of_channels(bias: Array, channels: int) -> bool:
     return bias.size == 1 or bias.shape[-1:] == (channels,) == (bias.size,)
 
 
-def _steps(bias: Array, scale: Array) -> Array:
-    """A float bias in int32 steps of ``scale``, one or one per channel."""
-    limits = np.iinfo(np.int32)
+def _steps(bias: Array, scale: Array) -> Array | None:
+    """A float bias in int32 steps of ``scale``, one or one per channel; None where that has no such
+    number of steps."""
+    real = bias.astype(np.float32).reshape(-1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        steps = np.rint(bias.astype(np.float32).reshape(-1) / scale).astype(np.float64)
-    return np.clip(np.nan_to_num(steps), limits.min, limits.max).astype(np.int32)
+        steps = np.where(real == 0, 0, np.rint(real / scale)).astype(np.float64)
+    limits = np.iinfo(np.int32)
+    if not np.all((limits.min <= steps) & (steps <= limits.max)):
+        return None
+    return steps.astype(np.int32)
 
 
 def match_weights(network: Network, node: Node) -> bool:

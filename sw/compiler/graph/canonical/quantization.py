@@ -50,7 +50,7 @@ def parameters_of(
     network: Network, node: Node | None, operator: str
 ) -> QuantizationParameters | None:
     """The parameters of ``node``; None if it is not the ``operator`` asked for, or if its scale is
-    not constant, float32 and finite."""
+    not constant, float32, finite and positive (a weight's may be 0)."""
     if node is None or node.operator != operator or node.domain:
         return None
     if node.attributes.get("block_size") or node.input(1) not in network.constants:
@@ -58,6 +58,9 @@ def parameters_of(
     scale = network.constants[node.input(1)]
     integer = node.outputs[0] if operator == "QuantizeLinear" else node.inputs[0]
     if integer not in network.types or scale.dtype != np.float32 or not np.isfinite(scale).all():
+        return None
+    least = 0 if operator == "DequantizeLinear" else np.finfo(np.float32).smallest_subnormal
+    if scale.size and scale.min() < least:
         return None
     dtype = network.types[integer].dtype
     zero = np.zeros(scale.shape, dtype)

@@ -19,6 +19,8 @@ def why_float(network: Network, node: Node) -> str:
     for index, name in enumerate(names):
         maker = network.maker(node.inputs[index])
         parameters = parameters_of(network, maker, "DequantizeLinear")
+        if maker is not None and parameters is None and maker.operator == "DequantizeLinear":
+            return f"{what} is in float: the scale of its {name} is not a positive float32 constant"
         if maker is None or parameters is None:
             return f"{what} is in float: nothing quantizes its {name}"
         if parameters.zero.dtype not in BYTE_TYPES:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from math import prod
 
 import numpy as np
 import onnx
-from onnx import inliner, numpy_helper
+from onnx import helper, inliner, numpy_helper
 
 from amaranth_vta.sw.runtime.array_file import require_within_limit
 from amaranth_vta.sw.runtime.network.model_error import ModelError
+
+from .undefined_operators import nodes_of
 
 # Functions that call functions twice make 2^n nodes of n lines.
 _MOST_NODES = 1 << 20
@@ -39,10 +41,26 @@ def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         inlined = inliner.inline_local_functions(model)
     except RuntimeError as error:
         raise ModelError(f"the model's functions cannot be put in place: {error}") from None
-    if inlined.functions:
+    if not inlined.functions:
+        return inlined
+    try:
+        return inliner.inline_local_functions(_with_types(inlined), convert_version=True)
+    except RuntimeError:
         name = inlined.functions[0].name
-        raise ModelError(f"the model's function {name} uses another opset than the model")
-    return inlined
+        raise ModelError(
+            f"the model's function {name} uses another opset than the model, and cannot be "
+            "converted to that"
+        ) from None
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of ``model`` with the types of its tensors, which conversions between opsets need."""
+    typed = onnx.shape_inference.infer_shapes(model)
+    typed.graph.value_info.extend(
+        helper.make_tensor_value_info(item.name, item.data_type, item.dims)
+        for item in typed.graph.initializer
+    )
+    return typed
 
 
 def _require_few_nodes(model: onnx.ModelProto) -> None:
@@ -54,20 +72,11 @@ def _require_few_nodes(model: onnx.ModelProto) -> None:
         return total(known[key].node) if key in known else 1
 
     def total(nodes: Iterable[onnx.NodeProto]) -> int:
-        keys = (_key(node.domain, node.op_type, node.overload) for node in _with_inner(nodes))
+        keys = (_key(node.domain, node.op_type, node.overload) for node in nodes_of(nodes))
         return sum(map(count, keys))
 
     if (made := total(model.graph.node)) > _MOST_NODES:
         raise ModelError(f"the model's functions make {made:,} nodes; {_MOST_NODES:,} are allowed")
-
-
-def _with_inner(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """``nodes`` and those of the graphs in their attributes."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _with_inner(inner.node)
 
 
 def _key(domain: str, name: str, overload: str) -> _Key:

@@ -25,6 +25,7 @@ from .input_shapes import fix_shapes
 from .opsets import opset_of, with_known_opset
 from .pooling_sizes import drop_empty_windows
 from .standard_operators import use_standard_operators
+from .undefined_operators import hide_newer, show_newer, with_contributed_domain
 
 # Folding it would lose how a constant is quantized.
 _KEPT = frozenset({"DequantizeLinear"})
@@ -60,6 +61,10 @@ def read_model(source: Source) -> onnx.ModelProto:
     if any(isinstance(name, bytes) for name in _names(model.graph)):
         raise ModelError(f"{what} is damaged: a name in it is not text")
     version = opset_of(what, model)
+    for item in model.graph.output:
+        if item.type.WhichOneof("value") not in (None, "tensor_type"):
+            raise ModelError(f"output {item.name} is not a tensor")
+    model, needed = hide_newer(what, with_contributed_domain(model), version)
     try:
         model = _with_output_shapes(_with_own_constants(model))
         onnx.checker.check_model(_with_any_output_shapes(model))
@@ -70,7 +75,10 @@ def read_model(source: Source) -> onnx.ModelProto:
         RuntimeError,
     ) as error:
         raise ModelError(f"{what} is damaged: {_first_line(error)}") from None
-    return with_known_opset(what, written_out(model), version)
+    known = with_known_opset(what, written_out(model), version, needed)
+    if needed > version:
+        show_newer(known)
+    return known
 
 
 def _model_in_file(path: Path) -> onnx.ModelProto:

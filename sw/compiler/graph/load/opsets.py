@@ -33,12 +33,15 @@ def opset_of(what: str, model: onnx.ModelProto) -> int:
     return version
 
 
-def with_known_opset(what: str, model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    """``model``, or if the compiler does not know its opset ``version``, a conversion to the
-    nearest that it knows. Raises `ModelError` where that is not possible."""
-    if _FIRST_KNOWN <= version <= _LAST_KNOWN:
+def with_known_opset(
+    what: str, model: onnx.ModelProto, version: int, needed: int
+) -> onnx.ModelProto:
+    """``model``, or if the compiler does not know its opset ``version``, or some operators need a
+    newer one, a conversion to the nearest that has both. Raises `ModelError` where that is not
+    possible."""
+    target = min(max(needed, _FIRST_KNOWN), _LAST_KNOWN)
+    if target == version:
         return model
-    target = min(max(version, _FIRST_KNOWN), _LAST_KNOWN)
     try:
         converted = version_converter.convert_version(model, target)
     except Exception as error:  # the converter's exceptions have no other common base

@@ -18,6 +18,7 @@ from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
 from amaranth_vta.sw.runtime.launches.join import CannotJoin
 from amaranth_vta.sw.runtime.launches.places import Placed, Places
 from amaranth_vta.sw.runtime.memory import Buffer, buffer_alignment
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 from amaranth_vta.sw.runtime.network.network_program import (
     Launch,
     NetworkProgram,
@@ -66,7 +67,8 @@ def compile_network(
     open_batch: bool = False,
     passes: Sequence[PlacedPass] = (),
 ) -> CompiledNetwork:
-    """Places the operators of a canonical network and compiles those that the machine runs.
+    """Places the operators of a canonical network and compiles those that the machine runs. Raises
+    `ModelError` for an output that no file of a compiled network can hold.
 
     ``open_batch`` is that of `NetworkProgram`; ``passes`` are additional passes for the loop nest
     of each layer.
@@ -77,6 +79,9 @@ def compile_network(
     outputs = {name: network.types[name] for name in network.outputs}
     written = (step.operand.tensor for step in steps if isinstance(step, ToMachine))
     needed = dict.fromkeys([*outputs, *written])
+    for name, info in outputs.items():
+        if name in network.constants and info.dtype.kind == "O":
+            raise ModelError(f"output {name} is a constant of text; outputs are numbers")
     result = NetworkProgram(
         program=program,
         steps=steps,

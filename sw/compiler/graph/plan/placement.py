@@ -113,6 +113,7 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
         if node.name in tensors.absorbed:
             continue
         try:
+            _require_elements(node, network)
             if not node.domain and node.operator in _VIEWS:
                 _view(node, tensors)
                 continue
@@ -133,6 +134,12 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
             items[node.name] = HostNode(node, str(reason))
             tensors.note_range(node)
     return Placement(_needed(list(items.values()), tensors), tensors.views, tensors.images)
+
+
+def _require_elements(node: Node, network: Network) -> None:
+    for name in (*node.reads, *filter(None, node.outputs)):
+        if 0 in (network.types[name].shape or ()):
+            raise Unsupported(f"{name} has no elements")
 
 
 def _layer(node: Node, tensors: Tensors) -> Layer:

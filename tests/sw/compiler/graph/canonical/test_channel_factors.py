@@ -73,3 +73,32 @@ def test_factors_of_zero_or_that_differ_within_a_channel_stay(qdq: Make, constan
     with Session(model, "tiny-extended") as session:
         assert session.check({"x": graph.images()}).ok
         assert "ConvInteger" in [layer.operator for layer in session.layers]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-10, 1e-30])
+def test_a_bias_outlives_weights_that_are_nearly_dead(qdq: Make, scale: float) -> None:
+    """The bias of one channel is 1, which is more steps of its sums than int32 holds."""
+    graph = qdq((1, 16, 4, 4)).qdq(2**-5)
+    scales = np.full(16, 2**-6, np.float32)
+    scales[3] = scale
+    bias = graph.constant(np.full(16, 1, np.float32))
+    graph = graph.node("Conv", graph.weights(16, 16, 1, 1, scale=scales), bias).qdq(2**-5)
+    model, images = graph.model(), graph.images()
+    with Session(model, "tiny-extended") as session:
+        report = session.check({"x": images})
+        on_machine = session.macs > 0
+    assert report.ok
+    np.testing.assert_array_equal(report.outputs["y"][:, 3], 1)
+    assert on_machine
+
+
+@pytest.mark.parametrize("scale", [0.0, -(2**-5)])
+def test_a_scale_that_is_not_positive_stays_in_float(qdq: Make, scale: float) -> None:
+    graph = qdq((1, 4, 6, 6)).qdq(2**-5).conv(4, 4).node("Relu").qdq(scale)
+    graph = graph.node("MaxPool", kernel_shape=[2, 2]).qdq(scale)
+    model, images = graph.model(), graph.images()
+    with Session(model, "tiny-extended") as session:
+        report = session.check({"x": images})
+    assert report.ok
+    expected = exact_session(model.SerializeToString()).run(["y"], {"x": images})
+    np.testing.assert_array_equal(report.outputs["y"], expected[0])

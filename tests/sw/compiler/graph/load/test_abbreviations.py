@@ -48,6 +48,13 @@ def test_functions_that_call_functions_are_put_in_place(qdq: Make) -> None:
     assert placed == {"QLinearConv+Neg"}, "the function follows the product's sums by a table"
 
 
+def test_functions_of_another_opset_are_converted(qdq: Make) -> None:
+    old = _function("Old", helper.make_node("Neg", ["x"], ["y"]))
+    old.opset_import[0].version = 13
+    model = read_model(_calling(qdq, old))
+    assert [node.op_type for node in model.graph.node].count("Neg") == 1
+
+
 def test_functions_that_make_too_much_or_call_themselves_are_refused(qdq: Make) -> None:
     names = [f"Twice{n}" for n in range(40)]
     doubling = [

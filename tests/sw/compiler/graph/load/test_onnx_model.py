@@ -88,9 +88,93 @@ def test_quantization_of_com_microsoft_is_that_of_onnx(qdq: Make) -> None:
     assert {node.domain for node in network.nodes if node.operator == "QuantizeLinear"} == {""}
 
 
-def test_an_operator_that_does_not_exist_is_refused(qdq: Make) -> None:
-    with pytest.raises(ModelError, match=r"the model is damaged: .*Convolve"):
-        read_model(qdq((1, 4)).node("Convolve").model())
+@pytest.mark.parametrize(
+    ("operator", "sentence"),
+    [
+        ("Convolve", r"has an operator that ONNX does not define: Convolve \(node convolve0\)$"),
+        ("Gelu", r"uses opset 17 of ONNX, and Gelu \(node gelu0\) came to ONNX with opset 20$"),
+        (
+            "Upsample",
+            r"uses opset 17 of ONNX, which does not have Upsample \(node upsample0\) any more: "
+            "it ended with opset 10$",
+        ),
+    ],
+)
+def test_an_operator_that_onnx_does_not_have_is_refused_by_name(
+    qdq: Make, operator: str, sentence: str
+) -> None:
+    model = qdq((1, 4)).qdq(1).model(17)
+    model.graph.node[-1].op_type, model.graph.node[-1].name = operator, f"{operator.lower()}0"
+    with pytest.raises(ModelError, match=f"^the model {sentence}"):
+        read_model(model)
+
+
+def test_an_operator_that_only_onnx_runtime_has_in_an_old_opset_brings_a_newer_one(
+    qdq: Make,
+) -> None:
+    graph = qdq((1, 16, 4, 4)).qdq(2**-5).conv(16, 16).qdq(2**-3)
+    graph = graph.node("LayerNormalization", graph.constant(np.ones(2, np.float32)))
+    model = read_model(graph.model(13))
+    assert conversion(model) == "The model was converted from opset 13 of ONNX to 17."
+    with Session(model, "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+
+
+def test_com_microsoft_needs_no_version(qdq: Make) -> None:
+    graph = qdq((1, 16, 4, 4)).qdq(2**-5).conv(16, 16).qdq(2**-3)
+    model = graph.node("Gelu").model()
+    model.graph.node[-1].domain = "com.microsoft"
+    assert {item.domain for item in read_model(model).opset_import} == {"", "com.microsoft"}
+
+
+@pytest.mark.parametrize("domain", ["com.microsoft", "my.domain"])
+def test_an_operator_that_nothing_can_run_is_named(qdq: Make, domain: str) -> None:
+    model = qdq((1, 16, 4, 4)).qdq(2**-5).node("Bogus").model()
+    model.graph.node[-1].domain = domain
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    sentence = rf"ONNX Runtime has the operator Bogus of domain {domain} \(node bogus\d\), so that"
+    with pytest.raises(ModelError, match=sentence):
+        Session(model, "tiny-extended")
+
+
+def test_outputs_that_are_no_tensors_of_numbers_are_refused(qdq: Make) -> None:
+    graph = qdq((1, 16, 4, 4)).qdq(2**-5).node("SequenceConstruct")
+    model = graph.model()
+    name = model.graph.output[0].name
+    model.graph.output[0].CopyFrom(
+        helper.make_tensor_sequence_value_info(name, TensorProto.FLOAT, None)
+    )
+    with pytest.raises(ModelError, match=f"^output {name} is not a tensor$"):
+        read_model(model)
+    text = qdq((1, 16, 4, 4)).qdq(2**-5).model()
+    text.graph.initializer.append(numpy_helper.from_array(np.array(["a"], object), "name"))
+    text.graph.output.append(helper.make_tensor_value_info("name", TensorProto.STRING, [1]))
+    with pytest.raises(ModelError, match="^output name is a constant of text; outputs are numbers"):
+        Session(text, "tiny-extended")
+
+
+def test_constants_that_are_inputs_as_well_and_inputs_that_are_outputs_are_known(
+    qdq: Make,
+) -> None:
+    graph = qdq((1, 16, 4, 4)).qdq(2**-5).conv(16, 16).qdq(2**-3)
+    model = graph.model(13)
+    model.ir_version = 3
+    for item in model.graph.initializer:
+        model.graph.input.append(
+            helper.make_tensor_value_info(item.name, item.data_type, item.dims)
+        )
+    model.graph.output.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 16, 4, 4)))
+    with Session(model, "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+
+
+def test_a_tensor_without_elements_is_the_host_s(qdq: Make) -> None:
+    graph = qdq((1, 16, 4, 4)).qdq(2**-5).conv(16, 16).qdq(2**-3)
+    none = [graph.constant([item], np.int64) for item in (0, 0, 1)]
+    graph = graph.node("Slice", *none).qdq(2**-3)
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert "has no elements" in session.plan_table(explain=True)
 
 
 def test_a_node_that_reads_what_is_not_there_is_refused(qdq: Make) -> None:
