@@ -12,15 +12,13 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
-from queue import Empty
-from resource import RLIMIT_CPU, setrlimit
 from typing import Any
 
 from amaranth.hdl import Instance, Mux, Signal, Value, ValueCastable
 
 from .planting import Bug, Plants, Verdict, install, sample
+from .processes import judge_each
 from .software import module_tests
 
 # The most bugs in each module of the hardware, in addition to the named ones.
@@ -31,9 +29,9 @@ _PROGRAMS = 40
 _OFTEN = ("illegal_instruction", "transfer_out_of_range", "bus_error")
 # Micro-ops in one of them at the most: each is run for each bug.
 _MAX_UOPS = 4000
-# Seconds of processor time after which a process that judges one bug is killed: its simulation
-# hangs. No limit is in seconds of a clock: on a busy computer bugs that do no harm would reach it.
-_PATIENCE = 120
+# How often a machine is asked whether it is done, every 100,000 cycles: it hangs if it is not. No
+# program needs half as many.
+_MAX_POLLS = 10
 
 NAMED = (
     # Issue goes on after a refused instruction, and after a unit's failure.
@@ -253,12 +251,21 @@ class Layers:
 
     def _device(self, image: Any, dram: str) -> Any:
         from amaranth_vta.sim.machine.dram import memory_timing
-        from amaranth_vta.sim.machine.host import SimulatedDevice
+        from amaranth_vta.sim.machine.host import SimulatedDevice, StuckError
         from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
+
+        class PatientMachine(CompiledMachine):
+            polls = 0
+
+            def advance(self, most: int) -> bool:
+                self.polls += 1
+                if self.polls > _MAX_POLLS:
+                    raise StuckError(f"the run does not end within {_MAX_POLLS * most:,} cycles")
+                return super().advance(most)
 
         device = SimulatedDevice(self._config, image.dram.size, origin=image.origin)
         device.attach(
-            CompiledMachine(self._library, device.memory, memory_timing(dram), origin=image.origin)
+            PatientMachine(self._library, device.memory, memory_timing(dram), origin=image.origin)
         )
         return device
 
@@ -281,46 +288,19 @@ class Layers:
         return tests
 
 
-def judge(design: Design, jobs: int, only: str = "") -> Iterator[Verdict]:
-    """The verdict on each bug with ``only`` in its name, each tried in a separate process."""
+def judge(design: Design, jobs: int, wanted: Callable[[Bug], bool]) -> Iterator[Verdict]:
+    """The verdicts on the bugs of ``design`` that are ``wanted``."""
+    chosen = [(bug, (number,)) for number, bug in enumerate(design.bugs, 1) if wanted(bug)]
+    if not chosen:
+        return iter(())
     os.environ[_VARIABLE] = "0"
     layers = Layers(design)
-    context = get_context("fork")
-    waiting = [(at, bug) for at, bug in enumerate(design.bugs, 1) if only in bug.name]
-    running: dict[int, tuple[Any, Any, Bug]] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            number, bug = waiting.pop(0)
-            queue = context.Queue()
-            process = context.Process(target=_try, args=(layers, number, queue))
-            process.start()
-            running[number] = (process, queue, bug)
-        number, (process, queue, bug) = next(iter(running.items()))
-        layer, what = _answer(process, queue)
-        process.kill()
-        process.join()
-        del running[number]
+
+    def try_(bug: Bug, number: int) -> Verdict:
+        os.environ[_VARIABLE] = str(number)
+        layer, what = layers.catches()
         if layer is None:
-            yield module_tests(bug, NAMED)
-        else:
-            yield Verdict(bug, layer, re.sub(r"\s+", " ", what)[:160])
+            return module_tests(bug, NAMED)
+        return Verdict(bug, layer, re.sub(r"\s+", " ", what)[:160])
 
-
-def _answer(process: Any, queue: Any) -> tuple[str | None, str]:
-    while True:
-        alive = process.is_alive()
-        try:
-            layer, what = queue.get(timeout=1)
-            return layer, what
-        except Empty:
-            if not alive:
-                return "hangs", f"no end in {_PATIENCE} seconds of processor time"
-
-
-def _try(layers: Layers, number: int, queue: Any) -> None:
-    setrlimit(RLIMIT_CPU, (_PATIENCE, _PATIENCE))
-    os.environ[_VARIABLE] = str(number)
-    try:
-        queue.put(layers.catches())
-    except BaseException as error:
-        queue.put(("crash", repr(error)))
+    return judge_each(try_, chosen, jobs, "fork")

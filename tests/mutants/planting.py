@@ -47,11 +47,13 @@ class Bug:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``layer`` is the first of the checks that catches the bug, None if none does."""
+    """``layer`` is the first of the checks that catches the bug, None if none does; ``seconds`` of
+    processor time tell what that took, None if that is not known."""
 
     bug: Bug
     layer: str | None
     what: str
+    seconds: float | None = None
 
 
 @dataclass
@@ -143,6 +145,10 @@ class _Planter(ast.NodeTransformer):
         before, self._in_function = self._in_function, True
         node.body = [self.visit(item) for item in node.body]
         self._in_function = before
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.value = node.value and self.visit(node.value)
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:

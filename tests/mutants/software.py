@@ -7,27 +7,30 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from .planting import Bug, Plants, Verdict, bugs_in, install, sample
+from .processes import Work, judge_each
 
 _ROOT = Path(__file__).parents[2]
 # By folder of modules, its tests; those of the module itself come first.
 _TESTS = {
-    "sim/model": ("tests/sim/model/test_execution.py", "tests/sim/model/native/test_model.py"),
+    "sim/model": (
+        "tests/sim/model/test_device.py",
+        "tests/sim/model/test_execution.py",
+        "tests/sim/programs/test_random_programs.py",
+        "tests/sim/model/native/test_model.py",
+    ),
     "sw/compiler/passes": ("tests/sw/compiler/passes", "tests/sw/compiler/test_programs.py"),
     "sw/runtime": ("tests/sw/runtime",),
 }
 
 
-def judge(per_file: int, jobs: int, only: str = "") -> Iterator[Verdict]:
-    """The verdicts on ``per_file`` bugs of each module, if ``only`` is in their name."""
-    context = get_context("spawn")
-    chosen = [work for work in _choose(per_file) if only in work[-1].name]
-    with context.Pool(jobs, maxtasksperchild=1) as pool:
-        yield from pool.imap(_try, chosen, chunksize=1)
+def judge(per_file: int, jobs: int, wanted: Callable[[Bug], bool]) -> Iterator[Verdict]:
+    """The verdicts on those of ``per_file`` bugs of each module that are ``wanted``."""
+    chosen = (work for work in _choose(per_file) if wanted(work[0]))
+    return judge_each(_try, chosen, jobs, "spawn")
 
 
 def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
@@ -40,11 +43,11 @@ def module_tests(bug: Bug, named: Sequence[tuple[str, str, str]]) -> Verdict:
     own = f"tests/{path.parent}/test_{path.name}"
     if (_ROOT / own).exists():
         tests.insert(0, own)
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_try, ((bug.file, tuple(tests), number, bug), named, True))
+    work = bug, (number, tuple(tests), named, True)
+    return next(judge_each(_try, [work], 1, "spawn"))
 
 
-def _choose(per_file: int) -> Iterator[tuple[str, tuple[str, ...], int, Bug]]:
+def _choose(per_file: int) -> Iterator[Work]:
     for folder, tests in _TESTS.items():
         for path in sorted((_ROOT / folder).glob("*.py")):
             file = str(path.relative_to(_ROOT))
@@ -52,15 +55,16 @@ def _choose(per_file: int) -> Iterator[tuple[str, tuple[str, ...], int, Bug]]:
             own = f"tests/{folder}/test_{path.name}"
             first = (own,) if (_ROOT / own).exists() else ()
             for number, bug in sample(bugs, per_file):
-                yield file, (*first, *tests), number, bug
+                yield bug, (number, (*first, *tests))
 
 
 def _try(
-    work: tuple[str, tuple[str, ...], int, Bug],
+    bug: Bug,
+    chosen: int,
+    tests: tuple[str, ...],
     named: Sequence[tuple[str, str, str]] = (),
     stuck: bool = False,
 ) -> Verdict:
-    file, tests, chosen, bug = work
     reached = False
 
     def apply(number: int, original: Any, planted: Callable[[], Any]) -> Any:
@@ -70,7 +74,7 @@ def _try(
         reached = True
         return planted()
 
-    module = "amaranth_vta." + file.removesuffix(".py").replace("/", ".")
+    module = "amaranth_vta." + bug.file.removesuffix(".py").replace("/", ".")
     install(lambda name: name == module, Plants(apply, named, stuck))
     import pytest
 
