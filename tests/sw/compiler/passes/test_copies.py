@@ -16,6 +16,8 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.ir import LoopNest
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.runtime.runtime import Runtime
@@ -101,6 +103,28 @@ def random_copy(seed: int, env: Environment) -> tuple[te.Schedule, list[Tensor]]
         s[buf].split(pick.choice(buf.op.axis[:count]), pick.randint(1, 4))
     s[buf].pragma(s[buf].leaves[0], env.dma_copy)
     return s, [x, y]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_copies_stay_within_their_buffers(block: int) -> None:
+    """What is written behind a buffer changes another one, of which these programs have none."""
+    for seed in range(30 * block, 30 * block + 30):
+        _interpret_copy(seed)
+
+
+def _interpret_copy(seed: int) -> None:
+    env = Environment(PRESETS[CONFIGS[seed % len(CONFIGS)]])
+    s, args = random_copy(seed, env)
+    data = np.random.default_rng(seed).integers(-8, 8, args[0].shape).astype(env.acc_dtype)
+    want = te.evaluate(args[1], {args[0]: data})
+
+    def check(nest: LoopNest, _: object) -> LoopNest:
+        got = np.zeros(want.shape, np.int8)
+        interpret(nest, env.config, [data, got])
+        np.testing.assert_array_equal(got, want)
+        return nest
+
+    lower(s, args, env=env, passes=[("after copy_by_dma", check)])
 
 
 @pytest.mark.parametrize("block", range(4))

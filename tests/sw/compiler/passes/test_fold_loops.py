@@ -1,0 +1,81 @@
+"""Loops around several micro-ops become loops of instructions where that changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.ir import LoopNest
+from amaranth_vta.sw.compiler.nest.parse import parse
+from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.passes.fold_loops import fold_loops
+
+TINY = PRESETS["tiny"]
+ROWS = 24
+
+
+def around(body: str, rolling: int = 0) -> LoopNest:
+    """``body`` on a buffer of accumulators, which is loaded before and stored after it; each of
+    two turns, of 12 elements, if it is ``rolling``."""
+    shape = f"{2 if rolling else 1}, {ROWS // 2 if rolling else ROWS}"
+    turns = ", rolling=1, copies=2" if rolling else ""
+    lines = "\n".join(f"    {line}" for line in body.strip("\n").split("\n"))
+    return parse(
+        f"""\
+def function(x: int32[{ROWS}, 1, 4], y: int8[{ROWS}, 1, 4]):
+    a = allocate(acc, int32, [{shape}, 1, 4]{turns})
+    load_buffer_2d(x, 0, x_size={ROWS}, y_size=1, x_stride={ROWS}, sram_index=a, memory=ACC)
+{lines}
+    store_buffer_2d(a, y, 0, x_size={ROWS}, y_size=1, x_stride={ROWS})
+"""
+    )
+
+
+def result(nest: LoopNest) -> list[int]:
+    data = np.random.default_rng(1).integers(-9, 9, (ROWS, 1, 4)).astype(np.int32)
+    got = np.zeros(data.shape, np.int8)
+    interpret(nest, TINY, [data, got])
+    flat: list[int] = got.reshape(-1).tolist()
+    return flat
+
+
+def instructions(nest: LoopNest) -> tuple[int, bool]:
+    """How many instructions there are, and whether a loop is left around them."""
+    text = to_text(nest)
+    return text.count("with push_alu"), "for " in text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "folds"),
+    [
+        # Iterations touch elements that are apart, one right next to the other.
+        ("dst=a + i, op=ADD, immediate=3", "dst=a + i, op=MUL, immediate=2", True),
+        ("dst=a + 2*i, op=ADD, immediate=3", "dst=a + 2*i + 1, op=MUL, immediate=2", True),
+        ("dst=a + 3*i, src=a + 3*i + 2, op=ADD", "dst=a + 3*i + 2, op=MUL, immediate=2", True),
+        # They share an element: that of the second micro-op is the next iteration's first.
+        ("dst=a + i, op=MUL, immediate=2", "dst=a + i + 1, op=ADD, immediate=3", False),
+        ("dst=a + 2*i, op=MUL, immediate=2", "dst=a + 2*i + 2, op=ADD, immediate=3", False),
+        ("dst=a + 2*i, src=a + 2*i + 2, op=ADD", "dst=a + 2*i, op=MUL, immediate=2", False),
+        ("dst=a + 9, op=MUL, immediate=2", "dst=a + 9, op=ADD, immediate=3", False),
+        # They step by different counts.
+        ("dst=a + i, op=MUL, immediate=2", "dst=a + 2*i, op=ADD, immediate=3", False),
+        ("dst=a + i, op=MUL, immediate=2", "dst=a + 3, op=ADD, immediate=3", False),
+    ],
+)
+def test_a_loop_is_distributed_if_its_iterations_share_no_element(
+    first: str, second: str, folds: bool
+) -> None:
+    nest = around(f"for i in range(6):\n    uop_push({first})\n    uop_push({second})")
+    folded = fold_loops(nest, TINY)
+    assert result(folded) == result(nest)
+    assert instructions(folded) == (2, not folds)
+
+
+@pytest.mark.parametrize(
+    ("step", "folds"), [(1, True), (ROWS // 2 - 1, True), (ROWS // 2, False), (ROWS, False)]
+)
+def test_no_instruction_steps_through_the_turns_of_a_rolling_buffer(step: int, folds: bool) -> None:
+    nest = around(f"for i in range(2):\n    uop_push(dst=a + {step}*i, op=ADD, immediate=3)", 1)
+    assert instructions(fold_loops(nest, TINY)) == (1, not folds)
