@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .trace.perfetto import Timeline
 
 DEVICES = ("functional", "rtl", "cxxrtl", "pysim", "estimate", "board", "remote")
+# Those that have base registers for programs to use.
+WITH_BASES = ("rtl", "cxxrtl", "pysim")
 # The environment variable that names the client file of a server, which `vta serve` writes.
 REMOTE = "VTA_REMOTE"
 # Parts of the machine that can be skipped.

@@ -9,8 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.sim.devices import WITH_BASES, close_device, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 
 from .cases import Case, case
@@ -24,7 +28,8 @@ _CHUNK = 4
 
 @dataclass(frozen=True)
 class Failure:
-    """A case on which devices differ; ``image`` is the shortest program found on which they do."""
+    """A case on which devices differ; ``image`` is the shortest program found on which they do,
+    with its base registers if it ran with any on all devices that differ."""
 
     case: Case
     differences: list[Difference]
@@ -134,4 +139,16 @@ def _shortest(chosen: Case, image: ProgramImage, comparison: Comparison) -> Fail
     reference = comparison.reference
     if reference.outcome.fault is None and reference.defined.all():
         image = replace(image, expected=reference.memory[: image.dram.size].copy())
+    relocated = chosen.relocation(image)
+    if relocated is not None and all(item.device in WITH_BASES for item in comparison.differences):
+        image = relocated if image.expected is None else _expecting(relocated, image.expected)
     return Failure(chosen, comparison.differences, image)
+
+
+def _expecting(image: ProgramImage, expected: npt.NDArray[np.uint8]) -> ProgramImage:
+    """``image``, whose stream is not that of ``expected`` and is not written by itself."""
+    first = image.insn_addr - image.origin
+    stream = slice(first, first + image.insn_count * isa.INSTRUCTION_BYTES)
+    return replace(
+        image, expected=np.r_[expected[:first], image.dram[stream], expected[stream.stop :]]
+    )

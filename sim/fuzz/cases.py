@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import PRESETS, Config, ConfigError
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
-from amaranth_vta.sim.programs.relocation import Relocation, random_relocation
+from amaranth_vta.sim.programs.relocation import random_relocation
 from amaranth_vta.sim.programs.tight_limits import limits_of
 
 # Small presets that take different branches in hardware and software.
@@ -46,7 +46,7 @@ class Case:
         )
         return replace(image, limits=limits_of(image)) if self.bounded else image
 
-    def relocation(self, image: ProgramImage) -> Relocation | None:
+    def relocation(self, image: ProgramImage) -> ProgramImage | None:
         """Where ``image``, of this case or made shorter, runs with base registers, if it does."""
         return random_relocation(image, random.Random(self.seed)) if self.moved else None
 

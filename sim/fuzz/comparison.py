@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.registers import COUNTERS, REGISTERS
-from amaranth_vta.sim.devices import close_device, open_device
+from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.sim.devices import WITH_BASES, close_device, open_device
 from amaranth_vta.sim.machine.dram import ProtocolError
 from amaranth_vta.sim.machine.host import StuckError
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sim.programs.relocation import Relocation
 from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.driver import RegisterDriver
 
@@ -23,7 +22,6 @@ from .reference import Reference, reference_of
 # A run that takes longer hangs: a program of a few hundred instructions takes a fraction of a
 # second of processor time, of which a busy computer may give little.
 _SECONDS = 600.0
-_WITH_BASES = ("rtl", "cxxrtl", "pysim")
 _COUNTED = [counter.name for counter in COUNTERS if not counter.time]
 
 
@@ -52,7 +50,7 @@ def compare(
     devices: Sequence[str],
     dram: str,
     is_ordered: bool = False,
-    relocation: Relocation | None = None,
+    relocation: ProgramImage | None = None,
 ) -> Comparison:
     """Runs ``image`` on each of ``devices``, fresh, with a memory of timing ``dram``.
 
@@ -60,14 +58,14 @@ def compare(
     after a fault also the scratchpads, which a second program shows. Of a program with accesses
     of several modules that no token orders, only that it ends and keeps to the rules of the bus.
     Such accesses take time to find, and are not looked for if the program ``is_ordered``.
-    Devices with base registers run the program as it is in ``relocation``.
+    Devices with base registers run ``relocation`` instead, if given: the program moved by these.
     """
     reference = reference_of(image, is_ordered)
     different: list[Difference] = []
     cycles = 0
     for name in devices:
-        relocated = relocation if name in _WITH_BASES else None
-        origin = image.origin if relocated is None else relocated.image.origin
+        relocated = relocation if name in WITH_BASES else None
+        origin = (relocated or image).origin
         device = open_device(name, image.config, image.dram.size, dram=dram, origin=origin)
         try:
             found, taken = differences(device, image, reference, relocation=relocated)
@@ -85,7 +83,7 @@ def differences(
     image: ProgramImage,
     reference: Reference,
     seconds: float | None = _SECONDS,
-    relocation: Relocation | None = None,
+    relocation: ProgramImage | None = None,
 ) -> tuple[list[str], int]:
     """How a fresh device differs from ``reference``, and its cycles."""
     if relocation is None:
@@ -131,21 +129,16 @@ def _run(
 
 
 def _run_relocated(
-    device: Device, image: ProgramImage, relocation: Relocation, size: int, seconds: float | None
+    device: Device, image: ProgramImage, relocation: ProgramImage, size: int, seconds: float | None
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
     """The same, of ``image`` as it is in ``relocation``; gives the memory with the instructions of
     ``image``, if its own are still there."""
     assert isinstance(device, RegisterDriver)
-    words = [
-        base >> shift & 0xFFFFFFFF
-        for base in (relocation.bases[memory] for memory in isa.LIMITED)
-        for shift in (0, 32)
-    ]
-    device.write_words(REGISTERS[f"{isa.LIMITED[0].name}_BASE"].offset, words)
-    result, after = _run(device, relocation.image, size, seconds)
+    device.set_bases(relocation.bases)
+    result, after = _run(device, relocation, size, seconds)
     first = image.insn_addr - image.origin
     stream = slice(first, first + image.insn_count * isa.INSTRUCTION_BYTES)
-    if np.array_equal(after[stream], relocation.image.dram[stream]):
+    if np.array_equal(after[stream], relocation.dram[stream]):
         after[stream] = image.dram[stream]
     return result, after
 

@@ -1,15 +1,15 @@
 """Program images: a memory with an instruction stream in it, and the result to expect.
 
 The ``.npz`` file of the conformance vectors. Its keys: ``config`` (the JSON text of a `Config`),
-``dram`` (uint8; the index is the physical byte address, base registers are 0), ``insn_addr`` and
-``insn_count`` (integers), and optionally ``expected`` (``dram`` after the run), ``origin`` (the
-address of the first byte of ``dram``, if not 0; below it there is no memory) and ``limits`` (what
-the limit registers hold, if not 0, in the order of `isa.LIMITED`).
+``dram`` (uint8; the index is the physical byte address), ``insn_addr`` and ``insn_count``
+(integers), and optionally ``expected`` (``dram`` after the run), ``origin`` (the address of the
+first byte of ``dram``, if not 0; below it there is no memory), ``limits`` and ``bases`` (what the
+limit registers and the base registers hold, if not 0, in the order of `isa.LIMITED`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from amaranth_vta.sw.runtime.array_file import (
 from amaranth_vta.sw.runtime.device import Limits, limit_of
 
 _KEYS = ("config", "dram", "insn_addr", "insn_count")
-_OPTIONAL = ("expected", "origin", "limits")
+_OPTIONAL = ("expected", "origin", "limits", "bases")
 
 
 class ImageError(ValueError):
@@ -41,9 +41,10 @@ class ProgramImage:
     """A program and its memory for the machine of ``config``.
 
     ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. ``origin``, a multiple of
-    64, is the address of its first byte. ``limits`` are as `Device.set_limits` takes them. The
-    stream of ``insn_count`` instructions starts at address ``insn_addr``, which is a multiple of
-    16, and lies within the memory. `ImageError` says which of these does not hold.
+    64, is the address of its first byte. ``limits`` are as `Device.set_limits` takes them, and
+    ``bases`` as `RegisterDriver.set_bases` does, each a multiple of an element of its memory and of
+    a bus word. The stream of ``insn_count`` instructions starts at address ``insn_addr``, which is
+    a multiple of 16, and lies within the memory. `ImageError` says which of these does not hold.
     """
 
     config: Config
@@ -53,6 +54,7 @@ class ProgramImage:
     expected: npt.NDArray[np.uint8] | None = None
     origin: int = 0
     limits: Limits = field(default_factory=dict)
+    bases: Mapping[isa.Memory, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, array in (("dram", self.dram), ("expected", self.expected)):
@@ -75,6 +77,13 @@ class ProgramImage:
             raise ImageError(f"insn_count = {self.insn_count} is negative")
         if not 0 <= self.origin < 1 << 47 or self.origin % 64:
             raise ImageError(f"origin = {self.origin:#x} is not a multiple of 64 below 2^47")
+        for memory, base in self.bases.items():
+            size = max(self.config.memory(memory).element_bytes, self.config.bus_bytes)
+            if base % size:
+                raise ImageError(
+                    f"the base of {memory.name}, {base:#x}, is not a multiple of {size} bytes, an "
+                    "element or a bus word"
+                )
         end = self.insn_addr + self.insn_count * isa.INSTRUCTION_BYTES
         if self.insn_addr < self.origin or end > self.origin + self.dram.size:
             begins = f" from {self.origin:#x} on" if self.origin else ""
@@ -118,7 +127,8 @@ class ProgramImage:
                 insn_count=_whole_number("insn_count", arrays["insn_count"]),
                 expected=arrays.get("expected"),
                 origin=_whole_number("origin", arrays["origin"]) if "origin" in arrays else 0,
-                limits=_limits(arrays["limits"]) if "limits" in arrays else {},
+                limits=_registers("limits", arrays, isa.DRAM_BASE_WIDTH),
+                bases=_registers("bases", arrays, 63),
             )
         except ImageError as error:
             raise ImageError(f"{path}: {error}") from None
@@ -138,6 +148,9 @@ class ProgramImage:
         if self.limits:
             values = [limit_of(self.limits, memory) for memory in isa.LIMITED]
             arrays["limits"] = np.array(values, np.int64)
+        if any(self.bases.values()):
+            values = [self.bases.get(memory, 0) for memory in isa.LIMITED]
+            arrays["bases"] = np.array(values, np.int64)
         try:
             with Path(path).open("wb") as file:
                 write_arrays(file, arrays, compressed=True)
@@ -182,13 +195,17 @@ def _config(array: npt.NDArray[Any]) -> Config:
         raise ImageError(f"config: {error}") from None
 
 
-def _limits(array: npt.NDArray[Any]) -> Limits:
+def _registers(
+    name: str, arrays: Mapping[str, npt.NDArray[Any]], width: int
+) -> dict[isa.Memory, int]:
+    """What the file has of the registers ``name``, which are as wide; nothing if it has none."""
+    if name not in arrays:
+        return {}
+    array = arrays[name]
     whole = array.dtype.kind in "iu" and array.shape == (len(isa.LIMITED),)
-    if not whole or array.min() < 0 or int(array.max()) >> isa.DRAM_BASE_WIDTH:
+    if not whole or array.min() < 0 or int(array.max()) >> width:
         names = ", ".join(memory.name for memory in isa.LIMITED)
-        raise ImageError(
-            f"limits is not one number of {isa.DRAM_BASE_WIDTH} bits for each of {names}"
-        )
+        raise ImageError(f"{name} is not one number of {width} bits for each of {names}")
     return dict(zip(isa.LIMITED, array.tolist(), strict=True))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -15,18 +15,12 @@ from .image import ProgramImage
 _ALIGNMENT = 64
 
 
-@dataclass(frozen=True)
-class Relocation:
-    """``image`` reads and writes what another one does, in the same order, if each base register
-    holds the byte address that ``bases`` has for its memory of `isa.LIMITED`."""
-
-    image: ProgramImage
-    bases: Mapping[isa.Memory, int]
-
-
-def random_relocation(image: ProgramImage, chance: random.Random) -> Relocation:
+def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImage:
     """A legal program, which has bases of 0, moved to the end of DRAM or to anywhere else, each
-    memory with another base that is not behind what the program accesses of it."""
+    memory with another base that is not behind what the program accesses of it.
+
+    It reads and writes what ``image`` does, in the same order.
+    """
     size = -(-image.dram.size // _ALIGNMENT) * _ALIGNMENT
     most = image.config.dram_bytes - size
     powers = [1 << log for log in range(12, most.bit_length())]
@@ -47,7 +41,7 @@ def random_relocation(image: ProgramImage, chance: random.Random) -> Relocation:
         memory: shift + count * image.config.memory(memory).element_bytes
         for memory, count in before.items()
     }
-    return Relocation(replace(moved, limits=limits), bases)
+    return replace(moved, limits=limits, bases=bases)
 
 
 def _before(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from amaranth_vta.hw import isa
@@ -63,6 +63,12 @@ class RegisterDriver:
     def set_limits(self, limits: Limits) -> None:
         """As `Device.set_limits`."""
         self._limits = tuple(limit_of(limits, memory) for memory in isa.LIMITED)
+
+    def set_bases(self, bases: Mapping[isa.Memory, int]) -> None:
+        """Sets the byte address of element 0 of each memory of `isa.LIMITED`, 0 for those that are
+        not given, until the next call or a reset of the machine."""
+        for memory in isa.LIMITED:
+            self._write(f"{memory.name}_BASE", bases.get(memory, 0))
 
     def _launch(self, insn_addr: int, insn_count: int) -> None:
         if self._limits != self._written_limits:

@@ -17,14 +17,17 @@ def disasm(image: str, uops: bool) -> None:
     """
     import numpy as np
 
+    from amaranth_vta.hw import isa
     from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.disassembly import listing
 
     program = ProgramImage.load(image)
+    first = program.bases.get(isa.Memory.UOP, 0) - program.origin
 
     def read(address: int, size: int) -> np.ndarray:
-        data = program.dram[address : address + size]
-        # A LOAD beyond the memory is a fault when it runs, but can be printed.
+        begin, end = np.clip([first + address, first + address + size], 0, program.dram.size)
+        data = program.dram[begin:end]
+        # A LOAD from outside the memory is a fault when it runs, but can be printed.
         return np.pad(data, (0, size - data.size))
 
     for line in listing(program.config, program.instruction_bits(), read if uops else None):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -15,7 +16,9 @@ from amaranth_vta.report.counts import counted
 
 if TYPE_CHECKING:
     from amaranth_vta.sim.programs.image import ProgramImage
-    from amaranth_vta.sw.runtime.device import RunResult
+    from amaranth_vta.sim.trace.perfetto import Timeline
+    from amaranth_vta.sw.runtime.device import Device, RunResult
+    from amaranth_vta.sw.runtime.driver import RegisterDriver
     from amaranth_vta.sw.runtime.work import Work
 
 
@@ -41,11 +44,12 @@ def replay(
     """Run the program of IMAGE.npz on a fresh machine.
 
     The machine has the configuration of the image. If the image has `expected`, memory after the
-    run is compared with it; a difference is exit code 1.
+    run is compared with it; a difference is exit code 1. One with `bases` needs a simulated
+    machine: the models have no base registers.
     """
     import numpy as np
 
-    from amaranth_vta.sim.devices import close_device, open_device
+    from amaranth_vta.sim.devices import WITH_BASES, DeviceError, close_device
     from amaranth_vta.sim.programs.image import ProgramImage
     from amaranth_vta.sw.runtime.array_file import write_arrays
     from amaranth_vta.sw.runtime.instruction_words import instruction_words
@@ -53,23 +57,16 @@ def replay(
 
     started = time.perf_counter()
     program = ProgramImage.load(image)
+    if any(program.bases.values()) and device.name not in WITH_BASES:
+        raise DeviceError(
+            f"{image} sets base registers, which the {device.name} device does not have: use "
+            "--device rtl"
+        )
     with Outputs() as outputs:
         outputs.reserve("--outputs", outputs_path)
         outputs.reserve("--json", json_path)
         timeline = reserve_trace(outputs, device.trace)
-        machine = open_device(
-            device.name,
-            program.config,
-            program.dram.size,
-            dram=device.dram,
-            waves=outputs.reserve("--waves", waves),
-            timeline=timeline,
-            skip=device.skip,
-            timing_only=device.timing_only,
-            origin=program.origin,
-        )
-        machine.write(program.origin, program.dram)
-        machine.set_limits(program.limits)
+        machine = _open(program, device, outputs.reserve("--waves", waves), timeline)
         result = machine.run(program.insn_addr, program.insn_count)
         after = machine.read(program.origin, program.dram.size)
         close_device(machine)  # completes the waves
@@ -91,6 +88,30 @@ def replay(
     if device.unchecked:
         outputs.say(device.unchecked)
     return WRONG_RESULT if mismatches else DONE
+
+
+def _open(
+    program: ProgramImage, device: DeviceChoice, waves: Path | None, timeline: Timeline | None
+) -> Device:
+    """A machine for the program, with its memory and its registers."""
+    from amaranth_vta.sim.devices import open_device
+
+    machine = open_device(
+        device.name,
+        program.config,
+        program.dram.size,
+        dram=device.dram,
+        waves=waves,
+        timeline=timeline,
+        skip=device.skip,
+        timing_only=device.timing_only,
+        origin=program.origin,
+    )
+    machine.write(program.origin, program.dram)
+    machine.set_limits(program.limits)
+    if any(program.bases.values()):
+        cast("RegisterDriver", machine).set_bases(program.bases)
+    return machine
 
 
 def measured(

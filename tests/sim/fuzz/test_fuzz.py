@@ -45,13 +45,7 @@ def test_what_is_found_depends_on_the_seed_alone() -> None:
 def test_a_planted_mistake_is_found_and_can_be_replayed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A MIN that computes MAX, in the clear model: the compiled one is right."""
-    alu = arithmetic.alu
-
-    def mistaken(tiles: Any, operation: isa.AluOp, *rest: Any) -> None:
-        alu(tiles, isa.AluOp.MAX if operation is isa.AluOp.MIN else operation, *rest)
-
-    monkeypatch.setattr(execution, "alu", mistaken)
+    _plant_min(monkeypatch)
     monkeypatch.setattr(campaign, "shrink", lambda image, differs: image)
     findings = campaign.fuzz(1, 3, TINY, ["functional"])
     assert findings.failures
@@ -64,6 +58,38 @@ def test_a_planted_mistake_is_found_and_can_be_replayed(
         assert invoke(["replay", str(tmp_path / "found.npz")]) == code
 
 
+def test_a_program_that_differs_is_kept_with_its_base_registers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The RTL differs where base registers moved a program, and is replayed with these."""
+    monkeypatch.setattr(campaign, "shrink", lambda image, differs: image)
+    moved = [number for number in range(9) if case(1, number, TINY).moved]
+    _plant_min(monkeypatch)
+    failures = campaign.fuzz(1, 9, TINY, ["rtl"]).failures
+    kept = [failure for failure in failures if failure.case.number in moved]
+    assert kept
+    monkeypatch.undo()
+    for failure in kept:
+        path = tmp_path / "found.npz"
+        image = failure.image
+        assert any(image.bases.values())
+        image.save(path)
+        assert ProgramImage.load(path).bases == image.bases
+        assert invoke(["replay", str(path), "--device", "rtl"]) == 1
+        right = reference_of(failure.case.image()).memory[: image.dram.size].copy()
+        assert image.expected is not None
+        first = image.insn_addr - image.origin
+        stream = slice(first, first + 16 * image.insn_count)
+        right[stream] = image.dram[stream]
+        replace(image, expected=right).save(path)
+        assert invoke(["replay", str(path), "--device", "rtl"]) == 0
+        capsys.readouterr()
+        assert invoke(["replay", str(path)]) == 2
+        assert (
+            "sets base registers, which the functional device does not" in capsys.readouterr().err
+        )
+
+
 def test_programs_shrink_to_what_matters() -> None:
     image = next(
         image for seed in range(9) if _has_min(image := legal_program(PRESETS["tiny"], seed, 20))
@@ -72,6 +98,16 @@ def test_programs_shrink_to_what_matters() -> None:
     assert _has_min(short)
     assert short.insn_count == 1
     assert np.array_equal(short.dram[: 1 << 16], image.dram[: 1 << 16])
+
+
+def _plant_min(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MIN that computes MAX, in the clear model: the compiled one and the RTL are right."""
+    alu = arithmetic.alu
+
+    def mistaken(tiles: Any, operation: isa.AluOp, *rest: Any) -> None:
+        alu(tiles, isa.AluOp.MAX if operation is isa.AluOp.MIN else operation, *rest)
+
+    monkeypatch.setattr(execution, "alu", mistaken)
 
 
 def _has_min(image: ProgramImage) -> bool:
