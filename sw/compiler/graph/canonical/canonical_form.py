@@ -12,7 +12,8 @@ The rules of this folder rewrite that and other forms:
   QuantizeLinear becomes QLinearConv with weights of one, then Clip; with a QLinearConv for each
   number of pixels, and Where, if windows at the border count fewer,
 - the greatest of whole images becomes MaxPool, and MaxPool with large windows two with smaller,
-- QLinearAveragePool becomes AveragePool between the two, and Split becomes Slice,
+- QLinearAveragePool becomes AveragePool between the two, Split becomes Slice, and so does Gather of
+  successive indices,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
@@ -24,7 +25,8 @@ The rules of this folder rewrite that and other forms:
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
 - ONNX Runtime's own products with results in float become such ones as well,
 - zero points known only at run time move behind these,
-- operators that only move or choose elements do so on integers instead, behind Relu and Clip,
+- operators that only move or choose elements do so on integers instead, behind Relu and Clip; so do
+  Concat, Pad and clamps where nothing quantizes their results, and Max and Min where something does,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
 - two Transpose in succession become one, averages go over axes as they were before them, and
   element-wise operators are in front of a Transpose to channels last,
@@ -59,9 +61,13 @@ from .moves import (
     fold_padding,
     hoist_clamp,
     hoist_over_concatenation,
+    hoist_over_extremes,
     hoist_over_padding,
     hoist_quantize,
     sink_dequantize,
+    sink_dequantize_of_clamp,
+    sink_dequantize_of_padded,
+    sink_dequantize_of_parts,
 )
 from .quantization import BYTE_TYPES, clip_node, integer_limits, is_clamp, parameters_of
 from .rewriting import Rule, rewrite
@@ -70,6 +76,7 @@ from .simpler_forms import (
     drop_identity,
     merge_reshapes,
     share_quantize,
+    slice_of_gather,
     slices_of_split,
     smaller_windows,
     sum_of_two,
@@ -141,6 +148,7 @@ _RULES: tuple[Rule, ...] = (
     drop_identity,
     sum_of_two,
     slices_of_split,
+    slice_of_gather,
     whole_maximum,
     smaller_windows,
     merge_reshapes,
@@ -151,9 +159,13 @@ _RULES: tuple[Rule, ...] = (
     reduce_before_transpose,
     sink_transpose,
     sink_dequantize,
+    sink_dequantize_of_parts,
+    sink_dequantize_of_padded,
+    sink_dequantize_of_clamp,
     hoist_clamp,
     hoist_quantize,
     hoist_over_concatenation,
+    hoist_over_extremes,
     hoist_over_padding,
     fold_padding,
     _cancel_pair,

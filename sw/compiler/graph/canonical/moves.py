@@ -13,13 +13,24 @@ import numpy as np
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import BYTE_TYPES, is_clamp, parameters_of, quantized_after
+from .quantization import (
+    BYTE_TYPES,
+    QuantizationParameters,
+    clip_node,
+    integer_limits,
+    is_clamp,
+    parameters_of,
+    quantized_after,
+)
 
 _MOVES = frozenset(
-    {"Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+    {"DepthToSpace", "Expand", "Flatten", "Identity", "MaxPool", "Reshape", "SpaceToDepth"}
+    | {"Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 # Operators that drop elements: quantizing before them would take more time than behind them.
-_CHOICES = frozenset({"Slice"})
+_CHOICES = frozenset({"Gather", "Slice"})
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def sink_dequantize(network: Network, node: Node) -> bool:
@@ -139,6 +150,134 @@ def hoist_over_padding(network: Network, node: Node) -> bool:
         pad, [replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), outputs=(quantized,))]
     )
     return True
+
+
+def sink_dequantize_of_parts(network: Network, node: Node) -> bool:
+    """DequantizeLinear of each operand by the same parameters → Concat becomes Concat →
+    DequantizeLinear, where nothing quantizes the result again."""
+    if node.operator != "Concat" or node.domain or not _read_as_it_is(network, node):
+        return False
+    makers = [network.maker(name) for name in node.inputs]
+    found = [parameters_of(network, maker, "DequantizeLinear") for maker in makers]
+    first, dequantize = found[0], makers[0]
+    if first is None or dequantize is None or first.zero.dtype not in BYTE_TYPES:
+        return False
+    if any(other is None or not other.same_as(first) for other in found):
+        return False
+    operands = tuple(maker.inputs[0] for maker in makers if maker is not None)
+    _behind(network, node, replace(node, inputs=operands), dequantize)
+    return True
+
+
+def sink_dequantize_of_padded(network: Network, node: Node) -> bool:
+    """DequantizeLinear → Pad with a constant that the integers have becomes Pad →
+    DequantizeLinear, where nothing quantizes the result again."""
+    if node.operator != "Pad" or node.domain or not _read_as_it_is(network, node):
+        return False
+    dequantize = network.maker(node.inputs[0])
+    parameters = parameters_of(network, dequantize, "DequantizeLinear")
+    value = network.constants.get(node.input(2), np.zeros(())) if len(node.inputs) > 1 else None
+    if node.input(2) and node.input(2) not in network.constants:
+        return False
+    if dequantize is None or parameters is None or value is None or not parameters.per_tensor:
+        return False
+    if parameters.zero.dtype not in BYTE_TYPES:
+        return False
+    if not _is_held(value.item(), parameters):
+        return False
+    held = np.array(parameters.quantize(value.item()), parameters.zero.dtype)
+    constant = network.add_constant(f"{node.name}_value", held)
+    given = (dequantize.inputs[0], node.inputs[1], constant, *node.inputs[3:])
+    _behind(network, node, replace(node, inputs=given), dequantize)
+    return True
+
+
+def sink_dequantize_of_clamp(network: Network, node: Node) -> bool:
+    """DequantizeLinear → Relu | Clip with bounds that the integers have becomes Clip of integers →
+    DequantizeLinear, where a product or a move reads the result."""
+    if not is_clamp(network, node) or not _read_as_it_is(network, node):
+        return False
+    dequantize = network.maker(node.inputs[0])
+    parameters = parameters_of(network, dequantize, "DequantizeLinear")
+    if dequantize is None or parameters is None or not parameters.per_tensor:
+        return False
+    readers = network.nodes.readers(node.outputs[0])
+    if not any(item.operator in _PRODUCTS or _is_move(item) for item in readers):
+        return False
+    dtype = parameters.zero.dtype
+    bounds = [network.constants[name].item() for name in node.inputs[1:] if name]
+    if dtype not in BYTE_TYPES or not all(_is_held(bound, parameters) for bound in bounds):
+        return False
+    low, high = integer_limits(network, [node], parameters)
+    data, result = dequantize.inputs[0], node.outputs[0]
+    clip = clip_node(network, node.name, data, result, low, high, dtype)
+    _behind(network, node, clip, dequantize)
+    return True
+
+
+def hoist_over_extremes(network: Network, node: Node) -> bool:
+    """Max | Min of tensors of one shape → QuantizeLinear becomes QuantizeLinear of each → Max | Min
+    of two integers at a time: quantization is monotone."""
+    parameters = parameters_of(network, node, "QuantizeLinear")
+    extreme = network.maker(node.inputs[0]) if parameters else None
+    if parameters is None or extreme is None or extreme.operator not in ("Max", "Min"):
+        return False
+    if extreme.domain or not parameters.per_tensor or parameters.zero.dtype not in BYTE_TYPES:
+        return False
+    names = list(dict.fromkeys(extreme.inputs))
+    shapes = {network.types[name].shape for name in (*names, extreme.outputs[0])}
+    if len(names) < 2 or len(shapes) != 1 or None in shapes:
+        return False
+    if network.only_reader(extreme.outputs[0]) is None or network.constants.keys() & {*names}:
+        return False
+    made, operands = [], []
+    info = replace(network.types[names[0]], dtype=parameters.zero.dtype)
+    for number, name in enumerate(names):
+        operands.append(network.unused_name(f"{node.name}_{number}_integer"))
+        network.types[operands[-1]] = info
+        given = (name, *node.inputs[1:])
+        made.append(replace(node, name=operands[-1], inputs=given, outputs=(operands[-1],)))
+    last = operands[0]
+    for number, operand in enumerate(operands[1:], 1):
+        result = node.outputs[0]
+        if number < len(names) - 1:
+            result = network.unused_name(f"{extreme.name}_{number}_integer")
+            network.types[result] = info
+        name = extreme.name if number == 1 else f"{extreme.name}_{number}"
+        made.append(Node(extreme.operator, name, (last, operand), (result,)))
+        last = result
+    network.nodes.remove(extreme)
+    network.nodes.replace(node, made)
+    return True
+
+
+def _is_held(value: float, parameters: QuantizationParameters) -> bool:
+    """Whether an integer of these ``parameters`` is ``value``, without rounding."""
+    if not parameters.scale.item() or not np.isfinite(value):
+        return False
+    held = np.array(parameters.quantize(value), parameters.zero.dtype)
+    return bool(parameters.dequantize(held).item() == value)
+
+
+def _read_as_it_is(network: Network, node: Node) -> bool:
+    """Whether no QuantizeLinear reads the result of ``node``, which is one that is read."""
+    readers = network.nodes.readers(node.outputs[0])
+    return bool(readers) and all(item.operator != "QuantizeLinear" for item in readers)
+
+
+def _behind(network: Network, node: Node, moved: Node, dequantize: Node) -> None:
+    """Puts ``moved``, on integers, and ``dequantize`` behind it in place of ``node``."""
+    name = network.unused_name(f"{node.outputs[0]}_integer")
+    source = network.types[dequantize.inputs[0]]
+    network.types[name] = replace(network.types[node.outputs[0]], dtype=source.dtype)
+    given = (name, *dequantize.inputs[1:])
+    network.nodes.replace(
+        node,
+        [
+            replace(moved, outputs=(name,)),
+            replace(dequantize, name=f"{node.name}_dequantize", inputs=given, outputs=node.outputs),
+        ],
+    )
 
 
 def fold_padding(network: Network, node: Node) -> bool:

@@ -92,6 +92,38 @@ def slices_of_split(network: Network, node: Node) -> bool:
     return True
 
 
+def slice_of_gather(network: Network, node: Node) -> bool:
+    """A Gather of one index, or of indices in succession, from integers or what is dequantized,
+    becomes a Slice, and a Reshape where an axis goes."""
+    if node.domain or node.operator != "Gather" or not _of_quantized(network, node.inputs[0]):
+        return False
+    indices, result = network.constants.get(node.inputs[1]), node.outputs[0]
+    whole, shape = (network.types[name].shape for name in (node.inputs[0], result))
+    if indices is None or indices.ndim > 1 or not indices.size or whole is None or shape is None:
+        return False
+    axis = node.attributes.get("axis", 0) % len(whole)
+    chosen = np.where(indices < 0, indices + whole[axis], indices).reshape(-1)
+    begin = int(chosen[0])
+    within = 0 <= begin <= whole[axis] - chosen.size
+    if not within or chosen.tolist() != list(range(begin, begin + chosen.size)):
+        return False
+    bounds = [
+        network.add_constant(f"{node.name}_{what}", np.array([value], np.int64))
+        for what, value in (("begin", begin), ("end", begin + chosen.size), ("axis", axis))
+    ]
+    sliced = result
+    if not indices.ndim:
+        sliced = network.unused_name(f"{result}_sliced")
+        sizes = (*whole[:axis], 1, *whole[axis + 1 :])
+        network.types[sliced] = replace(network.types[result], shape=sizes)
+    made = [Node("Slice", node.name, (node.inputs[0], *bounds), (sliced,))]
+    if not indices.ndim:
+        flat = network.add_constant(f"{node.name}_shape", np.array(shape, np.int64))
+        made.append(Node("Reshape", f"{node.name}_flat", (sliced, flat), (result,)))
+    network.nodes.replace(node, made)
+    return True
+
+
 def whole_maximum(network: Network, node: Node) -> bool:
     """GlobalMaxPool, or ReduceMax of rows and columns, becomes MaxPool with a window as large as
     the image."""

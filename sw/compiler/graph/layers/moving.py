@@ -131,11 +131,13 @@ def cropping(node: Node, tensors: Tensors) -> Layer:
 
 def upsampling(node: Node, tensors: Tensors) -> Layer:
     """A Resize that repeats each pixel equally often. Raises `Unsupported`."""
+    if node.attributes.get("mode", "nearest") != "nearest":
+        raise Unsupported("it interpolates between pixels")
     tensors.require_bytes(node.inputs[0], node.outputs[0])
     image, out = _image(tensors, node.inputs[0]), tensors.image(node.outputs[0])
     down, across = (after // before for after, before in zip(out[2:], image[2:], strict=True))
     n, c, h, w = image
-    if node.attributes.get("mode", "nearest") != "nearest" or out != (n, c, h * down, w * across):
+    if out != (n, c, h * down, w * across):
         raise Unsupported("it does not repeat pixels")
     if not np.array_equal(_taken(node, tensors), _repeated(h, w, down, across)):
         raise Unsupported("it does not take each pixel equally often")

@@ -1,4 +1,4 @@
-"""Element-wise operators on one tensor on the machine: Clip, and a change of scale."""
+"""Element-wise operators of integers on the machine: Clip, a change of scale, and Max and Min."""
 
 from __future__ import annotations
 
@@ -37,6 +37,21 @@ def clip(node: Node, tensors: Tensors) -> Layer:
     function = tensors.function(elementwise, workload, node)
     image = tensors.images[tensors.root(source)]
     return tensors.layer((node,), [tensors.source(source, image)], image, function, {}, limits)
+
+
+def extremum(node: Node, tensors: Tensors) -> Layer:
+    """A Max or Min of two tensors of 8-bit integers. Raises `Unsupported`."""
+    if len(set(node.inputs)) != 2 or len(node.inputs) != 2:
+        raise Unsupported("it is not of two tensors")
+    first, second = node.inputs
+    image, images = tensors.same_images(first, second, node.outputs[0])
+    if not {tensors.root(first), tensors.root(second)} & tensors.results:
+        raise Unsupported("it follows an operator on the host")
+    vectors = prod(tensors.output_layout.shape(image)[:4])
+    operation, choose = ("maximum", max) if node.operator == "Max" else ("minimum", min)
+    function = tensors.function(elementwise, Elementwise(vectors, operation), node)
+    lows, highs = zip(tensors.range(first), tensors.range(second), strict=True)
+    return tensors.layer((node,), images, image, function, {}, (choose(lows), choose(highs)))
 
 
 def quantization(node: Node, tensors: Tensors) -> Layer:

@@ -28,7 +28,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
 )
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
-from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, quantization
+from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -47,7 +47,9 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "ConvInteger"): convolution_sums,
     ("", "GlobalAveragePool"): average_in_float,
     ("", "MatMulInteger"): matrix_sums,
+    ("", "Max"): extremum,
     ("", "MaxPool"): max_pool,
+    ("", "Min"): extremum,
     ("", "Mul"): multiplication,
     ("", "Pad"): padding,
     ("", "QLinearConv"): convolution,
