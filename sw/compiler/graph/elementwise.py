@@ -21,4 +21,7 @@ _CONTRIBUTED = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})
 def is_elementwise(node: Node) -> bool:
     """Whether each element of the result depends on the elements at its place alone."""
     known = _CONTRIBUTED if node.domain == "com.microsoft" else _ELEMENTWISE
-    return node.domain in ("", "com.microsoft") and node.operator in known
+    if node.operator not in known or node.domain not in ("", "com.microsoft"):
+        return False
+    # In training, BatchNormalization goes by the mean of what it is given.
+    return not node.attributes.get("training_mode")

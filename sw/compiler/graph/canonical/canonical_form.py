@@ -25,8 +25,9 @@ The rules of this folder rewrite that and other forms:
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
 - ONNX Runtime's own products with results in float become such ones as well,
 - zero points known only at run time move behind these,
-- operators that only move or choose elements do so on integers instead, behind Relu and Clip; so do
-  Concat, Pad and clamps where nothing quantizes their results, and Max and Min where something does,
+- operators that only move or choose elements do so on integers instead, behind Relu and Clip,
+- so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
+  quantized,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
 - two Transpose in succession become one, averages go over axes as they were before them, and
   element-wise operators are in front of a Transpose to channels last,

@@ -1,7 +1,9 @@
-"""Sums of two tensors, whose scales may differ, on the machine: Add between quantizations."""
+"""Sums and differences of two tensors of any scales on the machine: Add and Sub between
+quantizations."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from amaranth_vta.sw.compiler.graph.canonical.quantization import integer_limits, quantized_after
@@ -19,10 +21,13 @@ from .parts.tensors import Tensors
 
 
 def addition(node: Node, tensors: Tensors) -> Layer:
-    """An Add in float between DequantizeLinear of both operands and QuantizeLinear, with Relu or
-    Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises `Unsupported`."""
+    """An Add or Sub in float between DequantizeLinear of both operands and QuantizeLinear, with
+    Relu or Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises
+    `Unsupported`."""
     network = tensors.network
     (first, a), (second, b) = (dequantized(network, name) for name in node.inputs)
+    if node.operator == "Sub":
+        b = replace(b, scale=-b.scale)
     after = quantized_after(network, node.outputs[0])
     if after is None:
         raise Unsupported("its result is not quantized to 8 bits at one scale")

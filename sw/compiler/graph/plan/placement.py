@@ -59,6 +59,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "ReduceSum"): average_in_float,
     ("", "Resize"): upsampling,
     ("", "Slice"): cropping,
+    ("", "Sub"): addition,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,
@@ -152,9 +153,13 @@ def _layer(node: Node, tensors: Tensors) -> Layer:
             raise Unsupported("float tensors are the host's")
         case "", "Conv" | "ConvTranspose" | "Gemm" | "MatMul":
             raise Unsupported(why_float(tensors.network, node))
-        case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg" | "Sub":
+        case "", "BatchNormalization" | "Div" | "HardSigmoid" | "Neg":
             given = [name for name in node.reads if name not in tensors.network.constants]
             dequantized(tensors.network, given[0])
+            if len(given) > 1:
+                raise Unsupported(f"the machine has no {node.operator} of two tensors")
+            if node.attributes.get("training_mode"):
+                raise Unsupported("it computes the mean and the variance of its input")
             raise Unsupported("its result is not quantized to 8 bits at one scale")
         case "", "Relu" if node.inputs[0] not in tensors.results:
             raise Unsupported("it follows an operator on the host")

@@ -60,6 +60,40 @@ def test_bounds_of_what_others_read_too(qdq: Make, dtype: Any) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_difference(qdq: Make, dtype: Any, swapped: bool) -> None:
+    low = np.iinfo(dtype).min
+    graph = qdq((1, 4, 8, 8), dtype).qdq(0.05, low + 120)
+    first = graph.value
+    second = graph.node("Conv", graph.weights(4, 4, 1, 1, scale=0.01)).qdq(0.03, low + 130).value
+    graph.value = first if swapped else second
+    graph.node("Sub", second if swapped else first).node("Relu").qdq(0.11, low + 9)
+    assert_placed(graph, ["QLinearConv+Sub"])
+
+
+def test_operators_of_two_tensors_that_the_machine_lacks(qdq: Make) -> None:
+    graph = convolved(qdq, np.int8)
+    first = graph.value
+    graph.node("MaxPool", kernel_shape=[3, 3], pads=[1] * 4).node("Div", first).qdq(0.3)
+    with Session(graph.model(), TABLES) as session:
+        assert session.check({"x": graph.images()}).ok
+        (layer,) = [item for item in session.layers if item.operator == "Div"]
+    assert layer.reason == "the machine has no Div of two tensors"
+
+
+def test_normalization_in_training_is_the_hosts(qdq: Make) -> None:
+    graph = convolved(qdq, np.int8)
+    parameters = [graph.constant(np.linspace(0.5, 1, 6), np.float32) for _ in range(4)]
+    graph.node("BatchNormalization", *parameters, training_mode=1)
+    graph.nodes[-1].output.extend(["mean", "variance"])
+    graph.qdq(0.3)
+    with Session(graph.model(), TABLES) as session:
+        assert session.check({"x": graph.images()}).ok
+        (layer,) = [item for item in session.layers if item.operator == "BatchNormalization"]
+    assert layer.reason == "it computes the mean and the variance of its input"
+
+
+@BOTH
 @pytest.mark.parametrize("channels", [(4, 4, 4), (3, 5, 6), (8, 1, 2)])
 def test_a_concatenation_of_scales(qdq: Make, dtype: Any, channels: tuple[int, ...]) -> None:
     graph = convolved(qdq, dtype)
