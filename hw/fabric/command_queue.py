@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Shape, ShapeLike, Signal, Value
+from amaranth.hdl import Module, Mux, ShapeLike, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -60,32 +60,47 @@ class CommandQueue(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        # Read in the cycle in which the unit takes it: the unit has the register.
-        m.submodules.storage = storage = Memory(
-            shape=Shape.cast(self._entry), depth=self._depth, init=[]
-        )
-        write, read = storage.write_port(), storage.read_port(domain="comb")
         first, last = Signal(range(self._depth)), Signal(range(self._depth))
         taken, waits = Signal(), Signal()
         # A flip-flop that selects the output alone, so that each of its bits takes one LUT.
-        holds, level_next = Signal(), Signal.like(self.level)
+        holds, puts, level_next = Signal(), Signal(), Signal.like(self.level)
         oldest = Signal(self._entry)
         m.d.comb += [
-            write.addr.eq(last),
-            write.data.eq(Value.cast(self.i.payload)),
-            write.en.eq(self.i.valid & self.i.ready & (holds | ~taken)),
-            read.addr.eq(first),
-            Value.cast(oldest).eq(Mux(holds, read.data, Value.cast(self.i.payload))),
+            puts.eq(self.i.valid & self.i.ready & (holds | ~taken)),
+            Value.cast(oldest).eq(
+                Mux(holds, self._stored(m, puts, last, first), Value.cast(self.i.payload))
+            ),
             waits.eq((self.other_done - oldest.after)[COUNT_WIDTH - 1]),
             self.o.payload.eq(oldest.command),
             self.o.valid.eq((holds | self.i.valid) & ~waits),
             self.i.ready.eq(self.level != self._depth),
             taken.eq(self.o.valid & self.o.ready),
         ]
-        with m.If(write.en):
+        with m.If(puts):
             m.d.sync += last.eq(Mux(last == self._depth - 1, 0, last + 1))
         with m.If(taken & holds):
             m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
-        m.d.comb += level_next.eq(self.level + write.en - (taken & holds))
+        m.d.comb += level_next.eq(self.level + puts - (taken & holds))
         m.d.sync += [self.level.eq(level_next), holds.eq(level_next != 0)]
         return m
+
+    def _stored(self, m: Module, puts: Signal, last: Signal, first: Signal) -> Value:
+        """Stores the command at ``i`` as number ``last`` if it ``puts``; gives that of number
+        ``first``, in this cycle: the unit that takes it has the register."""
+        payload = Value.cast(self.i.payload)
+        if self._depth == 2:
+            # Two registers and a choice take less than a memory, of which 14 of 16 words were idle.
+            words = [Signal(len(payload), name=f"word_{n}", reset_less=True) for n in range(2)]
+            for number, word in enumerate(words):
+                with m.If(puts & (last == number)):
+                    m.d.sync += word.eq(payload)
+            return Mux(first, words[1], words[0])
+        m.submodules.storage = storage = Memory(shape=len(payload), depth=self._depth, init=[])
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        m.d.comb += [
+            write.addr.eq(last),
+            write.data.eq(payload),
+            write.en.eq(puts),
+            read.addr.eq(first),
+        ]
+        return read.data
