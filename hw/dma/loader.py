@@ -14,7 +14,7 @@ from amaranth_vta.hw.fabric.buffer import Geometry, geometry
 from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
-from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, widens
+from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, Rows, widens
 from .transfer import TRANSFERS_AHEAD, Bases, MoverSignature, describe_rows, rows_of
 
 
@@ -72,10 +72,7 @@ class Loader(wiring.Component):
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.beats = beats = BeatWalker(rows)
         m.submodules.padding = padding = PaddingWalker(rows)
-        turn = data.StructLayout(
-            {"beats": rows.beats(), "padding": rows.padding(), "has_data": 1, "has_padding": 1}
-        )
-        m.submodules.turns = turns = Queue(turn, TRANSFERS_AHEAD)
+        m.submodules.turns = turns = Queue(_turn(rows), TRANSFERS_AHEAD)
         connect(m, bursts.request, flipped(self.read.request))
         failed = Signal()
         self._accept(m, bursts, turns, failed)
@@ -169,19 +166,14 @@ class Loader(wiring.Component):
             bursts.stop.eq(failed),
         ]
         bases = [_base(self.bases, kind.memory) for kind in rows.kinds]
-        describe_rows(m, rows, command, bases, bursts.command.payload, turns.i.payload.beats)
-        next_padding = turns.i.payload.padding
-        # Padding is as wide as the scratchpad's scalars, also for what is narrower in memory.
-        kind = turns.i.payload.beats.kind
-        if isa.Memory.ACC in self._targets:
-            acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
-            kind = Mux(kind == acc_8bit, acc, kind)
-        m.d.comb += [next_padding.kind.eq(kind), next_padding.index.eq(command.sram_base)]
-        for name in ("x_size", "y_size", "y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"):
-            m.d.comb += next_padding[name].eq(command[name])
+        beats, turn = Signal(rows.beats()), turns.i.payload
+        describe_rows(m, rows, command, bases, bursts.command.payload, beats)
+        m.d.comb += turn.sram_base.eq(command.sram_base)
+        m.d.comb += [turn[name].eq(beats[name]) for name in _SHARED]
+        m.d.comb += [turn[name].eq(command[name]) for name in _PADS]
         if self._config.pad_value:
             value = Signal(rows.scalar)
-            m.d.comb += next_padding.value.eq(value)
+            m.d.comb += turn.value.eq(value)
             with m.If(accept & Cat(command.memory == padding for padding in isa.Padding).any()):
                 m.d.sync += value.eq(command.dram_base)
 
@@ -199,9 +191,14 @@ class Loader(wiring.Component):
         m.d.comb += [
             ends.eq(working & moves & (~beats.valid | (beats.step & beats.last)) & ~padding.active),
             turns.o.ready.eq(~working | ends),
-            beats.command.payload.eq(following.beats),
+            beats.command.payload.gap.eq(following.x_pad_0 + following.x_pad_1),
+            *(beats.command.payload[name].eq(following[name]) for name in _SHARED),
             beats.command.valid.eq(turns.o.valid & turns.o.ready & following.has_data),
-            padding.command.payload.eq(following.padding),
+            padding.command.payload.kind.eq(self._padded_kind(following.kind)),
+            padding.command.payload.index.eq(following.sram_base),
+            padding.command.payload.x_size.eq(following.row_size),
+            padding.command.payload.y_size.eq(following.rows),
+            *(padding.command.payload[name].eq(following[name]) for name in (*_PADS, "value")),
             padding.command.valid.eq(turns.o.valid & turns.o.ready & following.has_padding),
         ]
         with m.If(turns.o.ready):
@@ -224,6 +221,14 @@ class Loader(wiring.Component):
         """The numbers of the kinds that go to the scratchpad of ``memory``."""
         both = (memory, isa.Memory.ACC_8BIT) if memory is isa.Memory.ACC else (memory,)
         return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
+
+    def _padded_kind(self, kind: Value) -> Value:
+        """The kind of the padding around elements of ``kind``: as wide as the scratchpad's scalars,
+        also for what is narrower in memory."""
+        if isa.Memory.ACC not in self._targets:
+            return kind
+        acc, acc_8bit = self._kinds_of(isa.Memory.ACC)
+        return Mux(kind == acc_8bit, acc, kind)
 
     def _target(self, kind: Kind) -> Geometry:
         memory = isa.Memory.ACC if kind.memory is isa.Memory.ACC_8BIT else kind.memory
@@ -314,6 +319,25 @@ class Loader(wiring.Component):
                 )
                 value = Mux(write.kind == number, wide.replicate(width // len(wide)), value)
         return value
+
+
+# What the walkers of beats and of padding have in common: rows with padding are never made one.
+_SHARED = ("kind", "index", "row_size", "rows", "lane", "lane_stride")
+_PADS = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
+
+
+def _turn(rows: Rows) -> data.StructLayout:
+    """A transfer that waits for its turn: commands to `BeatWalker` and `PaddingWalker`."""
+    beats, padding = rows.beats().members, rows.padding().members
+    return data.StructLayout(
+        {
+            **{name: beats[name] for name in _SHARED},
+            "sram_base": padding["index"],
+            **{name: padding[name] for name in (*_PADS, "value")},
+            "has_data": 1,
+            "has_padding": 1,
+        }
+    )
 
 
 def _base(bases: Any, memory: isa.Memory) -> Value:
