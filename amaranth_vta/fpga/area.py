@@ -138,6 +138,8 @@ def _memories(config: Config) -> Iterator[_Memory]:
     if is_small(config):
         # Of all three modules, in one memory with room for four: hw/instructions.py.
         yield _Memory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
+        # Of registers, to be read from: a block RAM although they are few.
+        yield _Memory(512, 36, 1, 1)
 
 
 def block_rams(config: Config, family: str) -> float:

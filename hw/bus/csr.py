@@ -1,10 +1,12 @@
 """The register file: an AXI4-Lite slave made from the table in `amaranth_vta.hw.registers`."""
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import Config
@@ -19,9 +21,21 @@ from amaranth_vta.hw.registers import (
     VERSION,
     WORD_BYTES,
     Access,
+    Register,
 )
+from amaranth_vta.hw.timing import is_small
 
 from .axi import AXI4LiteSignature
+
+# The words that can be written, by their number: the register, and which word of it.
+_WORDS = {
+    register.offset // WORD_BYTES + part: (register, part)
+    for register in REGISTERS.values()
+    if register.access is Access.READ_WRITE
+    for part in range(register.width // (8 * WORD_BYTES))
+}
+# The lowest bits of the number tell these words apart.
+_PLACE_BITS = (max(_WORDS) ^ min(_WORDS)).bit_length()
 
 
 class RegisterFile(wiring.Component):
@@ -32,10 +46,11 @@ class RegisterFile(wiring.Component):
     Configuration and identification are constants.
 
     Timing: a write shows at the outputs in the cycle after address and data have both been
-    taken; a read samples its inputs in the cycle in which the address is taken, one of a counter
-    in the first cycle from then on in which ``counters_ready`` is high. Every address is answered:
-    one without a register reads as zero and ignores writes. One read is answered before the next is
-    taken. Every path from an input of ``bus`` to an output has a register.
+    taken; a read samples its inputs in the cycle in which the address is taken, or in the next one
+    if that is the cycle of a write; one of a counter in the first cycle from then on in which
+    ``counters_ready`` is high. Every address is answered: one without a register reads as zero and
+    ignores writes. One read is answered before the next is taken. Every path from an input of
+    ``bus`` to an output has a register.
 
     Ports
     -----
@@ -46,6 +61,8 @@ class RegisterFile(wiring.Component):
 
     def __init__(self, config: Config) -> None:
         constants = {item.name.upper(): getattr(config, item.name) for item in fields(config)}
+        # Where block RAM is left, and LUTs are few.
+        self._ram_style = "block" if is_small(config) else "distributed"
         self._constants = {**constants, "IDENTITY": IDENTITY, "VERSION": VERSION}
         super().__init__(
             {
@@ -88,17 +105,19 @@ class RegisterFile(wiring.Component):
         with m.If(write):
             m.d.sync += [address_held.eq(0), data_held.eq(0), bus.bvalid.eq(1)]
 
-        # Reads. That of a counter may have to wait. ``arready`` must not depend on an address that
-        # is only offered: the address is taken, and held.
-        read, waiting = Signal(), Signal()
-        read_data, of_counter = Signal(8 * WORD_BYTES), Signal()
+        # Reads. That of a counter may have to wait, and each does for a write, since what can be
+        # written is read from memory. ``arready`` must not depend on an address that is only
+        # offered: the address is taken, and held.
+        read, waiting, of_counter = Signal(), Signal(), Signal()
         read_address, read_held = Signal(ADDRESS_WIDTH), Signal(ADDRESS_WIDTH)
         m.d.comb += [
             bus.arready.eq(~bus.rvalid & ~waiting),
             read_address.eq(Mux(waiting, read_held, bus.araddr)),
             of_counter.eq((read_address >= COUNTERS_OFFSET) & (read_address < COUNTERS_END)),
             self.counter_index.eq((read_address - COUNTERS_OFFSET) >> word.start + 1),
-            read.eq((bus.arvalid & bus.arready | waiting) & (self.counters_ready | ~of_counter)),
+            read.eq(
+                (bus.arvalid & bus.arready | waiting) & (self.counters_ready | ~of_counter) & ~write
+            ),
             bus.rresp.eq(0),
         ]
         with m.If(bus.arvalid & bus.arready):
@@ -106,22 +125,9 @@ class RegisterFile(wiring.Component):
         with m.If(bus.rready):
             m.d.sync += bus.rvalid.eq(0)
         with m.If(read):
-            m.d.sync += [bus.rvalid.eq(1), bus.rdata.eq(read_data), waiting.eq(0)]
-
-        with m.Switch(read_address[word]):
-            for register in REGISTERS.values():
-                if register.access in (Access.COMMAND, Access.COUNTER):
-                    continue
-                value: Any = self._constants.get(register.name)
-                if value is None:
-                    value = getattr(self, register.name.lower())
-                    for number in range(register.width // (8 * WORD_BYTES)):
-                        with m.Case(register.offset // WORD_BYTES + number):
-                            m.d.comb += read_data.eq(value.word_select(number, 8 * WORD_BYTES))
-                else:
-                    with m.Case(register.offset // WORD_BYTES):
-                        m.d.comb += read_data.eq(value)
-
+            m.d.sync += [bus.rvalid.eq(1), waiting.eq(0)]
+        copies = self._copy(m, write, address[word], data, strobe)
+        read_data = self._answer(m, read, read_address[word], copies)
         if self._constants["COUNTERS"]:
             with m.If(of_counter):
                 m.d.comb += read_data.eq(
@@ -142,3 +148,82 @@ class RegisterFile(wiring.Component):
                         with m.If(strobe[byte]):
                             m.d.sync += part.word_select(byte, 8).eq(data.word_select(byte, 8))
         return m
+
+    def _copy(
+        self, m: Module, write: Signal, number: Value, data: Signal, strobe: Signal
+    ) -> "_Copies":
+        """A memory of all that can be written, to be read from: it takes less than a choice among
+        registers. Memory has no reset, so the first write after one is of all bytes of a word."""
+        m.submodules.copies = memory = Memory(
+            shape=ArrayLayout(8, WORD_BYTES),
+            depth=1 << _PLACE_BITS,
+            init=[],
+            attrs={"ram_style": self._ram_style, "no_rw_check": 1},
+        )
+        port = memory.write_port(granularity=1)
+        init, keeps, known = Signal(8 * WORD_BYTES), Signal(), Signal()
+        written = {word: Signal(name=f"written_{word:x}") for word in _WORDS}
+        with m.Switch(number):
+            for word, (register, part) in _WORDS.items():
+                with m.Case(word):
+                    m.d.comb += [
+                        keeps.eq(write),
+                        known.eq(written[word]),
+                        init.eq(_init(register, part)),
+                    ]
+                    with m.If(write):
+                        m.d.sync += written[word].eq(1)
+        m.d.comb += port.addr.eq(number)
+        for byte in range(WORD_BYTES):
+            m.d.comb += [
+                port.en[byte].eq(keeps & (strobe[byte] | ~known)),
+                port.data[byte].eq(
+                    Mux(strobe[byte], data.word_select(byte, 8), init.word_select(byte, 8))
+                ),
+            ]
+        return _Copies(memory.read_port(), written)
+
+    def _answer(self, m: Module, read: Signal, number: Value, copies: "_Copies") -> Signal:
+        """Answers a ``read`` of the word of that ``number`` in the next cycle; gives the answer,
+        but for words that are read from memory."""
+        read_data, of_copy = Signal(8 * WORD_BYTES), Signal()
+        answer, answer_of_copy = Signal(8 * WORD_BYTES), Signal()
+        with m.If(read):
+            m.d.sync += [answer.eq(read_data), answer_of_copy.eq(of_copy)]
+        m.d.comb += [
+            copies.reader.en.eq(read),
+            copies.reader.addr.eq(number),
+            self.bus.rdata.eq(Mux(answer_of_copy, Value.cast(copies.reader.data), answer)),
+        ]
+        with m.Switch(number):
+            for word, (register, part) in _WORDS.items():
+                with m.Case(word):
+                    m.d.comb += [
+                        of_copy.eq(copies.written[word]),
+                        read_data.eq(_init(register, part)),
+                    ]
+            for register in REGISTERS.values():
+                if register.access is not Access.READ:
+                    continue
+                constant = self._constants.get(register.name)
+                value = (
+                    getattr(self, register.name.lower())
+                    if constant is None
+                    else Const(constant, register.width)
+                )
+                for part in range(register.width // (8 * WORD_BYTES)):
+                    with m.Case(register.offset // WORD_BYTES + part):
+                        m.d.comb += read_data.eq(value.word_select(part, 8 * WORD_BYTES))
+        return read_data
+
+
+class _Copies(NamedTuple):
+    """``written`` says, per word, whether ``reader`` has it; else it is as after power-up."""
+
+    reader: Any
+    written: dict[int, Signal]
+
+
+def _init(register: Register, part: int) -> int:
+    """What a word holds after power-up."""
+    return register.init >> 8 * WORD_BYTES * part & (1 << 8 * WORD_BYTES) - 1

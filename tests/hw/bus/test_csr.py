@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from amaranth.hdl import Cat, ResetInserter, Signal
 
 from amaranth_vta.hw.bus.csr import RegisterFile
 from amaranth_vta.hw.config import PRESETS
@@ -78,6 +79,47 @@ def test_registers_hold_what_is_written_byte_by_byte(probability: float) -> None
             assert await read(ctx, dut.bus, other, pause) == expected[other]
         low, high = REGISTERS["INSN_ADDR"].offset, REGISTERS["INSN_ADDR"].offset + WORD_BYTES
         assert ctx.get(dut.insn_addr) == expected[low] | expected[high] << 32
+
+    simulate(dut, check)
+
+
+def test_words_are_as_after_power_up_until_they_are_written() -> None:
+    """The memory from which they are read has no reset."""
+    dut, rst = RegisterFile(CONFIG), Signal()
+    words = {
+        register.offset + WORD_BYTES * number: register.init >> 32 * number & 0xFFFF_FFFF
+        for register in REGISTERS.values()
+        if register.access is Access.READ_WRITE
+        for number in range(register.width // 32)
+    }
+    assert words[REGISTERS["TIMEOUT"].offset] == 1 << 24
+
+    async def check(ctx: Any) -> None:
+        never = pauses(0)
+        for _ in range(2):
+            for word, value in words.items():
+                assert await read(ctx, dut.bus, word, never) == value
+                await write(ctx, dut.bus, word, 0x89AB_CDEF, 0b0110, never)
+                assert await read(ctx, dut.bus, word, never) == value | 0xAB_CD00
+            ctx.set(rst, 1)
+            await ctx.tick()
+            ctx.set(rst, 0)
+
+    simulate(ResetInserter(rst)(dut), check)
+
+
+def test_a_read_in_the_cycle_of_a_write_gives_what_is_written() -> None:
+    dut = RegisterFile(CONFIG)
+    bus, offset = dut.bus, REGISTERS["INSN_COUNT"].offset
+
+    async def check(ctx: Any) -> None:
+        for value in (1, 2, 3):
+            ctx.set(Cat(bus.awaddr, bus.wdata, bus.wstrb), offset | value << 12 | 0xF << 44)
+            ctx.set(Cat(bus.awvalid, bus.wvalid, bus.bready, bus.rready), 0b1111)
+            await ctx.tick()
+            ctx.set(Cat(bus.awvalid, bus.wvalid), 0)
+            # What has been taken is written in this cycle.
+            assert await read(ctx, bus, offset, pauses(0)) == value
 
     simulate(dut, check)
 
