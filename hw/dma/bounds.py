@@ -54,6 +54,19 @@ class BoundsChecker(wiring.Component):
         # Bits of an index of an element that DRAM may hold.
         width = min(isa.DRAM_BASE_WIDTH, config.log_dram_size)
         limit, limited = Signal(width + 1, reset_less=True), Signal(reset_less=True)
+        # The limit that software has set; the elements that DRAM holds, or 0 if all indices do not
+        # reach as far.
+        given, most, no_limit = Signal(isa.DRAM_BASE_WIDTH), Signal(width + 1), Signal()
+        beyond_most = Signal()
+        m.d.comb += no_limit.eq((given == 0) | beyond_most)
+        with m.Switch(fields.memory):
+            for memory in isa.Memory:
+                log_bytes = config.memory(memory).element_bytes.bit_length() - 1
+                log_most = config.log_dram_size - log_bytes
+                with m.Case(memory):
+                    m.d.comb += given.eq(self.limits[isa.limited_as(memory).name.lower()])
+                    if log_most <= isa.DRAM_BASE_WIDTH:
+                        m.d.comb += [most.eq(1 << log_most), beyond_most.eq(given[log_most:].any())]
         row_end = Signal(range(1 << max(width, isa.SIZE_WIDTH) + 1), reset_less=True)
         far = Signal(reset_less=True)
         rows_before = Signal(range(self._rows), reset_less=True)
@@ -66,20 +79,9 @@ class BoundsChecker(wiring.Component):
                 rows_before.eq(fields.y_size - 1),
                 stride.eq(fields.x_stride),
                 accesses.eq((fields.x_size != 0) & (fields.y_size != 0)),
+                limit.eq(Mux(no_limit, most, given)),
+                limited.eq(~no_limit | (most != 0)),
             ]
-            with m.Switch(fields.memory):
-                for memory in isa.Memory:
-                    with m.Case(memory):
-                        given = self.limits[isa.limited_as(memory).name.lower()]
-                        log_bytes = config.memory(memory).element_bytes.bit_length() - 1
-                        # Log of the elements that DRAM holds.
-                        log_most = config.log_dram_size - log_bytes
-                        none = given == 0
-                        if log_most > isa.DRAM_BASE_WIDTH:
-                            m.d.sync += [limit.eq(given), limited.eq(~none)]
-                        else:
-                            most = none | given[log_most:].any()
-                            m.d.sync += [limit.eq(Mux(most, 1 << log_most, given)), limited.eq(1)]
 
         moved = Signal()
         room = Signal(signed(len(row_end) + 1), reset_less=True)
