@@ -113,7 +113,8 @@ class InstructionQueues(wiring.Component):
             shape=_BITS,
             depth=isa.QUEUE_DEPTH << (len(_NAMES) - 1).bit_length(),
             init=[],
-            attrs={"ram_style": "block"},
+            # No word is read in the cycle in which it is written: a full queue takes nothing.
+            attrs={"ram_style": "block", "no_rw_check": 1},
         )
         write, read = memory.write_port(), memory.read_port()
         arrives = Signal(len(_NAMES))
