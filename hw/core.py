@@ -263,7 +263,7 @@ class Core(wiring.Component):
                     module,
                     fault.valid | Mux(ends_early, early, status.waiting & status.overflowing),
                     status.waiting,
-                    Mux(fault.valid, fault.index, status.index),
+                    status.index,
                     Mux(
                         fault.valid,
                         fault.cause,
@@ -278,7 +278,7 @@ class Core(wiring.Component):
                 isa.Module.FETCH,
                 fault.valid | stop | (silent & fetch.accessing),
                 Const(0),
-                Mux(fault.valid, fault.index, fetch.index),
+                fetch.index,
                 Mux(fault.valid, fault.cause, int(isa.Cause.TIMEOUT)),
             )
         )

@@ -217,6 +217,7 @@ class Fetch(wiring.Component):
             entry.bits.eq(buffer.o.payload.bits.word_select(part, isa.INSTRUCTION_WIDTH)),
             entry.index.eq(index),
             self.index.eq(index),
+            self.fault.index.eq(index),
         ]
         fields = data.View(instruction_layout(self._config, isa.Opcode.LOAD), entry.bits)
         is_last, misplaced, good, taken = Signal(), Signal(), Signal(), Signal()
@@ -241,7 +242,6 @@ class Fetch(wiring.Component):
             m.d.sync += [
                 active.eq(0),
                 self.fault.valid.eq(1),
-                self.fault.index.eq(index),
                 self.fault.cause.eq(
                     Mux(
                         buffer.o.payload.error,
@@ -258,7 +258,6 @@ class Fetch(wiring.Component):
                 last_index.eq(self._count - 1),
                 is_last.eq(self._count == 1),
                 self.fault.valid.eq(bad_start),
-                self.fault.index.eq(0),
                 self.fault.cause.eq(isa.Cause.BAD_STREAM),
             ]
         return good, taken

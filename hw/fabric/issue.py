@@ -269,6 +269,8 @@ class InOrder(wiring.Component):
         done, failure, finished = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
+            # The oldest stays: after a fault nothing retires.
+            self.fault.index.eq(oldest.index),
             full.eq(Cat(oldest[f"push_{side}"] & give.full for side, give in gives.items()).any()),
             retire.eq(in_flight.o.valid & done & ~full & ~self.fault.valid),
             in_flight.o.ready.eq(retire),
@@ -278,7 +280,6 @@ class InOrder(wiring.Component):
         with m.If(in_flight.o.valid & (failure != 0) & ~self.fault.valid):
             m.d.sync += [
                 self.fault.valid.eq(1),
-                self.fault.index.eq(oldest.index),
                 self.fault.cause.eq(failure),
                 refused.eq(1),
             ]

@@ -94,7 +94,8 @@ class QueueEntry(data.Struct):
 
 
 class FaultPort(wiring.Signature):
-    """The fault at which a module stopped. ``valid`` stays high until the machine is cleared."""
+    """The fault at which a module stopped. ``valid`` stays high until the machine is cleared;
+    ``index`` and ``cause`` are meaningless before it."""
 
     def __init__(self) -> None:
         super().__init__({"valid": Out(1), "index": Out(INDEX_WIDTH), "cause": Out(3)})
@@ -134,7 +135,7 @@ class ModuleStatus(wiring.Signature):
     ``accessing``
         accesses to memory are in flight.
     ``index``
-        of the oldest instruction, while waiting, executing or accessing.
+        of the oldest instruction, while waiting, executing or accessing, or the faulty one.
     ``quiet``
         idle, waiting, or stopped by a fault with no access in flight.
     """
