@@ -23,7 +23,6 @@ from amaranth_vta.hw.boards.registers import Surroundings
 from amaranth_vta.hw.boards.system import BoardSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.gemm import LoopedDotProducts
-from amaranth_vta.hw.timing import is_small
 from amaranth_vta.hw.top import Top
 
 from .port_names import named_ports
@@ -41,7 +40,7 @@ AS_IT_IS = (
     "write_verilog -norename",
 )
 # All modules in one, choices as multiplexers, constants propagated, duplicate and unused logic
-# removed: for machines that are built more often than they run long.
+# removed: for simulators that are built more often than they run long.
 FLAT = (
     "proc -norom",
     "memory_collect",
@@ -61,17 +60,17 @@ def verilog(
     watched: bool = False,
     grouped: bool = False,
     attributes: BusAttributes = DEFAULT_ATTRIBUTES,
+    passes: tuple[str, ...] = AS_IT_IS,
 ) -> str:
     """The machine as module ``vta``, in one text that is the same on every computer.
 
     Scratchpads have no initial contents: they are undefined after power-up. ``watched`` adds
-    outputs that show what each module executes, for simulation. With ``grouped``, which is for
-    fast simulation too, the text is simplified: the same registers and memories, but less to
-    compute, and less to read.
+    outputs that show what each module executes, and ``grouped`` clocks for parts of the machine,
+    both for simulation. ``passes`` are those of Yosys: they leave the same registers and memories,
+    and less to compute, and to read.
     """
     parameters = json.dumps(config.to_dict())
     head = f"// amaranth-vta {metadata.version('amaranth-vta')}\n// Configuration: {parameters}\n"
-    passes = AS_IT_IS if not grouped else FLAT if is_small(config) else SIMPLIFIED
     text = head + component_verilog(machine(config, watched, grouped, attributes), "vta", passes)
     return text + LoopedDotProducts.LOOPS.read_text(encoding="utf-8") if grouped else text
 

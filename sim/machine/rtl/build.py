@@ -72,11 +72,15 @@ COMPILER_FLAGS = (
 # Only GCC has symbols that are unique in a process, whichever library they come from; and it leaves
 # most loops as they are unless it is told to make vector instructions of them.
 _GCC_FLAGS = ("-fno-gnu-unique", "-ftree-vectorize", "-fvect-cost-model=dynamic")
-OPTIMIZED, PLAIN = "-O2", "-O1"  # what runs each cycle, and what runs once
-# MACs per cycle from which on a machine runs whole networks: it is compiled with more effort, for
-# 1.2 to 1.3 times the cycles per second and 4 s more processor time. Tests run little on the
-# smaller ones.
-_RUNS_NETWORKS = 256
+# What runs each cycle of a machine for networks, and everything else: a network runs in 1.2 to 1.3
+# times less time, and compiling takes twice as long.
+OPTIMIZED, PLAIN = "-O2", "-O1"
+
+
+def is_for_networks(config: Config) -> bool:
+    """Whether a simulator of the machine is likely to run millions of cycles, so that making it
+    fast is worth more than building it soon."""
+    return config.macs_per_cycle >= 256 and config.log_wgt_buff_size >= 17
 
 
 def machine_library(
@@ -100,7 +104,7 @@ def machine_library(
         traced=traced,
         watched=watched,
         grouped=grouped,
-        optimized=config.macs_per_cycle >= _RUNS_NETWORKS,
+        optimized=is_for_networks(config),
         progress=progress,
     )
 
@@ -112,12 +116,17 @@ def machine_verilog(
     grouped: bool = False,
     progress: Progress | None = None,
 ) -> str:
-    """The Verilog of ``config``, kept until a source of the hardware changes."""
+    """The Verilog of ``config``, kept until a source of the hardware changes.
+
+    ``watched`` and ``grouped`` as in `machine_library`.
+    """
 
     def elaborate() -> str:
-        from amaranth_vta.sim.machine.elaborate import verilog
+        from amaranth_vta.sim.machine import elaborate as design
 
-        return verilog(config, watched, grouped)
+        simulated = design.SIMPLIFIED if is_for_networks(config) else design.FLAT
+        passes = simulated if grouped else design.AS_IT_IS
+        return design.verilog(config, watched, grouped, passes=passes)
 
     return kept_design(f"{config.to_json()} {watched} {grouped}", elaborate, progress)
 
