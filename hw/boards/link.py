@@ -56,8 +56,8 @@ class Link(wiring.Component):
     `protocol.RECEIVE_BYTES`.
 
     Timing: up to one byte per cycle in each direction; a request is judged three cycles after
-    its last byte, and each word that it reads or writes takes two cycles besides those of the
-    access.
+    its last byte, and each word that it reads or writes takes two or three cycles besides those of
+    the access.
 
     Ports
     -----
@@ -82,8 +82,14 @@ class Link(wiring.Component):
         m = Module()
         m.submodules.queue = queue = SyncFIFOBuffered(width=8, depth=protocol.RECEIVE_BYTES)
         m.submodules.crc = self._crc = catalog.CRC32_ISO_HDLC(8).create()
-        m.submodules.payload = payload = Memory(shape=32, depth=protocol.MAX_WORDS, init=[])
-        self._write, self._read = payload.write_port(), payload.read_port(domain="comb")
+        # Nothing is written while a request is executed.
+        m.submodules.payload = payload = Memory(
+            shape=32,
+            depth=protocol.MAX_WORDS,
+            init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1},
+        )
+        self._write, self._read = payload.write_port(), payload.read_port()
         # A byte from the queue is registered before it is looked at: block RAM is slow.
         self._byte, self._has_byte, self._take_byte = Signal(8), Signal(), Signal()
         m.d.comb += [
@@ -237,10 +243,13 @@ class Link(wiring.Component):
                     self._words.eq(self._words + 1),
                     header.address.eq(header.address + protocol.WORD_BYTES),
                 ]
-                m.next = "write"
+                m.next = "next word"
                 with m.If(access.error):
                     m.d.sync += self._status.eq(Status.REFUSED)
                     m.next = "reply start"
+        with m.State("next word"):
+            # Its address in the payload is that of this cycle, and it arrives in the next one.
+            m.next = "write"
 
     def _reply(self, m: Module) -> None:
         access, crc = self.access, self._crc
