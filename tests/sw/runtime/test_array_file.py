@@ -114,6 +114,15 @@ def test_every_flipped_byte_is_refused_or_read() -> None:
                 ArrayFile(io.BytesIO(damaged)).read_all()
 
 
+def test_an_array_that_ends_early_is_damaged_although_its_checksum_fits() -> None:
+    file = bytearray(member(described((40,)), b"abcd").getvalue())
+    size = file.index(b"PK\x01\x02") + 24  # in the list of contents
+    (declared,) = struct.unpack_from("<I", file, size)
+    struct.pack_into("<I", file, size, declared + 36)
+    with pytest.raises(DamagedFile, match="x cannot be read: it ends too early"):
+        ArrayFile(io.BytesIO(file)).read("x")
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("", 1 << 30), ("100", 100), ("2k", 2048), ("4G", 4 << 30)]
 )
@@ -122,7 +131,7 @@ def test_the_limit_can_be_set(text: str, size: int, monkeypatch: pytest.MonkeyPa
     assert file_limit() == size
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "4T", "1.5G", "G"])
+@pytest.mark.parametrize("text", ["much", "-1", "4T", "1.5G", "G", "\N{FULLWIDTH DIGIT FOUR}"])
 def test_a_limit_that_is_not_a_number_is_refused(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

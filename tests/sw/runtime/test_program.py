@@ -289,6 +289,27 @@ def test_headers_that_do_not_fit_are_refused(saved: Path) -> None:
         Program.load(saved)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda stream: replace(stream, words=stream.words.astype(np.int64)), "0 is malformed"),
+        (lambda stream: replace(stream, words=stream.words[:, :1]), "0 is malformed"),
+        (lambda stream: replace(stream, words=stream.words.ravel()), "0 is malformed"),
+        (lambda stream: replace(stream, buffer=stream.buffer.astype(np.int64)), "0 is malformed"),
+        (lambda stream: replace(stream, buffer=stream.buffer[1:]), "0 is malformed"),
+        (lambda stream: replace(stream, buffer=stream.buffer[:, None]), "0 is malformed"),
+        (lambda stream: replace(stream, buffer=stream.buffer + 9), "buffers that it does not have"),
+        (lambda stream: replace(stream, buffer=stream.buffer - 1), "buffers that it does not have"),
+    ],
+)
+def test_the_parts_of_a_program_fit_together(saved: Path, change: Any, problem: str) -> None:
+    program = Program.load(saved)
+    program.require_sound()
+    changed = replace(program, streams=(change(program.streams[0]), *program.streams[1:]))
+    with pytest.raises(ValueError, match=problem):
+        changed.require_sound()
+
+
 def test_a_recorder_needs_neither_device_nor_simulator() -> None:
     code = (
         "import sys; import amaranth_vta.sw.runtime.program; "

@@ -109,6 +109,22 @@ def _counted_lines() -> Iterator[list[int]]:
         sys.settrace(before)
 
 
+def test_what_was_resident_and_is_used_again_is_kept(fake_device: MakeDevice) -> None:
+    """Used first without a load, since the last time that this was asked."""
+    generator = random.Random(5)
+    sequences = sequences_of(fake_device(), [generator.randint(1, 6) for _ in range(12)])
+    cache = UopCache(24)
+    for _ in range(200):
+        kept, used = {}, set()
+        for _ in range(generator.randint(0, 8)):
+            sequence = generator.choice(sequences)
+            begin, missing = cache.place(sequence)
+            if not missing and sequence not in used:
+                kept[begin] = sequence
+            used.add(sequence)
+        assert cache.take_kept() == sorted(kept.items(), key=lambda item: item[0])
+
+
 def test_a_cleared_cache_has_everything_loaded_anew(fake_device: MakeDevice) -> None:
     cache = UopCache(16)
     (sequence,) = sequences_of(fake_device(), [4])

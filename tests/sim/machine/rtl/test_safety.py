@@ -7,7 +7,7 @@ import pytest
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.registers import COUNTERS, REGISTERS, Access
+from amaranth_vta.hw.registers import COUNTERS, COUNTERS_OFFSET, REGISTERS, WORD_BYTES, Access
 from amaranth_vta.sim.machine.dram import MemoryTiming, memory_timing
 from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.pysim import PysimDevice
@@ -279,6 +279,18 @@ def test_counters_are_read_while_a_program_runs_and_start_again_after_it_is_stop
     expected = fresh.run(GOOD.insn_addr, GOOD.insn_count).counters
     bench.write(0, GOOD.dram)
     assert bench.run(GOOD.insn_addr, GOOD.insn_count).counters == expected
+
+
+def test_counters_that_are_read_as_soon_as_a_run_ends_are_complete() -> None:
+    bench = Bench(memory_timing("ideal"))
+    bench.poke("INTERRUPT_ENABLE", 1)
+    for number in range(len(COUNTERS)):
+        bench.put_image(GOOD)
+        bench.command("launch")
+        assert bench.machine.advance(100_000)
+        at_once = bench.read_words(COUNTERS_OFFSET + 2 * WORD_BYTES * number, 2)
+        bench.settle(1000)
+        assert bench.read_words(COUNTERS_OFFSET + 2 * WORD_BYTES * number, 2) == at_once
 
 
 def test_each_memory_is_found_at_its_base() -> None:

@@ -48,6 +48,17 @@ def test_kernels_that_touch_different_accumulators_are_independent() -> None:
     assert claims(gemm("low"), alu("high", "src=high + 1, op=ADD")) == [True, True]
 
 
+def test_what_is_not_independent_waits_for_nothing_more() -> None:
+    """GEMM waits for the ALU in each iteration, hence for what ran before the function too."""
+    without_load = "".join(HEAD.splitlines(keepends=True)[:-1])
+    kernels = "\n".join((gemm("low"), alu("low", "immediate=1, op=ADD"), gemm("low + 5")))
+    body = "for i in range(2):\n" + indent(kernels, "    ")
+    assert claims(body, head=without_load) == [False, False, True]
+    marked = mark_independent(parse(without_load + indent(body, "    ")), EXTENDED)
+    first = next(part for part in walk(marked.body) if isinstance(part, WaitForAlu | For))
+    assert isinstance(first, For)
+
+
 def test_gemm_waits_first_for_the_alu_where_nothing_else_does() -> None:
     """Of what ran before nothing is known: what GEMM does in each iteration may still overlap."""
     without_load = "".join(HEAD.splitlines(keepends=True)[:-1])
