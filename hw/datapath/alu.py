@@ -55,8 +55,9 @@ class AluLane(wiring.Component):
         plain = self.b.as_unsigned() ^ compares(self.operation).replicate(width)
         operation = Signal(AluOp, reset_less=True)
         a, b = Signal(signed(width), reset_less=True), Signal(width + 1, reset_less=True)
-        multiplies, shifts_right, far = (
-            Signal(name=name, reset_less=True) for name in ("multiplies", "shifts_right", "far")
+        multiplies, shifts_right, far, all_sign = (
+            Signal(name=name, reset_less=True)
+            for name in ("multiplies", "shifts_right", "far", "all_sign")
         )
         # Operands come from block RAM, whose data arrive late in a cycle, but the path through the
         # multipliers is longer: it begins at the factor.
@@ -67,7 +68,8 @@ class AluLane(wiring.Component):
             b.eq(Mux(shifts, factor.power, plain)),
             multiplies.eq(multiplying | (shifts & factor.to_left & ~factor.lost)),
             shifts_right.eq(shifts & ~factor.to_left),
-            far.eq(factor.far),
+            far.eq(self.b[(half - 1).bit_length()]),
+            all_sign.eq(factor.all_sign),
         ]
 
         low, high, cross = Signal(width + 1), Signal(signed(width)), Signal(half)
@@ -86,7 +88,11 @@ class AluLane(wiring.Component):
         results = []
         for name, value, counts in (
             ("product", Cat(low[:half], (high + cross)[:half]), multiplies),
-            ("shifted", Mux(far, high >> half, high), shifts_right),
+            (
+                "shifted",
+                Mux(all_sign, high[-1].replicate(width), Mux(far, high >> half, high)),
+                shifts_right,
+            ),
             ("total", sum_, operation == AluOp.ADD),
             ("extreme", Mux(takes_first, a, ~b), compares(operation)),
         ):
@@ -109,14 +115,10 @@ class AluLane(wiring.Component):
         half = self._width // 2
         log_half = (half - 1).bit_length()
         left, rest = self.b[-1], self.b[log_half + 1 :]
-        near, far, lost = Signal(log_half), Signal(), Signal()
         powers, to_upper = Signal(half), Signal()
         m.d.comb += [
-            near.eq(self.b[:log_half] | (~left & rest.any()).replicate(log_half)),
-            far.eq(self.b[log_half] | rest.any()),
-            lost.eq(~rest.all() | (self.b[: log_half + 1] == 0)),
-            # 2 ** -near, the exponent modulo the half.
-            powers.eq(Cat(near == -bit % half for bit in range(half))),
+            # 2 ** -b, the exponent modulo the half.
+            powers.eq(Cat(self.b[:log_half] == -bit % half for bit in range(half))),
             to_upper.eq(left & (self.b[log_half] == powers[0])),
         ]
         power = Cat(
@@ -125,7 +127,8 @@ class AluLane(wiring.Component):
             Mux(to_upper, powers, 0),
             powers[0] & ~left,
         )
-        return _Factor(power, left, lost, far)
+        lost = ~rest.all() | (self.b[: log_half + 1] == 0)
+        return _Factor(power, left, lost, rest.any())
 
 
 class _Factor(NamedTuple):
@@ -134,14 +137,14 @@ class _Factor(NamedTuple):
     To the left by n that is 2 ** n; by the width or more, all is ``lost``. To the right by n or by
     n + half, with n less than half the width, it is 2 ** (half - n), in the lower half of the
     factor, to which the topmost bit of ``power`` belongs. Without its lower half the product is
-    then what was to be shifted, shifted by n, and the upper half of that is the result if it is
-    ``far``. A shift by the width or more leaves the sign, as does one by the width less 1.
+    then what was to be shifted, shifted by n, and the upper half of that is the result of the
+    longer shift. By the width or more, ``all_sign``, only signs are left.
     """
 
     power: Value
     to_left: Value
     lost: Value
-    far: Value
+    all_sign: Value
 
 
 class AluContext(data.Struct):
