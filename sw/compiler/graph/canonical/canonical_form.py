@@ -17,7 +17,7 @@ The rules of this folder rewrite that and other forms:
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
-  own type first,
+  own type first, and the second factor of a MatMul to the type of the first,
 - products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
   ``alpha`` or ``beta`` become one of those above,
 - PRelu with slopes per channel becomes the sum of its two sides,
@@ -51,7 +51,7 @@ from .channel_factors import fold_channel_factors
 from .contributed_forms import float_average, split_concatenation
 from .images import with_rows
 from .integer_averages import fuse_average
-from .integer_products import fuse_product, match_weights, quantize_as_data
+from .integer_products import fuse_product, match_factors, match_weights, quantize_as_data
 from .matrix_forms import (
     constant_first,
     fold_gemm_factors,
@@ -171,6 +171,7 @@ _RULES: tuple[Rule, ...] = (
     fold_padding,
     _cancel_pair,
     fold_channel_factors,
+    match_factors,
     quantize_as_data,
     fuse_product,
     fuse_transposed,

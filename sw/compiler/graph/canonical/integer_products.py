@@ -89,6 +89,37 @@ def quantize_as_data(network: Network, node: Node) -> bool:
     return True
 
 
+def match_factors(network: Network, node: Node) -> bool:
+    """The second factor of a MatMul of int8 and uint8, neither of them constant, is quantized to
+    the type of the first, with the same steps: to the machine both types are the same."""
+    if node.operator != "MatMul" or node.domain:
+        return False
+    makers = [network.maker(name) for name in node.inputs]
+    first, second = (parameters_of(network, item, "DequantizeLinear") for item in makers)
+    if first is None or second is None or not second.per_tensor:
+        return False
+    if {first.zero.dtype, second.zero.dtype} != {*BYTE_TYPES}:
+        return False
+    if any(maker is None or maker.inputs[0] in network.constants for maker in makers):
+        return False
+    name, real, info = node.name, node.inputs[1], network.types[node.inputs[1]]
+    zero, _ = like_data(second.zero, second.zero, first.zero.dtype)
+    integer, factor = (network.unused_name(f"{name}_second_{what}") for what in ("bytes", "real"))
+    network.types[integer] = replace(info, dtype=first.zero.dtype)
+    network.types[factor] = info
+    scale = network.add_constant(f"{name}_second_scale", second.scale.reshape(()))
+    given = scale, network.add_constant(f"{name}_second_zero_point", zero.reshape(()))
+    network.nodes.replace(
+        node,
+        [
+            Node("QuantizeLinear", integer, (real, *given), (integer,)),
+            Node("DequantizeLinear", factor, (integer, *given), (factor,)),
+            replace(node, inputs=(node.inputs[0], factor)),
+        ],
+    )
+    return True
+
+
 def _quantize_after(network: Network, node: Node) -> Node | None:
     """The QuantizeLinear that ends what becomes one product."""
     if node.operator in AVERAGES and not node.domain:
@@ -169,7 +200,12 @@ def _convolution(
         values, axis = values.T, 1 - axis
     if not weight.per_tensor and axis != 0:
         return None
-    values, weight = _with_steps_of_bias(network, anchor.bias, data, weight, values)
+    factors = coarser_steps(network, anchor.bias, data, weight, len(values))
+    if factors is not None:
+        weight, wide = coarser(weight, factors), (-1,) + (1,) * (values.ndim - 1)
+        centre = weight.zero.reshape(wide).astype(np.float64)
+        steps = np.rint((values - centre) / factors.reshape(wide))
+        values = (steps + centre).astype(values.dtype)
     bias = integer_bias(network, anchor.bias, data, weight, len(values))
     if bias is None:
         return None
@@ -295,32 +331,34 @@ def _bias(network: Network, name: str, scale: Array) -> tuple[Array, bool] | Non
     return None if many and values.ndim > 1 else (parameters.dequantize(values), False)
 
 
-def _with_steps_of_bias(
+def coarser_steps(
     network: Network,
     name: str,
     data: QuantizationParameters,
     weight: QuantizationParameters,
-    values: Array,
-) -> tuple[Array, QuantizationParameters]:
-    """Weights ``values`` (output channels, …), with coarser steps for the channels where a bias in
-    float is more steps of the sum than int32 holds: nearly dead ones."""
+    channels: int,
+) -> Array | None:
+    """float64 (channels,): factors by which the steps of weights have to be coarser for a bias in
+    float not to be more steps of the sum than int32 holds, as in nearly dead channels; None if the
+    bias is no constant, or if it fits."""
     scale = _steps_of_sum(data, weight)
     found = _bias(network, name, scale) if name else None
-    if found is None or found[1] or not is_of_channels(found[0], len(values)):
-        return values, weight
+    if found is None or found[1] or not is_of_channels(found[0], channels):
+        return None
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         steps = np.abs(found[0].reshape(-1).astype(np.float64)) / scale
         exponents = np.ceil(np.log2(steps)) - _BIAS_BITS
-    exponents = np.broadcast_to(np.where(np.isfinite(exponents), exponents, 0), len(values))
+    exponents = np.where(np.isfinite(exponents), exponents, 0)
     if exponents.max() <= 0:
-        return values, weight
-    factors = np.exp2(np.maximum(exponents, 0))
-    zero = np.broadcast_to(weight.zero.reshape(-1), len(values))
-    wide = (-1,) + (1,) * (values.ndim - 1)
-    centre = zero.reshape(wide).astype(np.float64)
-    coarse = np.rint((values - centre) / factors.reshape(wide)) + centre
-    scales = (weight.scale.reshape(-1) * factors).astype(np.float32)
-    return coarse.astype(values.dtype), QuantizationParameters(scales, np.array(zero), 0)
+        return None
+    return np.broadcast_to(np.exp2(np.maximum(exponents, 0)), channels)
+
+
+def coarser(weight: QuantizationParameters, factors: Array) -> QuantizationParameters:
+    """``weight``, per channel, with steps coarser by ``factors``."""
+    scale = (weight.scale.reshape(-1) * factors).astype(np.float32)
+    zero = np.broadcast_to(weight.zero.reshape(-1), len(factors))
+    return QuantizationParameters(scale, np.array(zero), 0)
 
 
 def is_of_channels(bias: Array, channels: int) -> bool:

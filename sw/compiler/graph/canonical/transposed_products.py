@@ -17,7 +17,14 @@ from amaranth_vta.sw.compiler.graph.network import Array, Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
-from .integer_products import Anchor, anchor_of, integer_bias, like_data
+from .integer_products import (
+    Anchor,
+    anchor_of,
+    coarser,
+    coarser_steps,
+    integer_bias,
+    like_data,
+)
 from .matrix_forms import reshape
 from .quantization import BYTE_TYPES, QuantizationParameters, clipped, integer_limits, parameters_of
 
@@ -85,10 +92,15 @@ def _integer_nodes(network: Network, anchor: Anchor) -> list[Node] | None:
     if not weight.per_tensor:
         scale, zero = (np.tile(item.reshape(-1), groups) for item in (weight.scale, weight.zero))
         whole = QuantizationParameters(scale, zero, 0)
+    kernel = _phases(_zero_free(values, weight, anchor.node), groups, axes)
+    factors = coarser_steps(network, anchor.bias, data, whole, outputs)
+    if factors is not None:
+        whole = coarser(whole, factors)
+        of_phases = np.tile(factors, len(kernel) // outputs).reshape(-1, 1, 1, 1)
+        kernel = np.rint(kernel / of_phases).astype(kernel.dtype)
     bias = integer_bias(network, anchor.bias, data, whole, outputs)
     if bias is None:
         return None
-    kernel = _phases(_zero_free(values, weight, anchor.node), groups, axes)
     made = _nodes(network, anchor, (data, whole, out), kernel, bias, axes)
     return clipped(network, made, out, *integer_limits(network, anchor.clamps, out))
 

@@ -52,9 +52,6 @@ def _of_result(network: Network, node: Node) -> str:
         return f"{what} is in float: its result has more than one scale"
     if given.zero.dtype != out.zero.dtype:
         return f"{what} is in float: it makes {out.zero.dtype} of {given.zero.dtype}"
-    second = parameters_of(network, network.maker(node.inputs[1]), "DequantizeLinear")
-    if second is not None and what == "MatMul" and second.zero.dtype != given.zero.dtype:
-        return f"{what} is in float: its factors are {given.zero.dtype} and {second.zero.dtype}"
     return f"{what} is in float: its bias, its weights or its attributes are no integer product's"
 
 

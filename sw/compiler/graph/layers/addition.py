@@ -25,7 +25,11 @@ def addition(node: Node, tensors: Tensors) -> Layer:
     Relu or Clip, if the machine gives all 65,536 results that ONNX Runtime does. Raises
     `Unsupported`."""
     network = tensors.network
-    (first, a), (second, b) = (dequantized(network, name) for name in node.inputs)
+    given = [name for name in node.inputs if name not in network.constants]
+    found = [dequantized(network, name) for name in given]
+    if len(found) != 2:
+        raise Unsupported("its result is not quantized to 8 bits at one scale")
+    (first, a), (second, b) = found
     if node.operator == "Sub":
         b = replace(b, scale=-b.scale)
     after = quantized_after(network, node.outputs[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session
@@ -100,3 +101,21 @@ def test_a_bias_that_differs_from_row_to_row_is_the_hosts(
         assert session.check({"x": graph.images()}).ok
         # ONNX's own operators add it in float, behind the sums.
         assert session.report()["summary"]["share_on_machine"] == (form == "QDQ")
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_product_of_two_types_is_one_of_integers(qdq: Make, first: int, quantized: bool) -> None:
+    graph = qdq((2, 4, 4)).qdq(2**-5, 3)
+    factors = [graph.value, "unsigned"]
+    parameters = [graph.constant(2**-6, np.float32), graph.constant(100, np.uint8)]
+    graph.nodes += [
+        helper.make_node("QuantizeLinear", ["x", *parameters], ["u"]),
+        helper.make_node("DequantizeLinear", ["u", *parameters], ["unsigned"]),
+    ]
+    graph.value = factors[first]
+    graph.node("MatMul", factors[1 - first])
+    model = (graph.qdq(2**-3, 5) if quantized else graph).model()
+    with Session(model, "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert session.macs == 2 * 4 * 4 * 4

@@ -79,16 +79,3 @@ def test_transposed_convolutions_whose_result_stays_in_float_are_the_hosts(qdq: 
     graph.node("ConvTranspose", graph.weights(3, 4, 2, 2), strides=[2, 2]).node("Sin")
     wanted = "ConvTranspose is in float: Sin follows, and nothing quantizes in between"
     assert reason(graph, "ConvTranspose") == wanted
-
-
-def test_products_of_two_types_are_in_float(qdq: Make) -> None:
-    graph = qdq((1, 4, 4)).qdq(2**-5)
-    first = graph.value
-    parameters = [graph.constant(2**-5, np.float32), graph.constant(128, np.uint8)]
-    graph.nodes += [
-        helper.make_node("QuantizeLinear", ["x", *parameters], ["u"]),
-        helper.make_node("DequantizeLinear", ["u", *parameters], ["second"]),
-    ]
-    graph.value = first
-    wanted = "MatMul is in float: its factors are int8 and uint8"
-    assert reason(graph.node("MatMul", "second").qdq(2**-3), "MatMul") == wanted
