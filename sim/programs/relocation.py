@@ -25,8 +25,12 @@ def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImag
     most = image.config.dram_bytes - size
     powers = [1 << log for log in range(12, most.bit_length())]
     to = chance.choice((most, chance.choice(powers), chance.randrange(most // _ALIGNMENT + 1)))
-    to = to // _ALIGNMENT * _ALIGNMENT
-    shift = to - image.origin
+    # Bases stay multiples of the largest element, so that is what the program is moved by.
+    step = max(_ALIGNMENT, *(image.config.memory(name).element_bytes for name in isa.LIMITED))
+    shift = (to - image.origin) // step * step
+    if image.origin + shift < 0:
+        shift += step
+    to = image.origin + shift
     before = {
         memory: _before(image.config, memory, first, shift, chance)
         for memory, first in _first_elements(image).items()
