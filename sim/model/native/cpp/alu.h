@@ -41,25 +41,37 @@ inline V alu_result(V first, V second)
     }
 }
 
+// One element; without IMMEDIATE, the second operand is `src`.
+template <AluOp OPERATION, int N, bool IMMEDIATE>
+inline void operate(const Alu &alu, int32_t *dst, const int32_t *src, Vector<N> immediate)
+{
+    for (size_t word = 0; word < alu.words; word += N) {
+        const Vector<N> second = IMMEDIATE ? immediate : load<N>(src + word);
+        const Vector<N> result = alu_result<OPERATION, Vector<N>>(load<N>(dst + word), second);
+        store<N>(dst + word, alu.narrow ? narrowed(result) : result);
+    }
+}
+
 template <AluOp OPERATION, int N, bool IMMEDIATE>
 void run_operation(const Alu &alu, const MicroOps &uops, const Part &part, int32_t immediate)
 {
-    for (uint32_t o = 0; o < part.outer.count; o++)
-        for (uint32_t i = 0; i < part.inner.count; i++) {
-            const uint32_t dst_offset = part.dst + o * part.outer.dst + i * part.inner.dst;
-            const uint32_t src_offset = part.src + o * part.outer.src + i * part.inner.src;
-            for (uint32_t at = 0; at < uops.count; at++) {
-                int32_t *dst = alu.accumulators + (uops.dst[at] + dst_offset) * alu.words;
-                const int32_t *src =
-                    IMMEDIATE ? dst : alu.accumulators + (uops.src[at] + src_offset) * alu.words;
-                for (size_t word = 0; word < alu.words; word += N) {
-                    const Vector<N> second = IMMEDIATE ? all<N>(immediate) : load<N>(src + word);
-                    const Vector<N> result =
-                        alu_result<OPERATION, Vector<N>>(load<N>(dst + word), second);
-                    store<N>(dst + word, alu.narrow ? narrowed(result) : result);
-                }
-            }
+    const Vector<N> second = all<N>(immediate);
+    const size_t dst_step = part.inner.dst * alu.words, src_step = part.inner.src * alu.words;
+    for (uint32_t o = 0; o < part.outer.count; o++) {
+        int32_t *dst = alu.accumulators + (part.dst + o * part.outer.dst) * alu.words;
+        const int32_t *src = alu.accumulators + (part.src + o * part.outer.src) * alu.words;
+        if (uops.count == 1) {
+            dst += uops.dst[0] * alu.words;
+            src += uops.src[0] * alu.words;
+            for (uint32_t i = 0; i < part.inner.count; i++, dst += dst_step, src += src_step)
+                operate<OPERATION, N, IMMEDIATE>(alu, dst, src, second);
+            continue;
         }
+        for (uint32_t i = 0; i < part.inner.count; i++, dst += dst_step, src += src_step)
+            for (uint32_t at = 0; at < uops.count; at++)
+                operate<OPERATION, N, IMMEDIATE>(alu, dst + uops.dst[at] * alu.words,
+                                                 src + uops.src[at] * alu.words, second);
+    }
 }
 
 template <AluOp OPERATION, int N>
@@ -184,7 +196,7 @@ void run_alu(const Alu &alu, AluOp operation, const MicroOps &uops, const Part &
     case AluOp::MUL:
         return run_operation<AluOp::MUL, N>(alu, uops, part, immediate);
     case AluOp::REQUANTIZE:
-        return requantize<(N < 8 ? N : 8)>(alu, uops, part);
+        return requantize<(N < REQUANTIZE_LANES ? N : REQUANTIZE_LANES)>(alu, uops, part);
     case AluOp::LOOKUP:
         return look_up(alu, uops, part);
     }

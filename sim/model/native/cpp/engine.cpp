@@ -9,7 +9,7 @@ namespace {
 class Engine : public Executor {
 public:
     Engine(const Parameters &parameters, const Dram &dram)
-        : parameters_(parameters), dram_(dram), scratchpads_(parameters), uops_(parameters),
+        : parameters_(parameters), dram_(dram), scratchpads_(parameters), sets_(parameters),
           gemm_(parameters, scratchpads_)
     {
     }
@@ -59,6 +59,7 @@ public:
     void fill(Memory memory, const uint8_t *elements) override
     {
         scratchpads_.put(memory, 0, elements, scratchpads_.depth(memory));
+        sets_.forget();
     }
 
     const int32_t *accumulators() const override { return scratchpads_.accumulators; }
@@ -105,7 +106,7 @@ private:
             load.module == Module::LOAD ? padding_of_load_ : padding_of_compute_;
         size_t element = load[Field::sram_base];
         if (memory == Memory::UOP)
-            uops_.forget();
+            sets_.forget();
         scratchpads_.pad(memory, element, padding, size_t(load[Field::y_pad_0]) * row);
         element += size_t(load[Field::y_pad_0]) * row;
         for (uint32_t y = 0; y < load[Field::y_size]; y++, element += row) {
@@ -163,27 +164,24 @@ private:
         if (end > parameters_.uop_depth)
             return Cause::INDEX_OUT_OF_RANGE;
         const bool is_alu = instruction.opcode == Opcode::ALU;
-        if (uops_.select(scratchpads_.uops, begin, end))
-            is_sorted_ = false;
-        bool within = reach(instruction, uops_.most_dst, Field::dst_factor_out,
+        uops_ = &sets_.select(scratchpads_.uops, begin, end);
+        bool within = reach(instruction, uops_->most_dst, Field::dst_factor_out,
                             Field::dst_factor_in) < parameters_.acc_depth;
         if (is_alu ? !instruction[Field::use_immediate] : !instruction[Field::reset]) {
             const uint32_t following =
                 is_alu ? sources(AluOp(instruction[Field::alu_opcode])) - 1 : 0;
-            within &= reach(instruction, uops_.most_src, Field::src_factor_out,
+            within &= reach(instruction, uops_->most_src, Field::src_factor_out,
                             Field::src_factor_in) +
                           following <
                       (is_alu ? parameters_.acc_depth : parameters_.inp_depth);
             if (!is_alu)
-                within &= reach(instruction, uops_.most_wgt, Field::wgt_factor_out,
+                within &= reach(instruction, uops_->most_wgt, Field::wgt_factor_out,
                                 Field::wgt_factor_in) < parameters_.wgt_depth;
         }
         if (!within)
             return Cause::INDEX_OUT_OF_RANGE;
-        if (!is_alu && !is_sorted_) {
-            gemm_.sort(uops_);
-            is_sorted_ = true;
-        }
+        if (!is_alu && !uops_->is_sorted())
+            gemm_.sort(*uops_);
         return Cause::NONE;
     }
 
@@ -215,12 +213,12 @@ private:
             const int32_t immediate = int16_t(instruction[Field::immediate]);
             run_alu_(part, AluOp(instruction[Field::alu_opcode]),
                      instruction[Field::use_immediate] ? &immediate : nullptr);
-            count(Counter::alu_uops, iterations * uops_.count);
+            count(Counter::alu_uops, iterations * uops_->count);
         } else if (instruction[Field::reset]) {
-            gemm_.reset(uops_, part);
+            gemm_.reset(*uops_, part);
         } else {
-            gemm_.run(uops_, part, instruction.opcode == Opcode::MULTIPLY);
-            count(Counter::gemm_uops, iterations * uops_.count);
+            gemm_.run(*uops_, part, instruction.opcode == Opcode::MULTIPLY);
+            count(Counter::gemm_uops, iterations * uops_->count);
         }
         next_ += iterations;
     }
@@ -231,7 +229,7 @@ private:
         const bool is_alu = instruction.opcode == Opcode::ALU;
         const uint32_t inner_count = instruction[Field::iter_in];
         const uint64_t most = std::max<uint64_t>(
-            1, std::min(UOPS_PER_PART / uops_.count, Gemm::MAX_ITERATIONS));
+            1, std::min(UOPS_PER_PART / uops_->count, Gemm::MAX_ITERATIONS));
         const uint32_t o = next_ / inner_count, i = next_ % inner_count;
         const Loop outer = {1, instruction[Field::dst_factor_out], instruction[Field::src_factor_out],
                       is_alu ? 0 : instruction[Field::wgt_factor_out]};
@@ -259,23 +257,23 @@ private:
                          parameters_.acc_width == 16, parameters_.table_elements};
         switch (scratchpads_.accumulator_words) {
         case 4:
-            return run_alu<4>(alu, operation, uops_, part, immediate);
+            return run_alu<4>(alu, operation, *uops_, part, immediate);
         case 8:
-            return run_alu<8>(alu, operation, uops_, part, immediate);
+            return run_alu<8>(alu, operation, *uops_, part, immediate);
         default:
-            return run_alu<16>(alu, operation, uops_, part, immediate);
+            return run_alu<16>(alu, operation, *uops_, part, immediate);
         }
     }
 
     const Parameters parameters_;
     const Dram dram_;
     Scratchpads scratchpads_;
-    MicroOps uops_;
+    MicroOpSets sets_;
     Gemm gemm_;
-    // Whether `gemm_` has sorted the micro-ops that are selected.
-    bool is_sorted_ = false;
     int32_t padding_of_load_, padding_of_compute_;
-    // Of the GEMM or ALU instruction in progress: its next iteration, of both loops, and how many.
+    // Of the GEMM or ALU instruction in progress: its micro-ops, its next iteration, of both loops,
+    // and how many.
+    MicroOps *uops_;
     uint64_t next_, iterations_;
 };
 

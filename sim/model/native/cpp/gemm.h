@@ -3,7 +3,6 @@
 #pragma once
 
 #include "microops.h"
-#include "products.h"
 
 namespace vta::LANES {
 namespace {
@@ -13,39 +12,38 @@ public:
     Gemm(const Parameters &parameters, Scratchpads &scratchpads)
         : batch_(parameters.batch), narrow_(parameters.acc_width == 16), scratchpads_(scratchpads),
           sum_products_(sum_products_for(scratchpads.columns, scratchpads.groups)),
-          group_of_(parameters.acc_depth), group_dst_(parameters.uop_depth),
-          group_start_(parameters.uop_depth + 1), sorted_(parameters.uop_depth),
-          next_(parameters.uop_depth), rows_(MAX_ITERATIONS * parameters.batch),
-          products_(MAX_PRODUCTS)
+          group_of_(parameters.acc_depth, NONE)
     {
-        std::fill_n(static_cast<uint32_t *>(group_of_), parameters.acc_depth, NONE);
     }
 
     // Iterations of both loops and micro-ops that fit into one part.
     static constexpr uint64_t MAX_ITERATIONS = 1 << 14, MAX_PRODUCTS = 1 << 17;
 
     // Sorts micro-ops by destination.
-    void sort(const MicroOps &uops)
+    void sort(MicroOps &uops)
     {
-        for (uint32_t group = 0; group < groups_; group++)
-            group_of_[group_dst_[group]] = NONE;
-        groups_ = 0;
-        for (uint32_t at = 0; at < uops.count; at++) {
-            uint32_t &group = group_of_[uops.dst[at]];
+        uops.group_dst.clear();
+        uops.group_start.assign(1, 0);
+        // Counts the micro-ops of each destination, then has where its next one goes.
+        next_.clear();
+        for (const uint32_t dst : uops.dst) {
+            uint32_t &group = group_of_[dst];
             if (group == NONE) {
-                group = groups_++;
-                group_dst_[group] = uops.dst[at];
-                next_[group] = 0;
+                group = uint32_t(uops.group_dst.size());
+                uops.group_dst.push_back(dst);
+                next_.push_back(0);
             }
             next_[group]++;
         }
-        group_start_[0] = 0;
-        for (uint32_t group = 0; group < groups_; group++) {
-            group_start_[group + 1] = group_start_[group] + next_[group];
-            next_[group] = group_start_[group];
+        for (uint32_t &next : next_) {
+            uops.group_start.push_back(uops.group_start.back() + next);
+            next = *(uops.group_start.end() - 2);
         }
+        uops.products.resize(uops.count);
         for (uint32_t at = 0; at < uops.count; at++)
-            sorted_[next_[group_of_[uops.dst[at]]]++] = product(uops.src[at], uops.wgt[at]);
+            uops.products[next_[group_of_[uops.dst[at]]]++] = product(uops.src[at], uops.wgt[at]);
+        for (const uint32_t dst : uops.group_dst)
+            group_of_[dst] = NONE;
     }
 
     void reset(const MicroOps &uops, const Part &part)
@@ -60,22 +58,24 @@ public:
             }
     }
 
-    void run(const MicroOps &uops, const Part &part, bool overwrite)
+    void run(MicroOps &uops, const Part &part, bool overwrite)
     {
         // The last product of a destination stays: what is written twice is written in order.
         const bool in_order =
             overwrite &&
             !are_distinct(uops.spread, spread_of(part.outer), spread_of(part.inner));
         const uint64_t iterations = uint64_t(part.outer.count) * part.inner.count;
-        const bool has_few_sums = iterations == 1 && uops.count < 4 * groups_;
+        const bool has_few_sums = iterations == 1 && uops.count < 4 * uops.group_dst.size();
         if (in_order || has_few_sums)
             run_one_by_one(uops, part, overwrite);
         else
-            run_sorted(part, overwrite);
+            run_sorted(uops, part, overwrite);
     }
 
 private:
     static constexpr uint32_t NONE = ~0u;
+    // Products that are kept for instructions that sum the same ones.
+    static constexpr size_t MAX_KEPT = 1 << 12;
 
     static constexpr Loop ONCE = {1, 0, 0, 0};
 
@@ -97,7 +97,7 @@ private:
     }
 
     // Sums wrap, so that their order does not matter.
-    void run_sorted(const Part &part, bool overwrite)
+    void run_sorted(MicroOps &uops, const Part &part, bool overwrite)
     {
         Loop outer = part.outer, inner = part.inner;
         // The iterations of a loop that changes both weights and rows have nothing in common.
@@ -113,32 +113,42 @@ private:
         list_rows(repeats(outer) ? ONCE : outer, repeats(inner) ? ONCE : inner);
         const Loop &outer_sums = repeats(outer) ? outer : ONCE;
         const Loop &inner_sums = repeats(inner) ? inner : ONCE;
+        const size_t times = outer_sums.count * inner_sums.count;
+        const Product *products =
+            times > 1 ? repeat(uops, outer_sums, inner_sums) : uops.products.data();
         for (uint32_t o = 0; o < each.outer.count; o++)
-            for (uint32_t i = 0; i < each.inner.count; i++)
-                for (uint32_t group = 0; group < groups_; group++)
-                    sum_group(offsets_in(each, o, i), group, outer_sums, inner_sums, overwrite);
+            for (uint32_t i = 0; i < each.inner.count; i++) {
+                const Offsets base = offsets_in(each, o, i);
+                for (uint32_t group = 0; group < uops.group_dst.size(); group++) {
+                    const uint32_t begin = uops.group_start[group];
+                    sum(base, uops.group_dst[group], products + begin * times,
+                        (uops.group_start[group + 1] - begin) * times, overwrite);
+                }
+            }
+        if (uops.repeated.size() > MAX_KEPT)
+            std::vector<Product>().swap(uops.repeated);
     }
 
-    void sum_group(const Offsets &base, uint32_t group, const Loop &outer, const Loop &inner,
-                   bool overwrite)
+    // The products of each destination in all iterations of two loops, unless they are known.
+    const Product *repeat(MicroOps &uops, const Loop &outer, const Loop &inner)
     {
-        const Product *products = sorted_ + group_start_[group];
-        size_t count = group_start_[group + 1] - group_start_[group];
-        if (outer.count * inner.count > 1) {
-            size_t all = 0;
+        if (!uops.repeated.empty() && outer == uops.outer && inner == uops.inner)
+            return uops.repeated.data();
+        uops.outer = outer;
+        uops.inner = inner;
+        uops.repeated.clear();
+        for (uint32_t group = 0; group < uops.group_dst.size(); group++)
             for (uint32_t o = 0; o < outer.count; o++)
                 for (uint32_t i = 0; i < inner.count; i++) {
                     const Product further =
                         product(o * outer.src + i * inner.src, o * outer.wgt + i * inner.wgt);
-                    for (size_t at = 0; at < count; at++)
-                        products_[all++] = {products[at].inputs + further.inputs,
-                                            products[at].weights + further.weights,
-                                            products[at].excess + further.excess};
+                    for (uint32_t at = uops.group_start[group]; at < uops.group_start[group + 1];
+                         at++)
+                        uops.repeated.push_back({uops.products[at].inputs + further.inputs,
+                                                 uops.products[at].weights + further.weights,
+                                                 uops.products[at].excess + further.excess});
                 }
-            products = products_;
-            count = all;
-        }
-        sum(base, group_dst_[group], products, count, overwrite);
+        return uops.repeated.data();
     }
 
     static Offsets offsets_in(const Part &part, uint32_t o, uint32_t i)
@@ -154,22 +164,33 @@ private:
                 BIASED ? wgt * scratchpads_.columns : 0};
     }
 
-    // Lists the rows that two loops go through, from accumulator and input 0 on.
+    // The rows that two loops go through, from accumulator and input 0 on.
+    struct RowList {
+        Loop outer, inner;
+        std::vector<Row> rows;
+        Blocks blocks;
+    };
+
+    // Lists the rows of two loops, unless it has.
     void list_rows(const Loop &outer, const Loop &inner)
     {
-        if (outer == listed_outer_ && inner == listed_inner_)
+        const uint32_t number = outer.count + 3 * outer.src + 5 * inner.count + 7 * inner.src;
+        RowList &list = lists_[number % lists_.size()];
+        listed_ = &list;
+        if (outer == list.outer && inner == list.inner)
             return;
-        listed_outer_ = outer;
-        listed_inner_ = inner;
-        row_count_ = 0;
+        list.outer = outer;
+        list.inner = inner;
+        list.rows.clear();
         for (uint32_t o = 0; o < outer.count; o++)
             for (uint32_t i = 0; i < inner.count; i++) {
                 const uint32_t dst = o * outer.dst + i * inner.dst;
                 const uint32_t src = o * outer.src + i * inner.src;
                 for (uint32_t row = 0; row < batch_; row++)
-                    rows_[row_count_++] = {(dst * batch_ + row) * scratchpads_.columns,
-                                           (src * batch_ + row) * scratchpads_.groups};
+                    list.rows.push_back({(dst * batch_ + row) * scratchpads_.columns,
+                                         (src * batch_ + row) * scratchpads_.groups});
             }
+        list.blocks.cut(list.rows.data(), list.rows.size());
     }
 
     // Adds the products to all rows that are listed.
@@ -182,7 +203,8 @@ private:
                            scratchpads_.inputs + first.inputs,
                            scratchpads_.weights + first.weights,
                            scratchpads_.excess + first.excess,
-                           rows_, row_count_, products, count, overwrite, narrow_};
+                           listed_->rows.data(), listed_->rows.size(), listed_->blocks.begin(),
+                           listed_->blocks.count(), products, count, overwrite, narrow_};
         sum_products_(sums, scratchpads_.groups);
     }
 
@@ -190,15 +212,11 @@ private:
     const bool narrow_;
     Scratchpads &scratchpads_;
     const SumProducts sum_products_;
-    // Micro-ops by destination, in the order of their first.
-    uint32_t groups_ = 0;
-    Buffer<uint32_t> group_of_, group_dst_, group_start_;
-    Buffer<Product> sorted_;
-    Buffer<uint32_t> next_;
-    Loop listed_outer_ = {0, 0, 0, 0}, listed_inner_ = {0, 0, 0, 0};
-    size_t row_count_ = 0;
-    Buffer<Row> rows_;
-    Buffer<Product> products_;
+    // By destination, its number among those of the micro-ops that are being sorted.
+    std::vector<uint32_t> group_of_, next_;
+    // Some of the lists that were made, and the one in use.
+    std::array<RowList, 32> lists_ = {};
+    const RowList *listed_;
 };
 
 }  // namespace

@@ -61,6 +61,8 @@ constexpr bool BIASED = true;
 constexpr int REGISTERS = 12, REGISTER_LANES = 16;
 // Whether a sum takes so long that two after each other wait.
 constexpr bool WAITS = true;
+// Tiles of 16 by 16, which most machines have, take ways of their own.
+constexpr int SQUARE_COLUMNS = 16, SQUARE_GROUPS = SQUARE_COLUMNS / GROUP;
 
 inline Vector<4> multiply_add(Vector<4> sum, int32_t inputs, const int32_t *weights)
 {

@@ -1,5 +1,6 @@
 #include "machine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -10,6 +11,8 @@ namespace {
 constexpr Module NONE = Module(0xff);
 // Steps between two readings of the clock.
 constexpr unsigned STEPS_PER_READING = 64;
+// Instructions that are kept decoded.
+constexpr uint64_t MAX_DECODED = 1 << 16;
 
 using Clock = std::chrono::steady_clock;
 
@@ -37,6 +40,9 @@ void Machine::begin(uint64_t address, uint64_t count)
     next_ = 0;
     holds_one_ = fetch_stopped_ = finished_ = false;
     fetch_fault_ = Cause::NONE;
+    const uint64_t kept = std::min(count, MAX_DECODED);
+    if (decoded_.size() < kept)
+        decoded_.resize(kept, {{0, 0}, decode_(0, 0)});
 }
 
 bool Machine::advance(double seconds, Report &report)
@@ -79,7 +85,7 @@ Module Machine::choose() const
 
 bool Machine::can_step(const ModuleQueue &queue) const
 {
-    const Instruction &instruction = queue.oldest().instruction;
+    const Instruction &instruction = *queue.oldest().instruction;
     if (queue.fault != Cause::NONE)
         return false;
     if (queue.in_progress)
@@ -93,7 +99,7 @@ bool Machine::can_step(const ModuleQueue &queue) const
 
 bool Machine::can_fetch() const
 {
-    return !fetch_stopped_ && (!holds_one_ || queues_[unsigned(fetched_.module)].has_room());
+    return !fetch_stopped_ && (!holds_one_ || queues_[unsigned(fetched_->module)].has_room());
 }
 
 bool Machine::has_all(uint8_t pops) const
@@ -129,12 +135,16 @@ void Machine::fetch()
         }
         holds_one_ = true;
     }
-    ModuleQueue &queue = queue_of(fetched_.module);
+    ModuleQueue &queue = queue_of(fetched_->module);
     if (!queue.has_room())
         return;
     Entry &entry = queue.entries[(queue.first + queue.count++) % QUEUE_DEPTH];
     entry.index = next_;
     entry.instruction = fetched_;
+    if (count_ > MAX_DECODED) {
+        entry.own = *fetched_;
+        entry.instruction = &entry.own;
+    }
     holds_one_ = false;
     fetch_stopped_ = ++next_ == count_;
 }
@@ -148,15 +158,18 @@ Cause Machine::look()
         return Cause::BUS_ERROR;
     uint64_t words[2];
     std::memcpy(words, dram_.at(address), sizeof words);
-    fetched_ = decode_(words[0], words[1]);
+    Decoded &known = decoded_[next_ % MAX_DECODED];
+    if (known.words[0] != words[0] || known.words[1] != words[1])
+        known = {{words[0], words[1]}, decode_(words[0], words[1])};
+    fetched_ = &known.instruction;
     const bool is_last = next_ == count_ - 1;
-    return (fetched_.opcode == Opcode::FINISH) == is_last ? Cause::NONE : Cause::BAD_STREAM;
+    return (fetched_->opcode == Opcode::FINISH) == is_last ? Cause::NONE : Cause::BAD_STREAM;
 }
 
 // Takes the oldest instruction as far as it can go, or a part of the way if it is a long one.
 void Machine::step(ModuleQueue &queue)
 {
-    const Instruction &instruction = queue.oldest().instruction;
+    const Instruction &instruction = *queue.oldest().instruction;
     if (!instruction.legal) {
         queue.fault = Cause::ILLEGAL_INSTRUCTION;
         return;
@@ -187,7 +200,7 @@ void Machine::step(ModuleQueue &queue)
 
 void Machine::retire(ModuleQueue &queue)
 {
-    const Instruction &instruction = queue.oldest().instruction;
+    const Instruction &instruction = *queue.oldest().instruction;
     for (unsigned push = 0; push < TOKEN_QUEUES; push++)
         tokens_[push] += instruction.pushes >> push & 1;
     finished_ = instruction.opcode == Opcode::FINISH;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "executor.h"
 
@@ -26,7 +27,9 @@ public:
 private:
     struct Entry {
         uint64_t index;
-        Instruction instruction;
+        const Instruction *instruction;
+        // The same, in streams so long that what was decoded is overwritten.
+        Instruction own;
     };
 
     struct ModuleQueue {
@@ -54,7 +57,15 @@ private:
     void fill_in(Report &report) const;
     ModuleQueue &queue_of(Module module) { return queues_[unsigned(module)]; }
 
+    // An instruction and the bits that it was decoded from.
+    struct Decoded {
+        uint64_t words[2];
+        Instruction instruction;
+    };
+
     const Decoder decode_;
+    // By place in the stream: runs of the same program decode it once.
+    std::vector<Decoded> decoded_;
     const Dram dram_;
     std::unique_ptr<Executor> executor_;
 
@@ -62,7 +73,7 @@ private:
     uint32_t tokens_[TOKEN_QUEUES];
     uint64_t address_, count_, next_;
     // The instruction that fetch has looked at, if it holds one.
-    Instruction fetched_;
+    const Instruction *fetched_;
     bool holds_one_, fetch_stopped_, finished_;
     Cause fetch_fault_;
 };

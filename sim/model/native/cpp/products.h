@@ -2,37 +2,10 @@
 
 #pragma once
 
-#include <cstddef>
-
-#include "lanes.h"
+#include "runs.h"
 
 namespace vta::LANES {
 namespace {
-
-// One row of a tile of accumulators, and the same row of the inputs; in 32-bit words.
-struct Row {
-    uint32_t accumulators, inputs;
-};
-
-// A product that is added to each row: the offset of its inputs from the row's, a tile of weights,
-// and the excess that these add to each column since inputs are biased; in 32-bit words.
-struct Product {
-    uint32_t inputs, weights, excess;
-};
-
-// Offsets of rows and products count from these.
-struct Sums {
-    int32_t *accumulators;
-    const int32_t *inputs;
-    const int32_t *weights;
-    const int32_t *excess;
-    // No two rows have the same accumulators.
-    const Row *rows;
-    size_t row_count;
-    const Product *products;
-    size_t product_count;
-    bool overwrite, narrow;
-};
 
 // Columns that are computed at once, and rows.
 template <int COLUMNS>
@@ -120,6 +93,13 @@ void sum_products(const Sums &sums, int groups)
             for (int part = 0; part < COLUMNS / N; part++)
                 excess.parts[part] +=
                     load<N>(sums.excess + sums.products[number].excess + part * N);
+#if defined(__AVX512VNNI__)
+    if constexpr (COLUMNS == SQUARE_COLUMNS && GROUPS == SQUARE_GROUPS) {
+        for (size_t at = 0; at < sums.block_count; at++)
+            sums.blocks[at].sum(sums, excess.parts[0], sums.blocks[at]);
+        return;
+    }
+#endif
     sum_blocks<COLUMNS, MAX_ROWS<COLUMNS>, GROUPS>(sums, excess, 0, groups);
 }
 

@@ -17,9 +17,40 @@ struct FloatsOf {
     typedef float floats __attribute__((vector_size(4 * N)));
 };
 
+// Lanes of a vector of doubles, and those that are requantized at once.
+constexpr int DOUBLES = 8;
+#if defined(__AVX512F__)
+constexpr int REQUANTIZE_LANES = 16;
+#else
+constexpr int REQUANTIZE_LANES = 8;
+#endif
+
+template <int N>
+inline typename FloatsOf<N>::doubles to_doubles(Vector<N> value)
+{
+#if defined(__AVX512F__)
+    // The compiler makes two conversions of it.
+    if constexpr (N == DOUBLES)
+        return _mm512_cvtepi32_pd((__m256i)value);
+#endif
+    return __builtin_convertvector(value, typename FloatsOf<N>::doubles);
+}
+
+template <int N>
+inline typename FloatsOf<N>::floats to_floats(typename FloatsOf<N>::doubles value)
+{
+#if defined(__AVX512F__)
+    if constexpr (N == DOUBLES)
+        return _mm512_cvtpd_ps(value);
+#endif
+    return __builtin_convertvector(value, typename FloatsOf<N>::floats);
+}
+
 template <int N>
 class Requantizer {
-    using Double = typename FloatsOf<N>::doubles;
+    // A vector of doubles or two; parts of integers and floats that belong to one.
+    static constexpr int PART = N < DOUBLES ? N : DOUBLES, PARTS = N / PART;
+    using Double = typename FloatsOf<PART>::doubles;
     using Float = typename FloatsOf<N>::floats;
 
     static_assert(SCALE_WIDTH <= 53 && SCALE_FRACTION + 10 <= 53);
@@ -40,10 +71,12 @@ public:
         constexpr int upper_bits = SCALE_WIDTH - 32;
         const Vector<N> upper = high & ((1 << upper_bits) - 1);
         // `low` is converted as signed, so its bit 31 stands for -2^31: that is corrected by 2^32.
-        const Double lower = __builtin_convertvector(low, Double);
         const Vector<N> carried = upper - (low >> 31);
-        const Double scale = __builtin_convertvector(carried, Double) * 4294967296.0 + lower;
-        scale_ = scale * (1.0 / (int64_t(1) << SCALE_FRACTION));
+        for (int lane = 0; lane < N; lane++)
+            any_is_wide_ |= wide_[lane] != 0;
+        for (int part = 0; part < PARTS; part++)
+            scale_[part] = (doubles(carried, part) * 4294967296.0 + doubles(low, part)) *
+                           (1.0 / (int64_t(1) << SCALE_FRACTION));
     }
 
     Vector<N> operator()(Vector<N> accumulators) const
@@ -51,11 +84,13 @@ public:
         const Vector<N> total = accumulators + bias_;
         constexpr int rest = 32 - MULTIPLIED_WIDTH, limit = 1 << (MULTIPLIED_WIDTH - 1);
         // A true comparison has all bits set.
-        const Vector<N> halved = total >> rest | (((total & ((1 << rest) - 1)) != 0) & 1);
-        const Vector<N> factor = wide_ ? halved : total;
+        Vector<N> factor = total;
+        if (any_is_wide_) {
+            const Vector<N> halved = total >> rest | (((total & ((1 << rest) - 1)) != 0) & 1);
+            factor = wide_ ? halved : total;
+        }
         const Vector<N> above = factor >= limit, below = factor < -limit;
-        const Double product = __builtin_convertvector(factor, Double) * scale_;
-        Float value = __builtin_convertvector(product, Float);
+        Float value = product(factor);
         const Float far = all_floats(FAR);
         value = (above | (value > far)) ? far : value;
         value = (below | (value < -far)) ? -far : value;
@@ -75,10 +110,34 @@ private:
         return value << (24 - 8 * AT) >> 24;
     }
 
+    static Double doubles(const Vector<N> &value, int part)
+    {
+        if constexpr (PARTS == 1)
+            return to_doubles<N>(value);
+        else if (part == 0)
+            return to_doubles<PART>(
+                __builtin_shufflevector(value, value, 0, 1, 2, 3, 4, 5, 6, 7));
+        else
+            return to_doubles<PART>(
+                __builtin_shufflevector(value, value, 8, 9, 10, 11, 12, 13, 14, 15));
+    }
+
+    // Rounded to float32 once.
+    Float product(const Vector<N> &factor) const
+    {
+        const auto first = to_floats<PART>(doubles(factor, 0) * scale_[0]);
+        if constexpr (PARTS == 1)
+            return first;
+        else
+            return __builtin_shufflevector(first, to_floats<PART>(doubles(factor, 1) * scale_[1]),
+                                           0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    }
+
     static Float all_floats(float value) { return value - Float{}; }
 
     Vector<N> bias_, zero_point_, low_, high_, wide_;
-    Double scale_;
+    Double scale_[PARTS];
+    bool any_is_wide_ = false;
 };
 
 }  // namespace

@@ -48,10 +48,25 @@ inline int8_t padding_scalar(int32_t value, unsigned width)
     return width == 4 ? int8_t(uint8_t(value) << 4) >> 4 : int8_t(value);
 }
 
+inline Input input_of(int8_t scalar)
+{
+    return BIASED ? Input(uint8_t(scalar) ^ 0x80) : Input(scalar);
+}
+
 inline void put_inputs(Input *to, const int8_t *from, size_t count)
 {
+#if defined(__AVX512VNNI__)
+    // Without a loop over the last scalars, which a row of few elements would spend its time in.
+    const __m512i bias = _mm512_set1_epi8(-128);
+    for (; count >= 64; count -= 64, to += 64, from += 64)
+        _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), bias));
+    const __mmask64 rest = (uint64_t(1) << count) - 1;
+    const __m512i last = _mm512_maskz_loadu_epi8(rest, from);
+    _mm512_mask_storeu_epi8(to, rest, _mm512_xor_si512(last, bias));
+    return;
+#endif
     for (size_t at = 0; at < count; at++)
-        to[at] = BIASED ? Input(uint8_t(from[at]) ^ 0x80) : Input(from[at]);
+        to[at] = input_of(from[at]);
 }
 
 template <class T>
@@ -208,9 +223,49 @@ void Scratchpads::put_input_scalars(size_t element, const uint8_t *from, size_t 
     }
 }
 
+#if defined(__AVX512VNNI__)
+
+// Square tiles as they lie in DRAM, transposed in words, and the excess of each.
+inline void put_square_tiles(int32_t *to, int32_t *excess, const uint8_t *from, size_t count)
+{
+    const __m512i halves =
+        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    const __m512i others = _mm512_add_epi32(halves, _mm512_set1_epi32(2));
+    const __m512i bias = _mm512_set1_epi32(int32_t(0x80808080));
+    for (; count; count--, to += 64, excess += 16, from += 256) {
+        // Weights come from far, and the processor itself does not look beyond a page.
+        for (int line = 0; line < 256; line += 64)
+            __builtin_prefetch(from + 2048 + line);
+        const __m512i first = _mm512_loadu_si512(from), second = _mm512_loadu_si512(from + 64);
+        const __m512i third = _mm512_loadu_si512(from + 128), last = _mm512_loadu_si512(from + 192);
+        // Two groups each, of the upper eight rows and of the lower ones.
+        const __m512i upper = _mm512_permutex2var_epi32(first, halves, second);
+        const __m512i lower = _mm512_permutex2var_epi32(third, halves, last);
+        const __m512i upper_2 = _mm512_permutex2var_epi32(first, others, second);
+        const __m512i lower_2 = _mm512_permutex2var_epi32(third, others, last);
+        const __m512i groups[] = {_mm512_shuffle_i64x2(upper, lower, 0x44),
+                                  _mm512_shuffle_i64x2(upper, lower, 0xee),
+                                  _mm512_shuffle_i64x2(upper_2, lower_2, 0x44),
+                                  _mm512_shuffle_i64x2(upper_2, lower_2, 0xee)};
+        __m512i sum = _mm512_setzero_si512();
+        for (int group = 0; group < 4; group++) {
+            _mm512_store_si512(to + 16 * group, groups[group]);
+            sum = _mm512_dpbusd_epi32(sum, bias, groups[group]);
+        }
+        _mm512_store_si512(excess, sum);
+    }
+}
+
+#endif
+
 void Scratchpads::put_weight_tiles(size_t element, const uint8_t *from, size_t count)
 {
     const size_t scalars = parameters_.block_out * parameters_.block_in;
+#if defined(__AVX512VNNI__)
+    if (columns == SQUARE_COLUMNS && groups == SQUARE_GROUPS && parameters_.wgt_width == 8)
+        return put_square_tiles(weights + element * weight_words, excess + element * columns, from,
+                                count);
+#endif
     for (size_t at = 0; at < count; at++) {
         if (parameters_.wgt_width == 8) {
             put_tile(element + at, reinterpret_cast<const int8_t *>(from + at * scalars));
@@ -221,42 +276,18 @@ void Scratchpads::put_weight_tiles(size_t element, const uint8_t *from, size_t c
     }
 }
 
-#if defined(__AVX512VNNI__)
-
-// 16 rows of 4 words, transposed.
-inline void transpose_16_by_4(int32_t *to, const int8_t *from)
-{
-    const __m512i first = _mm512_loadu_si512(from), second = _mm512_loadu_si512(from + 64);
-    const __m512i third = _mm512_loadu_si512(from + 128), fourth = _mm512_loadu_si512(from + 192);
-    __m512i index = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    for (int group = 0; group < 4; group++) {
-        const __m512i upper = _mm512_permutex2var_epi32(first, index, second);
-        const __m512i lower = _mm512_permutex2var_epi32(third, index, fourth);
-        _mm512_store_si512(to + 16 * group,
-                           _mm512_inserti64x4(upper, _mm512_castsi512_si256(lower), 1));
-        index = _mm512_add_epi32(index, _mm512_set1_epi32(1));
-    }
-}
-
-#endif
-
 void Scratchpads::put_tile(size_t element, const int8_t *from)
 {
     int32_t *to = weights + element * weight_words;
     const size_t row = parameters_.block_in;
-#if defined(__AVX512VNNI__)
-    if (columns == 16 && groups == 4)
-        transpose_16_by_4(to, from);
-    else
-#endif
-        for (size_t column = 0; column < columns; column++)
-            for (size_t group = 0; group < groups; group++) {
-                // As the inputs are, but not biased.
-                Input scalars[GROUP];
-                for (int at = 0; at < GROUP; at++)
-                    scalars[at] = Input(from[column * row + group * GROUP + at]);
-                std::memcpy(to + group * columns + column, scalars, sizeof(int32_t));
-            }
+    for (size_t column = 0; column < columns; column++)
+        for (size_t group = 0; group < groups; group++) {
+            // As the inputs are, but not biased.
+            Input scalars[GROUP];
+            for (int at = 0; at < GROUP; at++)
+                scalars[at] = Input(from[column * row + group * GROUP + at]);
+            std::memcpy(to + group * columns + column, scalars, sizeof(int32_t));
+        }
     switch (columns) {
     case 4:
         return put_excess<4>(element);
@@ -292,9 +323,7 @@ void Scratchpads::pad(Memory memory, size_t element, int32_t value, size_t count
         std::memset(uops + element, 0, count * sizeof(uint32_t));
         return;
     case Memory::INP: {
-        const int8_t scalar = padding_scalar(value, parameters_.inp_width);
-        Input input;
-        put_inputs(&input, &scalar, 1);
+        const Input input = input_of(padding_scalar(value, parameters_.inp_width));
         std::fill_n(input_scalars(element), count * parameters_.batch * parameters_.block_in, input);
         return;
     }

@@ -338,6 +338,46 @@ def test_full_queues_give_the_same() -> None:
                 assert pair.agree(0, len(program) + 9), (blocked, count)
 
 
+def test_programs_and_micro_ops_that_change_give_the_same() -> None:
+    """A STORE replaces a later instruction, by another one in each run, and so does the host with a
+    micro-op: nothing that was kept of a run before is used."""
+    config, uop, data, replaced = PRESETS["tiny"], 0x400, 0x800, 4
+    program: list[Instruction] = [
+        Load(memory=Memory.UOP, dram_base=uop // 4),
+        Load(memory=Memory.ACC, dram_base=data // 16, x_size=4, push_next=1),
+        Store(dram_base=replaced * 16 // 4, x_size=4, pop_prev=1, push_prev=1),
+        replace(GEMM, pop_next=1),
+        GEMM,
+        Finish(),
+    ]
+    words = _encoded(config, program)
+    memory = np.zeros(0x1000, np.uint8)
+    memory[: words.size] = words
+    pair = Pair(config, memory)
+    results = set()
+    for run in range(1, 5):
+        add = Alu(alu_opcode=AluOp.ADD, use_immediate=1, immediate=run, uop_end=1)
+        for held in pair.memories:
+            held[data : data + 64] = _encoded(config, [add]).astype(np.int32).view(np.uint8)
+            held[uop] = run // 3
+        assert pair.agree(0, len(program)), run
+        results.add(pair.clear.executor.acc.tiles[:2].tobytes())
+    assert len(results) == 4
+
+
+def test_an_instruction_waits_while_more_are_decoded_than_are_kept() -> None:
+    config, many = PRESETS["tiny"], 1 << 16
+    waiting, freeing = replace(LOAD, pop_next=1), replace(GEMM, push_prev=1)
+    nothing = np.tile(_encoded(config, [GEMM]), many)
+    ends = (_encoded(config, part) for part in ([waiting], [freeing, Finish()]))
+    memory = np.insert(np.concatenate([*ends]), 16, nothing)
+    for vectors in available_vectors():
+        outcome = NativeModel(config, memory, vectors).run(0, many + 3, None)
+        assert outcome.fault is None
+        assert outcome.counters["load_instructions"] == 1
+        assert outcome.counters["gemm_instructions"] == many + 1
+
+
 def test_a_race_ends_as_in_program_order() -> None:
     """A load and a store of the same bytes, which can both start once compute pushes both
     tokens."""
