@@ -66,7 +66,7 @@ mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and li
 
 proofs: setup  ## Prove queues, arbiter, transfers, retirement and banks, and that planted bugs are seen; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[formal]'
-	$(BIN)/python -m tests.formal
+	$(BIN)/python -m tests.formal --jobs $(JOBS)
 
 coverage: setup  ## Count the lines and toggles of the machine that random programs reach; minutes
 	$(BIN)/python benchmarks/coverage.py --unreached build/unreached.txt --json build/coverage.json

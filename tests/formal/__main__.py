@@ -1,4 +1,4 @@
-"""Proves properties of the hardware: python -m tests.formal [--only NAME]
+"""Proves properties of the hardware: python -m tests.formal [--only NAME] [--jobs 2]
 
 Prints the verdict on each and the processor time that it took. Ends with 1 if one does not hold, is
 never reached, or holds with a bug planted.
@@ -10,6 +10,8 @@ import argparse
 import tempfile
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
@@ -27,25 +29,39 @@ PROOFS = tuple(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.formal")
     parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument("--jobs", type=int, default=2, help="how many run at once")
     options = parser.parse_args()
+    tasks = [
+        (place, number)
+        for place, proof in enumerate(PROOFS)
+        if options.only in proof.name
+        for number in range(len(proof.runs()))
+    ]
+    wrong, total = 0, 0.0
+    # Not in /tmp, of which YoWASP's tools have one of their own.
+    with (
+        tempfile.TemporaryDirectory(dir=Path.home()) as folder,
+        ProcessPoolExecutor(options.jobs) as pool,
+    ):
+        verdicts = pool.map(partial(_run, Path(folder)), tasks)
+        for (place, number), (good, seconds) in zip(tasks, verdicts, strict=True):
+            wrong += not good
+            total += seconds
+            verdict, what = "ok" if good else "WRONG", PROOFS[place].runs()[number][0]
+            print(f"{verdict:6} {seconds:6.1f} s  {PROOFS[place].name} {what}", flush=True)
+    print(f"{total / 60:.1f} minutes of processor time")
+    return 1 if wrong else 0
+
+
+def _run(folder: Path, task: tuple[int, int]) -> tuple[bool, float]:
+    """Whether a run of a proof ends as it must, and the processor time that it took."""
     # Of some components a proof uses the ports alone.
     warnings.simplefilter("ignore", UnusedElaboratable)
-    wrong = 0
-    # Not in /tmp, of which YoWASP's tools have one of their own.
-    with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-        for proof in PROOFS:
-            if options.only not in proof.name:
-                continue
-            for number, (what, mode, replaced, must_pass) in enumerate(proof.runs()):
-                started = _processor_seconds()
-                place = Path(folder) / f"{proof.name.replace(' ', '_')}_{number}"
-                good = proof.passes(mode, replaced, place) == must_pass
-                wrong += not good
-                seconds = _processor_seconds() - started
-                verdict = "ok" if good else "WRONG"
-                print(f"{verdict:6} {seconds:6.1f} s  {proof.name} {what}", flush=True)
-    print(f"{_processor_seconds() / 60:.1f} minutes of processor time")
-    return 1 if wrong else 0
+    place, number = task
+    started = _processor_seconds()
+    _, mode, replaced, must_pass = PROOFS[place].runs()[number]
+    good = PROOFS[place].passes(mode, replaced, folder / f"{place}_{number}") == must_pass
+    return good, _processor_seconds() - started
 
 
 def _processor_seconds() -> float:
