@@ -349,6 +349,9 @@ def small_image() -> bytes:
         "insn_addr": np.int64(image.insn_addr),
         "insn_count": np.int64(image.insn_count),
         "expected": image.dram,
+        "origin": np.int64(0),
+        "limits": np.array([2048, 0, 0, 0, 0]),
+        "bases": np.zeros(len(isa.LIMITED), np.int64),
     }
     write_arrays(file, arrays, compressed=True)
     return file.getvalue()

@@ -3,6 +3,7 @@ that can be replayed."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.faults import faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program, most_origin
+from amaranth_vta.sim.programs.relocation import random_relocation
 from amaranth_vta.sw.runtime.device import RunResult
 
 TINY = named_configs(("tiny", "tiny-extended"))
@@ -88,6 +90,14 @@ def test_a_program_that_differs_is_kept_with_its_base_registers(
         assert (
             "sets base registers, which the functional device does not" in capsys.readouterr().err
         )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_programs_of_every_machine_can_be_moved(name: str) -> None:
+    """To bases that need not be multiples of an element, which may be longer than any bus word."""
+    for seed in range(4):
+        image = random_relocation(legal_program(PRESETS[name], seed, 10), random.Random(seed))
+        assert any(image.bases.values())
 
 
 def test_programs_shrink_to_what_matters() -> None:
