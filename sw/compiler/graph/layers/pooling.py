@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from amaranth_vta.sw.compiler.graph.canonical.quantization import quantized_after
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d, average_pool2d
@@ -130,7 +128,7 @@ def is_average(product: QuantizedProduct, window: Window) -> bool:
         and weights.shape[1] == 1
         and window.dilations == (1, 1)
         and bool((weights == 1).all())
-        and np.unique(product.sums.scale).size == 1
+        and bool((product.sums.scale == product.sums.scale[:1]).all())
         and not product.nodes[0].input(8)
     )
 

@@ -71,7 +71,7 @@ def _equivalent(
         return None
     steps = float32_steps(scale, bounds, least, most)
     jump = steps.highest - steps.lowest
-    if len(np.unique(steps.begins)) > 1 or jump > _MOST:
+    if (steps.begins != steps.begins[:1]).any() or jump > _MOST:
         return None
     moved = 1 - int(steps.begins[0]) if jump else 0
     if least + moved < _LEAST or most + moved > _GREATEST:
