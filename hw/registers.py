@@ -247,7 +247,7 @@ _TABLE = (
             f"{name}_BASE",
             0x120 + 2 * WORD_BYTES * number,
             Access.READ_WRITE,
-            f"byte address of element 0 of {name}, a multiple of a bus word",
+            f"byte address of element 0 of {name}, a multiple of an element and of a bus word",
             width=64,
         )
         for number, name in enumerate(_MEMORIES_IN_DRAM)

@@ -42,9 +42,9 @@ class ProgramImage:
 
     ``dram`` is a 1-D uint8 array; ``expected``, if given, has its shape. ``origin``, a multiple of
     64, is the address of its first byte. ``limits`` are as `Device.set_limits` takes them, and
-    ``bases`` as `RegisterDriver.set_bases` does, each a multiple of a bus word. The stream of
-    ``insn_count`` instructions starts at address ``insn_addr``, which is a multiple of 16, and lies
-    within the memory. `ImageError` says which of these does not hold.
+    ``bases`` as `RegisterDriver.set_bases` does, each a multiple of an element of its memory and of
+    a bus word. The stream of ``insn_count`` instructions starts at address ``insn_addr``, which is
+    a multiple of 16, and lies within the memory. `ImageError` says which of these does not hold.
     """
 
     config: Config
@@ -78,10 +78,11 @@ class ProgramImage:
         if not 0 <= self.origin < 1 << 47 or self.origin % 64:
             raise ImageError(f"origin = {self.origin:#x} is not a multiple of 64 below 2^47")
         for memory, base in self.bases.items():
-            if base % self.config.bus_bytes:
+            size = max(self.config.memory(memory).element_bytes, self.config.bus_bytes)
+            if base % size:
                 raise ImageError(
-                    f"the base of {memory.name}, {base:#x}, is not a multiple of a bus word, "
-                    f"{self.config.bus_bytes} bytes"
+                    f"the base of {memory.name}, {base:#x}, is not a multiple of {size} bytes, an "
+                    "element or a bus word"
                 )
         end = self.insn_addr + self.insn_count * isa.INSTRUCTION_BYTES
         if self.insn_addr < self.origin or end > self.origin + self.dram.size:

@@ -11,7 +11,7 @@ from amaranth_vta.hw.config import Config
 
 from .image import ProgramImage
 
-# Bases are multiples of this: no bus is wider.
+# Bases are multiples of this, or of an element that is larger: no bus is wider.
 _ALIGNMENT = 64
 
 

@@ -94,7 +94,7 @@ def test_a_program_that_differs_is_kept_with_its_base_registers(
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_programs_of_every_machine_can_be_moved(name: str) -> None:
-    """To bases that need not be multiples of an element, which may be longer than any bus word."""
+    """To bases that are multiples of an element, which may be longer than any bus word."""
     for seed in range(4):
         image = random_relocation(legal_program(PRESETS[name], seed, 10), random.Random(seed))
         assert any(image.bases.values())

@@ -88,11 +88,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         ("limits", np.array([1, 2]), "limits is not one number of 32 bits for each of UOP, INP"),
         ("bases", np.array([0, 0, 0, 0, -64]), "bases is not one number of 63 bits for each of"),
         ("bases", np.array([0.0, 0, 0, 0, 64]), "bases is not one number of 63 bits for each of"),
-        (
-            "bases",
-            np.array([0, 0, 4, 0, 0]),
-            "the base of WGT, 0x4, is not a multiple of a bus",
-        ),
+        ("bases", np.array([0, 0, 4, 0, 0]), "the base of WGT, 0x4, is not a multiple of 16 bytes"),
         ("config", np.int64(3), "config is an array of int64"),
         ("config", np.array("{"), "config: the configuration is not JSON"),
         ("config", np.array("[1]"), "config: the configuration is not a JSON object"),
