@@ -13,8 +13,7 @@ from amaranth_vta.hw.fabric import stream
 from .lists import List
 from .proving import Proof
 
-# An item that is lost, doubled or out of order shows with one bit: queues do not look at items.
-_BITS = 1
+_BITS = 2
 
 
 class QueueProperty(wiring.Component):
