@@ -93,6 +93,7 @@ def covered(config: Config, name: str, programs: int, seed: int) -> Counter[Poin
         for number in range(programs):
             chosen = case(seed, number, {name: config})
             image = chosen.image()
+            image = chosen.relocation(image) or image
             device = SimulatedDevice(config, image.dram.size, origin=image.origin)
             machine = CompiledMachine(
                 library, device.memory, memory_timing(chosen.dram), origin=image.origin
@@ -100,6 +101,7 @@ def covered(config: Config, name: str, programs: int, seed: int) -> Counter[Poin
             device.attach(machine)
             device.write(image.origin, image.dram)
             device.set_limits(image.limits)
+            device.set_bases(image.bases)
             device.run(image.insn_addr, image.insn_count, time_limit=_TIME_LIMIT)
             machine.close()
             text = path.read_text(encoding="utf-8")
