@@ -277,8 +277,13 @@ def _search(
 
 
 def _moved(moves: Array, values: Sequence[Array], chosen: Array) -> Array:
-    """What each of ``moves`` adds to the ``chosen`` sums, in float64, which is exact and fast."""
-    return moves.astype(np.float64) @ np.stack([v[chosen] for v in values]).astype(np.float64)
+    """What each of ``moves`` adds to the ``chosen`` sums.
+
+    A product of matrices, without NumPy's: for integers that is slow, and for floats it wakes
+    threads, which spin on the other cores for longer than they compute.
+    """
+    parts = (np.outer(move, v[chosen]) for move, v in zip(moves.T, values, strict=True))
+    return np.sum(list(parts), axis=0)
 
 
 def _smallest(values: Array) -> Array:
