@@ -36,19 +36,16 @@ def hide_newer(what: str, model: onnx.ModelProto, version: int) -> tuple[onnx.Mo
     case the model is a copy in which these are of a domain of their own, for `show_newer`. Raises
     `ModelError`, in which ``what`` names the model, for an operator that ONNX does not have.
     """
-    needed = version
-    for node in nodes_of(model.graph.node):
-        if node.domain in _STANDARD and not _defined(node.op_type, version):
-            needed = max(needed, _first_opset(what, node, version))
-    if needed == version:
+    newer = [node for node in nodes_of(model.graph.node) if _is_newer(node, version)]
+    if not newer:
         return model, version
+    opsets = [_first_opset(what, node, version) for node in newer]
     try:
         exact_session(model.SerializeToString())
     except ModelError:
-        newer = [node for node in nodes_of(model.graph.node) if _is_newer(node, version)]
         raise ModelError(
             f"{what} uses opset {version} of ONNX, and {_named(newer[0])} came to ONNX with opset "
-            f"{_first_opset(what, newer[0], version)}"
+            f"{opsets[0]}"
         ) from None
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
@@ -56,7 +53,7 @@ def hide_newer(what: str, model: onnx.ModelProto, version: int) -> tuple[onnx.Mo
         if _is_newer(node, version):
             node.domain = _NEWER
     copied.opset_import.add(domain=_NEWER, version=1)
-    return copied, needed
+    return copied, max(opsets)
 
 
 def show_newer(model: onnx.ModelProto) -> None:
@@ -78,15 +75,14 @@ def nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield from nodes_of(inner.node)
 
 
-def _defined(operator: str, version: int) -> bool:
-    try:
-        return not defs.get_schema(operator, version, "").deprecated
-    except defs.SchemaError:
-        return False
-
-
 def _is_newer(node: onnx.NodeProto, version: int) -> bool:
-    return node.domain in _STANDARD and not _defined(node.op_type, version)
+    """Whether ONNX does not have the operator of ``node`` in opset ``version``."""
+    if node.domain not in _STANDARD:
+        return False
+    try:
+        return bool(defs.get_schema(node.op_type, version, "").deprecated)
+    except defs.SchemaError:
+        return True
 
 
 def _first_opset(what: str, node: onnx.NodeProto, version: int) -> int:
