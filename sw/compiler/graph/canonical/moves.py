@@ -176,16 +176,14 @@ def sink_dequantize_of_padded(network: Network, node: Node) -> bool:
         return False
     dequantize = network.maker(node.inputs[0])
     parameters = parameters_of(network, dequantize, "DequantizeLinear")
-    value = network.constants.get(node.input(2), np.zeros(())) if len(node.inputs) > 1 else None
-    if node.input(2) and node.input(2) not in network.constants:
-        return False
+    value = _padding_value(network, node) if len(node.inputs) > 1 else None
     if dequantize is None or parameters is None or value is None or not parameters.per_tensor:
         return False
     if parameters.zero.dtype not in BYTE_TYPES:
         return False
-    if not _is_held(value.item(), parameters):
+    if not _is_held(value, parameters):
         return False
-    held = np.array(parameters.quantize(value.item()), parameters.zero.dtype)
+    held = np.array(parameters.quantize(value), parameters.zero.dtype)
     constant = network.add_constant(f"{node.name}_value", held)
     given = (dequantize.inputs[0], node.inputs[1], constant, *node.inputs[3:])
     _behind(network, node, replace(node, inputs=given), dequantize)
@@ -312,10 +310,16 @@ def _padded_with(network: Network, name: str) -> tuple[Node, float] | None:
         return None
     if pad.attributes.get("mode", "constant") != "constant" or network.only_reader(name) is None:
         return None
+    value = _padding_value(network, pad)
+    return None if value is None else (pad, value)
+
+
+def _padding_value(network: Network, pad: Node) -> float | None:
+    """The constant with which a Pad pads; None if it is known only at run time."""
     if not pad.input(2):
-        return pad, 0.0
+        return 0.0
     value = network.constants.get(pad.input(2))
-    return None if value is None else (pad, value.item())
+    return None if value is None else float(value.item())
 
 
 def _is_move(node: Node) -> bool:
