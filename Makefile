@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs coverage netlists nightly performance area area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs coverage netlists nightly performance area routes area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -89,6 +89,10 @@ resources: setup  ## Synthesize for a Zynq-7020 and write bitstreams/resources.m
 area: setup  ## Synthesize every preset for a Zynq-7020 and an ECP5, flattened; long
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/area.py
+
+routes: setup  ## Place and route arrays of 4x4, 8x8 and 16x8 on an ECP5, for their area and clock; hours
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
+	$(BIN)/python benchmarks/area.py --route
 
 area-model: setup  ## Fit the model of `vta estimate-area` to synthesis; an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'

@@ -1,11 +1,18 @@
 """The resources that machines take on a Zynq-7020 and an ECP5, flattened, and whether they grew.
 
     python benchmarks/area.py [--config NAME ...] [--family xc7|ecp5 ...] [--check]
+    python benchmarks/area.py --route [--array 4x4|8x8|16x8 ...] [--grade 8|6 ...] [--seeds N]
 
 Synthesizes each preset for each family, as one module, and prints a table. Writes the counts into
 ``bitstreams/area.json`` and keeps those of the presets that it did not synthesize; with ``--check``
-it writes nothing, and ends with 1 if a count has grown by more than 1 %. Needs the extra ``fpga``;
-takes minutes for each machine. For area by module, see ``resources.py``.
+it writes nothing, and ends with 1 if a count has grown by more than 1 %. For area by module, see
+``resources.py``.
+
+With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, without pins, as
+it is and with larger arrays: the LUTs after packing and the clock that the longest path allows, for
+each speed grade and for the placer's seeds from 1 to N.
+
+Needs the extra ``fpga``; takes minutes for each machine, and ten more for each route.
 """
 
 from __future__ import annotations
@@ -13,15 +20,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
 from resources import REPOSITORY
 
-from amaranth_vta.fpga.synthesis import COMMANDS, synthesized_area
+from amaranth_vta.fpga.area import FAMILIES
+from amaranth_vta.fpga.chips import CHIPS
+from amaranth_vta.fpga.routing import routed
+from amaranth_vta.fpga.synthesis import synthesized_area
 from amaranth_vta.hw.config import PRESETS, Config
 
 REPORT = REPOSITORY / "bitstreams" / "area.json"
 COLUMNS = ("luts", "ffs", "dsps", "brams")
 GROWTH = 0.01
+# Rows that GEMM reduces and columns that it produces, as logarithms, and the smallest chip with as
+# many multipliers.
+ARRAYS = {
+    "4x4": (2, 2, "ecp5-25f"),
+    "8x8": (3, 3, "ecp5-85f"),
+    "16x8": (4, 3, "ecp5-85f"),
+}
+# Asked of place and route, which does no more than that; a little above the 80 MHz that machines
+# are meant to reach.
+WANTED_MHZ = 85
 
 Area = dict[str, float]
 
@@ -42,16 +66,45 @@ def grown(before: Area, after: Area) -> list[str]:
     ]
 
 
+def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
+    """Prints a line for each route; one that is better for the same netlist is worth a seed."""
+    print(f"{'array':<8}{'chip':<12}{'grade':>6}{'seed':>6}{'LUT':>9}{'FF':>9}{'MHz':>8}")
+    for array in arrays:
+        block_in, block_out, name = ARRAYS[array]
+        config = replace(PRESETS["ecp5-25f"], log_block_in=block_in, log_block_out=block_out)
+        with tempfile.TemporaryDirectory() as folder:
+            netlist = Path(folder, "netlist.json")
+            synthesized_area(config, "ecp5", netlist)
+            for grade in grades:
+                for seed in range(1, seeds + 1):
+                    made = routed(
+                        netlist, CHIPS[name], grade=grade, seed=seed, wanted_mhz=WANTED_MHZ
+                    )
+                    luts, ffs = made.usage.luts, made.usage.ffs
+                    print(
+                        f"{array:<8}{name:<12}{grade:>6}{seed:>6}{luts:>9,}{ffs:>9,}"
+                        f"{made.fmax_mhz:>8.1f}",
+                        flush=True,
+                    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", action="append", choices=list(PRESETS))
-    parser.add_argument("--family", action="append", choices=list(COMMANDS))
+    parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--check", action="store_true", help="end with 1 if a count has grown")
+    parser.add_argument("--route", action="store_true", help="place and route on an ECP5")
+    parser.add_argument("--array", action="append", choices=list(ARRAYS))
+    parser.add_argument("--grade", action="append", type=int, choices=(8, 7, 6))
+    parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()
+    if arguments.route:
+        route(arguments.array or ARRAYS, arguments.grade or (8, 6), arguments.seeds)
+        return
     known = json.loads(REPORT.read_text()) if REPORT.exists() else {}
     problems = []
     print(f"{'machine':<24}{'LUT':>9}{'FF':>9}{'DSP':>6}{'BRAM':>8}")
-    for family in arguments.family or list(COMMANDS):
+    for family in arguments.family or FAMILIES:
         for name in arguments.config or list(PRESETS):
             area, key = measure(PRESETS[name], family), f"{name}, {family}"
             values = [f"{area[column]:,g}" for column in COLUMNS]

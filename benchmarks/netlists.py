@@ -22,7 +22,8 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from amaranth_vta.fpga.synthesis import COMMANDS, merged_modules
+from amaranth_vta.fpga.area import FAMILIES
+from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.cache import hash_of, kept
@@ -36,9 +37,7 @@ from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.rtl.build import HARNESS, PINS, Harness, design_library
 from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
 
-# By family: the labels of its synthesis between which memories are mapped, and the folder of Yosys
-# with the models of its cells.
-_MEMORIES = {"ecp5": ("map_ram", "map_gates"), "xc7": ("map_memory", "fine")}
+# By family: the file of Yosys with the models of its cells.
 _MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v"}
 _INCLUDE = re.compile(r'^`include "(.+)"', re.MULTILINE)
 # Of the models, which are written for other simulators.
@@ -52,11 +51,8 @@ def netlist(config: Config, family: str) -> str:
     cells."""
     text = merged_modules(verilog(config))
     # Yosys has no models of block RAMs; of multipliers, only of those of xc7.
-    synthesis = COMMANDS[family] + (" -nodsp" if family == "ecp5" else "")
-    before, after = _MEMORIES[family]
     script = (
-        f"read_verilog vta.v; {synthesis} -run begin:{before}; {synthesis} -run {after}:check; "
-        "write_verilog -noattr cells.v"
+        f"read_verilog vta.v; {commands_without_memories(family)}; write_verilog -noattr cells.v"
     )
 
     def synthesize(target: Path) -> None:
@@ -102,13 +98,13 @@ def found(machine: Path, chosen: Case) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--config", action="append", choices=list(PRESETS))
-    parser.add_argument("--family", action="append", choices=list(COMMANDS))
+    parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--programs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     wrong = 0
     for name in arguments.config or ["tiny"]:
-        for family in arguments.family or list(COMMANDS):
+        for family in arguments.family or FAMILIES:
             start = time.monotonic()
             text = netlist(PRESETS[name], family)
             machine = design_library(text, Harness(HARNESS, PINS), _UNOPTIMIZED)

@@ -9,7 +9,7 @@ from typing import Any
 
 from amaranth_vta.fpga.build import sources_hash
 from amaranth_vta.fpga.chips import CHIPS
-from amaranth_vta.fpga.routing import routed_mhz
+from amaranth_vta.fpga.routing import routed
 from amaranth_vta.fpga.synthesis import synthesized_area
 from amaranth_vta.fpga.tools import tool, version_of
 from amaranth_vta.hw.config import Config
@@ -53,4 +53,4 @@ def _implement(task: Implementation) -> Implemented:
         netlist = Path(folder, "netlist.json") if task.routes else None
         area = synthesized_area(Config.from_json(task.config), chip.family, netlist)
         values: dict[str, Any] = asdict(area)
-        return Implemented(**values, mhz=routed_mhz(netlist, chip) if netlist else None)
+        return Implemented(**values, mhz=routed(netlist, chip).fmax_mhz if netlist else None)

@@ -17,7 +17,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
-from .synthesis import ECP5_OPTIONS
+from .synthesis import ECP5_OPTIONS, FROM_GATES, before_gates
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 
@@ -53,10 +53,16 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     design = BoardDesign(board, config, board.clock_hz)
     if board.vendor:
         return _project(board, config, config_name, platform.prepare(design, _NAME), started)
+    synthesis = {}
+    if board.chip.startswith("LFE5"):
+        synthesis = {
+            "script_after_read": before_gates(f"synth_ecp5 {ECP5_OPTIONS} -top {_NAME}"),
+            "synth_opts": f"{ECP5_OPTIONS} {FROM_GATES}",
+        }
     plan = platform.prepare(
         design,
         _NAME,
-        synth_opts=ECP5_OPTIONS if board.chip.startswith("LFE5") else "",
+        **synthesis,
         script_after_synth="tee -q -o cells.json stat -json",
         nextpnr_opts=f"--seed {_SEED} --report {_REPORT}",
     )

@@ -44,16 +44,16 @@ CHIPS = {
         Chip(
             *("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 67),
             routed="ecp5-25f on the Colorlight i5",
-            nextpnr="--25k --package CABGA381 --speed 6",
+            nextpnr="--25k --package CABGA381",
         ),
         Chip(
             *("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 59),
-            nextpnr="--45k --package CABGA381 --speed 6",
+            nextpnr="--45k --package CABGA381",
         ),
         Chip(
             *("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 59),
             routed="tiny on the ULX3S",
-            nextpnr="--85k --package CABGA381 --speed 6",
+            nextpnr="--85k --package CABGA381",
         ),
     )
 }

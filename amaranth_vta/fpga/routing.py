@@ -1,4 +1,4 @@
-"""The clock that a machine reaches on a chip, placed and routed: `routed_mhz`."""
+"""What a machine takes of a chip, and its clock, placed and routed: `routed`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from pathlib import Path
 
 from .chips import Chip
 from .tools import Call, run, tool
-from .usage import placed
+from .usage import PlacedDesign, placed
 
 _REPORT = "report.json"
-# Placement starts from it: the same machine gives the same clock.
-_SEED = 1
 
 
-def routed_mhz(netlist: Path, chip: Chip) -> float:
-    """The clock in MHz that a machine reaches by itself, without pins, placed and routed from the
+def routed(
+    netlist: Path, chip: Chip, *, grade: int = 6, seed: int = 1, wanted_mhz: float | None = None
+) -> PlacedDesign:
+    """What a machine takes and how fast it is by itself, without pins, placed and routed from the
     ``netlist`` that `synthesized_area` writes; ``chip`` must have ``nextpnr`` options.
 
-    Takes minutes. Raises `MissingExtra` without nextpnr, and `ToolchainError` if there is no room.
+    ``grade`` is the speed grade of the chip. Placement starts from ``seed``: the same machine gives
+    the same result. ``wanted_mhz`` is what is asked of place and route, by default the clock of the
+    chip; a machine that is slower is no error. Takes minutes. Raises `MissingExtra` without
+    nextpnr, and `ToolchainError` if there is no room.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "netlist.json").write_bytes(netlist.read_bytes())
-        options = f"--json netlist.json --out-of-context --seed {_SEED} --report {_REPORT} --quiet"
-        wanted = f"--freq {chip.clock_mhz:g} --timing-allow-fail"
+        options = f"--json netlist.json --out-of-context --seed {seed} --report {_REPORT} --quiet"
+        wanted = f"--freq {wanted_mhz or chip.clock_mhz:g} --timing-allow-fail --speed {grade}"
         arguments = (*chip.nextpnr.split(), *options.split(), *wanted.split())
         run(Call(tool("NEXTPNR_ECP5"), arguments), folder)
-        return placed(folder / _REPORT, 0).fmax_mhz
+        return placed(folder / _REPORT, 0)

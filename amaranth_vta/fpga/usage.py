@@ -24,10 +24,11 @@ class Usage:
 
 
 # By cell of the libraries of ECP5 and iCE40: the field of `Usage` that counts it, and as how many.
+# A memory of 16 words of 4 bits takes four LUTs, and two for its write port.
 _CELLS: dict[str, tuple[str, int]] = {
     "LUT4": ("luts", 1),
     "CCU2C": ("luts", 2),
-    "TRELLIS_DPR16X4": ("luts", 4),
+    "TRELLIS_DPR16X4": ("luts", 6),
     "TRELLIS_FF": ("ffs", 1),
     "MULT18X18D": ("dsps", 1),
     "DP16KD": ("brams", 1),
