@@ -29,6 +29,7 @@ The rules of this folder rewrite that and other forms:
 - so do Concat, Pad and clamps where nothing quantizes their results, and Max and Min where they are
   quantized,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
+- Reshape, Transpose and Reshape that shuffle channels become a Gather of channels,
 - two Transpose in succession become one, averages go over axes as they were before them, and
   element-wise operators are in front of a Transpose to channels last,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
@@ -87,7 +88,12 @@ from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
 from .sums.whole_sums import sum_of_integers
 from .transposed_products import fuse_transposed
-from .transpositions import merge_transposes, reduce_before_transpose, sink_transpose
+from .transpositions import (
+    gather_of_shuffle,
+    merge_transposes,
+    reduce_before_transpose,
+    sink_transpose,
+)
 
 
 def canonical(network: Network) -> Network:
@@ -154,6 +160,7 @@ _RULES: tuple[Rule, ...] = (
     smaller_windows,
     merge_reshapes,
     merge_transposes,
+    gather_of_shuffle,
     transpose_first,
     fold_gemm_factors,
     share_quantize,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import parameters_of
+from .quantization import BYTE_TYPES, parameters_of
 from .simpler_forms import reduced_axes
 
 _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -30,6 +31,36 @@ def merge_transposes(network: Network, node: Node) -> bool:
     merged = replace(node, inputs=maker.inputs, attributes={"perm": perm})
     network.nodes.replace(node, [merged])
     return True
+
+
+def gather_of_shuffle(network: Network, node: Node) -> bool:
+    """Reshape → Transpose → Reshape of integers that bring the channels of images, sequences or
+    rows into another order become a Gather of channels, as in ShuffleNet."""
+    turned = network.maker(node.inputs[0]) if _reshapes(node) else None
+    before = network.maker(turned.inputs[0]) if turned is not None else None
+    order = _order(network, turned)
+    if turned is None or order is None or before is None or not _reshapes(before):
+        return False
+    source = network.types[before.inputs[0]]
+    parts, result = (network.types[name].shape for name in (turned.inputs[0], node.outputs[0]))
+    shape = source.shape
+    if source.dtype not in BYTE_TYPES or parts is None or shape is None or shape != result:
+        return False
+    if len(shape) < 2 or 0 in shape:
+        return False
+    channels = np.arange(prod(shape)).reshape(*shape[:2], -1)
+    moved = channels.reshape(parts).transpose(order).reshape(channels.shape)
+    chosen = moved[0, :, 0] // channels.shape[2]
+    if chosen.max() >= shape[1] or not np.array_equal(moved, channels[:, chosen]):
+        return False
+    indices = network.add_constant(f"{node.name}_channels", chosen)
+    gather = Node("Gather", node.name, (before.inputs[0], indices), node.outputs, {"axis": 1})
+    network.nodes.replace(node, [gather])
+    return True
+
+
+def _reshapes(node: Node) -> bool:
+    return node.operator == "Reshape" and not node.domain
 
 
 def reduce_before_transpose(network: Network, node: Node) -> bool:

@@ -1,69 +1,22 @@
-"""Operators that move integers on the machine: Concat, Pad, Slice, and Resize to whole pixels."""
+"""Operators that move integers on the machine: Pad, Slice, and Resize to whole pixels."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from amaranth_vta.sw.compiler.graph.nodes import Node
-from amaranth_vta.sw.compiler.operators.concatenate import (
-    Concatenate,
-    concatenate,
-    concatenation_weights,
-)
 from amaranth_vta.sw.compiler.operators.crop2d import Crop2d, crop2d
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.runtime.network.onnx_runtime import exact_session, run_session
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset, tiles
-from amaranth_vta.sw.runtime.scalars import pack
 
 from .parts.layer import Layer, Unsupported
 from .parts.tensors import Tensors
-
-
-def concatenation(node: Node, tensors: Tensors) -> Layer:
-    """A Concat of images, sequences or rows along their channels. Raises `Unsupported`."""
-    tensors.require_bytes(*node.inputs, node.outputs[0])
-    images = [_joined(tensors, name, node.attributes["axis"]) for name in node.inputs]
-    if len(set(node.inputs)) < len(node.inputs):
-        raise Unsupported("it concatenates a tensor with itself")
-    (n, _, h, w), config, env = images[0], tensors.config, tensors.env
-    channels = tuple(image[1] for image in images)
-    workload = Concatenate(tiles(n, config.batch), channels, h * w)
-    try:
-        function = tensors.function(concatenate, workload, node)
-    except ValueError as problem:
-        raise Unsupported(str(problem)) from None
-    constants = {}
-    if not workload.fills_tiles(config):
-        constants["places"] = pack(concatenation_weights(workload, config), env.wgt_dtype)
-    lows, highs = zip(*(tensors.range(name) for name in node.inputs), strict=True)
-    out = n, sum(channels), h, w
-    sources = map(tensors.source, node.inputs, images)
-    limits = min(lows), max(highs)
-    layer = tensors.layer((node,), sources, out, function, constants, limits)
-    return replace(layer, joins=not constants and workload.batch == 1)
-
-
-def _joined(tensors: Tensors, name: str, axis: int) -> Image:
-    """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
-    of images, the second, of rows the last."""
-    shape = tensors.network.types[name].shape
-    if shape is None or len(shape) not in (2, 3, 4):
-        raise Unsupported(f"{name} has no fixed shape of two to four dimensions")
-    rank = len(shape)
-    if rank > 2 and axis % rank == 1:
-        image = tensors.image(name) if rank == 4 else (shape[0], shape[1], 1, shape[2])
-    elif rank < 4 and axis % rank == rank - 1:
-        image = tensors.rows(name)
-    else:
-        raise Unsupported("it concatenates along another axis than channels")
-    tensors.require_held(name, image)
-    return image
+from .selecting import chooses_channels, chosen_channels, is_of_chosen
 
 
 def padding(node: Node, tensors: Tensors) -> Layer:
@@ -97,8 +50,8 @@ def padding(node: Node, tensors: Tensors) -> Layer:
 
 
 def cropping(node: Node, tensors: Tensors) -> Layer:
-    """A Slice of the result of a layer: rows, columns, and channels that begin with a tile. Raises
-    `Unsupported`."""
+    """A Slice of the result of a layer: rows, columns, and channels that begin with a tile, or
+    channels alone. Raises `Unsupported`."""
     source, result = node.inputs[0], node.outputs[0]
     if tensors.root(source) not in tensors.results:
         raise Unsupported("it follows an operator on the host")
@@ -107,15 +60,22 @@ def cropping(node: Node, tensors: Tensors) -> Layer:
     starts, ends = (tensors.constant(node, index).tolist() for index in (1, 2))
     axes = tensors.constant(node, 3).tolist() if node.input(3) else range(len(starts))
     steps = tensors.constant(node, 4).tolist() if node.input(4) else [1] * len(starts)
+    of_channels = chooses_channels(node, tensors)
+    if of_channels and (is_of_chosen(node, tensors) or steps != [1]):
+        return chosen_channels(node, tensors)
     first = [0, 0, 0, 0]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step != 1:
             raise Unsupported("it slices with a step other than 1")
         first[axis] = range(image[axis])[start:end].start
     _, channel, row, column = first
-    if out[0] != image[0] or channel % config.block_out:
+    if out[0] != image[0]:
+        raise Unsupported("it slices the batch")
+    if channel % config.block_out:
+        if of_channels:
+            return chosen_channels(node, tensors)
         raise Unsupported(
-            f"it slices the batch, or begins within a tile of {config.block_out} channels"
+            f"it slices pixels, and begins within a tile of {config.block_out} channels"
         )
     workload = Crop2d(
         tiles(image[0], config.batch),

@@ -14,12 +14,7 @@ from amaranth_vta.sw.compiler.graph.layers.addition import addition
 from amaranth_vta.sw.compiler.graph.layers.convolution import convolution, convolution_sums
 from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
-from amaranth_vta.sw.compiler.graph.layers.moving import (
-    concatenation,
-    cropping,
-    padding,
-    upsampling,
-)
+from amaranth_vta.sw.compiler.graph.layers.moving import cropping, padding, upsampling
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
     dequantized,
@@ -29,6 +24,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
+from amaranth_vta.sw.compiler.graph.layers.selecting import chosen_channels, concatenation
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -45,6 +41,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Clip"): clip,
     ("", "Concat"): concatenation,
     ("", "ConvInteger"): convolution_sums,
+    ("", "Gather"): chosen_channels,
     ("", "GlobalAveragePool"): average_in_float,
     ("", "MatMulInteger"): matrix_sums,
     ("", "Max"): extremum,

@@ -215,11 +215,11 @@ def epilogue(
     stages, shared = requantize.stages(total, constant, env), None
     if isinstance(requantize, WholeSums):
         if requantize.shared:
-            shared = _shared(requantize.shared, "shifts", env)
+            shared = shared_constants(requantize.shared, "shifts", env)
             stages.append(_parts(stages[-1], shared[1]))
     elif requantize.shared:
-        shared = _shared(requantize.shared, "table", env)
-        stages.append(_looked_up(stages[-1], shared[1]))
+        shared = shared_constants(requantize.shared, "table", env)
+        stages.append(looked_up(stages[-1], shared[1]))
     residual = None if addition is None else Residual(addition, stages[-1], env)
     if residual is not None:
         stages = [*stages, *residual.stages]
@@ -233,7 +233,8 @@ def epilogue(
     return Epilogue(constants, buffer, stages, y, residual, shared)
 
 
-def _shared(elements: int, name: str, env: Environment) -> tuple[Tensor, Tensor]:
+def shared_constants(elements: int, name: str, env: Environment) -> tuple[Tensor, Tensor]:
+    """The argument ``name`` with ``elements`` tiles that all channels share, and its buffer."""
     given = te.placeholder((elements, env.BATCH, env.BLOCK_OUT), name, env.acc_dtype)
     return given, te.compute(given.shape, lambda *i: given(*i), f"{name}_buf")
 
@@ -244,7 +245,9 @@ def _parts(value: Tensor, shifts: Tensor) -> Tensor:
     )
 
 
-def _looked_up(value: Tensor, table: Tensor) -> Tensor:
+def looked_up(value: Tensor, table: Tensor) -> Tensor:
+    """The stage with the entries of a ``table``, as its buffer has it, for a ``value``."""
+
     def entry(*i: Expr) -> Expr:
         return te.lookup(value(*i), *(table(n, *i[-2:]) for n in range(table.shape[0])))
 

@@ -12,15 +12,16 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.operators.concatenate import (
-    Concatenate,
-    concatenate,
-    concatenation_weights,
-)
+from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
 from amaranth_vta.sw.compiler.operators.crop2d import Crop2d, crop2d
 from amaranth_vta.sw.compiler.operators.pad2d import Pad2d, pad2d
 from amaranth_vta.sw.compiler.operators.parts.tile_moves import MoveKnobs
 from amaranth_vta.sw.compiler.operators.permute import Permute, permute
+from amaranth_vta.sw.compiler.operators.select_channels import (
+    SelectChannels,
+    select_channels,
+    selection_weights,
+)
 from amaranth_vta.sw.compiler.operators.upsample2d import Upsample2d, upsample2d
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
 from tests.support.seeds import each_seed
@@ -160,73 +161,104 @@ def test_tiles_of_outputs_become_tiles_of_inputs(run: Any, some: Any) -> None:
     np.testing.assert_array_equal(run(function, [x]).reshape(2, 6, 8), want)
 
 
-def joined(workload: Concatenate, sources: list[Array]) -> Array:
-    """From channels in tiles to channels, and back."""
+def selected(workload: Concatenate | SelectChannels, sources: list[Array]) -> Array:
     batch, _, pixels, rows, block = sources[0].shape
     channels = [
         x.transpose(0, 3, 1, 4, 2).reshape(batch, rows, -1, pixels)[:, :, :count]
         for x, count in zip(sources, workload.channels, strict=True)
     ]
-    total = sum(workload.channels)
-    fill = np.zeros((batch, rows, -total % block, pixels), np.int8)
-    whole = np.concatenate([*channels, fill], axis=2)
-    return whole.reshape(batch, rows, -1, block, pixels).transpose(0, 2, 4, 1, 3)
-
-
-def sources_of(workload: Concatenate, function: Any, rng: Any, some: Any) -> list[Array]:
-    """Sources with zeros where the last tile is not filled, as machine and host leave them."""
-    sources = [some(rng, arg) for arg in function.args[: len(workload.channels)]]
-    for x, channels in zip(sources, workload.channels, strict=True):
-        if rest := channels % x.shape[-1]:
-            x[:, -1, ..., rest:] = 0
-    return sources
+    whole = np.concatenate(channels, axis=2)
+    if isinstance(workload, SelectChannels):
+        whole = whole[:, :, list(workload.chosen)]
+    fill = np.zeros((batch, rows, -whole.shape[2] % block, pixels), np.int8)
+    tiles = np.concatenate([whole, fill], axis=2).reshape(batch, rows, -1, block, pixels)
+    return tiles.transpose(0, 2, 4, 1, 3)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(6))
+@each_seed(range(3))
 def test_channels_are_concatenated(
     config: str, seed: int, run: Any, some: Callable[..., Any]
 ) -> None:
     env, pick = Environment(PRESETS[config]), random.Random(seed * 7 + CONFIGS.index(config))
-    block, aligned = env.BLOCK_OUT, seed % 2 or config == "batch2"
-    channels = [
-        block * pick.randint(1, 3) if aligned else pick.randint(1, 3 * block)
-        for _ in range(pick.randint(2, 4))
-    ]
+    block = env.BLOCK_OUT
+    channels = [block * pick.randint(1, 3) for _ in range(pick.randint(2, 4))]
     channels[-1] = pick.randint(1, 2 * block)
     workload = Concatenate(pick.randint(1, 2), tuple(channels), pick.randint(1, 40))
     function = concatenate(workload, env)
-    sources = sources_of(workload, function, np.random.default_rng(seed), some)
-    weights = (
-        [] if workload.fills_tiles(env.config) else [concatenation_weights(workload, env.config)]
-    )
-    got = run(function, [*sources, *weights], order=f"random:{seed}")
-    np.testing.assert_array_equal(got, joined(workload, sources))
+    rng = np.random.default_rng(seed)
+    sources = [some(rng, arg) for arg in function.args[: len(channels)]]
+    if rest := channels[-1] % block:
+        sources[-1][:, -1, ..., rest:] = 0  # as machine and host leave them
+    got = run(function, sources, order=f"random:{seed}")
+    np.testing.assert_array_equal(got, selected(workload, sources))
+
+
+def random_selection(seed: int, block: int) -> SelectChannels:
+    """All channels in order, two or three groups of them shuffled, some of a shuffle, or any in
+    any order."""
+    pick = random.Random(seed)
+    channels = tuple(pick.randint(1, 3 * block) for _ in range(pick.randint(1, 3)))
+    total = sum(channels)
+    kind = seed % 4
+    chosen = list(range(total))
+    if kind in (1, 2):
+        groups = kind + 1
+        each = max(total // groups, 1)
+        chosen = [group * each + at for at in range(total // groups) for group in range(groups)]
+        chosen = chosen or [0]
+    if kind == 2:
+        chosen = chosen[len(chosen) // 2 :]
+    if kind == 3:
+        chosen = [pick.randrange(total) for _ in range(pick.randint(1, 3 * block))]
+    return SelectChannels(pick.randint(1, 2), channels, pick.randint(1, 40), tuple(chosen))
+
+
+@pytest.mark.parametrize("config", [name for name in CONFIGS if name != "batch2"])
+@each_seed(range(8))
+def test_channels_are_selected(config: str, seed: int, run: Any, some: Callable[..., Any]) -> None:
+    env = Environment(PRESETS[config])
+    workload = random_selection(seed, env.BLOCK_OUT)
+    function = select_channels(workload, env)
+    rng = np.random.default_rng(seed)
+    sources = [some(rng, arg) for arg in function.args[: len(workload.channels)]]
+    weights = selection_weights(workload, env.config)
+    got = run(function, [*sources, weights], order=f"random:{seed}")
+    np.testing.assert_array_equal(got, selected(workload, sources))
+
+
+def test_a_shuffle_of_two_halves_takes_few_products() -> None:
+    """Three or four per tile of results, though each tile has channels of both halves."""
+    config, half = PRESETS["pynq-extended"], 58
+    chosen = tuple(half * group + at for at in range(half) for group in range(2))
+    for part, products in ((chosen[:half], 3), (chosen[half:], 4), (chosen, 3)):
+        weights = selection_weights(SelectChannels(1, (half, half), 9, part), config)
+        assert weights.shape[:2] == (-(-len(part) // 16), products)
+        assert weights.sum() == len(part)
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
-@pytest.mark.parametrize("channels", [(4, 8, 3), (3, 6, 2)])
-@pytest.mark.parametrize("knobs", [MoveKnobs((1, 4, 3)), MoveKnobs((2, 4, 2), in_turn=True)])
-def test_no_pass_changes_what_a_concatenation_does(
+@pytest.mark.parametrize("chosen", [tuple(range(11)), (9, 0, 3, 6, 1, 4, 7, 10)])
+@pytest.mark.parametrize("knobs", [MoveKnobs((1, 3, 3)), MoveKnobs((2, 3, 2), in_turn=True)])
+def test_no_pass_changes_what_a_selection_does(
     config: str,
-    channels: tuple[int, ...],
+    chosen: tuple[int, ...],
     knobs: MoveKnobs,
     interpreted: Any,
     run: Any,
     some: Callable[..., Any],
 ) -> None:
-    env, workload = Environment(PRESETS[config]), Concatenate(2, channels, 5)
-    function = concatenate(workload, env, knobs)
-    sources = sources_of(workload, function, np.random.default_rng(0), some)
-    want = joined(workload, sources)
-    if workload.fills_tiles(env.config):
-        inputs = sources
-    else:
-        inputs = [*sources, concatenation_weights(workload, env.config)]
+    env, workload = Environment(PRESETS[config]), SelectChannels(2, (3, 6, 2), 5, chosen)
+    function, rng = select_channels(workload, env, knobs), np.random.default_rng(0)
+    sources = [some(rng, arg) for arg in function.args[:3]]
+    want = selected(workload, sources)
+    inputs = [*sources, selection_weights(workload, env.config)]
     interpreted(workload.scheduled(env, knobs), inputs, want, env)
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 
 def test_channels_that_cannot_move_within_tiles_are_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="takes tiles of 8 int8; these are of 4 int8"):
-        concatenate(Concatenate(1, (3, 4), 5), Environment(PRESETS["batch2"]))
+        select_channels(SelectChannels(1, (3, 4), 5, (6, 0)), Environment(PRESETS["batch2"]))
+    with pytest.raises(ValueError, match=r"sources of \(3, 4\) channels do not fill tiles of 4"):
+        concatenate(Concatenate(1, (3, 4), 5), Environment(PRESETS["tiny"]))

@@ -1,4 +1,5 @@
-"""Functions by a table, fused with what makes their tensor: a product, or another table."""
+"""Functions by a table, fused with what makes their tensor: a product, a selection of channels, or
+another table."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.select_channels import SelectChannels
 from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
@@ -74,6 +76,8 @@ def _with_table(workload: Any, elements: int) -> Any:
     """``workload`` followed by a table of ``elements``; None if it cannot have one."""
     if isinstance(workload, PointwiseLookup):
         return workload  # with the table of both
+    if isinstance(workload, SelectChannels):
+        return replace(workload, table=elements)
     if isinstance(workload, GroupedConv2d):
         group = _with_table(workload.group, elements)
         return group and replace(workload, group=group)

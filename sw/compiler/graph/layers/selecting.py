@@ -1,0 +1,173 @@
+"""Operators that bring channels into another order: Concat, Gather, and Slice within tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.operators.concatenate import Concatenate, concatenate
+from amaranth_vta.sw.compiler.operators.select_channels import (
+    SelectChannels,
+    select_channels,
+    selection_weights,
+)
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+from amaranth_vta.sw.runtime.scalars import pack
+
+from .parts.layer import Layer, Unsupported
+from .parts.tensors import Tensors
+
+# A tensor, and the number of one of its channels.
+Channel = tuple[str, int]
+
+
+def concatenation(node: Node, tensors: Tensors) -> Layer:
+    """A Concat of images, sequences or rows along their channels. Raises `Unsupported`."""
+    tensors.require_bytes(*node.inputs, node.outputs[0])
+    images = [_joined(tensors, name, node.attributes["axis"]) for name in node.inputs]
+    (n, _, h, w), config = images[0], tensors.config
+    channels = tuple(image[1] for image in images)
+    workload = Concatenate(tiles(n, config.batch), channels, h * w)
+    if not workload.fills_tiles(config) or len(set(node.inputs)) < len(node.inputs):
+        every = zip(node.inputs, channels, strict=True)
+        return _selection(node, tensors, [(name, c) for name, count in every for c in range(count)])
+    function = tensors.function(concatenate, workload, node)
+    lows, highs = zip(*(tensors.range(name) for name in node.inputs), strict=True)
+    sources = map(tensors.source, node.inputs, images)
+    out = n, sum(channels), h, w
+    layer = tensors.layer((node,), sources, out, function, {}, (min(lows), max(highs)))
+    return replace(layer, joins=workload.batch == 1)
+
+
+def chosen_channels(node: Node, tensors: Tensors) -> Layer:
+    """A Gather or a Slice that chooses channels, of the result of a layer, in any order. Channels
+    of a Concat, or of another Gather, that only such operators read are those of its operands.
+    Raises `Unsupported`."""
+    if tensors.root(node.inputs[0]) not in tensors.results:
+        raise Unsupported("it follows an operator on the host")
+    tensors.require_bytes(node.inputs[0], node.outputs[0])
+    chosen = _chosen(node, tensors)
+    if chosen is None:
+        raise Unsupported("it does not choose channels by constant indices")
+    return _selection(node, tensors, _origins(node, tensors, chosen))
+
+
+def is_of_chosen(node: Node, tensors: Tensors) -> bool:
+    """Whether ``node`` reads channels that a Gather has brought into another order."""
+    maker = tensors.network.maker(node.inputs[0])
+    return maker is not None and maker.operator == "Gather" and chooses_channels(maker, tensors)
+
+
+def chooses_channels(node: Node, tensors: Tensors) -> bool:
+    """Whether ``node`` is a Gather or a Slice of channels alone, by constant indices."""
+    return _chosen(node, tensors) is not None
+
+
+def _joined(tensors: Tensors, name: str, axis: int) -> Image:
+    """The shape as images whose channels are the ``axis`` of a tensor: of sequences (N, C, L), as
+    of images, the second, of rows the last."""
+    shape = tensors.network.types[name].shape
+    if shape is None or len(shape) not in (2, 3, 4):
+        raise Unsupported(f"{name} has no fixed shape of two to four dimensions")
+    if not _is_of_channels(len(shape), axis):
+        raise Unsupported("it concatenates along another axis than channels")
+    rank = len(shape)
+    if rank == 4:
+        image = tensors.image(name)
+    elif rank == 3 and axis % rank == 1:
+        image = (shape[0], shape[1], 1, shape[2])
+    else:
+        image = tensors.rows(name)
+    tensors.require_held(name, image)
+    return image
+
+
+def _is_of_channels(rank: int, axis: int) -> bool:
+    return (rank > 2 and axis % rank == 1) or (rank < 4 and axis % rank == rank - 1)
+
+
+def _axis(node: Node, tensors: Tensors) -> int | None:
+    """The axis along which a Concat, a Gather or a Slice works; None if it is not one."""
+    if node.domain:
+        return None
+    if node.operator in ("Concat", "Gather"):
+        return int(node.attributes.get("axis", 0))
+    if node.operator != "Slice" or node.input(3) not in tensors.network.constants:
+        return None
+    axes = tensors.network.constants[node.input(3)].reshape(-1)
+    return int(axes[0]) if len(axes) == 1 else None
+
+
+def _chosen(node: Node, tensors: Tensors) -> list[int] | None:
+    """The numbers of the channels that a Gather or a Slice chooses; None if it is another
+    operator, or does anything else."""
+    if node.domain or node.operator not in ("Gather", "Slice"):
+        return None
+    constants, axis = tensors.network.constants, _axis(node, tensors)
+    shape = tensors.network.types[node.inputs[0]].shape
+    if axis is None or shape is None or len(shape) not in (2, 3, 4):
+        return None
+    if not _is_of_channels(len(shape), axis):
+        return None
+    numbers = np.arange(shape[axis])
+    if node.operator == "Gather":
+        indices = constants.get(node.inputs[1])
+        return None if indices is None or indices.ndim != 1 else numbers[indices].tolist()
+    given = [constants.get(name) for name in (*node.inputs[1:3], node.input(4)) if name]
+    if any(value is None or value.size != 1 for value in given):
+        return None
+    return numbers[slice(*(int(value.item()) for value in given if value is not None))].tolist()
+
+
+def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channel]:
+    """The channels with the numbers ``chosen`` of what ``node`` reads."""
+    network, name, axis = tensors.network, node.inputs[0], _axis(node, tensors)
+    maker = network.maker(name)
+    readers = network.nodes.readers(name)
+    alone = name not in network.outputs and all(
+        chooses_channels(item, tensors) and _axis(item, tensors) == axis for item in readers
+    )
+    if not alone or maker is None or _axis(maker, tensors) != axis or axis is None:
+        return [(name, number) for number in chosen]
+    if maker.operator == "Gather":
+        before = _chosen(maker, tensors)
+        if before is None or tensors.root(maker.inputs[0]) not in tensors.results:
+            return [(name, number) for number in chosen]
+        return _origins(maker, tensors, [before[number] for number in chosen])
+    if maker.operator != "Concat":
+        return [(name, number) for number in chosen]
+    parts = [
+        (part, number)
+        for part in maker.inputs
+        for number in range((network.types[part].shape or ())[axis])
+    ]
+    return [parts[number] for number in chosen]
+
+
+def _selection(node: Node, tensors: Tensors, chosen: Sequence[Channel]) -> Layer:
+    """The layer whose result has the channels ``chosen``, in this order."""
+    config, axis = tensors.config, _axis(node, tensors)
+    assert axis is not None
+    names = list(dict.fromkeys(name for name, _ in chosen))
+    images = [_joined(tensors, name, axis) for name in names]
+    counts = [image[1] for image in images]
+    begins = {name: sum(counts[:at]) for at, name in enumerate(names)}
+    n, _, h, w = images[0]
+    numbers = tuple(begins[name] + number for name, number in chosen)
+    workload = SelectChannels(tiles(n, config.batch), tuple(counts), h * w, numbers)
+    try:
+        function = tensors.function(select_channels, workload, node)
+    except ValueError as problem:
+        raise Unsupported(str(problem)) from None
+    weights = selection_weights(workload, config)
+    lows, highs = zip(*map(tensors.range, names), strict=True)
+    sources = map(tensors.source, names, images)
+    limits = min(lows), max(highs)
+    constants = {"places": pack(weights, tensors.env.wgt_dtype)}
+    out = n, len(chosen), h, w
+    layer = tensors.layer((node,), sources, out, function, constants, limits)
+    tensors.products[layer.result.tensor] = layer, select_channels, workload
+    return layer

@@ -1,0 +1,232 @@
+"""Channels of one or several tensors in any order: shuffles, concatenations that do not fill tiles.
+
+Channels change their position within tiles, which GEMM does with weights of 0 and 1. A tile of
+results takes channels of a few tiles of the sources. With these sorted by the results that they
+give, the tiles that result tile t needs lie within a band, from ``first`` + ``step`` · t on: a
+shuffle of two halves takes three or four products per tile, not one per tile of the sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.search import Choice
+from amaranth_vta.sw.compiler.tuner.tiles import parts
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
+
+from .parts.epilogue import looked_up, shared_constants
+from .parts.identity import reads_what_it_stores
+from .parts.tile_moves import MoveKnobs, candidates
+
+Array = npt.NDArray[Any]
+# A source, and one of its tiles of channels.
+Tile = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SelectChannels:
+    """``channels`` of each source and ``pixels`` of all, in ``batch`` tiles of BATCH images. Result
+    channel n is the one with number ``chosen[n]``, counted through all sources. All have the same
+    scale and zero point. With a ``table``, which takes that many accumulators
+    (`Config.table_elements`), a LOOKUP of the result follows."""
+
+    batch: int
+    channels: tuple[int, ...]
+    pixels: int
+    chosen: tuple[int, ...]
+    table: int = 0
+
+    def scheduled(self, env: Environment, knobs: MoveKnobs) -> Scheduled:
+        return _scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[MoveKnobs]:
+        band = Band(self, config.block_out)
+
+        def taken(extents: Sequence[int]) -> int:
+            loaded = extents[0] * band.reach * extents[1]
+            fits = loaded <= config.inp.depth // 2
+            fits &= band.outputs * band.width <= config.wgt.depth
+            fits &= extents[2] == band.outputs
+            return prod(extents) + self.table if fits else config.acc.depth + 1
+
+        # With channels as the last axis, a part of the pixels can have all channels.
+        choices = candidates((self.batch, self.pixels, band.outputs), taken, config)
+        return Choice.by_formula(
+            (cycles, replace(knobs, extents=(batch, channels, pixels)))
+            for cycles, knobs in choices
+            for batch, pixels, channels in [knobs.extents]
+        )
+
+
+class Band:
+    """The ``tiles`` of sources that a selection needs, in order, and which of them the tiles of
+    results multiply: ``outputs`` times ``width`` of them, those of tile t from ``first`` + ``step``
+    · t on. Those before the first and behind the last are zeros."""
+
+    def __init__(self, selection: SelectChannels, block: int) -> None:
+        self.block = block
+        self.outputs = parts(len(selection.chosen), block)
+        starts = [0, *accumulate(selection.channels)]
+        self._taken: list[tuple[Tile, int]] = []
+        for number in selection.chosen:
+            source = int(np.searchsorted(starts, number, "right")) - 1
+            tile, place = divmod(number - starts[source], block)
+            self._taken.append(((source, tile), place))
+        results: dict[Tile, list[int]] = {}
+        for result, (taken, _) in enumerate(self._taken):
+            results.setdefault(taken, []).append(result)
+        self.tiles = sorted(results, key=lambda tile: (float(np.mean(results[tile])), tile))
+        self._numbers = {tile: number for number, tile in enumerate(self.tiles)}
+        of_tiles = [
+            [self._numbers[tile] for tile, _ in self._taken[begin : begin + block]]
+            for begin in range(0, len(self._taken), block)
+        ]
+        self.width, self.step, self.first = min(
+            self._line(of_tiles, step) for step in range(len(self.tiles) + 1)
+        )
+
+    @staticmethod
+    def _line(needed: Sequence[Sequence[int]], step: int) -> tuple[int, int, int]:
+        """The width, the step and the first tile of the narrowest band with a given step."""
+        first = min(min(numbers) - step * tile for tile, numbers in enumerate(needed))
+        last = max(max(numbers) - step * tile for tile, numbers in enumerate(needed))
+        return last - first + 1, step, first
+
+    @property
+    def reach(self) -> int:
+        """Tiles from the first to the last one that is multiplied."""
+        return self.step * (self.outputs - 1) + self.width
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Successive ``tiles`` of one source: the end of the run, the source, and by how much the
+        number of a tile of that is greater than its place in ``tiles``."""
+        return list(self._runs())
+
+    def _runs(self) -> Iterator[tuple[int, int, int]]:
+        shifts = [(source, tile - place) for place, (source, tile) in enumerate(self.tiles)]
+        for place, here in enumerate(shifts):
+            if place + 1 == len(shifts) or shifts[place + 1] != here:
+                yield place + 1, *here
+
+    def weights(self) -> Array:
+        """int8 (tiles of results, width, BLOCK_OUT, BLOCK_IN) of 0 and 1."""
+        weights = np.zeros((self.outputs, self.width, self.block, self.block), np.int8)
+        for result, (tile, place) in enumerate(self._taken):
+            output, row = divmod(result, self.block)
+            at = self._numbers[tile] - self.first - self.step * output
+            weights[output, at, row, place] = 1
+        return weights
+
+
+def select_channels(
+    workload: SelectChannels,
+    env: Environment,
+    knobs: MoveKnobs | None = None,
+    name: str = "select_channels",
+) -> Function:
+    """A function of the sources, `selection_weights`, the tiles of the table as `te.table_tiles`
+    gives them if there is one, and output.
+
+    All tensors are (batch, tiles of channels, pixels, BATCH, BLOCK_OUT) out_dtype. The knobs have
+    the first three axes of the output, with all channels at a time. Knobs and errors are those of
+    `tuned`. Raises `ValueError` on a machine whose input tiles differ from its output tiles.
+    """
+    if not reads_what_it_stores(env):
+        raise ValueError(
+            f"{name}: channels move within tiles by GEMM, which takes tiles of {env.BLOCK_IN} "
+            f"{env.inp_dtype}; these are of {env.BLOCK_OUT} {env.out_dtype}"
+        )
+    return tuned(workload, env, knobs, name)
+
+
+def selection_weights(workload: SelectChannels, config: Config) -> Array:
+    """int8 (tiles of results, products, BLOCK_OUT, BLOCK_IN) of 0 and 1."""
+    return Band(workload, config.block_out).weights()
+
+
+def _scheduled(workload: SelectChannels, env: Environment, knobs: MoveKnobs) -> Scheduled:
+    band, acc = Band(workload, env.BLOCK_OUT), env.acc_dtype
+    tail = (env.BATCH, env.BLOCK_IN)
+    sources = [
+        te.placeholder(
+            (workload.batch, parts(channels, env.BLOCK_OUT), workload.pixels, *tail),
+            f"x{number}",
+            env.out_dtype,
+        )
+        for number, channels in enumerate(workload.channels)
+    ]
+    w = te.placeholder((band.outputs, band.width, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
+    joined = te.compute(
+        (workload.batch, band.reach, workload.pixels, *tail),
+        lambda n, c, *i: _joined(sources, band, n, c + band.first, i),
+        "joined",
+    )
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
+    d, ki = te.reduce_axis((0, band.width), "d"), te.reduce_axis((0, env.BLOCK_IN), "ki")
+    placed = te.compute(
+        (workload.batch, band.outputs, workload.pixels, env.BATCH, env.BLOCK_OUT),
+        lambda n, o, p, b, k: te.sum(
+            joined[n, o * band.step + d, p, b, ki].astype(acc) * w_buf[o, d, k, ki].astype(acc),
+            axis=[d, ki],
+        ),
+        "placed",
+    )
+    args, result = [*sources, w], placed
+    if workload.table:
+        table, table_buf = shared_constants(workload.table, "table", env)
+        args, result = [*args, table], looked_up(placed, table_buf)
+    y = te.compute(placed.shape, lambda *i: result(*i).astype(env.out_dtype), "y")
+
+    s = te.create_schedule(y.op)
+    *axes, b, k = y.op.axis
+    split = [s[y].split(axis, size) for axis, size in zip(axes, knobs.extents, strict=True)]
+    (no, ni), (oo, oi), (po, pi) = split
+    s[y].reorder(oo, no, po, ni, oi, pi, b, k)
+    s[y].pragma(ni, env.dma_copy)
+    n, o, p, b, k = placed.op.axis
+    s[placed].reorder(d, n, o, p, b, k, ki)
+    s[placed].tensorize(b, env.gemm)
+    for tensor, scope, place in (
+        (placed, env.acc_scope, po),
+        (joined, env.inp_scope, po),
+        (w_buf, env.wgt_scope, oo),
+    ):
+        s[tensor].set_scope(scope)
+        s[tensor].compute_at(s[y], place)
+        if tensor is not placed:
+            s[tensor].pragma(tensor.op.axis[0], env.dma_copy)
+        if knobs.in_turn and tensor is not w_buf:
+            s[tensor].double_buffer()
+    if result is not placed:
+        s[table_buf].set_scope(env.acc_scope)
+        s[table_buf].pragma(s[table_buf].op.axis[0], env.dma_copy)
+        s[result].set_scope(env.acc_scope)
+        s[result].compute_at(s[y], po)
+        s[result].pragma(s[result].op.axis[0], env.alu)
+    return s, [*args, y]
+
+
+def _joined(sources: Sequence[Tensor], band: Band, n: Expr, place: Expr, i: Sequence[Expr]) -> Expr:
+    """The scalar at ``i`` in the tile at a ``place`` of the band."""
+    *others, (_, source, shift) = band.runs
+    value = sources[source](n, place + shift, *i)
+    for end, source, shift in reversed(others):
+        value = te.if_then_else(place < end, sources[source](n, place + shift, *i), value)
+    if band.first + band.reach > len(band.tiles):
+        value = te.if_then_else(place < len(band.tiles), value, 0)
+    return te.if_then_else(place >= 0, value, 0) if band.first < 0 else value
