@@ -6,8 +6,9 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from amaranth_vta.extras import explain_missing_extras
 
@@ -108,6 +109,14 @@ class Workers:
             for number, outcome in self._together(work, {suspect: items[suspect]}):
                 yield number, outcome or TaskOutcome(None, "the workers that had it died")
 
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """The result of ``work`` for each item, as it is finished; `WorkersError` if one fails."""
+        self.share({"": b""})
+        for _, outcome in self.run(partial(_alone, work), [(item, "") for item in items]):
+            if outcome.error:
+                raise WorkersError(f"a worker failed: {outcome.error}")
+            yield cast("Result", outcome.result)
+
     def _together(
         self, work: Callable[[Item, bytes], Result], items: Mapping[int, tuple[Item, str]]
     ) -> Iterator[tuple[int, TaskOutcome[Result] | None]]:
@@ -124,14 +133,18 @@ class Workers:
                 outcome = None
             except Exception as error:
                 raise WorkersError(
-                    f"the scheduler has lost a task ({type(error).__name__}); what was found is "
-                    "kept, and --resume goes on"
+                    f"the scheduler has lost a task ({type(error).__name__}); a command that has "
+                    "--resume goes on from what was found"
                 ) from None
             yield number, outcome
 
 
 def _same(data: bytes) -> bytes:
     return data
+
+
+def _alone(work: Callable[[Item], Result], item: Item, _: bytes) -> Result:
+    return work(item)
 
 
 def _guarded(work: Callable[[Item, bytes], Result], item: Item, data: bytes) -> TaskOutcome[Result]:

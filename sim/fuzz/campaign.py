@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +24,29 @@ from .comparison import Comparison, Difference, compare
 from .coverage import EMPTY, Point, coverage
 from .shrink import shrink
 
-# Cases that a process takes at once.
+# Cases that a worker takes at once.
 _CHUNK = 4
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Workforce(Protocol):
+    """Who does the work: the result of ``work`` for each of ``items``, in any order."""
+
+    def __call__(
+        self, work: Callable[[Item], Result], items: Sequence[Item], /
+    ) -> Iterator[Result]: ...
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[Workforce]:
+    """``jobs`` processes of this computer; this one, if one is enough."""
+    if jobs == 1:
+        yield map
+    else:
+        with get_context("spawn").Pool(jobs) as pool:
+            yield pool.imap_unordered
 
 
 @dataclass(frozen=True)
@@ -71,42 +94,43 @@ def fuzz(
     programs: int,
     configs: Mapping[str, Config],
     devices: Sequence[str],
-    jobs: int = 1,
+    work: Workforce = map,
     progress: Callable[[Findings], None] = lambda _: None,
 ) -> Findings:
-    """Tries cases 0 to ``programs`` - 1 of ``seed`` on ``devices``, in ``jobs`` processes.
+    """Tries cases 0 to ``programs`` - 1 of ``seed`` on ``devices``.
 
-    The findings do not depend on ``jobs``. ``progress`` is called with the findings so far.
-    Raises `ToolchainError` if a simulator cannot be built.
+    The findings do not depend on who does the ``work``. ``progress`` is called with the findings so
+    far. Raises `ToolchainError` if a simulator cannot be built.
     """
     started = time.monotonic()
-    for config in configs.values():
-        for name in devices:
-            close_device(open_device(name, config, 64))
+    for _ in work(_build, [(name, config) for config in configs.values() for name in devices]):
+        pass
     findings = Findings()
-    attempt = partial(_attempt, seed, dict(configs), tuple(devices))
-    numbers = range(programs)
-
-    def take(found: Findings) -> None:
+    attempt = partial(_attempt, seed, programs, dict(configs), tuple(devices))
+    for found in work(attempt, range(0, programs, _CHUNK)):
         findings.add(found)
         findings.seconds = time.monotonic() - started
         progress(findings)
-
-    if jobs == 1:
-        for number in numbers:
-            take(attempt(number))
-    else:
-        with get_context("spawn").Pool(jobs) as pool:
-            for found in pool.imap(attempt, numbers, _CHUNK):
-                take(found)
+    findings.failures.sort(key=lambda failure: failure.case.number)
     return findings
 
 
+def _build(machine: tuple[str, Config]) -> None:
+    """Has the simulator of a device in the cache, so that no case waits for it."""
+    close_device(open_device(*machine, 64))
+
+
 def _attempt(
-    seed: int, configs: Mapping[str, Config], devices: Sequence[str], number: int
+    seed: int, programs: int, configs: Mapping[str, Config], devices: Sequence[str], first: int
 ) -> Findings:
-    """The findings of case ``number``."""
-    chosen = case(seed, number, configs)
+    """The findings of the chunk of cases that begins with number ``first``."""
+    findings = Findings()
+    for number in range(first, min(first + _CHUNK, programs)):
+        findings.add(_attempt_case(case(seed, number, configs), devices))
+    return findings
+
+
+def _attempt_case(chosen: Case, devices: Sequence[str]) -> Findings:
     image = chosen.image()
     comparison = compare(image, devices, chosen.dram, not chosen.kinds, chosen.relocation(image))
     reference = comparison.reference

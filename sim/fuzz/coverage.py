@@ -35,20 +35,21 @@ def coverage(image: ProgramImage, fault: Fault | None) -> Counter[Point]:
     """The coverage of one program; ``fault`` is the one at which it ended."""
     found: Counter[Point] = Counter()
     instructions = isa.instruction_set(image.config)
-    for index, bits in enumerate(image.instruction_bits()):
+    stream = image.instruction_bits()
+    # Most only exchange tokens, and there are few different ones of these.
+    for bits, count in Counter(stream).items():
         instruction = instructions.decode(bits)
         kind = _kind(instruction)
-        refused = instructions.problem(bits) is not None
-        found[Point(kind, TOTAL)] += 1
-        if fault is not None and index == fault.instruction:
-            found[Point(kind, "faulty")] += 1
-        if refused:
-            found[Point(kind, "refused")] += 1
+        found[Point(kind, TOTAL)] += count
+        if instructions.problem(bits) is not None:
+            found[Point(kind, "refused")] += count
             continue
         for aspect in _aspects(instruction):
-            found[Point(kind, aspect)] += 1
+            found[Point(kind, aspect)] += count
     if fault is not None:
         found[Point(f"{FAULTS}{fault.module}", fault.cause)] += 1
+        if fault.instruction < len(stream):
+            found[Point(_kind(instructions.decode(stream[fault.instruction])), "faulty")] += 1
     return found
 
 

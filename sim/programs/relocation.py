@@ -35,7 +35,9 @@ def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImag
         memory: _before(image.config, memory, first, shift, chance)
         for memory, first in _first_elements(image).items()
     }
-    bits = [_moved(image.config, word, before) for word in image.instruction_bits()]
+    stream = image.instruction_bits()
+    different = {bits: _moved(image.config, bits, before) for bits in set(stream)}
+    bits = [different[word] for word in stream]
     moved = ProgramImage.assemble(image.config, image.dram, image.insn_addr + shift, bits, to)
     limits = {
         memory: max(1, limit - before[memory]) if limit else 0
@@ -66,7 +68,7 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
     image if there are none."""
     config = image.config
     found: dict[isa.Memory, list[int]] = {memory: [] for memory in isa.LIMITED}
-    for bits in image.instruction_bits():
+    for bits in set(image.instruction_bits()):
         transfer = isa.instruction_set(config).decode(bits)
         if isinstance(transfer, isa.Load | isa.Store) and transfer.x_size and transfer.y_size:
             found[isa.limited_as(isa.Memory(transfer.memory))].append(transfer.dram_base)

@@ -13,7 +13,7 @@ def limits_of(image: ProgramImage) -> Limits:
     access; 1 if there are none."""
     limits = dict.fromkeys(isa.LIMITED, 1)
     instructions = isa.instruction_set(image.config)
-    for bits in image.instruction_bits():
+    for bits in set(image.instruction_bits()):
         transfer = instructions.decode(bits)
         if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):
             continue

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from amaranth_vta.cli import invoke
 from amaranth_vta.explore.workers import Workers, WorkersError
 
 
@@ -72,6 +75,46 @@ def test_an_item_that_kills_every_worker_is_told(workers: Workers) -> None:
     assert outcomes[0].result is None
     assert "the workers that had it died" in outcomes[0].error
     assert outcomes[1].result == b"abc"
+
+
+def test_fuzzing_finds_the_same_on_a_scheduler(workers: Workers, tmp_path: Path) -> None:
+    arguments = ["fuzz", "--programs", "6", "--devices", "functional", "--keep", str(tmp_path)]
+    found = []
+    for who in (["--jobs", "1"], ["--scheduler", workers._cluster.scheduler_address]):
+        path = tmp_path / "found.json"
+        assert invoke([*arguments, *who, "--json", str(path)]) == 0
+        found.append(json.loads(path.read_text()) | {"seconds": None})
+    assert found[0] == found[1]
+    assert found[0]["programs"] == 6
+
+
+def test_fuzzing_tells_what_is_wrong_with_a_scheduler(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("amaranth_vta.explore.workers._CONNECT_SECONDS", 1)
+    fuzz = [
+        "fuzz",
+        "--programs",
+        "1",
+        "--devices",
+        "functional",
+        "--scheduler",
+        "tcp://127.0.0.1:9",
+    ]
+    for more, message in (
+        ([], "no worker at the scheduler tcp://127.0.0.1:9"),
+        (["--jobs", "2"], "--scheduler has workers of its own"),
+    ):
+        assert invoke([*fuzz, *more]) == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert invoke(fuzz) == 2
+    assert "amaranth-vta[explore]" in capsys.readouterr().err
+
+
+def test_a_worker_that_fails_is_told(workers: Workers) -> None:
+    with pytest.raises(WorkersError, match="a worker failed: ValueError: invalid literal"):
+        list(workers.map(int, ["1", "one"]))
 
 
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

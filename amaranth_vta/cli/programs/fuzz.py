@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from amaranth_vta.cli.design.workers import open_workers, scheduler_option
 from amaranth_vta.cli.options import ConfigType, json_option
 from amaranth_vta.cli.outputs import Outputs
 from amaranth_vta.cli.problems import DONE, WRONG_RESULT
@@ -16,7 +17,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.devices import DEVICES
 
 if TYPE_CHECKING:
-    from amaranth_vta.sim.fuzz.campaign import Failure, Findings
+    from amaranth_vta.sim.fuzz.campaign import Failure, Findings, Workforce
 
 _COMPARED = ("functional", "rtl", "cxxrtl", "pysim")
 
@@ -41,10 +42,10 @@ class DeviceList(click.ParamType):
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of processes; the results do not depend on it.",
+    metavar="N",
+    help="Processes on this machine; the results do not depend on it.  [default: 1]",
 )
+@scheduler_option
 @click.option(
     "--devices",
     type=DeviceList(),
@@ -80,7 +81,8 @@ class DeviceList(click.ParamType):
 def fuzz(
     programs: int,
     seed: int,
-    jobs: int,
+    jobs: int | None,
+    scheduler: str | None,
     devices: tuple[str, ...],
     configs: tuple[Config, ...],
     random_configs: int,
@@ -110,7 +112,8 @@ def fuzz(
         folder = Path(keep)
         folder.mkdir(parents=True, exist_ok=True)
         progress = _progress(stack, programs)
-        findings = run(seed, programs, machines, devices, jobs, progress)
+        work = stack.enter_context(_work(jobs, scheduler))
+        findings = run(seed, programs, machines, devices, work, progress)
         stack.close()
         for failure in findings.failures:
             failure.image.save(_path(folder, seed, failure))
@@ -121,6 +124,19 @@ def fuzz(
         for failure in findings.failures:
             outputs.say(_description(failure, _path(folder, seed, failure)))
     return WRONG_RESULT if findings.failures else DONE
+
+
+@contextmanager
+def _work(jobs: int | None, scheduler: str | None) -> Iterator[Workforce]:
+    """Who does the work that the two options ask for."""
+    if scheduler is None:
+        from amaranth_vta.sim.fuzz.campaign import processes
+
+        with processes(jobs or 1) as work:
+            yield work
+    else:
+        with open_workers(jobs, scheduler) as workers:
+            yield workers.map
 
 
 def _progress(stack: ExitStack, programs: int) -> Callable[[Findings], None]:

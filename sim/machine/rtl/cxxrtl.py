@@ -26,7 +26,7 @@ from .build import (
 )
 
 SOURCES = (HARNESS, *(Path(__file__).with_name(name) for name in ("cxxrtl.hpp", "power_up.hpp")))
-EFFORT = "-O1"  # more takes twice the time to compile and gains little
+EFFORT = "-O2"  # runs 1.5 times as fast as -O1, and takes a sixth more time to compile
 
 
 def cxxrtl_library(

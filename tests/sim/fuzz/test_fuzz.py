@@ -15,7 +15,7 @@ from amaranth_vta.cli import invoke
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.fuzz import campaign
-from amaranth_vta.sim.fuzz.campaign import Findings, fuzz
+from amaranth_vta.sim.fuzz.campaign import Findings, fuzz, processes
 from amaranth_vta.sim.fuzz.cases import case, named_configs, random_configs
 from amaranth_vta.sim.fuzz.comparison import compare
 from amaranth_vta.sim.fuzz.reference import reference_of
@@ -33,7 +33,8 @@ TINY = named_configs(("tiny", "tiny-extended"))
 
 def test_what_is_found_depends_on_the_seed_alone() -> None:
     def run(seed: int, jobs: int) -> Findings:
-        return fuzz(seed, 5, TINY, ["functional"], jobs)
+        with processes(jobs) as work:
+            return fuzz(seed, 5, TINY, ["functional"], work)
 
     one, two, other = run(3, 1), run(3, 2), run(4, 1)
     assert one.failures == two.failures == []
