@@ -1,9 +1,11 @@
 """How much of quantized files runs on the machine, and whether the results equal ONNX Runtime's.
 
-    python benchmarks/quantized_files.py [--networks 500] [--cases] [--config NAME] [FILE ...]
+    python benchmarks/quantized_files.py [--networks 500] [--cases] [--forms [DIR]] [--config NAME]
+        [FILE ...]
 
 Random networks quantized by ONNX Runtime with random options, ONNX's own cases of float operators
-between quantizations, and files. One line for each kind: how many are equal in every element, how
+between quantizations, one small network for each form in which quantized networks come (kept in
+DIR), and files. One line for each kind: how many are equal in every element, how
 many differ, how many are refused, and the share of their MACs that run on the machine; then the
 reasons why operators run on the host. A network that differs is reduced and printed.
 """
@@ -11,6 +13,7 @@ reasons why operators run on the host. A network that differs is reduced and pri
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +32,7 @@ from amaranth_vta.session.random_inputs import random_inputs
 from amaranth_vta.sw.runtime.network.model_error import ModelError
 from tests.support.qdq_cases import qdq_cases
 from tests.support.quantized_files import Case
+from tests.support.quantized_forms import FORMS
 
 
 @dataclass
@@ -97,6 +101,18 @@ def cases(config: str) -> Tally:
     return tally
 
 
+def forms(folder: str, config: str) -> Tally:
+    """With a ``folder``, the files are kept there."""
+    tally = Tally()
+    for name, form in FORMS.items():
+        model = form.make()
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            onnx.save(model, Path(folder) / f"{re.sub('[^a-zA-Z0-9.]+', '_', name)}.onnx")
+        tally.add(name, model, None, config)
+    return tally
+
+
 def files(paths: list[str], config: str) -> Tally:
     tally = Tally()
     for path in paths:
@@ -111,6 +127,8 @@ def _tallies(options: argparse.Namespace) -> Iterator[tuple[str, Tally]]:
         yield "random networks", networks(options.networks, options.config)
     if options.cases:
         yield "ONNX's cases", cases(options.config)
+    if options.forms is not None:
+        yield "forms", forms(options.forms, options.config)
 
 
 def main() -> None:
@@ -118,6 +136,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--networks", type=int, default=0, metavar="N")
     parser.add_argument("--cases", action="store_true")
+    parser.add_argument("--forms", nargs="?", const="", metavar="DIR")
     parser.add_argument("--config", default="pynq-extended")
     options = parser.parse_args()
     np.seterr(all="ignore")

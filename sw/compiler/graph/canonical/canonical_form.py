@@ -18,8 +18,8 @@ The rules of this folder rewrite that and other forms:
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
   own type first, and the second factor of a MatMul to the type of the first,
-- products of matrices with a vector, with a constant first factor, and Gemm with ``transA``,
-  ``alpha`` or ``beta`` become one of those above,
+- products of matrices with a vector, of stacks of which one is repeated for the other, with a
+  constant first factor, and Gemm with ``transA``, ``alpha`` or ``beta`` become one of those above,
 - PRelu with slopes per channel becomes the sum of its two sides,
 - operators of one spatial dimension become operators on images of one row, between two Reshape,
 - a product whose result stays in float becomes a ConvInteger or MatMulInteger and DequantizeLinear,
@@ -57,6 +57,7 @@ from .matrix_forms import (
     constant_first,
     fold_gemm_factors,
     matrix_of_vector,
+    same_stacks,
     transpose_first,
 )
 from .moves import (
@@ -183,6 +184,7 @@ _RULES: tuple[Rule, ...] = (
     fuse_product,
     fuse_transposed,
     matrix_of_vector,
+    same_stacks,
     constant_first,
     split_fused_product,
     write_zero_points,

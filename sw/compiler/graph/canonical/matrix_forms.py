@@ -10,6 +10,7 @@ import numpy as np
 
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.runtime.network.tensor_type import TensorType
 
 from .integer_products import like_data
@@ -97,6 +98,30 @@ def matrix_of_vector(network: Network, node: Node) -> bool:
     return True
 
 
+def same_stacks(network: Network, node: Node) -> bool:
+    """QLinearMatMul or MatMulInteger of stacks of matrices that are repeated for one another: one
+    second factor for all becomes a matrix, other factors are repeated by Expand."""
+    if node.domain or node.operator not in ("QLinearMatMul", "MatMulInteger"):
+        return False
+    second_at, _ = SECOND_FACTOR[node.operator]
+    first, second = (network.types[node.inputs[at]].shape for at in (0, second_at))
+    if first is None or second is None or min(len(first), len(second)) < 2:
+        return False
+    if len(second) == 2 or first[:-2] == second[:-2]:
+        return False
+    inputs = list(node.inputs)
+    before: list[Node] = []
+    if prod(second[:-2]) == 1 and len(second) <= len(first):
+        inputs[second_at], before = _reshaped(network, inputs[second_at], second[-2:])
+    else:
+        stack = np.broadcast_shapes(first[:-2], second[:-2])
+        for at, shape in ((0, first), (second_at, second)):
+            inputs[at], made = _expanded(network, inputs[at], (*stack, *shape[-2:]))
+            before += made
+    network.nodes.replace(node, [*before, replace(node, inputs=tuple(inputs))])
+    return True
+
+
 def constant_first(network: Network, node: Node) -> bool:
     """QLinearMatMul of a constant matrix and a tensor becomes QLinearConv: columns are pixels."""
     shapes = _shapes(network, node)
@@ -149,6 +174,20 @@ def _reshaped(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str,
     made = network.unused_name(f"{name}_matrix")
     network.types[made] = replace(info, shape=shape)
     return made, [reshape(network, name, made, shape)]
+
+
+def _expanded(network: Network, name: str, shape: tuple[int, ...]) -> tuple[str, list[Node]]:
+    """``name`` repeated to ``shape``, and what does so."""
+    info = network.types[name]
+    if info.shape == shape:
+        return name, []
+    if name in network.constants:
+        whole = np.ascontiguousarray(np.broadcast_to(network.constants[name], shape))
+        return network.add_constant(f"{name}_repeated", whole), []
+    made = network.unused_name(f"{name}_repeated")
+    network.types[made] = replace(info, shape=shape)
+    size = network.add_constant(f"{made}_shape", np.array(shape, np.int64))
+    return made, [Node("Expand", made, (name, size), (made,))]
 
 
 def reshape(network: Network, source: str, result: str, shape: tuple[int, ...]) -> Node:

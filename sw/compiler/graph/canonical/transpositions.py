@@ -110,10 +110,14 @@ _FLAT = {"keepdims": 0}
 
 
 def sink_transpose(network: Network, node: Node) -> bool:
-    """Transpose of images to channels last → [DequantizeLinear] → element-wise operator becomes
-    [DequantizeLinear] → element-wise operator → Transpose. Other operands are images transposed
-    likewise, pixels, and constants. With pixels alone a Reshape does the same."""
-    if len(node.outputs) != 1 or not is_elementwise(node) or node.operator in _WITH_CHANNELS:
+    """Transpose of images to channels last → [DequantizeLinear] → element-wise operator or
+    QuantizeLinear becomes [DequantizeLinear] → that operator → Transpose. Other operands are images
+    transposed likewise, pixels, and constants. With pixels alone a Reshape does the same."""
+    quantization = parameters_of(network, node, "QuantizeLinear")
+    per_tensor = quantization is not None and quantization.per_tensor
+    if len(node.outputs) != 1 or not (is_elementwise(node) or per_tensor):
+        return False
+    if node.operator in _WITH_CHANNELS:
         return False
     shape = network.types[node.outputs[0]].shape
     if shape is None or len(shape) != len(_LAST):

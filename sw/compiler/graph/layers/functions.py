@@ -19,6 +19,7 @@ from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup, lookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighted_sum
+from amaranth_vta.sw.runtime.network.factors import as_terms, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
@@ -115,9 +116,13 @@ def _of_channels(function: OneTensor, table: Array, tensors: Tensors) -> Layer:
     image = tensors.images[tensors.root(function.source)]
     n, c, h, w = image
     way = grouping(c, c, c, config)
-    group = Conv2d(tiles(n, config.batch), way.inputs, way.outputs, h, w, (1, 1), PerChannelScale())
+    terms = terms_between(int(weights.min()), int(weights.max()))
+    group = Conv2d(
+        *(tiles(n, config.batch), way.inputs, way.outputs, h, w, (1, 1), PerChannelScale()),
+        terms=terms,
+    )
     made = tensors.function(grouped_conv2d, GroupedConv2d(way.groups, group), function.nodes[-1])
-    kernels = grouped_weights(weights.reshape(c, 1, 1, 1), c, config)
+    kernels = grouped_weights(as_terms(weights.reshape(c, 1, 1, 1), terms), c, config)
     given = {
         "weights": pack(kernels, tensors.env.wgt_dtype),
         "requantization": pack_bias(parameters, config),

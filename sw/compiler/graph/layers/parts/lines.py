@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from amaranth_vta.sw.compiler.operators.parts.fixed_point import Array, FixedPoi
 
 from .layer import Unsupported
 
-_WEIGHTS = np.arange(1, 128)
+# Weights of one int8 and, if none of them gives all results, of two: their biases are finer steps.
+_WEIGHTS = np.arange(1, 128), np.arange(128, 255)
 # How many of the possible slopes are tried, in which order, and how many weights for each.
 _SLOPES, _TRIED = 17, 8
 _FROM_THE_MIDDLE = sorted(range(_SLOPES), key=lambda index: abs(index - _SLOPES // 2))
@@ -46,9 +48,10 @@ def line(table: Array, zero_point: int, config: Config) -> FixedPoint:
 
 def channel_lines(
     table: Array, zero_point: int, config: Config
-) -> tuple[npt.NDArray[np.int8], Array]:
-    """Weights int8 (channels,) and parameters of REQUANTIZE int32 (channels, 4) that give
-    ``table``, int64 (256, channels), likewise. Raises `Unsupported`."""
+) -> tuple[npt.NDArray[np.int16], Array]:
+    """Weights int16 (channels,), each of one int8 or the sum of two, and parameters of REQUANTIZE
+    int32 (channels, 4) that give ``table``, int64 (256, channels), likewise. Raises
+    `Unsupported`."""
     if not config.requantize:
         raise Unsupported("it differs from channel to channel, and the machine has no REQUANTIZE")
     weights, parameters = _channel_lines(table.astype(np.int8).tobytes(), zero_point)
@@ -60,7 +63,7 @@ def channel_lines(
 
 
 @lru_cache(1 << 8)
-def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int8], Array]:
+def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int16], Array]:
     """The same for the leading channels that are straight lines, as far as there are any."""
     table = np.frombuffer(data, np.int8).astype(np.int64).reshape(len(BYTE), -1)
     strips = _Strips.of(table)
@@ -71,7 +74,7 @@ def _channel_lines(data: bytes, zero_point: int) -> tuple[npt.NDArray[np.int8], 
             break
         ways.append(way)
     weights, parameters = ([way[at] for way in ways] for at in (0, 1))
-    return np.array(weights, np.int8), np.array(parameters, np.int32).reshape(
+    return np.array(weights, np.int16), np.array(parameters, np.int32).reshape(
         -1, REQUANTIZE_PARAMETERS
     )
 
@@ -85,9 +88,9 @@ def _channel_line(
     if np.isnan(slopes[0]):
         return None
     tried = np.linspace(_whole(slopes[0]), _whole(slopes[1]), _SLOPES)
-    signed = _WEIGHTS * sign
-    for slope in tried[_FROM_THE_MIDDLE]:
-        scales = np.float32(slope) / _WEIGHTS.astype(np.float32)
+    for weights, slope in product(_WEIGHTS, tried[_FROM_THE_MIDDLE]):
+        signed = weights * sign
+        scales = np.float32(slope) / weights.astype(np.float32)
         least, most = _allowed(table - zero_point, signed, scales)
         possible = (np.ceil(least) <= np.floor(most)) & (scales > 0) & (scales < te.SCALE_END)
         # The widest interval of biases first: there rounding to float32 matters least.

@@ -77,6 +77,42 @@ def test_products_in_other_forms_are_on_the_machine(
     assert np.unique(want).size > 3
 
 
+STACKS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((2, 3, 4, 5), (2, 1, 5, 6)),
+    ((2, 3, 4, 5), (1, 1, 5, 6)),
+    ((2, 3, 4, 5), (3, 5, 6)),
+    ((3, 1, 4, 5), (1, 2, 5, 6)),
+    ((4, 5), (2, 5, 6)),
+    ((2, 4, 5), (1, 1, 5, 6)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), STACKS)
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("quantized", [True, False])
+def test_stacks_that_are_repeated_for_one_another_are_on_the_machine(
+    qdq: Make, first: tuple[int, ...], second: tuple[int, ...], constant: bool, quantized: bool
+) -> None:
+    """As where all heads of a group share keys and values."""
+    graph = qdq(first).qdq(2**-5)
+    given, total = graph.value, int(np.prod(second))
+    if constant:
+        other = graph.weights(*second)
+    else:
+        graph.value = "x"
+        graph.node("Reshape", graph.constant([-1], np.int64))
+        times = graph.constant([total // int(np.prod(first)) + 1], np.int64)
+        graph.node("Tile", times).node("Slice", *(graph.constant([n]) for n in (0, total)))
+        other = graph.node("Reshape", graph.constant(second, np.int64)).qdq(2**-5).value
+    graph.value = given
+    graph.node("MatMul", other)
+    if quantized:
+        graph.qdq(2**-3)
+    with Session(graph.model(), "tiny-extended") as session:
+        assert session.check({"x": graph.images()}).ok
+        assert session.report()["summary"]["share_on_machine"] == 1
+
+
 @pytest.mark.parametrize("shape", [(4, 9), (9, 1)])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 def test_a_bias_that_differs_from_row_to_row_is_the_hosts(

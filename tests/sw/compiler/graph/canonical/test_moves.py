@@ -41,7 +41,8 @@ def clipped(graph: Any) -> Any:
     [
         (lambda graph: graph.node("DepthToSpace", blocksize=2), 1, {"DepthToSpace"}),
         (lambda graph: graph.node("SpaceToDepth", blocksize=2), 16, {"SpaceToDepth"}),
-        (gather([2, 0, 3, 1], 1), 4, {"Gather"}),
+        (gather([2, 0, 3, 1], 1), 4, set()),
+        (gather([2, 0, 3, 1], 2), 4, {"Gather"}),
         (gather([2, 3, 4], -1), 4, set()),
         (padded(0.25), 4, set()),
         (joined, 8, set()),

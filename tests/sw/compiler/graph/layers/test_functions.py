@@ -52,6 +52,14 @@ def _node(operator: str, inputs: list[str], number: int) -> Any:
     return helper.make_node(operator, inputs, [name], name=name)
 
 
+def test_a_line_whose_addend_has_to_be_finer_than_127_steps_is_on_the_machine(qdq: Make) -> None:
+    """The weight of the second channel is the sum of two."""
+    graph = qdq((1, 2, 16, 16), np.uint8).qdq(0.026435840874910355, 168)
+    addends = graph.constant([[[0.5]], [[1.3217417001724243]]], np.float32)
+    graph.node("Add", addends).qdq(0.019531767815351486, 90)
+    assert placed(graph) == {"Add": "machine"}
+
+
 @BOTH
 @pytest.mark.parametrize("per", ["tensor", "channel", "short"])
 @each_seed(range(6))

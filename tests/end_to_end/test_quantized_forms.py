@@ -1,0 +1,25 @@
+"""One small file for each form of quantized networks: all of it that can be is on the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from amaranth_vta.report.host_summary import summary
+from amaranth_vta.session import Session
+from amaranth_vta.session.random_inputs import random_inputs
+from tests.support.quantized_forms import FORMS
+
+# What every network has, or costs next to nothing.
+USUAL = {"QuantizeLinear", "DequantizeLinear", "Reshape", "Flatten", "layout"}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_is_on_the_machine_and_exact(name: str) -> None:
+    form = FORMS[name]
+    with Session(form.make(), "pynq-extended") as session:
+        report = session.check(random_inputs(session))
+        layers = session.layers
+    assert report.mismatches == 0
+    assert summary(layers)["share_on_machine"] == 1
+    host = {layer.operator for layer in layers if layer.placed_on == "host"}
+    assert host <= USUAL | form.host
