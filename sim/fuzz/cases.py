@@ -69,7 +69,7 @@ def case(seed: int, number: int, configs: Mapping[str, Config]) -> Case:
         kinds=tuple(kinds),
         deep_tokens=chance.random() < 0.01,
         bounded=chance.random() < 0.25,
-        moved=not kinds and chance.random() < 0.4,
+        moved=chance.random() < 0.4,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from amaranth_vta.sim.devices import WITH_BASES, close_device, open_device
 from amaranth_vta.sim.machine.dram import ProtocolError
 from amaranth_vta.sim.machine.host import StuckError
 from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.relocation import relocated
 from amaranth_vta.sw.runtime.device import Device, RunResult
 from amaranth_vta.sw.runtime.driver import RegisterDriver
 
@@ -107,12 +109,17 @@ def differences(
                 found.append(f"{name} is {result.counters[name]}, not {outcome.counters[name]}")
     found += _other_bytes(after, reference.memory, reference.defined, image.origin, "")
     if reference.probe is not None and reference.probed is not None and not found:
-        shown, after = _run(device, reference.probe, reference.memory.size, seconds)
+        probe, size = reference.probe, reference.memory.size
+        if relocation is None:
+            shown, after = _run(device, probe, size, seconds)
+        else:
+            moved = relocated(probe, relocation.origin, Random(0))
+            shown, after = _run_relocated(device, probe, moved, size, seconds)
         cycles += shown.cycles or 0
         if shown.fault is not None:
             found.append(f"the next program ends at {shown.fault}")
         compared = reference.defined.copy()
-        compared[: reference.probe.dram.size] = True
+        compared[: probe.dram.size] = True
         found += _other_bytes(
             after, reference.probed, compared, image.origin, " after the next program"
         )
@@ -131,8 +138,8 @@ def _run(
 def _run_relocated(
     device: Device, image: ProgramImage, relocation: ProgramImage, size: int, seconds: float | None
 ) -> tuple[RunResult, npt.NDArray[np.uint8]]:
-    """The same, of ``image`` as it is in ``relocation``; gives the memory with the instructions of
-    ``image``, if its own are still there."""
+    """The same, of ``image`` as it is in ``relocation``; gives and leaves the memory with the
+    instructions of ``image``, if its own are still there."""
     assert isinstance(device, RegisterDriver)
     device.set_bases(relocation.bases)
     result, after = _run(device, relocation, size, seconds)
@@ -140,6 +147,7 @@ def _run_relocated(
     stream = slice(first, first + image.insn_count * isa.INSTRUCTION_BYTES)
     if np.array_equal(after[stream], relocation.dram[stream]):
         after[stream] = image.dram[stream]
+        device.write(relocation.origin, after)
     return result, after
 
 

@@ -16,37 +16,42 @@ _ALIGNMENT = 64
 
 
 def random_relocation(image: ProgramImage, chance: random.Random) -> ProgramImage:
-    """A legal program, which has bases of 0, moved to the end of DRAM or to anywhere else, each
-    memory with another base that is not behind what the program accesses of it.
-
-    It reads and writes what ``image`` does, in the same order.
-    """
+    """`relocated`, to the end of DRAM or to anywhere else."""
     size = -(-image.dram.size // _ALIGNMENT) * _ALIGNMENT
     most = image.config.dram_bytes - size
     powers = [1 << log for log in range(12, most.bit_length())]
     to = chance.choice((most, chance.choice(powers), chance.randrange(most // _ALIGNMENT + 1)))
+    return relocated(image, to, chance)
+
+
+def relocated(image: ProgramImage, to: int, chance: random.Random) -> ProgramImage:
+    """A program that has bases of 0, moved to address ``to`` or one close to it, each memory with
+    another base that is not behind what the program accesses of it.
+
+    It reads and writes what ``image`` does, in the same order, and has the same faults.
+    """
+    firsts = _first_elements(image)
+    sizes = {name: image.config.memory(name).element_bytes for name in isa.LIMITED}
     # Bases stay multiples of the largest element, so that is what the program is moved by.
-    step = max(_ALIGNMENT, *(image.config.memory(name).element_bytes for name in isa.LIMITED))
-    shift = (to - image.origin) // step * step
-    if image.origin + shift < 0:
-        shift += step
-    to = image.origin + shift
+    step = max(_ALIGNMENT, *sizes.values())
+    # No access comes before address 0, not even one that comes before the program's memory.
+    least = -(min(image.origin, *(firsts[name] * sizes[name] for name in sizes)) // step * step)
+    shift = max((to - image.origin) // step * step, least)
     before = {
         memory: _before(image.config, memory, first, shift, chance)
-        for memory, first in _first_elements(image).items()
+        for memory, first in firsts.items()
     }
     stream = image.instruction_bits()
     different = {bits: _moved(image.config, bits, before) for bits in set(stream)}
     bits = [different[word] for word in stream]
-    moved = ProgramImage.assemble(image.config, image.dram, image.insn_addr + shift, bits, to)
+    moved = ProgramImage.assemble(
+        image.config, image.dram, image.insn_addr + shift, bits, image.origin + shift
+    )
     limits = {
         memory: max(1, limit - before[memory]) if limit else 0
         for memory, limit in image.limits.items()
     }
-    bases = {
-        memory: shift + count * image.config.memory(memory).element_bytes
-        for memory, count in before.items()
-    }
+    bases = {memory: shift + count * sizes[memory] for memory, count in before.items()}
     return replace(moved, limits=limits, bases=bases)
 
 
@@ -69,8 +74,8 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
     config = image.config
     found: dict[isa.Memory, list[int]] = {memory: [] for memory in isa.LIMITED}
     for bits in set(image.instruction_bits()):
-        transfer = isa.instruction_set(config).decode(bits)
-        if isinstance(transfer, isa.Load | isa.Store) and transfer.x_size and transfer.y_size:
+        transfer = _transfer(config, bits)
+        if transfer is not None:
             found[isa.limited_as(isa.Memory(transfer.memory))].append(transfer.dram_base)
     return {
         memory: min(indices, default=image.origin // config.memory(memory).element_bytes)
@@ -80,9 +85,18 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
 
 def _moved(config: Config, bits: int, before: Mapping[isa.Memory, int]) -> int:
     """The instruction, with its index in DRAM counted from the base."""
-    instructions = isa.instruction_set(config)
-    transfer = instructions.decode(bits)
-    if not (isinstance(transfer, isa.Load | isa.Store) and transfer.x_size and transfer.y_size):
+    transfer = _transfer(config, bits)
+    if transfer is None:
         return bits
     memory = isa.limited_as(isa.Memory(transfer.memory))
-    return instructions.encode(replace(transfer, dram_base=transfer.dram_base - before[memory]))
+    moved = replace(transfer, dram_base=transfer.dram_base - before[memory])
+    return isa.instruction_set(config).encode(moved)
+
+
+def _transfer(config: Config, bits: int) -> isa.Load | isa.Store | None:
+    """The instruction, if it is one that may access DRAM."""
+    instructions = isa.instruction_set(config)
+    transfer = instructions.decode(bits)
+    if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):
+        return None
+    return transfer if transfer.x_size and transfer.y_size else None
