@@ -37,7 +37,8 @@ class WeightedSum(Pointwise):
         return self.constants.operations
 
     def buffers(self, config: Config) -> int:
-        return len(self.constants.factors) + (self.constants.to_even > 0)
+        constants = self.constants
+        return len(constants.factors) + bool(constants.table) + (constants.to_even > 0)
 
     def operand_dtypes(self, env: Environment) -> Sequence[str]:
         dtype = env.acc_dtype if self.wide else env.out_dtype

@@ -16,6 +16,7 @@ import numpy as np
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 
+from .corrections import corrected_sum
 from .fixed_point import Array, FixedPoint, NotExact, Quantized, fixed_point
 
 # All int8 values of an operand.
@@ -79,16 +80,14 @@ def _addition_constants(
     results = np.frombuffer(wanted, np.int8).astype(np.int64)
     ratios = [float(np.float32(x.scale)) / float(np.float32(y.scale)) for x in (a, b)]
     moved = sum(r * x.zero_point for r, x in zip(ratios, (a, b), strict=True))
+    offset, bounds = y.zero_point - moved, (y.zero_point, int(results.min()), int(results.max()))
     try:
-        return fixed_point(
-            [np.repeat(BYTE, 256), np.tile(BYTE, 256)],
-            ratios,
-            y.zero_point - moved,
-            results,
-            (y.zero_point, int(results.min()), int(results.max())),
-            config,
-        )
+        pairs = [np.repeat(BYTE, 256), np.tile(BYTE, 256)]
+        return fixed_point(pairs, ratios, offset, results, bounds, config)
     except NotExact as problem:
+        square = results.reshape(len(BYTE), -1)
+        if found := corrected_sum(ratios, offset, square, bounds, config):
+            return found
         raise NotExact(
             f"an addition of scales {a.scale:.6g} and {b.scale:.6g} to {y.scale:.6g}: {problem}"
         ) from None

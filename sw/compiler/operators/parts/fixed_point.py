@@ -26,7 +26,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 
 Array = npt.NDArray[Any]
 # The farthest from its rounded value that a factor is searched.
-_REACH = 24
+REACH = 24
 # The distance above a half within which a remainder counts as a half.
 _ABOUT_HALF = 1 << 14
 # The number of tightest results that rank factors, and of factors that are then checked on all.
@@ -53,6 +53,10 @@ class FixedPoint:
     The quotient is rounded down. If it is odd and the remainder is less than ``to_even``, it is
     decremented to the even one: with half a step in the addend, this rounds halves to even. With a
     ``scale``, REQUANTIZE by it replaces everything from the addend on.
+
+    ``corrections`` are added to the sum: one int8 for each value from -128 to 127 of the operand
+    ``corrected``, from a table that takes ``table`` accumulators (`Config.table_elements`). Only
+    constants with a scale may have them.
     """
 
     factors: tuple[int, ...]
@@ -63,19 +67,26 @@ class FixedPoint:
     high: int
     to_even: int = 0
     scale: float | None = None
+    corrections: tuple[int, ...] = ()
+    table: int = 0
+    corrected: int = 0
 
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector of results, including the reset of a copy."""
         sums = sum(factor != 1 for factor in self.factors) + len(self.factors) - 1
         if self.scale is not None:
-            return sums + 1
+            # A correction takes a copy, which is two, the lookup and an addition.
+            return sums + 1 + 4 * bool(self.table)
         rounding = 5 + (self.to_even > 1) if self.to_even else 0
         return sums + (self.addend != 0) + (self.shift > 0) + rounding + (self.zero_point != 0) + 2
 
     def evaluate(self, operands: Sequence[Array]) -> Array:
         """The machine's results for ``operands``, int64 arrays that broadcast."""
-        return self._rounded(_products(self.factors, operands) + self.addend)
+        total = _products(self.factors, operands) + self.addend
+        if self.corrections:
+            total = total + np.array(self.corrections)[operands[self.corrected] + 128]
+        return self._rounded(total)
 
     def _rounded(self, total: Array) -> Array:
         """The results for sums that include the addend."""
@@ -108,7 +119,7 @@ class FixedPoint:
     def parameter_count(self) -> int:
         """Tiles of constants in accumulators; 0 if immediates can hold all constants."""
         if self.scale is not None:
-            return len(self.factors) + REQUANTIZE_PARAMETERS
+            return len(self.factors) + REQUANTIZE_PARAMETERS + self.table
         constants = [*self.factors, self.addend]
         return 0 if all(map(_is_immediate, constants)) else len(constants)
 
@@ -116,7 +127,8 @@ class FixedPoint:
         """Constants of the same stages, with any values where `parameters` holds them."""
         factors = tuple(map(_any_parameter, self.factors))
         if self.scale is not None:
-            return FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0)
+            plain = FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0)
+            return replace(plain, table=self.table, corrected=self.corrected)
         return replace(self, factors=factors, addend=_any_parameter(self.addend))
 
     def parameters(self, env: Environment) -> Array:
@@ -127,6 +139,8 @@ class FixedPoint:
         values = values[: self.parameter_count]
         shape = (len(values), env.BATCH, env.BLOCK_OUT)
         tiles = np.broadcast_to(np.array(values, np.int64).reshape(-1, 1, 1), shape)
+        if self.table:
+            tiles = np.concatenate([tiles, te.table_tiles(self.corrections, env.config)])
         return tiles.astype(env.acc_dtype)
 
     def stages(
@@ -145,6 +159,14 @@ class FixedPoint:
         def constant(number: int, value: int, i: Sequence[Expr]) -> Expr | int:
             return value if _is_immediate(value) else parameters(number, *i)
 
+        first, corrections = len(self.factors), []
+        if self.table:
+            x, tiles = operands[0], range(first + REQUANTIZE_PARAMETERS, self.parameter_count)
+            corrections.append(
+                stage(
+                    "correction", lambda *i: te.lookup(x(*i), *(parameters(n, *i) for n in tiles))
+                )
+            )
         scaled = []
         for number, (factor, operand) in enumerate(zip(self.factors, operands, strict=True)):
             scaled.append(operand)
@@ -154,9 +176,8 @@ class FixedPoint:
                     lambda *i, n=number, x=operand, f=factor: x(*i) * constant(n, f, i),
                 )
         total = scaled[0]
-        for other in scaled[1:]:
+        for other in (*scaled[1:], *corrections):
             total = stage("total", lambda *i, t=total, o=other: t(*i) + o(*i))
-        first = len(self.factors)
         if self.scale is not None:
             numbers = range(first, first + REQUANTIZE_PARAMETERS)
             stage(
@@ -209,13 +230,7 @@ def fixed_point(
     Raises `NotExact` if no constants near the ratios give every result.
     """
     values = [np.asarray(operand, np.int64) for operand in operands]
-    most = 1 + max(
-        abs(sum(r * end for r, end in zip(ratios, ends, strict=True)) + offset)
-        for ends in product(*((int(v.min()), int(v.max())) for v in values))
-    )
-    shift = min(floor(log2((1 << config.acc_width - 1) / most)), config.acc_width - 2)
-    if shift < 0:
-        raise NotExact(f"results up to {most:.3g} do not fit {config.acc_width} bits")
+    shift = finest_shift([(int(v.min()), int(v.max())) for v in values], ratios, offset, config)
     for attempt in _attempts(ratios, shift, bounds, config):
         found = _search(attempt, values, ratios, wanted, config)
         if found is not None:
@@ -223,6 +238,21 @@ def fixed_point(
     raise NotExact(
         f"no factors, addend and shift of {config.acc_width} bits give all {wanted.size:,} results"
     )
+
+
+def finest_shift(
+    ends: Sequence[tuple[int, int]], ratios: Sequence[float], offset: float, config: Config
+) -> int:
+    """The largest shift with which Σ ratio · operand + offset fits accumulators, for operands
+    between these ``ends``. Raises `NotExact` if it does not fit without a shift."""
+    most = 1 + max(
+        abs(sum(r * end for r, end in zip(ratios, values, strict=True)) + offset)
+        for values in product(*ends)
+    )
+    shift = min(floor(log2((1 << config.acc_width - 1) / most)), config.acc_width - 2)
+    if shift < 0:
+        raise NotExact(f"results up to {most:.3g} do not fit {config.acc_width} bits")
+    return shift
 
 
 def _attempts(
@@ -260,7 +290,7 @@ def _search(
     total = _products(centre, values)
     least, most = first[wanted - attempt.low] - total, first[wanted - attempt.low + 1] - 1 - total
     # Factors farther away miss the ratios; with small shifts the rounded factors are exact.
-    reach = min(_REACH, 1 << attempt.shift >> 16)
+    reach = min(REACH, 1 << attempt.shift >> 16)
     moves = np.array(list(product(sorted(range(-reach, reach + 1), key=abs), repeat=len(values))))
     low, high = _smallest(-least), _smallest(most)
     begin = (least[low] - _moved(moves, values, low)).max(axis=1)

@@ -37,7 +37,7 @@ class Addition:
     @property
     def accumulators(self) -> int:
         """Accumulators live at a time per result, including that of the product."""
-        return 2 + (self.constants.to_even > 0)
+        return 2 + (self.constants.to_even > 0) + bool(self.constants.table)
 
 
 class Residual:

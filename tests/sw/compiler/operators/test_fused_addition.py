@@ -22,16 +22,22 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 from tests.support.runtimes import estimated_cycles
 
-# Scales of the other operand, of the convolution and of the sum: without and with ties.
+# Scales of the other operand, of the convolution and of the sum: without and with ties, and with
+# corrections, which take LOOKUP.
 SCALES = [
     (Quantized(0.0237, 3), Quantized(0.0412, -7), Quantized(0.0451, 12)),
     (Quantized(0.5), Quantized(0.25), Quantized(1.0, 5)),
+    (Quantized(0.9133040904998779), Quantized(0.8964420557022095), Quantized(1.0132163763046265)),
 ]
+
+
+def scales_of(seed: int, env: Environment) -> tuple[Quantized, Quantized, Quantized]:
+    return SCALES[seed % (3 if env.config.lookup else 2)]
 
 
 def random_case(seed: int, config: str) -> tuple[Conv2d, Environment]:
     rng, env = np.random.default_rng(seed), Environment(PRESETS[config])
-    scales = SCALES[seed % 2]
+    scales = scales_of(seed, env)
     constants = addition_constants(*scales, env.config, added(*scales))
     kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
     requantize = PerChannelScale() if env.config.requantize else RoundingShift(4, -128, 127)
@@ -79,7 +85,7 @@ def wanted(workload: Conv2d, env: Environment, inputs: list[Any], seed: int) -> 
     given = dict(zip(args, (inputs[0], inputs[2], inputs[3]), strict=False))
     product = te.evaluate(args[3], given).astype(int)
     assert len(np.unique(product)) > 3
-    return added(*SCALES[seed % 2])[inputs[1].astype(int) + 128, product + 128]
+    return added(*scales_of(seed, env))[inputs[1].astype(int) + 128, product + 128]
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended", "pynq-extended"])
@@ -95,22 +101,28 @@ def test_random_ones_give_what_two_operators_give(
 
 
 @pytest.mark.parametrize(
-    ("config", "more"),
+    ("seed", "config", "more"),
     [
-        ("tiny", {}),
-        ("tiny-extended", {"in_turn": True}),
-        ("tiny-extended", {"in_turn": True, "result_copies": 4, "added_copies": 2}),
+        (3, "tiny", {}),
+        (3, "tiny-extended", {"in_turn": True}),
+        (3, "tiny-extended", {"in_turn": True, "result_copies": 4, "added_copies": 2}),
+        (5, "tiny-extended", {"in_turn": True}),
     ],
 )
 def test_no_pass_changes_them_nor_does_the_rtl(
-    config: str, more: dict[str, Any], interpreted: Any, run: Any, some: Callable[..., Any]
+    seed: int,
+    config: str,
+    more: dict[str, Any],
+    interpreted: Any,
+    run: Any,
+    some: Callable[..., Any],
 ) -> None:
-    workload, env = random_case(3, config)
+    workload, env = random_case(seed, config)
     tile = Conv2dKnobs(1, 2, 2, workload.inputs, workload.kernel[0], ahead=True)
     knobs = replace(tile, **more)
     schedule = workload.scheduled(env, knobs)
-    inputs = operands(workload, env, schedule[1], some, 3)
-    want = wanted(workload, env, inputs, 3).astype(np.int8)
+    inputs = operands(workload, env, schedule[1], some, seed)
+    want = wanted(workload, env, inputs, seed).astype(np.int8)
     interpreted(schedule, inputs, want, env)
     function = tuned(workload, env, knobs, "fused")
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)

@@ -27,6 +27,15 @@ CASES = [
     (Quantized(0.031137, -128), Quantized(0.019171, -128), Quantized(0.040213, -128)),
     (Quantized(0.25), Quantized(0.5), Quantized(1.0, 5)),
 ]
+# Scales for which float32 rounds some sums to the other side of a half than any straight line.
+CORRECTED = [
+    (Quantized(0.9133040904998779), Quantized(0.8964420557022095), Quantized(1.0132163763046265)),
+    (
+        Quantized(0.3028271794319153, -107),
+        Quantized(1.6092573404312134, -29),
+        Quantized(1.1698086261749268, -23),
+    ),
+]
 
 
 def weights(constants: FixedPoint, env: Environment) -> list[Any]:
@@ -111,12 +120,26 @@ def test_an_addition_without_constants_is_refused_with_a_sentence() -> None:
         addition_constants(*huge, PRESETS["pynq"], added(*huge))
 
 
+@pytest.mark.parametrize("case", range(len(CORRECTED)))
+def test_additions_with_corrections_are_exact_for_all_pairs(case: int, run: Any) -> None:
+    a, b, y = CORRECTED[case]
+    with pytest.raises(NotExact, match="no factors"):
+        addition_constants(a, b, y, PRESETS["pynq"], added(a, b, y))
+    assert_exact_for_all_pairs("pynq-extended", (a, b, y), case, run)
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_residual_additions_are_exact_for_all_pairs(config: str, case: int, run: Any) -> None:
+    assert_exact_for_all_pairs(config, CASES[case], case, run)
+
+
+def assert_exact_for_all_pairs(
+    config: str, scales: tuple[Quantized, Quantized, Quantized], case: int, run: Any
+) -> None:
     machine = PRESETS[config]
     env = Environment(machine)
-    a, b, y = CASES[case]
+    a, b, y = scales
     constants = addition_constants(a, b, y, machine, added(a, b, y))
     vectors = 65536 // (machine.batch * machine.block_out)
     if config.startswith("tiny"):
@@ -137,8 +160,26 @@ def test_residual_additions_are_exact_for_all_pairs(config: str, case: int, run:
 def test_no_pass_changes_what_a_residual_addition_does(
     config: str, knobs: PointwiseKnobs, interpreted: Any, run: Any, some: Callable[..., Any]
 ) -> None:
+    assert_no_pass_changes(config, CASES[knobs.in_turn], knobs, interpreted, run, some)
+
+
+def test_no_pass_changes_what_an_addition_with_corrections_does(
+    interpreted: Any, run: Any, some: Callable[..., Any]
+) -> None:
+    knobs = PointwiseKnobs(2, in_turn=True)
+    assert_no_pass_changes("tiny-extended", CORRECTED[0], knobs, interpreted, run, some)
+
+
+def assert_no_pass_changes(
+    config: str,
+    scales: tuple[Quantized, Quantized, Quantized],
+    knobs: PointwiseKnobs,
+    interpreted: Any,
+    run: Any,
+    some: Callable[..., Any],
+) -> None:
     env = Environment(PRESETS[config])
-    a, b, y = CASES[knobs.in_turn]
+    a, b, y = scales
     constants = addition_constants(a, b, y, env.config, added(a, b, y))
     workload = WeightedSum(7, constants)
     schedule = workload.scheduled(env, knobs)
@@ -168,6 +209,18 @@ def test_no_pass_changes_what_a_residual_addition_does(
             "pynq-extended",
             FixedPoint((40_000, 300), 5, 16, 4, -100, 100, scale=2.0**-16),
             FixedPoint((80_000, 300), 9, 12, 1, -128, 127, scale=2.0**-12),
+        ),
+        (
+            "pynq-extended",
+            *(
+                FixedPoint(
+                    *((80_000, factor), 9, 12, 1, -128, 127),
+                    scale=2.0**-12,
+                    corrections=tuple(factor * n % 99 for n in range(256)),
+                    table=PRESETS["pynq-extended"].table_elements,
+                )
+                for factor in (50_000, 60_000)
+            ),
         ),
     ],
 )

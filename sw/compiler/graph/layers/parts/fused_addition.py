@@ -88,7 +88,10 @@ def _candidates(
 
 def _other_first(constants: FixedPoint, number: int) -> FixedPoint:
     """``constants`` with the factor of the operand ``number`` last."""
-    return constants if number else replace(constants, factors=constants.factors[::-1])
+    if number:
+        return constants
+    corrected = 1 - constants.corrected if constants.table else 0
+    return replace(constants, factors=constants.factors[::-1], corrected=corrected)
 
 
 def _is_read_by_one(network: Network, name: str, node: Node) -> bool:

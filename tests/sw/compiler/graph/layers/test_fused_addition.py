@@ -55,6 +55,25 @@ def test_a_residual_addition_is_part_of_its_convolution(
     assert macs == 10 * 10 * 9 * 9 * 9
 
 
+@pytest.mark.parametrize("other_first", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_addition_that_takes_corrections_is_on_the_machine(
+    qdq: Make, fused: bool, other_first: bool
+) -> None:
+    """Of scales for which no straight line has all results."""
+    graph = qdq((1, 3, 8, 8)).qdq(0.03).conv(3, 9, 1).qdq(0.9133040904998779)
+    start = graph.value
+    graph.conv(9, 9, pads=[1, 1, 1, 1])
+    graph.qdq(0.8964420557022095)
+    if not fused:
+        graph.node("MaxPool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    if other_first:
+        graph.value, start = start, graph.value
+    graph.node("Add", start).qdq(1.0132163763046265)
+    found = operators(graph)
+    assert found[-1] == (FUSED if fused else "Add")
+
+
 def test_where_both_come_from_convolutions_the_one_that_saves_more_is_chosen(qdq: Make) -> None:
     graph, start = block(qdq, np.int8)
     graph.conv(9, 10, strides=[2, 2], pads=[1, 1, 1, 1]).qdq(0.37173)

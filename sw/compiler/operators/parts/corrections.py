@@ -1,0 +1,69 @@
+"""Additions that no factors give exactly: a correction for each value of the first operand.
+
+Float32 rounds each operand times its scale by itself. Where a sum is about as near to a half as
+that rounding, no straight line has the results. With the first operand rounded as float32 does,
+which is a table of 256 small corrections, one of the factors around the second one's ratio has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from amaranth_vta.hw.config import Config
+
+from .fixed_point import REACH, Array, FixedPoint, finest_shift
+
+_LEAST, _MOST = -128, 127
+_VALUES = np.arange(_LEAST, _MOST + 1)
+# How many shifts are tried: with a smaller one the corrections reach farther.
+_SHIFTS = 3
+
+
+def corrected_sum(
+    ratios: Sequence[float],
+    offset: float,
+    wanted: Array,
+    bounds: tuple[int, int, int],
+    config: Config,
+) -> FixedPoint | None:
+    """Constants with corrections that give ``wanted``, int64 (256, 256), for each value of two
+    operands: approximately Σ ratio · operand + offset, rounded and clipped. None if none do, or if
+    the machine has no REQUANTIZE and LOOKUP. The arguments are those of `fixed_point`.
+
+    Raises `NotExact` if sums do not fit accumulators.
+    """
+    if not (config.requantize and config.lookup):
+        return None
+    finest = finest_shift([(_LEAST, _MOST)] * 2, ratios, offset, config)
+    moves = sorted(range(-REACH, REACH + 1), key=abs)
+    for shift, move in product(range(finest, max(finest - _SHIFTS, 0), -1), moves):
+        zero_point, low, high = bounds
+        plain = FixedPoint((), 0, shift, zero_point, low, high, scale=2.0**-shift)
+        first, second = (round(ratio * 2**shift) for ratio in ratios)
+        found = _corrected(replace(plain, factors=(first, second + move)), wanted, config)
+        if found is not None:
+            return found
+    return None
+
+
+def _corrected(plain: FixedPoint, wanted: Array, config: Config) -> FixedPoint | None:
+    """``plain`` with an addend and corrections that give ``wanted``, or None."""
+    begins, (first, second) = plain.first_sums(config.acc_width), plain.factors
+    total = first * _VALUES[:, None] + second * _VALUES
+    least = (begins[wanted - plain.low] - total).max(axis=1)
+    most = (begins[wanted - plain.low + 1] - 1 - total).min(axis=1)
+    addend = (int(least.max()) + int(most.min())) // 2
+    least, most = (np.clip(end - addend, _LEAST, _MOST) for end in (least, most))
+    corrections = np.clip(0, least, most)
+    found = replace(
+        plain,
+        addend=addend,
+        corrections=tuple(corrections.tolist()),
+        table=config.table_elements,
+    )
+    got = found.evaluate([_VALUES[:, None], _VALUES])
+    return found if np.array_equal(got, wanted) else None
