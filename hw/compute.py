@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -10,17 +10,16 @@ from . import isa
 from .bus.axi import ReadSignature
 from .config import Config
 from .datapath.accumulators import Accumulators
-from .datapath.alu import AluContext, AluUnit, alu_operands
-from .datapath.gemm import GemmContext, GemmUnit, gemm_operands
-from .datapath.sequencer import Sequencer
+from .datapath.alu import AluUnit
+from .datapath.gemm import GemmUnit
+from .datapath.loops import Loops
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
 from .fabric.buffer import ReadPortSignature, geometry
-from .fabric.command_queue import COUNT_WIDTH, CommandQueue
+from .fabric.command_queue import COUNT_WIDTH
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import instruction_layout, is_for_load, is_illegal
-from .timing import ALU_COMMANDS, GEMM_COMMANDS
 
 
 class Unit(enum.Enum, shape=2):
@@ -43,8 +42,8 @@ class Compute(wiring.Component):
     marked independent; a LOAD is issued when everything before it has retired, and everything
     waits for a LOAD to retire. FINISH waits for the other modules too.
 
-    Timing: that of its parts: `InOrder` issues and retires, `CommandQueue` holds what has to wait,
-    `Sequencer` unrolls loops into micro-ops, `GemmUnit` and `AluUnit` execute them.
+    Timing: that of its parts: `InOrder` issues and retires, `Loops` holds what has to wait and
+    unrolls loops into micro-ops, `GemmUnit` and `AluUnit` execute them.
 
     Ports
     -----
@@ -92,34 +91,26 @@ class Compute(wiring.Component):
         loader = Loader(config, _MEMORIES)
         m.submodules.loader = self._groups.member("compute_dma", loader)
         self._groups.activate(m, "compute_dma", loader.active)
-        m.submodules.gemm_sequencer = gemm_sequencer = Sequencer(
-            config, gemm_operands(config), GemmContext
-        )
+        m.submodules.loops = loops = Loops(config)
         m.submodules.gemm = gemm = GemmUnit(config, self._groups)
-        m.submodules.alu_sequencer = alu_sequencer = Sequencer(
-            config, alu_operands(config), AluContext
-        )
         m.submodules.alu = alu = AluUnit(config, self._groups)
-        gemm_commands = CommandQueue(gemm_sequencer.i.payload.shape(), GEMM_COMMANDS)
-        alu_commands = CommandQueue(alu_sequencer.i.payload.shape(), ALU_COMMANDS)
-        m.submodules.gemm_commands, m.submodules.alu_commands = gemm_commands, alu_commands
         order.connect(m, self)
-        connect(m, gemm_commands.o, gemm_sequencer.i)
-        connect(m, alu_commands.o, alu_sequencer.i)
         connect(m, loader.read, flipped(self.read))
-        connect(m, gemm_sequencer.o, gemm.i)
-        connect(m, alu_sequencer.o, alu.i)
+        connect(m, loops.gemm, gemm.i)
+        connect(m, loops.alu, alu.i)
         m.d.comb += [loader.bases.eq(self.bases), loader.hold.eq(0)]
 
-        self._connect_micro_ops(m, loader, gemm_sequencer, alu_sequencer)
+        m.submodules.uops = uops = geometry(config, isa.Memory.UOP).scratchpad(read_elements=(1,))
+        connect(m, loader.uop, uops.write)
+        connect(m, loops.uops, uops.read0)
         connect(m, gemm.inp, flipped(self.inp_read))
         connect(m, gemm.wgt, flipped(self.wgt_read))
         self._connect_accumulators(m, loader, gemm, alu)
 
-        is_finish = self._decode(m, order, loader, gemm_commands, alu_commands)
+        is_finish = self._decode(m, order, loader, loops)
         self._start(m, order, is_finish)
-        self._hand_out(m, order, loader, gemm_commands, alu_commands)
-        self._wait_for_one_another(m, order, gemm_commands, alu_commands)
+        self._hand_out(m, order, loader, loops)
+        self._wait_for_one_another(m, order, loops)
 
         # Retire.
         finishing = Signal()
@@ -142,16 +133,14 @@ class Compute(wiring.Component):
         """The next instruction, as one with this opcode."""
         return data.View(instruction_layout(self._config, opcode), order.head.entry.bits)
 
-    def _decode(
-        self, m: Module, order: InOrder, loader: Loader, gemm: CommandQueue, alu: CommandQueue
-    ) -> Signal:
+    def _decode(self, m: Module, order: InOrder, loader: Loader, loops: Loops) -> Signal:
         """Tells ``order`` what the next instruction is; gives whether it is FINISH."""
         config = self._config
         is_finish = Signal()
         units = {
             isa.Opcode.LOAD: (Unit.LOADER, loader.command.ready),
-            isa.Opcode.GEMM: (Unit.GEMM, gemm.i.ready),
-            isa.Opcode.ALU: (Unit.ALU, alu.i.ready),
+            isa.Opcode.GEMM: (Unit.GEMM, loops.gemm_command.ready),
+            isa.Opcode.ALU: (Unit.ALU, loops.alu_command.ready),
             isa.Opcode.FINISH: (Unit.NONE, 1),
         }
         if config.overwrite:
@@ -192,84 +181,57 @@ class Compute(wiring.Component):
                     m.d.comb += waits.eq(Cat(*others).any())
         m.d.comb += order.may_start.eq((~is_finish | self.others_retired) & ~waits)
 
-    def _hand_out(
-        self, m: Module, order: InOrder, loader: Loader, gemm: CommandQueue, alu: CommandQueue
-    ) -> None:
-        """Hands the next instruction to its unit, or the queue before it, when it starts."""
+    def _hand_out(self, m: Module, order: InOrder, loader: Loader, loops: Loops) -> None:
+        """Hands the next instruction to its unit, or to its loops, when it starts."""
         gemm_fields = self._view(order, isa.Opcode.GEMM)
         alu_fields = self._view(order, isa.Opcode.ALU)
-        gemm_command, alu_command = gemm.i.payload.command, alu.i.payload.command
+        gemm, alu = loops.gemm_command, loops.alu_command
+        gemm_command, alu_command = gemm.payload.command, alu.payload.command
         m.d.comb += [
             loader.command.valid.eq(order.start & (order.unit == Unit.LOADER)),
             loader.command.payload.eq(transfer(self._config, order.head)),
-            gemm.i.valid.eq(order.start & (order.unit == Unit.GEMM)),
+            gemm.valid.eq(order.start & (order.unit == Unit.GEMM)),
             gemm_command.sources_used.eq(~gemm_fields.reset),
             gemm_command.context.reset.eq(gemm_fields.reset),
             gemm_command.context.overwrite.eq(gemm_fields.opcode == isa.Opcode.MULTIPLY),
-            alu.i.valid.eq(order.start & (order.unit == Unit.ALU)),
+            alu.valid.eq(order.start & (order.unit == Unit.ALU)),
             alu_command.sources_used.eq(~alu_fields.use_immediate),
             alu_command.context.operation.eq(alu_fields.alu_opcode),
             alu_command.context.use_immediate.eq(alu_fields.use_immediate),
             alu_command.context.immediate.eq(alu_fields.immediate),
-            order.begins.eq(
-                Cat(
-                    loader.command.valid,
-                    *(unit.o.valid & unit.o.ready for unit in (gemm, alu)),
-                )
-            ),
-            order.queued[_place(isa.Opcode.GEMM)].eq(gemm.level),
-            order.queued[_place(isa.Opcode.ALU)].eq(alu.level),
+            loops.for_alu.eq(order.unit == Unit.ALU),
+            order.begins.eq(Cat(loader.command.valid, loops.gemm_begins, loops.alu_begins)),
+            order.queued[_place(isa.Opcode.GEMM)].eq(loops.gemm_level),
+            order.queued[_place(isa.Opcode.ALU)].eq(loops.alu_level),
         ]
         _connect_loops(m, gemm_command, gemm_fields)
         _connect_loops(m, alu_command, alu_fields)
 
-    def _wait_for_one_another(
-        self, m: Module, order: InOrder, gemm: CommandQueue, alu: CommandQueue
-    ) -> None:
+    def _wait_for_one_another(self, m: Module, order: InOrder, loops: Loops) -> None:
         """Makes commands wait for those of the other unit that were issued before them; one that
         is independent waits for none."""
-        queues = {isa.Opcode.GEMM: gemm, isa.Opcode.ALU: alu}
-        issued = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in queues}
-        done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in queues}
-        # With what is done in this cycle.
-        done_now = {
-            code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done_now") for code in queues
+        commands = {
+            isa.Opcode.GEMM: (loops.gemm_command, loops.gemm_done),
+            isa.Opcode.ALU: (loops.alu_command, loops.alu_done),
         }
-        for unit, other in (queues, reversed(queues)):
-            queue, place = queues[unit], _place(unit)
+        issued = {
+            code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in commands
+        }
+        done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in commands}
+        for unit, other in (commands, reversed(commands)):
+            (command, done_now), place = commands[unit], _place(unit)
             m.d.sync += [
-                issued[unit].eq(issued[unit] + queue.i.valid),
-                done[unit].eq(done_now[unit]),
+                issued[unit].eq(issued[unit] + command.valid),
+                done[unit].eq(done_now),
             ]
             m.d.comb += [
-                done_now[unit].eq(done[unit] + (order.done[place] & ~order.error[place])),
-                queue.other_done.eq(done_now[other]),
-                queue.i.payload.after.eq(issued[other]),
+                # With what is done in this cycle.
+                done_now.eq(done[unit] + (order.done[place] & ~order.error[place])),
+                command.payload.after.eq(issued[other]),
             ]
             if self._config.overlap:
                 with m.If(self._view(order, unit).independent):
-                    m.d.comb += queue.i.payload.after.eq(done[other])
-
-    def _connect_micro_ops(
-        self, m: Module, loader: Loader, gemm: Sequencer, alu: Sequencer
-    ) -> None:
-        uops = geometry(self._config, isa.Memory.UOP).scratchpad(read_elements=(1,))
-        m.submodules.uops = uops
-        connect(m, loader.uop, uops.write)
-        # The ALU has priority, since it reads few micro-ops, each for many vectors; but not while
-        # it stalls. The grant depends on registers alone: no combinational path leads from a stall
-        # of one unit to the other.
-        stalled, for_gemm = Signal(), Signal()
-        m.d.sync += stalled.eq(alu.o.valid & ~alu.o.ready)
-        m.d.comb += [
-            for_gemm.eq(gemm.uop_wanted & (stalled | ~alu.uop_wanted)),
-            uops.read0.enable.eq(gemm.uop_enable | alu.uop_enable),
-            uops.read0.index.eq(Mux(for_gemm, gemm.uop_index, alu.uop_index)),
-            gemm.uop_bits.eq(uops.read0.data[0]),
-            gemm.uop_denied.eq(~for_gemm),
-            alu.uop_bits.eq(uops.read0.data[0]),
-            alu.uop_denied.eq(for_gemm),
-        ]
+                    m.d.comb += command.payload.after.eq(done[other])
 
     def _connect_accumulators(
         self, m: Module, loader: Loader, gemm: GemmUnit, alu: AluUnit

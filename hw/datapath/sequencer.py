@@ -1,5 +1,6 @@
 """The loops of a GEMM or ALU instruction, unrolled into one micro-op per cycle."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from amaranth.hdl import Module, Mux, ShapeLike, Signal, Value, unsigned
@@ -10,19 +11,24 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.structures import uop_layout
 
+Operands = dict[str, int]
+
 
 class LoopCommand(data.StructLayout):
     """The loops of one instruction.
 
     ``factors`` hold the two loop factors of each operand; ``sources_used`` says whether operands
     other than ``dst`` are read (only then are their indices checked); ``context`` is carried
-    along with every micro-op.
+    along with every micro-op. ``kind`` is one of ``kinds``.
     """
 
-    def __init__(self, config: Config, operands: dict[str, int], context: ShapeLike) -> None:
+    def __init__(
+        self, config: Config, operands: Operands, context: ShapeLike, kinds: int = 1
+    ) -> None:
         width = config.uop.index_width
         super().__init__(
             {
+                "kind": range(kinds),
                 "uop_begin": unsigned(width),
                 "uop_end": unsigned(width + 1),
                 "iter_out": unsigned(isa.ITERATION_WIDTH),
@@ -40,16 +46,17 @@ class LoopCommand(data.StructLayout):
 
 
 class IndexedUop(data.StructLayout):
-    """One micro-op with its loop offsets added.
+    """One micro-op with its loop offsets added, of a command of ``kind``.
 
     ``enable`` is 0 for the single item of an instruction that has no micro-ops; ``last`` marks
     the last item of an instruction; ``error`` says that an index is past its scratchpad's depth:
     nothing must be done with such an item or any after it.
     """
 
-    def __init__(self, operands: dict[str, int], context: ShapeLike) -> None:
+    def __init__(self, operands: Operands, context: ShapeLike, kinds: int = 1) -> None:
         super().__init__(
             {
+                "kind": range(kinds),
                 "indices": data.StructLayout(
                     {name: unsigned(bits) for name, bits in operands.items()}
                 ),
@@ -71,7 +78,8 @@ class Sequencer(wiring.Component):
 
     Parameters
     ----------
-    operands : index width of each operand by the name of its micro-op field; ``dst`` is one
+    operands : index width of each operand by the name of its micro-op field; ``dst`` is one. With
+        several such, commands of as many kinds, a source that one has not being ignored
     context : shape of what a command carries along
 
     Ports
@@ -85,14 +93,17 @@ class Sequencer(wiring.Component):
     uop_denied : the port is not available in this cycle
     """
 
-    def __init__(self, config: Config, operands: dict[str, int], context: ShapeLike) -> None:
+    def __init__(
+        self, config: Config, operands: Operands | Sequence[Operands], context: ShapeLike
+    ) -> None:
         self._config = config
-        self._operands = operands
-        self._context = context
+        self._kinds = [operands] if isinstance(operands, dict) else list(operands)
+        self._operands = widest(self._kinds)
+        layout = self._operands, context, len(self._kinds)
         super().__init__(
             {
-                "i": In(stream.Signature(LoopCommand(config, operands, context))),
-                "o": Out(stream.Signature(IndexedUop(operands, context))),
+                "i": In(stream.Signature(LoopCommand(config, *layout))),
+                "o": Out(stream.Signature(IndexedUop(*layout))),
                 "uop_wanted": Out(1),
                 "uop_enable": Out(1),
                 "uop_index": Out(config.uop.index_width),
@@ -119,6 +130,7 @@ class Sequencer(wiring.Component):
             m.d.sync += [
                 arrived_offset.eq(at.offset),
                 arrived_sources_used.eq(at.command.sources_used),
+                arrived_item.kind.eq(at.command.kind),
                 arrived_item.enable.eq(~at.empty),
                 arrived_item.last.eq(at.last),
                 arrived_item.error.eq(~at.empty & at.uop[-1]),
@@ -133,7 +145,12 @@ class Sequencer(wiring.Component):
             index = Signal(range((1 << len(uop_fields[name])) + (1 << bits)), name=f"{name}_index")
             m.d.comb += index.eq(uop_fields[name] + arrived_offset[name][:bits])
             beyond = Signal(name=f"{name}_beyond")
-            m.d.comb += beyond.eq(arrived_offset[name][bits] | (index[bits:] != 0))
+            with m.Switch(arrived_item.kind):
+                for kind, widths in enumerate(self._kinds):
+                    if name in widths:
+                        past = arrived_offset[name][bits] | (index[widths[name] :] != 0)
+                        with m.Case(kind):
+                            m.d.comb += beyond.eq(past)
             errors.append(beyond if name == "dst" else beyond & arrived_sources_used)
             indices[name] = index
         error = Signal()
@@ -233,6 +250,12 @@ class Sequencer(wiring.Component):
         with m.If(fresh):
             m.d.sync += kept.eq(self.uop_bits)
         return word
+
+
+def widest(kinds: Sequence[Operands]) -> Operands:
+    """Index widths that suffice for the operands of each of ``kinds``."""
+    names = {name: None for operands in kinds for name in operands}
+    return {name: max(operands.get(name, 0) for operands in kinds) for name in names}
 
 
 class _Counters(NamedTuple):

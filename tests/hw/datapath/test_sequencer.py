@@ -14,6 +14,9 @@ from amaranth_vta.sim.testbench.amaranth import pauses, put_all
 
 CONFIG = PRESETS["tiny"]
 OPERANDS = gemm_operands(CONFIG)
+# Those of a command of another kind, whose sources are in a smaller memory.
+OTHERS = {"dst": OPERANDS["dst"], "src": OPERANDS["src"] - 3}
+KINDS = [OPERANDS, OTHERS]
 
 
 def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
@@ -34,7 +37,7 @@ def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
             continue
         indices: dict[str, int] = {}
         error = 0
-        for name, bits in OPERANDS.items():
+        for name, bits in KINDS[command.get("kind", 0)].items():
             factor = command["factors"][name]
             index = getattr(uops[u], name) + o * factor["outer"] + i * factor["inner"]
             if index >= 1 << bits and (name == "dst" or command["sources_used"]):
@@ -45,8 +48,10 @@ def expected_items(command: dict, uops: list[isa.Uop]) -> list[tuple]:
     return [*items[:-1], (last, enable, 1, error)]
 
 
-def run(commands: list[dict], uops: list[isa.Uop], stalls: float) -> tuple[list[tuple], int]:
-    sequencer = Sequencer(CONFIG, OPERANDS, 4)
+def run(
+    commands: list[dict], uops: list[isa.Uop], stalls: float, kinds: Any = OPERANDS
+) -> tuple[list[tuple], int]:
+    sequencer = Sequencer(CONFIG, kinds, 4)
     encode = isa.instruction_set(CONFIG).encode_uop
     want = [item for command in commands for item in expected_items(command, uops)]
     items: list[tuple] = []
@@ -72,7 +77,7 @@ def run(commands: list[dict], uops: list[isa.Uop], stalls: float) -> tuple[list[
             if valid and ready:
                 indices = None
                 if item.enable and not item.error:
-                    used = OPERANDS if commands[0]["sources_used"] else ["dst"]
+                    used = KINDS[item.kind] if commands[0]["sources_used"] else ["dst"]
                     indices = {name: getattr(item.indices, name) for name in used}
                 items.append((indices, item.enable, item.last, item.error))
 
@@ -131,6 +136,17 @@ def test_sequencer_runs_the_loops_in_order(stalls: float, sources_used: int) -> 
         for _ in range(20)
     ]
     run(commands, random_uops(16), stalls)
+
+
+def test_commands_of_a_kind_are_checked_for_its_own_operands() -> None:
+    generator = random.Random(6)
+    commands = []
+    for _ in range(40):
+        factors = [generator.randrange(8) for _ in range(6)]
+        command = loop(0, generator.randrange(1, 4), 2, 3, *factors)
+        commands.append({**command, "kind": generator.randrange(2)})
+    items, _ = run(commands, random_uops(16), 0, KINDS)
+    assert 10 < sum(error for *_, error in items) < len(items) - 10
 
 
 def test_sequencer_leaves_no_gap_between_commands() -> None:
