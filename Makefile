@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz mutants proofs coverage netlists nightly performance area routes area-model resources bitstreams clean
+.PHONY: help setup demo explore-demo docs figures site test tests lint types format tutorials bench fuzz safety mutants proofs coverage netlists nightly performance area routes area-model resources bitstreams clean
 
 help:  ## List the targets
 	@perl -ne 'printf "  make %-12s %s\n", $$1, $$2 if /^(\w+):.*?## (.*)/' Makefile
@@ -61,6 +61,9 @@ bench: setup  ## Measure how fast the compiled machine, the models and the compi
 fuzz: setup  ## Give 10,000 damaged and hostile files to the command line; a quarter of an hour
 	$(BIN)/python benchmarks/fuzz_files.py --jobs $(JOBS)
 
+safety: setup  ## Disturb 10,000 runs of the machine: resets, stuck memory, errors, flipped bits, garbage; minutes
+	$(BIN)/python benchmarks/safety.py --jobs $(JOBS)
+
 mutants: setup  ## Plant 250 bugs in hardware, model, passes and runtime, and list what catches each; half an hour. RESUME=--resume goes on with an earlier run
 	$(BIN)/python -m tests.mutants --jobs $(JOBS) --json build/mutants.json $(RESUME)
 
@@ -75,7 +78,7 @@ netlists: setup  ## Run random programs on the machine after synthesis for ECP5 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
 	$(BIN)/python benchmarks/netlists.py
 
-nightly: setup fuzz mutants proofs netlists  ## fuzz, mutants, races of whole networks, and ten million random instructions on all simulators; hours
+nightly: setup fuzz safety mutants proofs netlists  ## fuzz, safety, mutants, proofs, netlists, races of whole networks, and ten million random instructions on all simulators; hours
 	$(BIN)/python benchmarks/races.py
 	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 

@@ -271,8 +271,9 @@ class Layers:
 
     def _safety_tests(self) -> list[tuple[str, Callable[[], None]]]:
         from tests.sim.machine.rtl import test_safety as safety
+        from tests.support import register_bench
 
-        vars(safety)["machine_library"] = lambda *_: self._library
+        vars(register_bench)["machine_library"] = lambda *_: self._library
         vars(safety)["TINY"] = self._config
         tests: list[tuple[str, Callable[[], None]]] = []
         for name, test in vars(safety).items():

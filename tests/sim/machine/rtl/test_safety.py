@@ -11,13 +11,12 @@ from amaranth_vta.hw.registers import COUNTERS, COUNTERS_OFFSET, REGISTERS, WORD
 from amaranth_vta.sim.machine.dram import MemoryTiming, memory_timing
 from amaranth_vta.sim.machine.host import SimulatedDevice
 from amaranth_vta.sim.machine.pysim import PysimDevice
-from amaranth_vta.sim.machine.rtl.build import machine_library
-from amaranth_vta.sim.machine.rtl.engine import CompiledMachine, RtlDevice
+from amaranth_vta.sim.machine.rtl.engine import RtlDevice
 from amaranth_vta.sim.model.device import FunctionalDevice
-from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import random_program
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.driver import MismatchError
+from tests.support.register_bench import RegisterBench
 
 TINY = PRESETS["tiny"]
 MEMORY = 0x20000
@@ -25,47 +24,11 @@ PROGRAM = 0x8000
 GOOD = random_program(TINY, seed=3, length=20)
 
 
-class Bench(SimulatedDevice):
-    """The RTL on a memory with any timing, driven by single registers."""
-
-    name = "bench"
+class Bench(RegisterBench):
+    """A small machine with a little memory."""
 
     def __init__(self, timing: MemoryTiming) -> None:
-        super().__init__(TINY, MEMORY)
-        self.attach(CompiledMachine(machine_library(TINY), self.memory, timing))
-
-    def put(self, *instructions: isa.Instruction) -> None:
-        encode = isa.instruction_set(TINY).encode
-        self.write(PROGRAM, b"".join(encode(item).to_bytes(16, "little") for item in instructions))
-        self.poke("INSN_ADDR", PROGRAM)
-        self.poke("INSN_COUNT", len(instructions))
-
-    def put_image(self, image: ProgramImage) -> None:
-        self.write(0, image.dram)
-        self.poke("INSN_ADDR", image.insn_addr)
-        self.poke("INSN_COUNT", image.insn_count)
-
-    def poke(self, name: str, value: int) -> None:
-        self._write(name, value)
-
-    def peek(self, name: str) -> int:
-        return self._read(name)
-
-    def command(self, *parts: str) -> None:
-        control = REGISTERS["CONTROL"]
-        self.poke("CONTROL", sum(1 << control.part(part).offset for part in parts))
-
-    @property
-    def status(self) -> set[str]:
-        value = self.peek("STATUS")
-        return {part.name for part in REGISTERS["STATUS"].bits if value >> part.offset & 1}
-
-    def place(self) -> tuple[str, int]:
-        module = REGISTERS["FAULT"].part("module").offset
-        return isa.Module(self.peek("FAULT") >> module & 3).name.lower(), self.peek("FAULT_INSN")
-
-    def settle(self, cycles: int = 20_000) -> None:
-        self.machine.advance(cycles)
+        super().__init__(TINY, MEMORY, timing)
 
 
 def runs_correctly(device: SimulatedDevice) -> bool:
@@ -97,7 +60,7 @@ def test_a_reset_in_the_middle_of_bursts_completes_them_and_the_next_program_run
 def test_a_stopped_run_says_where_it_was() -> None:
     bench = Bench(MemoryTiming())
     endless = isa.Alu(uop_end=1, iter_out=16383, iter_in=16383, alu_opcode=2, use_immediate=1)
-    bench.put(isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish())
+    bench.put(PROGRAM, [isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish()])
     bench.command("launch")
     bench.settle(500)
     assert bench.status == {"busy"}
@@ -105,7 +68,7 @@ def test_a_stopped_run_says_where_it_was() -> None:
     bench.settle(50)
     assert bench.status == {"done", "stopped"}
     assert bench.peek("FAULT") & 7 == 0
-    assert bench.place() == ("compute", 1)
+    assert bench.place == ("compute", 1)
     bench.command("reset")
     assert bench.status == set()
     assert runs_correctly(bench)
@@ -121,7 +84,7 @@ def test_a_stopped_run_says_where_it_was() -> None:
 )
 def test_no_access_begins_after_a_stop(transfer: isa.Instruction, counter: str) -> None:
     bench = Bench(MemoryTiming(latency=200))
-    bench.put(transfer, transfer, isa.Finish())
+    bench.put(PROGRAM, [transfer, transfer, isa.Finish()])
     bench.command("launch")
     bench.settle(300)
     bench.command("reset")
@@ -162,7 +125,7 @@ def test_a_launch_together_with_a_reset_is_refused() -> None:
 def test_the_interrupt_line_is_masked() -> None:
     bench = Bench(MemoryTiming())
     enable = {part.name: 1 << part.offset for part in REGISTERS["INTERRUPT_ENABLE"].bits}
-    bench.put(isa.Finish(), isa.Finish())  # ends at a fault
+    bench.put(PROGRAM, [isa.Finish(), isa.Finish()])  # ends at a fault
     for count, mask, interrupts in (
         (2, 0, False),
         (2, enable["fault"], True),
@@ -188,7 +151,7 @@ def test_a_memory_that_never_answers_is_a_timeout_and_the_reset_line_helps() -> 
     assert 200 < result.cycles < 230
     assert bench.status == set()  # the reset line has been used
     bench.poke("TIMEOUT", 0)
-    bench.put(isa.Finish())
+    bench.put(PROGRAM, [isa.Finish()])
     bench.command("launch")
     bench.settle(5000)
     assert bench.status == {"busy"}
@@ -247,7 +210,7 @@ def test_a_timeout_is_of_the_module_that_waits(waits: isa.Instruction, module: s
     # The memory transfers words for 60 cycles after the launch, enough for fetch, and then stalls
     # for long.
     bench = Bench(MemoryTiming(refresh_period=3000, refresh_stall=2940))
-    bench.put(isa.Load(memory=isa.Memory.INP, x_size=0), waits, isa.Finish())
+    bench.put(PROGRAM, [isa.Load(memory=isa.Memory.INP, x_size=0), waits, isa.Finish()])
     bench.poke("TIMEOUT", 400)
     result = bench.run(PROGRAM, 3)
     assert result.fault == Fault(module, 1, "timeout")
@@ -264,7 +227,7 @@ def test_a_misaligned_program_is_a_bad_stream_and_the_next_one_runs() -> None:
 def test_counters_are_read_while_a_program_runs_and_start_again_after_it_is_stopped() -> None:
     bench = Bench(MemoryTiming())
     endless = isa.Alu(uop_end=1, iter_out=16383, iter_in=16383, alu_opcode=2, use_immediate=1)
-    bench.put(isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish())
+    bench.put(PROGRAM, [isa.Load(memory=isa.Memory.UOP, x_size=1), endless, isa.Finish()])
     bench.command("launch")
     bench.settle(500)
     first = bench.peek("ALU_BUSY")
@@ -325,7 +288,7 @@ def test_each_memory_is_found_at_its_base() -> None:
         if isinstance(device, Bench):
             for name, address in bases.items():
                 device.poke(f"{name}_BASE", address)
-            device.put(*program(dict.fromkeys(bases, 0)))
+            device.put(PROGRAM, program(dict.fromkeys(bases, 0)))
         else:
             encode = isa.instruction_set(TINY).encode
             words = [encode(item).to_bytes(16, "little") for item in program(bases)]
@@ -351,7 +314,7 @@ def test_a_transfer_over_its_limit_is_not_begun(limited: str, transfer: isa.Inst
     """The last element that each transfer accesses is number 11."""
     bench = Bench(MemoryTiming())
     bench.write(0, np.arange(4096, dtype=np.uint32))
-    bench.put(transfer, isa.Finish())
+    bench.put(PROGRAM, [transfer, isa.Finish()])
     bursts = []
     for limit in (0, 12, 11, 1):
         for name in ("UOP", "INP", "WGT", "ACC", "OUT"):
