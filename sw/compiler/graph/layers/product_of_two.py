@@ -100,12 +100,10 @@ def _factors(node: Node) -> tuple[str, str]:
 
 def _shapes(node: Node, tensors: Tensors) -> tuple[Image, Image]:
     """The shapes of the first factor, as the rows of all products, and of the second, as a stack of
-    matrices."""
+    matrices. In the canonical form both stacks are equal, or the second is one matrix."""
     a, b = (tensors.network.types[name].shape for name in _factors(node))
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         raise Unsupported("its factors are not matrices of fixed size")
-    if len(b) > 2 and a[:-2] != b[:-2]:
-        raise Unsupported(f"its factors have different stacks of matrices: {list(a)} and {list(b)}")
     return (prod(a[:-1]), a[-1], 1, 1), (prod(b[:-2]), b[-2], b[-1], 1)
 
 

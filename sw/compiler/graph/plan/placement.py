@@ -25,6 +25,7 @@ from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.layers.pooling import average_in_float, max_pool
 from amaranth_vta.sw.compiler.graph.layers.rescaling import clip, extremum, quantization
 from amaranth_vta.sw.compiler.graph.layers.selecting import chosen_channels, concatenation
+from amaranth_vta.sw.compiler.graph.layers.transposing import transposition
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
@@ -57,6 +58,7 @@ _LAYERS: dict[tuple[str, str], MakeLayer] = {
     ("", "Resize"): upsampling,
     ("", "Slice"): cropping,
     ("", "Sub"): addition,
+    ("", "Transpose"): transposition,
     (contributed.DOMAIN, "QGemm"): contributed.gemm,
     (contributed.DOMAIN, "QLinearAdd"): contributed.element_wise,
     (contributed.DOMAIN, "QLinearAveragePool"): contributed.average_of_integers,

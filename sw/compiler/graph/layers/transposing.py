@@ -1,0 +1,119 @@
+"""Transpose on the machine, where it is a matter of tiles: elements keep their places in these."""
+
+from __future__ import annotations
+
+from math import prod
+
+from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
+from amaranth_vta.sw.compiler.graph.network import Network
+from amaranth_vta.sw.compiler.graph.nodes import Node
+from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
+from amaranth_vta.sw.compiler.operators.permute import Permute, permute
+from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
+
+from .parts.layer import Layer, Unsupported
+from .parts.tensors import Tensors
+
+Shape = tuple[int, ...]
+# What reads integers on the machine, besides products and operators of ONNX Runtime's domain.
+_READERS = frozenset({"Clip", "Concat", "Gather", "Max", "MaxPool", "Min", "Pad", "Resize"})
+_AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
+_MOST_DIMENSIONS = 4
+
+
+def transposition(node: Node, tensors: Tensors) -> Layer:
+    """A Transpose that leaves channels what they are: images to rows of channels, rows to images,
+    and the heads of attention, with the Reshape that cuts channels into heads before it or joins
+    them behind it. Raises `Unsupported`."""
+    network, config = tensors.network, tensors.config
+    tensors.require_bytes(node.inputs[0], node.outputs[0])
+    shape, result = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
+    if shape is None or result is None:
+        raise Unsupported("its shape is not fixed")
+    source, image, channels = _source(node, tensors, shape)
+    if config.batch > 1:
+        raise Unsupported(f"tiles hold {config.batch} images or rows, whose order it changes")
+    order = node.attributes.get("perm", list(range(len(shape)))[::-1])
+    nodes, out = _result(node, tensors, list(order).index(channels), result)
+    if not _is_for_machine(network, nodes[-1].outputs[0]):
+        raise Unsupported("only the host reads its result")
+    sizes = [*shape]
+    sizes[channels] = tiles(shape[channels], config.block_out)
+    workload = _without_ones(sizes, order)
+    function = tensors.function(permute, workload, node)
+    given = [tensors.source(source, image)]
+    return tensors.layer(nodes, given, out, function, {}, tensors.range(source))
+
+
+def _source(node: Node, tensors: Tensors, shape: Shape) -> tuple[str, Image, int]:
+    """The tensor that the machine holds, its shape there, and the axis of ``shape``, which
+    ``node`` reads, that are its channels."""
+    network, source = tensors.network, node.inputs[0]
+    rows: Image = (prod(shape[:-1]), shape[-1], 1, 1)
+    if tensors.root(source) in tensors.results:
+        image = tensors.images[tensors.root(source)]
+        if image == rows:
+            return source, image, len(shape) - 1
+        if len(shape) > 1 and image[:2] == shape[:2] and prod(image[2:]) == prod(shape[2:]):
+            return source, image, 1
+        raise Unsupported(f"its input is held as an image of {list(image)}")
+    maker = network.maker(source)
+    if maker is None or maker.operator != "Reshape" or maker.domain:
+        raise Unsupported("it follows an operator on the host")
+    source = maker.inputs[0]
+    before = network.types[source].shape
+    if tensors.root(source) not in tensors.results or before is None:
+        raise Unsupported("it follows an operator on the host")
+    image = tensors.images[tensors.root(source)]
+    whole = shape[-2] * shape[-1] if len(shape) > 1 else 0
+    if image != (prod(shape[:-2]), whole, 1, 1) or shape[-1] % tensors.config.block_out:
+        raise Unsupported("channels would change their places within tiles")
+    return source, image, len(shape) - 1
+
+
+def _result(
+    node: Node, tensors: Tensors, channels: int, shape: Shape
+) -> tuple[tuple[Node, ...], Image]:
+    """The nodes of the layer and the shape in which the machine holds their result, of which axis
+    ``channels`` of ``shape`` has the channels."""
+    if channels == len(shape) - 1:
+        rows: Image = (prod(shape[:-1]), shape[-1], 1, 1)
+        reader = tensors.network.only_reader(node.outputs[0])
+        joined = reader is not None and reader.operator == "Reshape" and not reader.domain
+        if reader is not None and joined and shape[-1] % tensors.config.block_out == 0:
+            whole = tensors.network.types[reader.outputs[0]].shape
+            if whole is not None and whole[-1] == prod(shape[-2:]):
+                return (node, reader), (prod(shape[:-2]), whole[-1], 1, 1)
+        return (node,), rows
+    if channels != 1 or len(shape) > _MOST_DIMENSIONS:
+        raise Unsupported("channels would change their places within tiles")
+    first, second, *pixels = shape
+    height, width = [1, *pixels][-2:]  # a sequence is an image of one row
+    return (node,), (first, second, height, width)
+
+
+def _without_ones(sizes: list[int], order: list[int]) -> Permute:
+    """The permutation of axes with these ``sizes``, without those of one."""
+    kept = [axis for axis, size in enumerate(sizes) if size > 1] or [0]
+    return Permute(
+        tuple(sizes[axis] for axis in kept),
+        tuple(kept.index(axis) for axis in order if axis in kept),
+    )
+
+
+def _is_for_machine(network: Network, name: str) -> bool:
+    """Whether something that the machine may run reads integers by ``name``. Second factors of
+    products pass through the host anyway."""
+    for reader in network.nodes.readers(name):
+        if reader.domain == "com.microsoft" or reader.operator in _READERS:
+            return True
+        if reader.operator in SECOND_FACTOR and reader.inputs[0] == name:
+            return True
+        if reader.operator == "Reshape" and _is_for_machine(network, reader.outputs[0]):
+            return True
+        if reader.operator == "DequantizeLinear" and any(
+            is_elementwise(item) or item.operator in (*_AVERAGES, "QuantizeLinear")
+            for item in network.nodes.readers(reader.outputs[0])
+        ):
+            return True
+    return False
