@@ -41,7 +41,7 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
     """A constant of the text: ``w(8, 3, 3, 3)`` is a random weight of this shape, ``v(8)`` a vector
     of positive numbers, ``c(0.5)`` a scalar, ``i(1, -1)`` a vector of int64; ``z(120)`` is a zero
     point of uint8 and ``n(0)`` one of int8; ``k(8, 3)``, ``u(8, 3)`` and ``j(8)`` are random int8,
-    uint8 and int32 of these shapes."""
+    uint8 and int32 of these shapes; ``o(1, 0)`` are booleans, ``h(0)`` is a zero point of int16."""
     shape = [int(number) for number in numbers]
     match kind:
         case "c":
@@ -50,6 +50,10 @@ def _constant(kind: str, numbers: Sequence[float], rng: np.random.Generator) -> 
             return np.array(shape, np.int64)
         case "z" | "n":
             return np.array(shape[0], np.uint8 if kind == "z" else np.int8)
+        case "o":
+            return np.array(shape, np.bool_)
+        case "h":
+            return np.array(shape[0], np.int16)
         case "w":
             return rng.normal(0, (int(np.prod(shape[1:])) or 1) ** -0.5, shape).astype(np.float32)
         case "v":
@@ -73,7 +77,7 @@ def floats(text: str, shape: Shape = IMAGE, opset: int = 17) -> onnx.ModelProto:
         found[name] = _constant(kind, numbers, np.random.default_rng(len(found)))
         return name
 
-    body = re.sub(r"\b([wvciznkuj])\(([-\d., e]+)\)", named, text)
+    body = re.sub(r"\b([wvciznkujoh])\(([-\d., e]+)\)", named, text)
     given = ", ".join(map(str, shape))
     nodes = parser.parse_graph(f"network (float[{given}] x) => (float y) {{ {body} }}")
     for number, node in enumerate(nodes.node):
@@ -140,12 +144,12 @@ def _weights() -> dict[str, Form]:
     }
     for name, bias in (
         ("in float", " bias = Identity(v(8)) "),
-        ("of another scale", _matrix("bias", "j(8)", "c(0.000123)")),
-        ("of int8", _matrix("bias", "k(8)", "c(0.004)")),
-        ("of a scale per channel", _matrix("bias", "j(8)", "v(8)")),
+        ("of another scale", matrix("bias", "j(8)", "c(0.000123)")),
+        ("of int8", matrix("bias", "k(8)", "c(0.004)")),
+        ("of a scale per channel", matrix("bias", "j(8)", "v(8)")),
     ):
-        text = _qdq("a", "x", 0.03) + _matrix("m", "k(8,8,3,3)") + bias
-        text += "b = Conv(a, m, bias)" + _qdq("y", "b", 0.05)
+        text = qdq("a", "x", 0.03) + matrix("m", "k(8,8,3,3)") + bias
+        text += "b = Conv(a, m, bias)" + qdq("y", "b", 0.05)
         lines[f"a bias {name}"] = partial(floats, text)
     return {name: Form(make) for name, make in lines.items()}
 
@@ -166,8 +170,8 @@ def _weights_in_nodes() -> onnx.ModelProto:
 
 def _dead(scale: float) -> onnx.ModelProto:
     """One channel of weights of this ``scale``, with a bias as large as in other channels."""
-    text = _qdq("a", "x", 0.03) + _matrix("m", "k(8,8,3,3)", "v(8)") + _matrix("o", "j(8)", "v(8)")
-    model = floats(text + "b = Conv(a, m, o)" + _qdq("y", "b", 0.05))
+    text = qdq("a", "x", 0.03) + matrix("m", "k(8,8,3,3)", "v(8)") + matrix("o", "j(8)", "v(8)")
+    model = floats(text + "b = Conv(a, m, o)" + qdq("y", "b", 0.05))
     weights, bias = (item for item in model.graph.initializer if item.name.startswith("v"))
     scales = np.full(8, 0.01, np.float32)
     scales[3] = scale
@@ -280,19 +284,19 @@ def _functions() -> dict[str, Form]:
     forms = {name: Form(partial(static, _between(text), opset=20)) for name, text in lines.items()}
     # The quantizer does not know the type of their results, and leaves what reads them in float.
     for name in ("com.microsoft.FastGelu(d)", "com.microsoft.QuickGelu(d)"):
-        text = _qdq("a", "x", 0.03) + "b = Conv(a, m)" + _qdq("d", "b", 0.05)
-        text += f"e = {name}" + _qdq("y", "e", 0.04)
-        forms[name] = Form(partial(floats, _matrix("m", "k(8,8,1,1)") + text))
-    text = _qdq("a", "x", 0.03) + "b = MatMul(a, m)" + _qdq("d", "b", 0.05)
-    text += "e = com.microsoft.BiasGelu(d, v(10))" + _qdq("y", "e", 0.04)
+        text = qdq("a", "x", 0.03) + "b = Conv(a, m)" + qdq("d", "b", 0.05)
+        text += f"e = {name}" + qdq("y", "e", 0.04)
+        forms[name] = Form(partial(floats, matrix("m", "k(8,8,1,1)") + text))
+    text = qdq("a", "x", 0.03) + "b = MatMul(a, m)" + qdq("d", "b", 0.05)
+    text += "e = com.microsoft.BiasGelu(d, v(10))" + qdq("y", "e", 0.04)
     # A function that differs per channel, and no line.
     forms["BiasGelu"] = Form(
-        partial(floats, _matrix("m", "k(24,10)") + text, (3, 24)), frozenset({"BiasGelu"})
+        partial(floats, matrix("m", "k(24,10)") + text, (3, 24)), frozenset({"BiasGelu"})
     )
     return forms
 
 
-def _qdq(result: str, source: str, scale: float, zero: int = 120) -> str:
+def qdq(result: str, source: str, scale: float, zero: int = 120) -> str:
     """Quantization to uint8 and back."""
     given = f"c({scale}), z({zero})"
     integers = f"{result}_integers"
@@ -302,7 +306,7 @@ def _qdq(result: str, source: str, scale: float, zero: int = 120) -> str:
     )
 
 
-def _matrix(name: str, values: str, scale: str = "c(0.01)") -> str:
+def matrix(name: str, values: str, scale: str = "c(0.01)") -> str:
     """Weights of int8."""
     return f" {name} = DequantizeLinear<axis=0>({values}, {scale}) "
 

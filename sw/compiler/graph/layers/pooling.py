@@ -103,13 +103,9 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
 def average_in_float(node: Node, tensors: Tensors) -> Layer:
     """An average that the canonical form left in float. Raises `Unsupported`."""
     network, source = tensors.network, node.inputs[0]
-    given, _ = dequantized(network, source)
-    after = quantized_after(network, node.outputs[0])
-    if after is None:
+    dequantized(network, source)
+    if quantized_after(network, node.outputs[0]) is None:
         raise Unsupported("its result is not quantized to 8 bits at one scale")
-    types = network.types[given].dtype, after[2].zero.dtype
-    if types[0] != types[1]:
-        raise Unsupported(f"it makes {types[1]} of {types[0]}")
     shape = network.types[source].shape
     if shape is None or len(shape) not in (3, 4):
         raise Unsupported(f"{source} is not an image (N, C, H, W) of fixed size")

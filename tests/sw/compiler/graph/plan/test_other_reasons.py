@@ -1,0 +1,172 @@
+"""The reasons why the host has operators that are not averages, functions or products, each
+provoked: small networks written as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from amaranth_vta.session import Session
+from amaranth_vta.session.random_inputs import random_inputs
+from tests.support.quantized_forms import IMAGE, Shape, floats, matrix, qdq
+
+GIVEN = qdq("a", "x", 0.03)
+WEIGHTS = matrix("m", "k(8,8,1,1)")
+# d is the result of a layer.
+LAYER = GIVEN + WEIGHTS + "b = Conv(a, m)" + qdq("d", "b", 0.05)
+# The shape of a is known only at run time.
+UNKNOWN = qdq("g", "x", 0.03) + "t = Compress<axis=2>(g, o(1,1,0,1))" + qdq("a", "t", 0.03)
+INTEGERS = "y = DequantizeLinear(e, c(0.05), z(120))"
+FLOATS = qdq("y", "e", 0.04)
+AT = "c(0.05), z(120)"
+POOL = "e = com.microsoft.{}<channels_last=1{}>(d_integers, " + f"{AT}, {AT})" + INTEGERS
+GEMM = "e = com.microsoft.QGemm{}(a_integers, c(0.03), z(120), k(24,10), c(0.01), n(0), {}, " + AT
+ROWS: Shape = (3, 24)
+
+CASES: list[tuple[str, str, Shape, str]] = [
+    (
+        *("Conv", GIVEN + "b = Conv<pads=[1,1,1,1]>(a, a)" + qdq("y", "b", 0.5), (8, 8, 3, 3)),
+        "Conv is in float: its bias, its weights or its attributes are no integer product's",
+    ),
+    (
+        *("Conv", UNKNOWN + WEIGHTS + "b = Conv(a, m)" + qdq("y", "b", 0.5), IMAGE),
+        "Conv is in float: the shape of its input is not known",
+    ),
+    (
+        "Conv",
+        "e = QuantizeLinear<axis=1>(x, v(8)) a = DequantizeLinear<axis=1>(e, v(8))"
+        + (WEIGHTS + "b = Conv(a, m)" + qdq("y", "b", 0.5)),
+        IMAGE,
+        "Conv is in float: its input has more than one scale",
+    ),
+    (
+        "Conv",
+        "e = QuantizeLinear(x, c(0.03), z(120)) a = DequantizeLinear(e, c(-0.03), z(120))"
+        + (WEIGHTS + "b = Conv(a, m)" + qdq("y", "b", 0.5)),
+        IMAGE,
+        "Conv is in float: the scale of its input is not a positive float32 constant",
+    ),
+    (
+        "ConvTranspose",
+        GIVEN + matrix("m", "k(8,8,2,2)") + "b = ConvTranspose(a, m)"
+        "e = QuantizeLinear<axis=1>(b, v(8)) y = DequantizeLinear<axis=1>(e, v(8))",
+        IMAGE,
+        "ConvTranspose is in float: its result has more than one scale",
+    ),
+    (
+        "ConvTranspose",
+        GIVEN + matrix("m", "k(8,8,2,2)") + "b = ConvTranspose(a, m)"
+        "e = QuantizeLinear(b, c(0.0003), h(0)) y = DequantizeLinear(e, c(0.0003), h(0))",
+        IMAGE,
+        "ConvTranspose is in float: it makes int16 of uint8",
+    ),
+    (
+        "QLinearConv",
+        GIVEN + "e = QLinearConv<pads=[1,1,1,1]>(a_integers, c(0.03), z(120), a_integers, "
+        f"c(0.03), z(120), {AT})" + INTEGERS,
+        (8, 8, 3, 3),
+        "its input a_integers is not constant",
+    ),
+    ("QGemm", GIVEN + GEMM.format("<alpha=2.0>", "") + ")" + INTEGERS, ROWS, "its alpha is not 1"),
+    (
+        *("QGemm", GIVEN + GEMM.format("", "j(3,10)") + ")" + INTEGERS, ROWS),
+        "its bias differs from row to row",
+    ),
+    (
+        "QLinearMatMul",
+        GIVEN + "f = Transpose(a_integers) e = QLinearMatMul(a_integers, c(0.03), z(120), f, "
+        f"v(4), u(4), {AT})" + INTEGERS,
+        (4, 9),
+        "a zero point is per channel, not per tensor",
+    ),
+    (
+        "QLinearMatMul",
+        UNKNOWN + "f = Transpose<perm=[0,1,3,2]>(a_integers) e = QLinearMatMul(a_integers, "
+        f"c(0.03), z(120), f, c(0.03), z(120), {AT})" + INTEGERS,
+        IMAGE,
+        "its factors are not matrices of fixed size",
+    ),
+    (
+        "QLinearGlobalAveragePool",
+        LAYER + POOL.format("QLinearGlobalAveragePool", ""),
+        *(IMAGE, "its layout is channels last"),
+    ),
+    (
+        "QLinearAveragePool",
+        LAYER + POOL.format("QLinearAveragePool", ",kernel_shape=[2,2]"),
+        *(IMAGE, "its layout is channels last"),
+    ),
+    (
+        *("GlobalAveragePool", GIVEN + "e = GlobalAveragePool(a)" + FLOATS, (1, 4, 3, 3, 3)),
+        "a is not an image (N, C, H, W) of fixed size",
+    ),
+    (
+        "Pad",
+        LAYER + 'e = Pad<mode="reflect">(d_integers, i(0,0,1,1,0,0,1,1))' + INTEGERS,
+        *(IMAGE, "it does not pad all axes with a constant"),
+    ),
+    (
+        *("Slice", LAYER + "e = Slice(d_integers, i(1), i(2), i(0))" + INTEGERS, (2, 8, 4, 4)),
+        "it slices the batch",
+    ),
+    (
+        "Resize",
+        LAYER + "r = Constant<value_floats=[1.0,1.0,0.5,0.5]>()"
+        'e = Resize<mode="nearest">(d_integers, , r)' + INTEGERS,
+        *(IMAGE, "it does not repeat pixels"),
+    ),
+    (
+        "MaxPool",
+        LAYER + "e, f = MaxPool<kernel_shape=[2,2]>(d_integers) g = Cast<to=1>(f)"
+        "z = ReduceMax(g) w = DequantizeLinear(e, c(0.05), z(120)) y = Add(w, z)",
+        *(IMAGE, "it also returns the indices of the maxima"),
+    ),
+    (
+        "Concat",
+        LAYER + "f = Flatten(d_integers) e = Concat<axis=1>(f, f)" + INTEGERS,
+        *(IMAGE, "its input is held as an image of [1, 8, 10, 10]"),
+    ),
+    (
+        "Concat",
+        GIVEN + "e = Concat<axis=1>(a_integers, a_integers)" + INTEGERS,
+        *((1, 4, 3, 3, 3), "a_integers has no fixed shape of two to four dimensions"),
+    ),
+    (
+        "Transpose",
+        UNKNOWN + "e = Transpose<perm=[0,2,3,1]>(a_integers)" + INTEGERS,
+        *(IMAGE, "its shape is not fixed"),
+    ),
+    (
+        "Clip",
+        LAYER + "e = Clip(d_integers, z(90), z(30))" + INTEGERS,
+        *(IMAGE, "its bounds are not two constants, the lower one first"),
+    ),
+    (
+        *("Max", LAYER + "e = Max(d_integers, d_integers)" + INTEGERS, IMAGE),
+        "it is not of two tensors",
+    ),
+    (
+        *("Add", LAYER + "e = Add(d, w(1,8,1,10))" + FLOATS, IMAGE),
+        "Add of one tensor: its constants differ within a channel",
+    ),
+    (
+        *("Add", LAYER + "e = Add(d, w(2,8,1,1))" + FLOATS, (2, 8, 5, 5)),
+        "Add of one tensor: its constants are neither one nor one per channel",
+    ),
+    (
+        "Elu",
+        GIVEN + "t = Elu(a) u = Sub(t, c(0.31)) f = Mul(u, c(100000000)) e = Sin(f)" + FLOATS,
+        IMAGE,
+        "Elu, Sub, Mul, Sin of one tensor: ONNX Runtime computes it differently at the end of a "
+        "tensor",
+    ),
+]
+
+
+@pytest.mark.parametrize(("operator", "text", "shape", "reason"), CASES)
+def test_the_host_has_an_operator_for_this_reason(
+    operator: str, text: str, shape: Shape, reason: str
+) -> None:
+    with Session(floats(text, shape, 21), "tiny-extended") as session:
+        assert session.check(random_inputs(session)).ok
+        reasons = [item.reason for item in session.layers if item.operator == operator]
+    assert reason in reasons
