@@ -30,8 +30,9 @@ The rules of this folder rewrite that and other forms:
   quantized,
 - Pad with the zero point in front of QLinearConv becomes padding of its own,
 - Reshape, Transpose and Reshape that shuffle channels become a Gather of channels,
-- two Transpose in succession become one, averages go over axes as they were before them, and
-  element-wise operators are in front of a Transpose to channels last,
+- two Transpose in succession become one, averages go over axes as they were before them, those of
+  the rows of matrices over columns behind a Transpose, and element-wise operators are in front of a
+  Transpose to channels last,
 - DequantizeLinear → QuantizeLinear with the same parameters is removed, and so are operators that
   do nothing, and all but one QuantizeLinear of a tensor by the same parameters.
 
@@ -93,6 +94,7 @@ from .transpositions import (
     gather_of_shuffle,
     merge_transposes,
     reduce_before_transpose,
+    reduce_columns,
     sink_transpose,
 )
 
@@ -166,6 +168,7 @@ _RULES: tuple[Rule, ...] = (
     fold_gemm_factors,
     share_quantize,
     reduce_before_transpose,
+    reduce_columns,
     sink_transpose,
     sink_dequantize,
     sink_dequantize_of_parts,

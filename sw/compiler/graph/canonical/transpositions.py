@@ -11,7 +11,7 @@ from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 
-from .quantization import BYTE_TYPES, parameters_of
+from .quantization import BYTE_TYPES, parameters_of, quantized_after
 from .simpler_forms import reduced_axes
 
 _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -80,13 +80,15 @@ def reduce_before_transpose(network: Network, node: Node) -> bool:
     kept = [order[axis] for axis in range(len(order)) if axis not in axes]
     if kept != sorted(kept):
         return False
+    moved = [order[axis] for axis in axes]
+    if min(moved) < 2:  # over images or channels, which no layer is
+        return False
     name, given = node.name, network.types[transpose.inputs[0]]
     assert given.shape is not None
     source, reduced = (network.unused_name(f"{name}_{what}") for what in ("before", "reduced"))
     network.types[source] = replace(network.types[node.inputs[0]], shape=given.shape)
     sizes = tuple(given.shape[axis] for axis in kept)
     network.types[reduced] = replace(network.types[node.outputs[0]], shape=sizes)
-    moved = [order[axis] for axis in axes]
     attributes = {k: v for k, v in node.attributes.items() if k not in ("axes", "keepdims")}
     inputs: tuple[str, ...] = (source,)
     if node.input(1):
@@ -107,6 +109,48 @@ def reduce_before_transpose(network: Network, node: Node) -> bool:
 
 
 _FLAT = {"keepdims": 0}
+
+
+def reduce_columns(network: Network, node: Node) -> bool:
+    """DequantizeLinear → ReduceMean | ReduceSum over the rows of matrices (N, rows, channels), as
+    over the tokens of an encoder, becomes Transpose → DequantizeLinear → the same over columns."""
+    if node.domain or node.operator not in _REDUCTIONS - {"ReduceMax"}:
+        return False
+    dequantize = network.maker(node.inputs[0])
+    parameters = parameters_of(network, dequantize, "DequantizeLinear")
+    shape, result = (network.types[name].shape for name in (node.inputs[0], node.outputs[0]))
+    if dequantize is None or parameters is None or not parameters.per_tensor or result is None:
+        return False
+    if shape is None or len(shape) != 3 or reduced_axes(network, node) != [1]:
+        return False
+    if quantized_after(network, node.outputs[0]) is None:
+        return False
+    name = node.name
+    turned, source, reduced = (
+        network.unused_name(f"{name}_{what}") for what in ("turned", "columns", "reduced")
+    )
+    for tensor, like in ((turned, dequantize.inputs[0]), (source, node.inputs[0])):
+        turned_shape = (shape[0], shape[2], shape[1])
+        network.types[tensor] = replace(network.types[like], shape=turned_shape)
+    network.types[reduced] = replace(network.types[node.outputs[0]], shape=(shape[0], shape[2]))
+    inputs: tuple[str, ...] = (source,)
+    attributes = {k: v for k, v in node.attributes.items() if k not in ("axes", "keepdims")}
+    if node.input(1):
+        inputs = (source, network.add_constant(f"{name}_axes", np.array([2], np.int64)))
+    else:
+        attributes["axes"] = [2]
+    final = network.add_constant(f"{name}_shape", np.array(result, np.int64))
+    given = (turned, *dequantize.inputs[1:])
+    network.nodes.replace(
+        node,
+        [
+            Node("Transpose", turned, (dequantize.inputs[0],), (turned,), {"perm": [0, 2, 1]}),
+            replace(dequantize, name=source, inputs=given, outputs=(source,)),
+            replace(node, inputs=inputs, outputs=(reduced,), attributes=attributes | _FLAT),
+            Node("Reshape", f"{name}_shaped", (reduced, final), node.outputs),
+        ],
+    )
+    return True
 
 
 def sink_transpose(network: Network, node: Node) -> bool:

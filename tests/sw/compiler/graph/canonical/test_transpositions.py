@@ -60,6 +60,23 @@ def test_a_change_of_scale_between_two_transposes_is_of_images(qdq: Make) -> Non
     assert graph.on_machine() == ["QLinearConv+QuantizeLinear", "QLinearConv"]
 
 
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceSum"])
+@pytest.mark.parametrize("keeps", [0, 1])
+@pytest.mark.parametrize("images", [1, 2])
+def test_means_of_tokens_are_averages(qdq: Make, operator: str, keeps: int, images: int) -> None:
+    """As in front of the classifier of an encoder."""
+    graph = qdq((images, 7, 6)).qdq(0.03)
+    graph.node("MatMul", graph.weights(6, 9, scale=0.02)).qdq(0.9)
+    if operator == "ReduceSum":
+        graph.node(operator, graph.constant([-2], np.int64), keepdims=keeps)
+    else:
+        graph.node(operator, axes=[1], keepdims=keeps)
+    size = 7.3 if operator == "ReduceSum" else 1.0
+    graph.qdq(0.1 * size, -20).node("MatMul", graph.weights(9, 9, scale=0.02)).qdq(0.05 * size)
+    first, transpose, *rest = graph.on_machine()
+    assert (first, transpose, len(rest)) == ("QLinearMatMul", "Transpose", 2)
+
+
 def test_what_others_read_between_two_transposes_stays(qdq: Make) -> None:
     graph = qdq((1, 6, 8, 5)).qdq(0.03).node("Transpose", perm=FIRST)
     middle = graph.value
