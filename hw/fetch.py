@@ -21,7 +21,7 @@ from .fabric.structures import (
     instruction_layout,
     is_for_load,
 )
-from .timing import FETCH_BURST_BYTES
+from .timing import FETCH_BURST_BYTES, is_small
 
 
 class Fetch(wiring.Component):
@@ -81,7 +81,7 @@ class Fetch(wiring.Component):
         word_bytes = max(bus_bytes, isa.INSTRUCTION_BYTES)
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
-        m.submodules.buffer = buffer = Queue(word, words)
+        m.submodules.buffer = buffer = Queue(word, words, in_block_ram=is_small(self._config))
 
         # Streams that are longer than DRAM end alike, where it ends.
         longest = (1 << self._index_width) - 1

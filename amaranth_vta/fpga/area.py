@@ -138,8 +138,10 @@ def _memories(config: Config) -> Iterator[_Memory]:
     if is_small(config):
         # Of all three modules, in one memory with room for four: hw/instructions.py.
         yield _Memory(4 * isa.QUEUE_DEPTH, Shape.cast(CheckedEntry).width, 1, 1)
-        # Of registers, to be read from: a block RAM although they are few.
+        # Block RAMs although they have few words: of registers, to be read from, and of what fetch
+        # has read ahead, a word of memory or an instruction and whether the bus gave an error.
         yield _Memory(512, 36, 1, 1)
+        yield _Memory(512, 8 * max(config.bus_bytes, isa.INSTRUCTION_BYTES) + 1, 1, 1)
 
 
 def block_rams(config: Config, family: str) -> float:

@@ -15,7 +15,8 @@ class Queue(wiring.Component):
 
     ``o.payload`` is undefined while ``o.valid`` is low. It comes straight from flip-flops if the
     depth is 2; a deeper queue is a memory that is read within a cycle, which needs no register
-    behind it, and no multiplexer for what would bypass it.
+    behind it, and no multiplexer for what would bypass it. In block RAM, which is read at the end
+    of the cycle before, an item that comes to an empty queue bypasses it.
 
     Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
     nor full, one goes in and one comes out in every cycle::
@@ -28,11 +29,13 @@ class Queue(wiring.Component):
     shape : of a payload
     depth : the most items that it holds; 2 or more, since a depth of 1 could not pass an item in
         every cycle
+    in_block_ram : of a queue deeper than 2
     """
 
-    def __init__(self, shape: ShapeLike, depth: int) -> None:
+    def __init__(self, shape: ShapeLike, depth: int, *, in_block_ram: bool = False) -> None:
         self._shape = shape
         self._depth = depth
+        self._in_block_ram = in_block_ram
         super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
 
     def elaborate(self, platform: Any) -> Module:
@@ -67,10 +70,13 @@ class Queue(wiring.Component):
             m.d.sync += later.eq(Value.cast(self.i.payload))
 
     def _add_memory(self, m: Module) -> None:
+        # In block RAM nothing is read that is written in the same cycle.
+        attributes = {"ram_style": "block", "no_rw_check": 1} if self._in_block_ram else {}
         m.submodules.storage = storage = Memory(
-            shape=Shape.cast(self._shape), depth=self._depth, init=[]
+            shape=Shape.cast(self._shape), depth=self._depth, init=[], attrs=attributes
         )
-        write, read = storage.write_port(), storage.read_port(domain="comb")
+        write = storage.write_port()
+        read = storage.read_port(domain="sync" if self._in_block_ram else "comb")
         level, level_next = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
         takes = Signal()
         m.d.comb += [
@@ -78,15 +84,24 @@ class Queue(wiring.Component):
             takes.eq(self.o.valid & self.o.ready),
             write.data.eq(Value.cast(self.i.payload)),
             write.en.eq(self.i.valid & self.i.ready),
-            Value.cast(self.o.payload).eq(read.data),
             level_next.eq(level + write.en - takes),
         ]
         m.d.sync += [level.eq(level_next), self.o.valid.eq(level_next != 0)]
-        for port, moves in ((write, write.en), (read, takes)):
-            place = Signal.like(port.addr, name="tail" if port is write else "head")
-            m.d.comb += port.addr.eq(place)
-            with m.If(moves):
-                m.d.sync += place.eq(_next(place, self._depth))
+        head, tail = Signal.like(read.addr), Signal.like(write.addr)
+        head_next = Mux(takes, _next(head, self._depth), head)
+        m.d.comb += write.addr.eq(tail)
+        m.d.sync += head.eq(head_next)
+        with m.If(write.en):
+            m.d.sync += tail.eq(_next(tail, self._depth))
+        if not self._in_block_ram:
+            m.d.comb += [read.addr.eq(head), Value.cast(self.o.payload).eq(read.data)]
+            return
+        latest, bypasses = Signal(Shape.cast(self._shape), reset_less=True), Signal()
+        m.d.comb += [
+            read.addr.eq(head_next),
+            Value.cast(self.o.payload).eq(Mux(bypasses, latest, read.data)),
+        ]
+        m.d.sync += [latest.eq(write.data), bypasses.eq(level == takes)]
 
 
 def _next(pointer: Signal, depth: int) -> Value:

@@ -21,8 +21,9 @@ class QueueProperty(wiring.Component):
     in, and stays until it is taken. There is room for all but the last item, and never more than
     ``depth`` are held."""
 
-    def __init__(self, module: Any, depth: int) -> None:
-        self._queue, self._depth = module.Queue(_BITS, depth), depth
+    def __init__(self, module: Any, depth: int, in_block_ram: bool) -> None:
+        self._queue = module.Queue(_BITS, depth, in_block_ram=in_block_ram)
+        self._depth = depth
         super().__init__({"valid": In(1), "payload": In(_BITS), "ready": In(1)})
 
     def elaborate(self, platform: Any) -> Module:
@@ -93,18 +94,27 @@ _BUGS_IN_MEMORY = (
     ("takes.eq(self.o.valid & self.o.ready)", "takes.eq(self.o.ready)"),
     ("Mux(pointer == depth - 1, 0, pointer + 1)", "pointer + 1"),
 )
+_BUGS_IN_BLOCK_RAM = (
+    ("bypasses.eq(level == takes)", "bypasses.eq(level == 0)"),
+    ("read.addr.eq(head_next)", "read.addr.eq(head)"),
+)
 
 PROOFS = (
     *(
         Proof(
-            name=f"queue of {depth}",
+            name=f"queue of {depth}{' in block RAM' * block}",
             modules=(stream,),
-            specify=lambda module, depth=depth: QueueProperty(module, depth),
+            specify=lambda module, depth=depth, block=block: QueueProperty(module, depth, block),
             mode="bmc",
             depth=2 * depth + 4,  # to be filled and emptied
             bugs=bugs,
         )
-        for depth, bugs in ((2, _BUGS_IN_REGISTERS), (3, _BUGS_IN_MEMORY), (5, _BUGS_IN_MEMORY))
+        for depth, block, bugs in (
+            (2, False, _BUGS_IN_REGISTERS),
+            (3, False, _BUGS_IN_MEMORY),
+            (5, False, _BUGS_IN_MEMORY),
+            (3, True, _BUGS_IN_BLOCK_RAM),
+        )
     ),
     Proof(
         name="token counter",

@@ -11,10 +11,14 @@ from amaranth_vta.hw.isa import TOKEN_LIMIT
 from amaranth_vta.sim.testbench.amaranth import get_all, pauses, put_all, simulate
 
 
-@pytest.mark.parametrize("depth", [2, 3, 64])
+@pytest.mark.parametrize(
+    ("depth", "in_block_ram"), [(2, False), (3, False), (3, True), (64, False), (64, True)]
+)
 @pytest.mark.parametrize(("gaps", "stalls"), [(0, 0), (0.5, 0), (0, 0.5), (0.3, 0.3)])
-def test_queue_gives_back_everything_in_order(depth: int, gaps: float, stalls: float) -> None:
-    queue = Queue(QueueEntry, depth)
+def test_queue_gives_back_everything_in_order(
+    depth: int, in_block_ram: bool, gaps: float, stalls: float
+) -> None:
+    queue = Queue(QueueEntry, depth, in_block_ram=in_block_ram)
     generator = random.Random(1)
     items = [
         {"bits": generator.getrandbits(128), "index": generator.getrandbits(32)} for _ in range(150)
