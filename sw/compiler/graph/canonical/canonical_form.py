@@ -6,7 +6,8 @@ The rules of this folder rewrite that and other forms:
 - DequantizeLinear → Conv | Gemm | MatMul → [Relu | Clip] → QuantizeLinear becomes QLinearConv
   (Gemm and MatMul as a 1×1 convolution, other MatMul as QLinearMatMul), then Clip on integers,
 - BatchNormalization and constants per channel behind a Conv go into its weights and bias,
-- ConvTranspose likewise, with the phases of its output as channels of one QLinearConv,
+- ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
+  a convolution before DepthToSpace are,
 - QLinearConv and QLinearMatMul of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
   QuantizeLinear becomes QLinearConv with weights of one, then Clip; with a QLinearConv for each
@@ -89,7 +90,7 @@ from .simpler_forms import (
 from .sums.dynamic import constant_zero_point, write_zero_points
 from .sums.fused_products import split_fused_product
 from .sums.whole_sums import sum_of_integers
-from .transposed_products import fuse_transposed
+from .transposed_products import fuse_transposed, phases_of_depth
 from .transpositions import (
     gather_of_shuffle,
     merge_transposes,
@@ -186,6 +187,7 @@ _RULES: tuple[Rule, ...] = (
     quantize_as_data,
     fuse_product,
     fuse_transposed,
+    phases_of_depth,
     matrix_of_vector,
     same_stacks,
     constant_first,

@@ -8,6 +8,7 @@ input with zero points inserted between its pixels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,49 @@ class _Axis:
     def steps(self) -> int:
         """Results of each phase, cropped ones included."""
         return max(self.inputs, -(-(self.before + self.results) // self.stride))
+
+
+def phases_of_depth(network: Network, node: Node) -> bool:
+    """QLinearConv → [Clip] → DepthToSpace: blocks of pixels are phases, as those of a transposed
+    convolution; in the mode CRD behind channels in another order."""
+    if node.domain or node.operator != "DepthToSpace":
+        return False
+    conv = network.maker(node.inputs[0])
+    if conv is not None and conv.operator == "Clip" and not conv.domain:
+        conv = network.maker(conv.inputs[0])
+    info, out = (network.types[name] for name in (node.inputs[0], node.outputs[0]))
+    if conv is None or conv.operator != "QLinearConv" or info.shape is None or out.shape is None:
+        return False
+    size, attributes = node.attributes["blocksize"], conv.attributes
+    plain = attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    steps = (*attributes.get("strides", ()), *attributes.get("dilations", ()))
+    if not plain or attributes.get("group", 1) != 1 or any(step != 1 for step in steps):
+        return False
+    if network.only_reader(conv.outputs[0]) is None or network.only_reader(node.inputs[0]) is None:
+        return False
+    if node.attributes.get("mode", "DCR") == "CRD" and not _phases_first(network, conv, size**2):
+        return False
+    strides, ends = (size, size), out.shape[2:]
+    made = _interleaved(
+        network, node.name, *(node.inputs[0], node.outputs[0]), strides, (0, 0), ends
+    )
+    network.nodes.replace(node, made)
+    return True
+
+
+def _phases_first(network: Network, conv: Node, phases: int) -> bool:
+    """Brings the results of ``conv``, ``phases`` for each channel, into the order of phases, with
+    the channels of each. False if they depend on what is known only at run time."""
+    inputs = list(conv.inputs)
+    for at in (3, 4, 5, 8):
+        value = network.constants.get(conv.input(at))
+        if value is None and conv.input(at):
+            return False
+        if value is not None and value.size > 1:
+            turned = value.reshape(-1, phases, *value.shape[1:]).swapaxes(0, 1)
+            inputs[at] = network.add_constant(f"{inputs[at]}_turned", turned.reshape(value.shape))
+    network.nodes.replace(conv, [replace(conv, inputs=tuple(inputs))])
+    return True
 
 
 def fuse_transposed(network: Network, node: Node) -> bool:
@@ -215,20 +259,36 @@ def _pixels(
     network: Network, name: str, sums: str, result: str, axes: tuple[_Axis, _Axis]
 ) -> list[Node]:
     """What brings phases from the channels of ``sums`` to the pixels of ``result``."""
-    (rows, columns), info = axes, network.types[sums]
-    images, channels, *steps = info.shape or ()
-    outputs = channels // (rows.stride * columns.stride)
+    begins = [axis.before for axis in axes]
+    ends = [axis.before + axis.results for axis in axes]
+    rows, columns = axes
+    return _interleaved(network, name, sums, result, (rows.stride, columns.stride), begins, ends)
+
+
+def _interleaved(
+    network: Network,
+    name: str,
+    sums: str,
+    result: str,
+    strides: tuple[int, int],
+    begins: Sequence[int],
+    ends: Sequence[int],
+) -> list[Node]:
+    """What brings the phases of ``strides`` from the channels of ``sums`` to pixels, of which
+    ``result`` has those from ``begins`` to ``ends``."""
+    info, (down, right) = network.types[sums], strides
+    images, channels, height, width = info.shape or ()
+    outputs = channels // (down * right)
     shapes = (
-        (images, rows.stride, columns.stride, outputs, *steps),
-        (images, outputs, rows.steps, rows.stride, columns.steps, columns.stride),
-        (images, outputs, rows.steps * rows.stride, columns.steps * columns.stride),
+        (images, down, right, outputs, height, width),
+        (images, outputs, height, down, width, right),
+        (images, outputs, height * down, width * right),
     )
     tensors = [network.unused_name(f"{name}_{what}") for what in ("parts", "turned", "all")]
     for tensor, shape in zip(tensors, shapes, strict=True):
         network.types[tensor] = replace(info, shape=shape)
     parts, turned, everything = tensors
-    begins = np.array([axis.before for axis in axes], np.int64)
-    bounds = (begins, begins + [axis.results for axis in axes], np.array([2, 3], np.int64))
+    bounds = (np.array(item, np.int64) for item in (begins, ends, (2, 3)))
     cut = tuple(network.add_constant(f"{name}_bounds", item) for item in bounds)
     return [
         reshape(network, sums, parts, shapes[0]),

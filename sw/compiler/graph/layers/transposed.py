@@ -1,5 +1,6 @@
-"""Transposed convolutions on the machine: a QLinearConv of all phases of the results as channels,
-with the operators that bring these to their pixels, as the canonical form has them."""
+"""Transposed convolutions, and convolutions before DepthToSpace, on the machine: a QLinearConv of
+all phases of the results as channels, with the operators that bring these to their pixels, as the
+canonical form has them."""
 
 from __future__ import annotations
 
@@ -52,9 +53,17 @@ def _layer(product: QuantizedProduct, phases: _Phases, tensors: Tensors, image: 
     if product.zero_point and not config.pad_value:
         raise Unsupported("it pads with its zero point, and the machine with zeros")
     kernel = _kernel(sums.weights, phases.strides)
+    pads = product.nodes[0].attributes.get("pads", [0] * 4)
+    # The first results of the phases are those of taps that reach as far as they can.
+    before = tuple(
+        phases.before[axis] + (sums.weights.shape[2 + axis] - 1 - pads[axis]) * phases.strides[axis]
+        for axis in (0, 1)
+    )
+    if min(before) < 0:
+        raise Unsupported("it pads more pixels than its kernel reaches")
     size = kernel.shape[2:]
     cropped = [
-        (image[2 + axis] - 1) * phases.strides[axis] + size[axis] - phases.before[axis] - out
+        (image[2 + axis] - 1) * phases.strides[axis] + size[axis] - before[axis] - out
         for axis, out in enumerate(phases.out[2:])
     ]
     how, constants = constants_of(sums, config)
@@ -67,7 +76,7 @@ def _layer(product: QuantizedProduct, phases: _Phases, tensors: Tensors, image: 
         kernel=(size[0], size[1]),
         requantize=how,
         strides=phases.strides,
-        pads=(*phases.before, max(cropped[0], 0), max(cropped[1], 0)),
+        pads=(before[0], before[1], max(cropped[0], 0), max(cropped[1], 0)),
         output_padding=(max(-cropped[0], 0), max(-cropped[1], 0)),
         pad_value=product.zero_point,
     )
@@ -80,7 +89,9 @@ def _layer(product: QuantizedProduct, phases: _Phases, tensors: Tensors, image: 
     made = tensors.function(transposed_conv2d, workload, nodes[0])
     macs = prod(image) * phases.out[1] * prod(size)
     layer = tensors.layer(nodes, [source], phases.out, made, given, (sums.low, sums.high), macs)
-    layer = replace(layer, operator="ConvTranspose")
+    # The canonical form names what interleaves the phases after the operator that wants them.
+    own = phases.nodes[-1].name == f"{nodes[0].name}_results"
+    layer = replace(layer, operator="ConvTranspose" if own else "QLinearConv+DepthToSpace")
     tensors.products[layer.result.tensor] = layer, transposed_conv2d, workload
     return layer
 

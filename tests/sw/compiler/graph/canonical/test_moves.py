@@ -39,7 +39,7 @@ def clipped(graph: Any) -> Any:
 @pytest.mark.parametrize(
     ("between", "channels", "host"),
     [
-        (lambda graph: graph.node("DepthToSpace", blocksize=2), 1, {"DepthToSpace"}),
+        (lambda graph: graph.node("DepthToSpace", blocksize=2), 1, set()),
         (lambda graph: graph.node("SpaceToDepth", blocksize=2), 16, {"SpaceToDepth"}),
         (gather([2, 0, 3, 1], 1), 4, set()),
         (gather([2, 0, 3, 1], 2), 4, {"Gather"}),
@@ -57,7 +57,7 @@ def test_products_behind_moves_are_of_integers(
     between(graph).conv(channels, 5, 1).qdq(2**-4)
     with Session(graph.model(), "tiny-extended") as session:
         assert session.check({"x": graph.images()}).ok
-        products = [item for item in session.layers if item.operator == "QLinearConv"]
+        products = [item for item in session.layers if item.operator.startswith("QLinear")]
         assert {item.placed_on for item in products} == {"machine"}
         assert len(products) == 2
         others = {item.operator for item in session.layers if item.placed_on == "host"}

@@ -74,3 +74,30 @@ def test_sizes_said_otherwise_and_sequences_are_exact(
     (want,) = exact_session(model.SerializeToString()).run(None, {"x": x})
     assert report.histogram == {}
     np.testing.assert_array_equal(report.outputs["y"], want)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+@pytest.mark.parametrize(("kernel", "pads"), [(1, 0), (3, 1), (3, 0), (3, 2), (3, 3)])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_a_convolution_before_depth_to_space_stores_pixels(
+    qdq: Make, mode: str, kernel: int, pads: int, dtype: Any
+) -> None:
+    """As in networks that make images larger; with more padding than the kernel reaches, the host
+    brings the results to their pixels."""
+    low = np.iinfo(dtype).min
+    graph = qdq((1, 4, 5, 6), dtype).qdq(2**-5, low + 100)
+    scales = 2.0 ** -np.repeat([5, 6, 7], 4)
+    weights = graph.weights(12, 4, kernel, kernel, scale=scales)
+    bias = graph.constant(graph.rng.integers(-40, 40, 12) * 2.0**-5, np.float32)
+    graph.node("Conv", weights, bias, pads=[pads] * 4).node("Relu")
+    graph.node("DepthToSpace", blocksize=2, mode=mode).qdq(2**-2, low + 4)
+    model, x = graph.model(), graph.images()
+    with Session(model, "tiny-extended") as session:
+        report = session.check({"x": x})
+        (layer,) = [item for item in session.layers if item.macs_per_run]
+        assert layer.macs_per_run == 12 * 4 * kernel**2 * 30 or pads != kernel // 2
+    assert layer.operator == ("QLinearConv" if pads == 3 else "QLinearConv+DepthToSpace")
+    (want,) = exact_session(model.SerializeToString()).run(None, {"x": x})
+    assert report.histogram == {}
+    np.testing.assert_array_equal(report.outputs["y"], want)
+    assert np.unique(want).size > 3
