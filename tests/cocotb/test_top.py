@@ -15,10 +15,19 @@ from typing import Any
 import cocotb
 import pytest
 from cocotb.clock import Clock
-from cocotb.triggers import RisingEdge, with_timeout
-from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
+from cocotb.triggers import ClockCycles, RisingEdge, with_timeout
+from cocotbext.axi import (
+    AxiBus,
+    AxiLiteBus,
+    AxiLiteMaster,
+    AxiRam,
+    AxiSlave,
+    MemoryRegion,
+)
 
+from amaranth_vta.hw.isa import Cause, Module
 from amaranth_vta.hw.registers import REGISTERS
+from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 from tests.support.golden import VECTORS
@@ -44,22 +53,79 @@ async def run_a_program(dut: Any, program: str, backpressure: bool) -> None:
             channel.set_pause_generator(pauses(seed=number))
     memory.write(0, image.dram.tobytes())
     await reset(dut)
-
-    async def write_register(name: str, value: int) -> None:
-        await registers.write(
-            REGISTERS[name].offset, value.to_bytes(REGISTERS[name].width // 8, "little")
-        )
-
-    await write_register("INSN_ADDR", image.insn_addr)
-    await write_register("INSN_COUNT", image.insn_count)
-    await write_register("INTERRUPT_ENABLE", 1)
-    await write_register("CONTROL", 1)
-    await with_timeout(RisingEdge(dut.irq), TIME_LIMIT_US, "us")
-
-    status = await registers.read_dword(REGISTERS["STATUS"].offset)
-    assert status == 1 << REGISTERS["STATUS"].part("done").offset
+    assert await status_after(dut, registers, image) == {"done"}
     assert image.expected is not None
     assert memory.read(0, image.dram.size) == image.expected.tobytes()
+
+
+class UnreliableMemory(MemoryRegion):
+    """Answers when it likes, so that reads overtake writes and writes overtake reads, and with an
+    error below address ``first``."""
+
+    def __init__(self, clk: Any, image: ProgramImage, first: int) -> None:
+        super().__init__(image.dram.size)
+        self.mem[:] = image.dram.tobytes()
+        self.first = first
+        self._clk = clk
+        self._chance = random.Random(first)
+
+    async def _take_time(self, address: int) -> None:
+        await ClockCycles(self._clk, self._chance.choice((1, 1, 2, 12)))
+        if address < self.first:
+            raise ValueError("there is no memory")
+
+    async def _read(self, address: int, length: int, **kwargs: Any) -> bytes:
+        await self._take_time(address)
+        data: bytes = await super()._read(address, length, **kwargs)
+        return data
+
+    async def _write(self, address: int, data: bytes, **kwargs: Any) -> None:
+        await self._take_time(address)
+        await super()._write(address, data, **kwargs)
+
+
+@cocotb.test()
+@cocotb.parametrize(first=[0x6000, 0xC000, 0x17080])
+async def meet_errors(dut: Any, first: int) -> None:
+    """The machine reports the fault that the model does, and then runs the program to its end."""
+    image = ProgramImage.load(VECTORS / "tiny-1.npz")
+    model = FunctionalDevice(image.config, image.dram.size - first, origin=first)
+    model.write(first, image.dram[first:])
+    expected = model.run(image.insn_addr, image.insn_count).fault
+    Clock(dut.clk, CYCLE_NS, unit="ns").start()
+    memory = UnreliableMemory(dut.clk, image, first)
+    AxiSlave(AxiBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=memory)
+    registers = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
+    await reset(dut)
+    assert expected is not None
+    assert await status_after(dut, registers, image) == {"done", "fault"}
+    report = await registers.read_dword(REGISTERS["FAULT"].offset)
+    module, cause = (REGISTERS["FAULT"].part(name) for name in ("module", "cause"))
+    assert Module(report >> module.offset & 3).name.lower() == expected.module
+    assert Cause(report >> cause.offset & 7).name.lower() == expected.cause == "bus_error"
+    assert await registers.read_dword(REGISTERS["FAULT_INSN"].offset) == expected.instruction
+    memory.first = 0
+    memory.mem[:] = image.dram.tobytes()
+    assert await status_after(dut, registers, image) == {"done"}
+    assert image.expected is not None
+    assert bytes(memory.mem[:]) == image.expected.tobytes()
+
+
+async def status_after(dut: Any, registers: AxiLiteMaster, image: ProgramImage) -> set[str]:
+    """Runs the program; the names of the bits of STATUS that are set when it has ended."""
+    for name, value in (
+        ("INSN_ADDR", image.insn_addr),
+        ("INSN_COUNT", image.insn_count),
+        ("CONTROL", 1),
+        ("INTERRUPT_ENABLE", 1),
+    ):
+        register = REGISTERS[name]
+        await registers.write(register.offset, value.to_bytes(register.width // 8, "little"))
+    if not dut.irq.value:
+        await with_timeout(RisingEdge(dut.irq), TIME_LIMIT_US, "us")
+    status = await registers.read_dword(REGISTERS["STATUS"].offset)
+    await registers.write(REGISTERS["INTERRUPT_ENABLE"].offset, bytes(4))
+    return {part.name for part in REGISTERS["STATUS"].bits if status >> part.offset & 1}
 
 
 async def reset(dut: Any) -> None:
