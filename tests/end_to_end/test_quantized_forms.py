@@ -11,6 +11,12 @@ from tests.support.quantized_forms import FORMS
 
 # What every network has, or costs next to nothing.
 USUAL = {"QuantizeLinear", "DequantizeLinear", "Reshape", "Flatten", "layout"}
+ON_RTL = (
+    *("weights of uint8, per channel", "a channel of scale 1e-35", "MatMul and Add", "a shuffle"),
+    *("Conv1d, dilated and grouped", "Add per channel", "a gate per channel", "Gelu by Erf"),
+    *("border averages", "ConvTranspose, grouped", "Transpose to channels last and back"),
+    *("attention of int8", "QLinearConcat"),
+)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -23,3 +29,10 @@ def test_a_form_is_on_the_machine_and_exact(name: str) -> None:
     assert summary(layers)["share_on_machine"] == 1
     host = {layer.operator for layer in layers if layer.placed_on == "host"}
     assert host <= USUAL | form.host
+
+
+@pytest.mark.parametrize("name", ON_RTL)
+def test_a_form_is_exact_on_rtl(name: str) -> None:
+    with Session(FORMS[name].make(), "tiny-extended", "rtl") as session:
+        assert session.check(random_inputs(session)).ok
+    assert session.cycles

@@ -46,12 +46,12 @@ def chosen_channels(node: Node, tensors: Tensors) -> Layer:
     """A Gather or a Slice that chooses channels, of the result of a layer, in any order. Channels
     of a Concat, or of another Gather, that only such operators read are those of its operands.
     Raises `Unsupported`."""
-    if tensors.root(node.inputs[0]) not in tensors.results:
-        raise Unsupported("it follows an operator on the host")
-    tensors.require_bytes(node.inputs[0], node.outputs[0])
     chosen = _chosen(node, tensors)
     if chosen is None:
         raise Unsupported("it does not choose channels by constant indices")
+    if tensors.root(node.inputs[0]) not in tensors.results:
+        raise Unsupported("it follows an operator on the host")
+    tensors.require_bytes(node.inputs[0], node.outputs[0])
     return _selection(node, tensors, _origins(node, tensors, chosen))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from amaranth_vta.sw.compiler.graph.canonical.integer_averages import AVERAGES
 from amaranth_vta.sw.compiler.graph.elementwise import is_elementwise
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -17,7 +18,6 @@ from .parts.tensors import Tensors
 Shape = tuple[int, ...]
 # What reads integers on the machine, besides products and operators of ONNX Runtime's domain.
 _READERS = frozenset({"Clip", "Concat", "Gather", "Max", "MaxPool", "Min", "Pad", "Resize"})
-_AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 _MOST_DIMENSIONS = 4
 
 
@@ -112,7 +112,7 @@ def _is_for_machine(network: Network, name: str) -> bool:
         if reader.operator == "Reshape" and _is_for_machine(network, reader.outputs[0]):
             return True
         if reader.operator == "DequantizeLinear" and any(
-            is_elementwise(item) or item.operator in (*_AVERAGES, "QuantizeLinear")
+            is_elementwise(item) or item.operator in (*AVERAGES, "QuantizeLinear")
             for item in network.nodes.readers(reader.outputs[0])
         ):
             return True
