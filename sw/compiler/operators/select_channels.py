@@ -91,20 +91,12 @@ class Band:
             results.setdefault(taken, []).append(result)
         self.tiles = sorted(results, key=lambda tile: (float(np.mean(results[tile])), tile))
         self._numbers = {tile: number for number, tile in enumerate(self.tiles)}
-        of_tiles = [
-            [self._numbers[tile] for tile, _ in self._taken[begin : begin + block]]
-            for begin in range(0, len(self._taken), block)
-        ]
+        places = [self._numbers[tile] for tile, _ in self._taken]
+        needed = [places[begin : begin + block] for begin in range(0, len(places), block)]
+        least, most = (np.array([end(numbers) for numbers in needed]) for end in (min, max))
         self.width, self.step, self.first = min(
-            self._line(of_tiles, step) for step in range(len(self.tiles) + 1)
+            _band(least, most, step) for step in range(len(self.tiles) + 1)
         )
-
-    @staticmethod
-    def _line(needed: Sequence[Sequence[int]], step: int) -> tuple[int, int, int]:
-        """The width, the step and the first tile of the narrowest band with a given step."""
-        first = min(min(numbers) - step * tile for tile, numbers in enumerate(needed))
-        last = max(max(numbers) - step * tile for tile, numbers in enumerate(needed))
-        return last - first + 1, step, first
 
     @property
     def reach(self) -> int:
@@ -131,6 +123,14 @@ class Band:
             at = self._numbers[tile] - self.first - self.step * output
             weights[output, at, row, place] = 1
         return weights
+
+
+def _band(least: Array, most: Array, step: int) -> tuple[int, int, int]:
+    """The width, the step and the first tile of the narrowest band with a given step: result tile t
+    needs tiles from ``least[t]`` to ``most[t]``."""
+    moved = step * np.arange(len(least))
+    first = int((least - moved).min())
+    return int((most - moved).max()) - first + 1, step, first
 
 
 def select_channels(

@@ -71,6 +71,8 @@ def phases_of_depth(network: Network, node: Node) -> bool:
     steps = (*attributes.get("strides", ()), *attributes.get("dilations", ()))
     if not plain or attributes.get("group", 1) != 1 or any(step != 1 for step in steps):
         return False
+    if len(info.shape) != 4 or info.shape[1] % size**2:
+        return False
     if network.only_reader(conv.outputs[0]) is None or network.only_reader(node.inputs[0]) is None:
         return False
     if node.attributes.get("mode", "DCR") == "CRD" and not _phases_first(network, conv, size**2):

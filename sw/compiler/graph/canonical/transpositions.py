@@ -17,6 +17,8 @@ from .simpler_forms import reduced_axes
 _LAST, _FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # Element-wise operators with parameters along one axis.
 _WITH_CHANNELS = frozenset({"BatchNormalization", "BiasGelu"})
+# The largest tensors in which a shuffle of channels is looked for.
+_MOST_ELEMENTS = 1 << 24
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 
 
@@ -46,7 +48,7 @@ def gather_of_shuffle(network: Network, node: Node) -> bool:
     shape = source.shape
     if source.dtype not in BYTE_TYPES or parts is None or shape is None or shape != result:
         return False
-    if len(shape) < 2 or 0 in shape:
+    if len(shape) < 2 or not 0 < prod(shape) <= _MOST_ELEMENTS:
         return False
     channels = np.arange(prod(shape)).reshape(*shape[:2], -1)
     moved = channels.reshape(parts).transpose(order).reshape(channels.shape)

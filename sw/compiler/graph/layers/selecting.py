@@ -112,14 +112,19 @@ def _chosen(node: Node, tensors: Tensors) -> list[int] | None:
         return None
     if not _is_of_channels(len(shape), axis):
         return None
-    numbers = np.arange(shape[axis])
+    size = shape[axis]
     if node.operator == "Gather":
         indices = constants.get(node.inputs[1])
-        return None if indices is None or indices.ndim != 1 else numbers[indices].tolist()
+        if indices is None or indices.ndim != 1 or not indices.size:
+            return None
+        if indices.min() < -size or indices.max() >= size:
+            return None
+        return np.arange(size)[indices].tolist()
     given = [constants.get(name) for name in (*node.inputs[1:3], node.input(4)) if name]
     if any(value is None or value.size != 1 for value in given):
         return None
-    return numbers[slice(*(int(value.item()) for value in given if value is not None))].tolist()
+    bounds = [int(value.item()) for value in given if value is not None]
+    return None if bounds[2:] == [0] else list(range(size)[slice(*bounds)])
 
 
 def _origins(node: Node, tensors: Tensors, chosen: Sequence[int]) -> list[Channel]:

@@ -11,6 +11,7 @@ import pytest
 
 from amaranth_vta.session import Session
 from amaranth_vta.session.layers import LayerReport
+from amaranth_vta.sw.runtime.network.model_error import ModelError
 
 Make = Callable[..., Any]
 BOTH = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -132,3 +133,14 @@ def test_other_transposes_between_two_reshapes_are_not_shuffles(qdq: Make) -> No
         graph.node("Transpose", perm=perm)
         graph.node("Reshape", graph.constant([2, 8, 2, 4], np.int64)).conv(8, 5, 1).qdq(0.8)
         assert "Transpose" in {layer.operator for layer in placed(graph)}
+
+
+def test_channels_that_there_are_not_are_refused_with_a_sentence(qdq: Make) -> None:
+    """ONNX infers shapes without looking at indices and blocks."""
+    for make in (
+        lambda graph: graph.node("Gather", graph.constant([1, 99], np.int64), axis=1),
+        lambda graph: graph.node("DepthToSpace", blocksize=3),
+    ):
+        graph = make(qdq((1, 3, 6, 6)).qdq(0.03).conv(3, 10).qdq(0.9)).qdq(0.9)
+        with pytest.raises(ModelError), Session(graph.model(), "tiny-extended") as session:
+            session.check({"x": graph.images()})
