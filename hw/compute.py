@@ -11,7 +11,7 @@ from .bus.axi import ReadSignature
 from .config import Config
 from .datapath.accumulators import Accumulators
 from .datapath.alu import AluUnit
-from .datapath.gemm import GemmUnit
+from .datapath.gemm import GemmUnit, inp_read_port
 from .datapath.loops import Loops
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
@@ -71,7 +71,7 @@ class Compute(wiring.Component):
                 "moved": Out(moved_elements(config, _MEMORIES)),
                 "bases": In(Bases),
                 "read": Out(ReadSignature(8 * config.bus_bytes)),
-                "inp_read": Out(ReadPortSignature(config.inp.element_bits, config.inp.depth, 1)),
+                "inp_read": Out(inp_read_port(config)),
                 "wgt_read": Out(ReadPortSignature(config.wgt.element_bits, config.wgt.depth, 1)),
                 "out_read": In(
                     ReadPortSignature(config.out.element_bits, config.acc.depth, out.elements)
@@ -145,6 +145,8 @@ class Compute(wiring.Component):
         }
         if config.overwrite:
             units[isa.Opcode.MULTIPLY] = units[isa.Opcode.GEMM]
+        if config.depthwise:
+            units[isa.Opcode.DEPTHWISE] = units[isa.Opcode.GEMM]
         with m.Switch(self._view(order, isa.Opcode.FINISH).opcode):
             for opcode, (unit, ready) in units.items():
                 with m.Case(opcode):
@@ -204,6 +206,15 @@ class Compute(wiring.Component):
             order.queued[_place(isa.Opcode.GEMM)].eq(loops.gemm_level),
             order.queued[_place(isa.Opcode.ALU)].eq(loops.alu_level),
         ]
+        if self._config.depthwise:
+            # Where GEMM has its reset, DEPTHWISE says that it overwrites.
+            with m.If(gemm_fields.opcode == isa.Opcode.DEPTHWISE):
+                m.d.comb += [
+                    gemm_command.sources_used.eq(1),
+                    gemm_command.context.reset.eq(0),
+                    gemm_command.context.overwrite.eq(gemm_fields.reset),
+                    gemm_command.context.tapped.eq(1),
+                ]
         _connect_loops(m, gemm_command, gemm_fields)
         _connect_loops(m, alu_command, alu_fields)
 

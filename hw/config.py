@@ -13,47 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from . import isa
+from .tiles import TileMemory
 
 
 class ConfigError(ValueError):
     """An invalid configuration, or one that does not fit the instruction encoding."""
 
 
-@dataclass(frozen=True)
-class TileMemory:
-    """Shape of one memory, in elements; an element is one tensor tile.
-
-    ``rows`` x ``columns`` scalars of ``scalar_width`` bits, row-major; a micro-op counts as
-    one 32-bit scalar.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    scalar_width: int
-    depth: int
-
-    @property
-    def element_bits(self) -> int:
-        return self.rows * self.columns * self.scalar_width
-
-    @property
-    def element_bytes(self) -> int:
-        return self.element_bits // 8
-
-    @property
-    def index_width(self) -> int:
-        """Bits of an index into the memory: log2 of its depth."""
-        return (self.depth - 1).bit_length()
-
-
 def _log2(low: int, high: int, default: int, doc: str) -> Any:
     return field(default=default, metadata={"low": low, "high": high, "doc": f"log2 of the {doc}"})
 
 
-def _extension(doc: str) -> Any:
+def _extension(doc: str, later: bool = False) -> Any:
+    """One that came ``later`` has no key and no register where it is off, as before it came."""
     return field(
-        default=0, metadata={"low": 0, "high": 1, "doc": f"1 for {doc}", "extension": True}
+        default=0,
+        metadata={
+            **{"low": 0, "high": 1, "doc": f"1 for {doc}"},
+            **{"extension": True, "later": later},
+        },
     )
 
 
@@ -109,6 +87,7 @@ class Config:
     lookup: int = _extension("an ALU operation that maps bytes through a table of 256")
     counters: int = field(default=1, metadata={"low": 0, "high": 1, "doc": "1 for counters"})
     log_dram_size: int = _log2(12, 46, 46, "bytes of DRAM that the machine can address")
+    depthwise: int = _extension("GEMM instructions that take several taps of each channel", True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -138,6 +117,11 @@ class Config:
             raise ConfigError(
                 f"LOOKUP reads tables of {self.table_elements} accumulators, and LOG_ACC_BUFF_SIZE "
                 f"= {self.log_acc_buff_size} holds {self.acc.depth}"
+            )
+        if self.inp.depth < self.taps:
+            raise ConfigError(
+                f"DEPTHWISE reads {self.taps} inputs at once, and LOG_INP_BUFF_SIZE = "
+                f"{self.log_inp_buff_size} holds {self.inp.depth}"
             )
 
     def _log_tile(self, name: str) -> tuple[int, int, int]:
@@ -231,6 +215,11 @@ class Config:
         """Accumulator elements that hold a table of LOOKUP."""
         return max(1, isa.TABLE_BYTES // self.acc.element_bytes)
 
+    @property
+    def taps(self) -> int:
+        """Consecutive inputs that a micro-op of DEPTHWISE takes; 1 without that extension."""
+        return min(isa.MOST_TAPS, self.block_in // 2) if self.depthwise else 1
+
     def alu_sources(self, operation: isa.AluOp) -> int:
         """Consecutive accumulator elements that are the second operand of ``operation``."""
         match operation:
@@ -250,8 +239,14 @@ class Config:
     # Text form.
 
     def to_dict(self) -> dict[str, int]:
-        """All parameters, by the keys of ``vta_config.json``."""
-        return {item.name.upper(): getattr(self, item.name) for item in fields(self)}
+        """All parameters, by the keys of ``vta_config.json``; of the extensions that came later
+        only those that are on."""
+        values = {item: getattr(self, item.name) for item in fields(self)}
+        return {
+            item.name.upper(): value
+            for item, value in values.items()
+            if value or not item.metadata.get("later")
+        }
 
     def to_json(self) -> str:
         """The text of a ``vta_config.json`` with all parameters."""

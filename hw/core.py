@@ -201,7 +201,7 @@ class Core(wiring.Component):
             (isa.Memory.INP, load.inp, compute.inp_read),
             (isa.Memory.WGT, load.wgt, compute.wgt_read),
         ):
-            scratchpad = geometry(config, memory).scratchpad(read_elements=(1,))
+            scratchpad = geometry(config, memory).scratchpad(read_elements=(len(read.data),))
             machine.submodules[memory.name.lower()] = scratchpad
             connect(machine, fill, scratchpad.write)
             connect(machine, read, scratchpad.read0)

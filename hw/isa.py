@@ -9,7 +9,7 @@ bit 64 starts word 1. The widths of some depend on the depths of the scratchpads
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, lru_cache
 from typing import ClassVar, NamedTuple, Protocol
@@ -42,6 +42,12 @@ class Opcode(IntEnum):
     ALU = 4
     # Extension OVERWRITE: a GEMM that sets the accumulator instead of adding to it.
     MULTIPLY = 5
+    # Extension DEPTHWISE: a GEMM in which each output takes several taps of its own channel.
+    DEPTHWISE = 6
+
+
+# Those that multiply inputs and weights.
+MULTIPLYING = (Opcode.GEMM, Opcode.MULTIPLY, Opcode.DEPTHWISE)
 
 
 class Memory(IntEnum):
@@ -115,6 +121,8 @@ SCALE_WIDTH = 49
 SCALE_FRACTION = 43
 MULTIPLIED_WIDTH = 25
 WIDE_BIT = 24
+# The most taps of a channel that a micro-op of DEPTHWISE takes.
+MOST_TAPS = 3
 # Bytes of a table of LOOKUP, one for each value of a byte.
 TABLE_BYTES = 256
 
@@ -276,6 +284,15 @@ def _layouts(widths: Mapping[str, int], extensions: frozenset[str]) -> dict[Opco
             layouts[opcode] = _with_flag(layouts[opcode], "independent")
     if "overwrite" in extensions:
         layouts[Opcode.MULTIPLY] = layouts[Opcode.GEMM]
+    if "depthwise" in extensions:
+        # It never resets: the bit says whether it overwrites.
+        layouts[Opcode.DEPTHWISE] = {
+            field.name: field
+            for field in (
+                replace(field, name="overwrite") if name == "reset" else field
+                for name, field in layouts[Opcode.GEMM].items()
+            )
+        }
     return dict(layouts)
 
 
@@ -402,12 +419,34 @@ class Gemm(_LoopInstruction):
     wgt_factor_out: int = 0
     wgt_factor_in: int = 0
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether products replace what accumulators held, instead of being added to it."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class Multiply(Gemm):
     """A GEMM that sets accumulators: extension OVERWRITE. ``reset`` must be 0."""
 
     opcode = Opcode.MULTIPLY
+
+    @property
+    def overwrites(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depthwise(Gemm):
+    """A GEMM of several taps per channel, which adds to accumulators or, with ``overwrite``, sets
+    them: extension DEPTHWISE. ``reset`` is not encoded."""
+
+    opcode = Opcode.DEPTHWISE
+    overwrite: int = 0
+
+    @property
+    def overwrites(self) -> bool:
+        return bool(self.overwrite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -446,6 +485,7 @@ _CLASSES: dict[Opcode, type[Instruction]] = {
     Opcode.FINISH: Finish,
     Opcode.ALU: Alu,
     Opcode.MULTIPLY: Multiply,
+    Opcode.DEPTHWISE: Depthwise,
 }
 
 

@@ -62,6 +62,8 @@ def instruction_text(instruction: isa.Instruction) -> str:
             text = f"STORE {_memory_text(instruction)}"
         case isa.Gemm():
             reset = "reset " if instruction.reset else ""
+            if isinstance(instruction, isa.Depthwise) and instruction.overwrite:
+                reset = "overwrite "
             text = f"{instruction.opcode.name} {reset}{_loops_text(instruction)}"
         case isa.Alu():
             operand = f"immediate {instruction.immediate} " if instruction.use_immediate else ""
@@ -80,8 +82,11 @@ def uop_text(config: Config, instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> s
     if isinstance(instruction, isa.Gemm):
         if instruction.reset:
             return f"{target} = 0"
-        sign = "=" if isinstance(instruction, isa.Multiply) else "+="
-        return f"{target} {sign} inp[{uop.src}] · wgt[{uop.wgt}]"
+        sign = "=" if instruction.overwrites else "+="
+        inputs = f"inp[{uop.src}]"
+        if isinstance(instruction, isa.Depthwise):
+            inputs = f"inp[{uop.src}:{uop.src + config.taps}]"
+        return f"{target} {sign} {inputs} · wgt[{uop.wgt}]"
     operand = str(instruction.immediate) if instruction.use_immediate else f"acc[{uop.src}]"
     if instruction.alu_opcode in isa.extended_alu_ops(config.extensions):
         size = config.alu_sources(isa.AluOp(instruction.alu_opcode))

@@ -14,6 +14,7 @@ SHARED = (
     "amaranth_vta.hw.config",
     "amaranth_vta.hw.isa",
     "amaranth_vta.hw.registers",
+    "amaranth_vta.hw.tiles",
     "amaranth_vta.hw.timing",
     "amaranth_vta.hw.boards.protocol",
 )

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sim.devices import open_device
 from amaranth_vta.sim.machine.dram import memory_timing
 from amaranth_vta.sim.model.device import FunctionalDevice

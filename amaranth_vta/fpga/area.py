@@ -18,7 +18,7 @@ from amaranth.hdl import Shape
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.datapath.gemm import multiplies_singly
+from amaranth_vta.hw.datapath.dot_products import multiplies_singly
 from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.fabric.buffer import geometry
 from amaranth_vta.hw.timing import is_small
@@ -125,7 +125,9 @@ def _memories(config: Config) -> Iterator[_Memory]:
     for kind in (isa.Memory.UOP, isa.Memory.INP, isa.Memory.WGT):
         shape = geometry(config, kind)
         lane_bits = shape.element_bits // shape.lanes
-        yield _Memory(shape.depth // shape.elements, lane_bits, shape.lanes, shape.elements)
+        read = config.taps if kind is isa.Memory.INP else 1
+        count = 1 << (max(shape.elements, read) - 1).bit_length()
+        yield _Memory(shape.depth // count, lane_bits, shape.lanes, count)
     shape, banks = geometry(config, isa.Memory.ACC), 2 if config.overlap else 1
     rows, lane_bits = shape.depth // banks, shape.element_bits // shape.lanes
     # Accumulators have two read ports, so they are stored twice.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth_vta.hw.isa import (
+    MOST_TAPS,
     MULTIPLIED_WIDTH,
     QUEUE_DEPTH,
     REQUANTIZE_PARAMETERS,
@@ -69,6 +70,11 @@ INSTRUCTIONS: dict[Opcode, str] = {
         "GEMM that sets: acc[dst] = inp[src] · wgt[wgt]ᵀ. Where a destination repeats, the last "
         "micro-op wins. `reset` must be 0."
     ),
+    Opcode.DEPTHWISE: (
+        "GEMM of several taps of each channel: acc[dst] += the products of inp[src], inp[src + 1] "
+        "and so on, see DEPTHWISE below; with `overwrite` it sets acc[dst], and the last micro-op "
+        "of a destination wins. An index past the depth is one of any of these inputs."
+    ),
 }
 
 FIELDS: dict[str, str] = {
@@ -89,6 +95,7 @@ FIELDS: dict[str, str] = {
     "x_pad_0": "elements of padding before each row",
     "x_pad_1": "elements of padding after each row",
     "reset": "set accumulators to zero instead",
+    "overwrite": "set accumulators instead of adding to them",
     "uop_begin": "first micro-op",
     "uop_end": "the micro-op after the last one",
     "iter_out": "iterations of the outer loop",
@@ -205,5 +212,14 @@ EXTENSIONS: dict[str, str] = {
         "has more. Each accumulator v of acc[dst] becomes entry v mod "
         f"{TABLE_BYTES} of the table, sign-extended: entry 0 is for 0, entry {TABLE_BYTES - 1} for "
         "-1."
+    ),
+    "depthwise": (
+        f"The opcode DEPTHWISE. A micro-op takes T taps, {MOST_TAPS} or, where BLOCK_IN is 4, 2. "
+        "Outputs, and channels of inputs, are in pairs: column 2t + i of the weights, for t < T, "
+        "is for channel i of the pair in inp[src + t]. So output j, in each row of the tiles, is "
+        "the sum over t < T and i < 2 of inp[src + t][(2⌊j/2⌋ + i) mod BLOCK_IN] · "
+        "wgt[wgt][j][2t + i], and, over the columns k that remain, of inp[src][k] · wgt[wgt][j][k],"
+        " as in GEMM. For a channel by itself the weights of the other one are 0, and for a row of "
+        "T taps so are the weights that remain."
     ),
 }

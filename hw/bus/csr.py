@@ -60,7 +60,9 @@ class RegisterFile(wiring.Component):
     """
 
     def __init__(self, config: Config) -> None:
-        constants = {item.name.upper(): getattr(config, item.name) for item in fields(config)}
+        constants = config.to_dict()
+        # Words that no register has read as 0.
+        self._left_out = {item.name.upper() for item in fields(config)} - constants.keys()
         # Where block RAM is left, and LUTs are few.
         self._ram_style = "block" if is_small(config) else "distributed"
         self._constants = {**constants, "IDENTITY": IDENTITY, "VERSION": VERSION}
@@ -75,7 +77,7 @@ class RegisterFile(wiring.Component):
                     if register.access is Access.READ
                     else Out(register.width, init=register.init)
                     for register in REGISTERS.values()
-                    if register.name not in self._constants
+                    if register.name not in self._constants.keys() | self._left_out
                     and register.access is not Access.COUNTER
                 },
             }
@@ -203,7 +205,7 @@ class RegisterFile(wiring.Component):
                         read_data.eq(_init(register, part)),
                     ]
             for register in REGISTERS.values():
-                if register.access is not Access.READ:
+                if register.access is not Access.READ or register.name in self._left_out:
                     continue
                 constant = self._constants.get(register.name)
                 value = (

@@ -15,7 +15,8 @@ from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import ALU_LATENCY, alu_latency, is_small
 
-from .gemm import acc_read_port, acc_write_port, busy_banks, tile_layout
+from .dot_products import tile_layout
+from .gemm import acc_read_port, acc_write_port, busy_banks
 from .operation import compares
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop

@@ -1,14 +1,15 @@
-// The registers of `DotProducts` in gemm.py, written as loops: for simulation, where a compiler makes
+// The registers of `DotProducts` in dot_products.py, written as loops: for simulation, where a compiler makes
 // vector instructions of them. What each register holds is the same, but for `less_one` while the
 // core is reset, when nothing reads it.
 //
 // The functions take their arrays by reference and count unsigned: only then does Verilator leave
 // them loops whose iterations a compiler can count.
 module dot_products #(
-    parameter BATCH = 1, BLOCK_IN = 2, BLOCK_OUT = 2, INP_WIDTH = 8, WGT_WIDTH = 8, SUM_WIDTH = 16
+    parameter BATCH = 1, BLOCK_IN = 2, BLOCK_OUT = 2, INP_WIDTH = 8, WGT_WIDTH = 8, SUM_WIDTH = 16,
+    parameter TAPS = 1
 ) (
-    input clk, input clear,
-    input [BATCH*BLOCK_IN*INP_WIDTH-1:0] inp,
+    input clk, input clear, input tapped,
+    input [TAPS*BATCH*BLOCK_IN*INP_WIDTH-1:0] inp,
     input [BLOCK_OUT*BLOCK_IN*WGT_WIDTH-1:0] wgt,
     output reg [BATCH*BLOCK_OUT*SUM_WIDTH-1:0] less_one
 );
@@ -88,6 +89,14 @@ module dot_products #(
     /* verilator unroll_full */
     for (int i = 0; i < BATCH * PAIRS * BLOCK_IN; i = i + 1)
       inputs[i] = inp[(i/(PAIRS*BLOCK_IN)*BLOCK_IN+i%BLOCK_IN)*INP_WIDTH+:INP_WIDTH];
+    // Two channels of each tile for each pair of outputs.
+    if (TAPS > 1 && tapped) begin
+      /* verilator unroll_full */
+      for (int i = 0; i < BATCH * PAIRS * BLOCK_IN; i = i + 1)
+        if (i % BLOCK_IN < 2 * TAPS)
+          inputs[i] = inp[((i%BLOCK_IN/2*BATCH+i/(PAIRS*BLOCK_IN))*BLOCK_IN
+                           +(i/BLOCK_IN%PAIRS*2+i%2)%BLOCK_IN)*INP_WIDTH+:INP_WIDTH];
+    end
     multiply(product, shared, lower, upper, inputs);
   end
 endmodule

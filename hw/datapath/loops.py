@@ -1,8 +1,9 @@
 """From issued GEMM and ALU instructions to the micro-ops of both units."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -12,7 +13,7 @@ from amaranth_vta.hw.fabric.command_queue import COUNT_WIDTH, CommandQueue, Wait
 from amaranth_vta.hw.timing import ALU_COMMANDS, GEMM_COMMANDS
 
 from .alu import AluContext, alu_operands
-from .gemm import GemmContext, gemm_operands
+from .gemm import GemmContext, gemm_operands, reads_beyond
 from .sequencer import IndexedUop, LoopCommand, Sequencer
 
 
@@ -40,7 +41,7 @@ class Loops(wiring.Component):
     def __init__(self, config: Config) -> None:
         self._config = config
         self._operands = {"gemm": gemm_operands(config), "alu": alu_operands(config)}
-        self._contexts = {"gemm": GemmContext, "alu": AluContext}
+        self._contexts = {"gemm": GemmContext(config), "alu": AluContext}
         self._most = {"gemm": GEMM_COMMANDS, "alu": ALU_COMMANDS}
         self._commands = {
             name: LoopCommand(config, self._operands[name], self._contexts[name])
@@ -82,7 +83,10 @@ class Loops(wiring.Component):
         for name, command in self._commands.items():
             m.submodules[f"{name}_commands"] = queue = CommandQueue(command, self._most[name])
             m.submodules[f"{name}_sequencer"] = sequencer = sequencers[name] = Sequencer(
-                self._config, self._operands[name], self._contexts[name]
+                self._config,
+                self._operands[name],
+                self._contexts[name],
+                self._reads_beyond if name == "gemm" and self._config.depthwise else None,
             )
             connect(m, flipped(getattr(self, f"{name}_command")), queue.i)
             connect(m, queue.o, sequencer.i)
@@ -108,10 +112,20 @@ class Loops(wiring.Component):
             alu.uop_denied.eq(for_gemm),
         ]
 
+    def _reads_beyond(self, item: data.View, indices: Mapping[str, Value]) -> Value:
+        """`reads_beyond` of GEMM, whether or not its sequencer is the ALU's too."""
+        if self._config.overlap:
+            return reads_beyond(self._config, item.context, indices)
+        own = list(self._commands).index("gemm")
+        return (item.kind == own) & reads_beyond(self._config, item.context.gemm, indices)
+
     def _unroll_in_turn(self, m: Module) -> None:
         """One queue and one sequencer, whose commands are of two kinds."""
         m.submodules.sequencer = sequencer = Sequencer(
-            self._config, list(self._operands.values()), data.UnionLayout(self._contexts)
+            self._config,
+            list(self._operands.values()),
+            data.UnionLayout(self._contexts),
+            self._reads_beyond if self._config.depthwise else None,
         )
         m.submodules.commands = queue = CommandQueue(
             sequencer.i.payload.shape(), sum(self._most.values())

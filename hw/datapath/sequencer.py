@@ -1,6 +1,6 @@
 """The loops of a GEMM or ALU instruction, unrolled into one micro-op per cycle."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amaranth.hdl import Module, Mux, ShapeLike, Signal, Value, unsigned
@@ -81,6 +81,8 @@ class Sequencer(wiring.Component):
     operands : index width of each operand by the name of its micro-op field; ``dst`` is one. With
         several such, commands of as many kinds, a source that one has not being ignored
     context : shape of what a command carries along
+    reads_beyond : of an item and its indices, whether elements that it reads behind these are past
+        the depth
 
     Ports
     -----
@@ -94,9 +96,14 @@ class Sequencer(wiring.Component):
     """
 
     def __init__(
-        self, config: Config, operands: Operands | Sequence[Operands], context: ShapeLike
+        self,
+        config: Config,
+        operands: Operands | Sequence[Operands],
+        context: ShapeLike,
+        reads_beyond: Callable[[Any, Mapping[str, Value]], Value] | None = None,
     ) -> None:
         self._config = config
+        self._reads_beyond = reads_beyond
         self._kinds = [operands] if isinstance(operands, dict) else list(operands)
         self._operands = widest(self._kinds)
         layout = self._operands, context, len(self._kinds)
@@ -153,6 +160,8 @@ class Sequencer(wiring.Component):
                             m.d.comb += beyond.eq(past)
             errors.append(beyond if name == "dst" else beyond & arrived_sources_used)
             indices[name] = index
+        if self._reads_beyond is not None:
+            errors.append(self._reads_beyond(arrived_item, indices))
         error = Signal()
         m.d.comb += error.eq(arrived_item.enable & _any(errors))
         with m.If(moves):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value, signed, unsigned
+from amaranth.hdl import Array, Const, Module, Mux, Shape, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory, ReadPort, WritePort
 from amaranth.lib.wiring import In, Out
@@ -70,10 +70,10 @@ class Scratchpad(wiring.Component):
     """A memory of ``depth`` elements with one write port and several read ports.
 
     Element i lies in bank i mod N, where N is the largest number of elements that a port moves
-    in a cycle; so consecutive elements are always in different banks. Each read port has its own
-    copy of the memory, so that a block RAM needs one port to read and one to write. Raises
-    `ValueError` if ``depth`` or the elements of a port are not powers of two, or ``lanes`` does not
-    divide ``element_bits``.
+    in a cycle, or the power of two above it; so consecutive elements are always in different banks.
+    Each read port has its own copy of the memory, so that a block RAM needs one port to read and
+    one to write. Raises `ValueError` if ``depth`` or ``write_elements`` are not powers of two, or
+    ``lanes`` does not divide ``element_bits``.
 
     Timing: what is read shows in the next cycle, and stays until the next read. A read in the cycle
     in which the element is written gives the old value in simulation, and is undefined on an FPGA::
@@ -105,7 +105,8 @@ class Scratchpad(wiring.Component):
         self._depth = depth
         self._lanes = lanes
         self._read_elements = tuple(read_elements)
-        self._log_banks = _log2(max(write_elements, *read_elements))
+        _log2(write_elements)
+        self._log_banks = (max(write_elements, *read_elements) - 1).bit_length()
         super().__init__(
             {
                 "write": In(WritePortSignature(element_bits, depth, write_elements, lanes)),
@@ -171,7 +172,13 @@ class Scratchpad(wiring.Component):
             read_first = Signal(self._log_banks, name=f"read_first_{number}")
             with m.If(port.enable):
                 m.d.sync += read_first.eq(first)
-            ordered = _rotate(outputs, -read_first, banks)
+            if elements & (elements - 1) == 0:
+                ordered = _rotate(outputs, -read_first, banks)
+            else:
+                # A choice among all banks at once, which takes fewer LUTs.
+                ordered = [
+                    Array(outputs)[(read_first + j)[: self._log_banks]] for j in range(elements)
+                ]
             m.d.comb += [port.data[j].eq(ordered[j]) for j in range(elements)]
         return m
 

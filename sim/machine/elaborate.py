@@ -22,7 +22,7 @@ from amaranth_vta.extras import missing_package
 from amaranth_vta.hw.boards.registers import Surroundings
 from amaranth_vta.hw.boards.system import BoardSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
-from amaranth_vta.hw.datapath.gemm import LoopedDotProducts
+from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
 from amaranth_vta.hw.top import Top
 
 from .port_names import named_ports

@@ -16,7 +16,7 @@ from amaranth_vta.sw.runtime.device import Device, RunResult
 # Micro-ops and accumulators are still loaded, or GEMM and ALU would access random elements.
 _PARTS = {
     "load": ((isa.Opcode.LOAD,), "x_size"),
-    "gemm": ((isa.Opcode.GEMM, isa.Opcode.MULTIPLY), "iter_out"),
+    "gemm": (isa.MULTIPLYING, "iter_out"),
     "alu": ((isa.Opcode.ALU,), "iter_out"),
     "store": ((isa.Opcode.STORE,), "x_size"),
 }

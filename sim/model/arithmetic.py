@@ -28,8 +28,8 @@ Tiles = npt.NDArray[Any]
 def gemm(acc: Tiles, dst: Indices, inp: Tiles, wgt: Tiles) -> None:
     """acc[dst[j]] += inp[j] · wgt[j]ᵀ for every j, wrapping; dst may repeat.
 
-    ``acc`` is (depth, B, N) int32 or int16, changed in place; ``inp`` (n, B, K) int8;
-    ``wgt`` (n, N, K) int8; ``dst`` (n,).
+    ``acc`` is (depth, B, N) int32 or int16, changed in place; ``inp`` (n, B, K) int8, or
+    (n, taps, B, K) for the products of DEPTHWISE; ``wgt`` (n, N, K) int8; ``dst`` (n,).
     """
     products = _products(acc, inp, wgt)
     # A sum wraps to the same value in any order, so products of one destination are summed first.
@@ -146,10 +146,24 @@ def _clip(values: Tiles, low: Tiles | int, high: Tiles | int) -> Tiles:
 
 
 def _products(acc: Tiles, inp: Tiles, wgt: Tiles) -> Tiles:
+    if inp.ndim == 4:
+        return _tapped_products(inp, wgt).astype(acc.dtype)
     # Products of int8 summed over at most 32 columns stay below 2^20: exact in float32, for which
     # NumPy has a fast matrix product, while it has none for integers.
     exact = np.matmul(inp.astype(np.float32), wgt.astype(np.float32).transpose(0, 2, 1))
     return exact.astype(np.int32).astype(acc.dtype)
+
+
+def _tapped_products(inp: Tiles, wgt: Tiles) -> Tiles:
+    """int32 (n, B, N): the products of ``inp`` (n, taps, B, K) with ``wgt`` (n, N, K)."""
+    _, taps, _, columns = inp.shape
+    output, column = np.indices(wgt.shape[1:])
+    is_tap = column < 2 * taps
+    element = np.where(is_tap, column // 2, 0)
+    lane = np.where(is_tap, (output // 2 * 2 + column % 2) % columns, column)
+    operands = inp.transpose(0, 2, 1, 3)[:, :, element, lane].astype(np.int32)
+    found: Tiles = (operands * wgt[:, np.newaxis]).sum(axis=-1, dtype=np.int32)
+    return found
 
 
 def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import COUNTERS
+from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sw.runtime.device import Limits, end_in_dram, limit_of
 
 from .arithmetic import Indices, alu, gemm, look_up, multiply, requantize
@@ -154,8 +155,9 @@ class Executor:
             return
         dst, src, wgt = self._uops(index, instruction)
         self._check_range(instruction, dst, "dst", self.acc)
+        taps = self.config.taps if isinstance(instruction, isa.Depthwise) else 1
         if not instruction.reset:
-            self._check_range(instruction, src, "src", self.inp)
+            self._check_range(instruction, src, "src", self.inp, taps)
             self._check_range(instruction, wgt, "wgt", self.wgt)
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
@@ -164,10 +166,11 @@ class Executor:
                 self.acc.tiles[targets] = 0
             else:
                 inputs, weights = offset("src", src), offset("wgt", wgt)
-                overwrites = isinstance(instruction, isa.Multiply)
-                read = {} if overwrites else {"ACC": targets}
-                self._show_uops(index, targets, **read, INP=inputs, WGT=weights)
-                compute = multiply if overwrites else gemm
+                read = {} if instruction.overwrites else {"ACC": targets}
+                if isinstance(instruction, isa.Depthwise):
+                    inputs = inputs[:, np.newaxis] + np.arange(taps)
+                self._show_uops(index, targets, **read, INP=inputs.reshape(-1), WGT=weights)
+                compute = multiply if instruction.overwrites else gemm
                 compute(self.acc.tiles, targets, self.inp.tiles[inputs], self.wgt.tiles[weights])
                 self.counters["gemm_uops"] += targets.size
 

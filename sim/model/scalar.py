@@ -110,9 +110,12 @@ class ScalarMachine:
                     if gemm.reset:
                         acc[dst][b * n + c] = 0
                         continue
-                    total = 0 if isinstance(gemm, isa.Multiply) else acc[dst][b * n + c]
+                    total = 0 if gemm.overwrites else acc[dst][b * n + c]
                     for r in range(k):
-                        total += inp[src][b * k + r] * wgt[weight][c * k + r]
+                        element, lane = src, r
+                        if isinstance(gemm, isa.Depthwise) and r < 2 * self.config.taps:
+                            element, lane = src + r // 2, (c // 2 * 2 + r % 2) % k
+                        total += inp[element][b * k + lane] * wgt[weight][c * k + r]
                     acc[dst][b * n + c] = as_signed(total, self.config.acc_width)
 
     def _alu(self, alu: isa.Alu) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.tiles import TileMemory
 
 Tiles = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]

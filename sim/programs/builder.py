@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from amaranth_vta.hw import isa
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sim.model.observers.observer import Elements
 
 from .empty_instructions import X_PADS

@@ -13,6 +13,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import (
     Alu,
     AluOp,
+    Depthwise,
     Finish,
     Gemm,
     Instruction,
@@ -198,7 +199,11 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         for operation in isa.extended_alu_ops(config.extensions)
         if config.alu_sources(operation) > 1
     ]
-    if extended and chance.random() < 0.2:
+    if config.depthwise and chance.random() < 0.2:
+        # The last input is the first one past the depth.
+        first = config.inp.depth - config.taps + 1
+        out_of_range = Depthwise(uop_end=1, iter_out=2, src_factor_out=first)
+    elif extended and chance.random() < 0.2:
         # The last of the parameters, or of the table, is the first element past the depth.
         operation = chance.choice(extended)
         first = config.acc.depth - config.alu_sources(operation) + 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, Gemm, Instruction, Load, Memory, Module, Store
+from amaranth_vta.hw.isa import Alu, Depthwise, Gemm, Instruction, Load, Memory, Module, Store
 from amaranth_vta.sim.model.observers.false_claims import Claims, unit_of
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sim.model.observers.races import Accesses, Clocks
@@ -208,6 +208,7 @@ def kernel_accesses(
         for at in range(1, config.alu_sources(isa.AluOp(instruction.alu_opcode))):
             accesses.append(MemoryAccess("ACC", touched("src") + at, writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
-        accesses.append(MemoryAccess("INP", touched("src"), writes=False))
+        for at in range(config.taps if isinstance(instruction, Depthwise) else 1):
+            accesses.append(MemoryAccess("INP", touched("src") + at, writes=False))
         accesses.append(MemoryAccess("WGT", touched("wgt"), writes=False))
     return accesses

@@ -20,7 +20,7 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PYNQ, Config
-from amaranth_vta.hw.isa import Alu, AluOp, Finish, Gemm, Load, Memory, Multiply, Store
+from amaranth_vta.hw.isa import Alu, AluOp, Depthwise, Finish, Gemm, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sw.runtime.device import end_in_dram
@@ -211,16 +211,22 @@ class _Generator(ProgramBuilder):
         uops = {"dst": dst}
         reset = int(self.chance.random() < 0.15)
         low = used.start == 0
+        kind: type[Gemm] = Gemm
+        if self.config.overwrite and not reset and self.chance.random() < 0.3:
+            kind = Multiply
+        room = len(self.windows(self.config.inp)[0]) >= self.config.taps
+        if self.config.depthwise and room and not reset and self.chance.random() < 0.3:
+            kind = Depthwise
+            fields["overwrite"] = int(self.chance.random() < 0.3)
         for name, memory in (("src", self.config.inp), ("wgt", self.config.wgt)):
             window = self.window(memory)
             low &= window.start == 0
+            if kind is Depthwise and name == "src":
+                window = window[: len(window) - self.config.taps + 1]
             uops[name], factors = random_operand(self.chance, name, window, loops, count)
             fields |= factors
             if reset:
                 uops[name] = self._anything(name, count)  # not read
-        kind = Gemm
-        if self.config.overwrite and not reset and self.chance.random() < 0.3:
-            kind = Multiply
         self.kernel(
             lambda **place: kind(reset=reset, **loops, **fields, **place), uops, may_pad=low
         )
@@ -356,7 +362,7 @@ class _Generator(ProgramBuilder):
         kernel = self.chance.choice(self.kernels)
         instruction = kernel.instruction
         match instruction:
-            case Multiply():
+            case Multiply() | Depthwise():
                 pass
             case Gemm() if not instruction.reset and self.chance.random() < 0.2:
                 instruction = replace(instruction, reset=1)

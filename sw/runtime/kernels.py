@@ -55,7 +55,8 @@ class Loop:
 class KernelOperation:
     """What all micro-ops of a kernel do.
 
-    With ``overwrite`` GEMM micro-ops set accumulators instead of adding to them. ``independent``
+    With ``overwrite`` GEMM micro-ops set accumulators instead of adding to them; those of a
+    ``depthwise`` kernel take several taps of each channel. ``independent``
     claims that the kernel touches no accumulator that instructions of the other unit in flight use.
     """
 
@@ -66,6 +67,7 @@ class KernelOperation:
     immediate: int = 0
     overwrite: int = 0
     independent: int = 0
+    depthwise: int = 0
 
 
 @dataclass
@@ -129,11 +131,17 @@ class KernelBuilder:
             )
         if operation.mode is UopMode.ALU and operation.alu_opcode not in self._alu_opcodes():
             raise CommandError(f"{operation.alu_opcode} is not an ALU opcode")
-        for name, extension in (("overwrite", "overwrite"), ("independent", "overlap")):
+        for name, extension in (
+            ("depthwise", "depthwise"),
+            ("overwrite", "depthwise" if operation.depthwise else "overwrite"),
+            ("independent", "overlap"),
+        ):
             if getattr(operation, name) and extension not in self.config.extensions:
                 raise CommandError(f"{name} needs a machine with the extension {extension}")
         if operation.overwrite and (operation.mode is UopMode.ALU or operation.reset):
             raise CommandError("overwrite is for GEMM micro-ops without reset")
+        if operation.depthwise and (operation.mode is UopMode.ALU or operation.reset):
+            raise CommandError("depthwise is for GEMM micro-ops without reset")
         if operation.use_immediate and operation.alu_opcode not in isa.BASE_ALU_OPS:
             raise CommandError(f"{isa.AluOp(operation.alu_opcode).name} has no immediate")
         if operation.use_immediate and operation.immediate not in _IMMEDIATES:
@@ -178,6 +186,8 @@ class KernelBuilder:
                     assert self.operation is not None
                     operation = isa.AluOp(self.operation.alu_opcode)
                     reach += self.config.alu_sources(operation) - 1
+                elif row == 1 and self.operation is not None and self.operation.depthwise:
+                    reach += self.config.taps - 1
                 low, high = int(uops[row].min()), int(uops[row].max()) + reach
                 if low < 0 or high >= memory.depth:
                     raise CommandError(
@@ -250,13 +260,12 @@ def _encoded(
             immediate=operation.immediate if operation.use_immediate else 0,
         )
     else:
-        kind = isa.Multiply if operation.overwrite else isa.Gemm
-        instruction = kind(
-            **common,
-            reset=operation.reset,
-            wgt_factor_out=outer.factors[2],
-            wgt_factor_in=inner.factors[2],
-        )
+        common |= {"wgt_factor_out": outer.factors[2], "wgt_factor_in": inner.factors[2]}
+        if operation.depthwise:
+            instruction = isa.Depthwise(**common, overwrite=operation.overwrite)
+        else:
+            kind = isa.Multiply if operation.overwrite else isa.Gemm
+            instruction = kind(**common, reset=operation.reset)
     return instructions.encode(instruction)
 
 

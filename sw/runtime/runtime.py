@@ -194,24 +194,25 @@ class Runtime:
         immediate: int = 0,
         overwrite: int = 0,
         independent: int = 0,
+        depthwise: int = 0,
     ) -> None:
         """One micro-op, or as many as the arrays ``dst``, ``src`` and ``wgt`` have elements.
 
         ``mode`` is a `UopMode`: 0 for GEMM, 1 for ALU. ``reset``: the accumulators become 0;
         ``overwrite``: they become the product instead of the sum. ``independent``: the kernel
-        touches no accumulator that instructions of the other unit, ALU or GEMM, in flight use. All
+        touches no accumulator that instructions of the other unit, ALU or GEMM, in flight use.
+        ``depthwise``: GEMM takes several taps of each channel, as the extension DEPTHWISE. All
         micro-ops of a kernel agree in everything but their indices.
         """
         if mode not in (UopMode.GEMM, UopMode.ALU):
             raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")
-        given = immediate if use_immediate else 0
-        operation = (
-            KernelOperation(
-                UopMode.ALU, 0, alu_opcode, use_immediate, given, independent=independent
-            )
-            if mode == UopMode.ALU
-            else KernelOperation(UopMode.GEMM, reset, overwrite=overwrite, independent=independent)
-        )
+        if mode == UopMode.ALU:
+            given = immediate if use_immediate else 0
+            of_mode: dict[str, int] = {"alu_opcode": alu_opcode, "immediate": given}
+            of_mode["use_immediate"] = use_immediate
+        else:
+            of_mode = {"reset": reset, "overwrite": overwrite, "depthwise": depthwise}
+        operation = KernelOperation(UopMode(mode), independent=independent, **of_mode)
         self._kernel().push(operation, dst, src, wgt)
 
     def wait_for_alu(self) -> None:

@@ -88,7 +88,7 @@ def work(config: Config, words: Words) -> Work:
     reset = total(resets, isa.Opcode.GEMM)
     return Work(
         config,
-        gemm_uops=total(_uops, isa.Opcode.GEMM, isa.Opcode.MULTIPLY) - reset,
+        gemm_uops=total(_uops, *isa.MULTIPLYING) - reset,
         reset_uops=reset,
         alu_uops=total(_uops, isa.Opcode.ALU),
         bytes_loaded=len(words) * isa.INSTRUCTION_BYTES + total(moved, isa.Opcode.LOAD),

@@ -226,7 +226,7 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
 def test_extensions_are_off_unless_asked_for() -> None:
     assert PYNQ.extensions == frozenset()
     assert Config.from_dict({"OVERLAP": 1}).extensions == {"overlap"}
-    everything = {"overwrite", "overlap", "requantize", "pad_value", "lookup"}
+    everything = {"overwrite", "overlap", "requantize", "pad_value", "lookup", "depthwise"}
     assert PRESETS["pynq-extended"].extensions == everything
     assert PRESETS["tiny-extended"].extensions == everything
 
@@ -234,6 +234,22 @@ def test_extensions_are_off_unless_asked_for() -> None:
 def test_an_extension_is_on_or_off() -> None:
     with pytest.raises(ConfigError, match="OVERLAP = 2 is not a whole number from 0 to 1"):
         Config(overlap=2)
+
+
+def test_a_later_extension_leaves_the_text_of_machines_without_it_as_it_was() -> None:
+    assert list(PYNQ.to_dict())[-1] == "LOG_DRAM_SIZE"
+    extended = PRESETS["pynq-extended"]
+    assert extended.to_dict()["DEPTHWISE"] == 1
+    assert Config.from_json(extended.to_json()) == extended
+    assert Config.from_json(PYNQ.to_json()) == PYNQ
+
+
+def test_depthwise_products_take_as_many_taps_as_there_are_lanes_for() -> None:
+    tiny = PRESETS["tiny"]
+    assert [replace(tiny, depthwise=on).taps for on in (0, 1)] == [1, 2]
+    assert replace(PYNQ, depthwise=1).taps == 3
+    with pytest.raises(ConfigError, match="reads 3 inputs at once, .* = 5 holds 2"):
+        replace(PYNQ, depthwise=1, log_inp_buff_size=5)
 
 
 def test_a_table_fits_the_accumulators() -> None:

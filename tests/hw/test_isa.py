@@ -161,6 +161,7 @@ CLASSES = {
     Opcode.FINISH: isa.Finish,
     Opcode.ALU: isa.Alu,
     Opcode.MULTIPLY: isa.Multiply,
+    Opcode.DEPTHWISE: isa.Depthwise,
 }
 
 
@@ -340,16 +341,25 @@ EXTENDED = PRESETS["pynq-extended"]
 
 def test_an_extension_takes_the_highest_unused_bit() -> None:
     # The default encoding leaves bit 63 alone, the tiny one the upper bits of word 1.
-    for opcode in (Opcode.GEMM, Opcode.ALU, Opcode.MULTIPLY):
+    for opcode in (Opcode.GEMM, Opcode.ALU, Opcode.MULTIPLY, Opcode.DEPTHWISE):
         assert instruction_set(EXTENDED).layouts[opcode]["independent"].offset == 63
         tiny = instruction_set(PRESETS["tiny-extended"]).layouts[opcode]
         assert tiny["independent"].offset == 127
+
+
+def test_depthwise_overwrites_where_gemm_resets() -> None:
+    layouts = instruction_set(EXTENDED).layouts
+    assert layouts[Opcode.DEPTHWISE]["overwrite"].offset == layouts[Opcode.GEMM]["reset"].offset
+    products = [isa.Gemm(uop_end=1), isa.Multiply(uop_end=1)]
+    products += [isa.Depthwise(uop_end=1, overwrite=overwrite) for overwrite in range(2)]
+    assert [product.overwrites for product in products] == [False, True, False, True]
 
 
 def test_a_machine_without_the_extension_refuses_its_instructions() -> None:
     extended, base = instruction_set(EXTENDED), instruction_set(PYNQ)
     for instruction, reason in (
         (isa.Multiply(uop_end=1), "opcode 5 is not in the instruction set"),
+        (isa.Depthwise(uop_end=1), "opcode 6 is not in the instruction set"),
         (isa.Gemm(uop_end=1, independent=1), "bit 63 is set, which no field covers"),
         (
             isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE),

@@ -66,6 +66,10 @@ TINY = PRESETS["tiny"]
             "MULTIPLY uop[0:2] x 1 x 1, independent",
         ),
         (
+            isa.Depthwise(uop_end=2, overwrite=1, iter_in=3, src_factor_in=1),
+            "DEPTHWISE overwrite uop[0:2] x 1 x 3, inp +0 +1",
+        ),
+        (
             isa.Alu(alu_opcode=isa.AluOp.REQUANTIZE, uop_end=2, iter_in=3, src_factor_in=3),
             "ALU REQUANTIZE uop[0:2] x 1 x 3, src +0 +3",
         ),

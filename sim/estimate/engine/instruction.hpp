@@ -8,7 +8,7 @@
 
 namespace estimate {
 
-enum Opcode { LOAD, STORE, GEMM, FINISH, ALU, MULTIPLY };
+enum Opcode { LOAD, STORE, GEMM, FINISH, ALU, MULTIPLY, DEPTHWISE };
 enum Module : int { LOAD_MODULE, COMPUTE_MODULE, STORE_MODULE, MODULES };
 // Of compute as in hw/compute.py; load and store have one unit, number 1.
 enum Unit { NO_UNIT, TRANSFER_UNIT, GEMM_UNIT, ALU_UNIT, UNITS };

@@ -38,7 +38,7 @@ class Stream {
         switch (opcode) {
             case STORE: return STORE_MODULE;
             case LOAD: break;
-            default: return opcode <= MULTIPLY ? COMPUTE_MODULE : MODULES;
+            default: return opcode <= DEPTHWISE ? COMPUTE_MODULE : MODULES;
         }
         // The two memories after ACC_8BIT set padding values: 6 in load, 7 in compute.
         const std::int64_t memory_id = get(fields.memory.memory);
@@ -169,7 +169,8 @@ class Stream {
         command.dst_out = get(f.dst_out);
         command.dst_in = get(f.dst_in);
         command.is_alu = unit == ALU_UNIT;
-        command.reset = !command.is_alu && get(f.reset);
+        // In its place DEPTHWISE says that it overwrites.
+        command.reset = !command.is_alu && opcode != DEPTHWISE && get(f.reset);
         command.requantizes = command.is_alu && get(f.alu_opcode) == parameters.requantize_opcode;
         command.looks_up = command.is_alu && get(f.alu_opcode) == parameters.lookup_opcode;
         command.reads_source = command.is_alu && !get(f.use_immediate);

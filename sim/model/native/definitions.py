@@ -25,7 +25,7 @@ FIELDS = tuple(
 _UOP_FIELDS = ("dst", "src", "wgt")
 _SIZES = (
     *("batch", "block_in", "block_out"),
-    *("inp_width", "wgt_width", "acc_width", "out_width"),
+    *("inp_width", "wgt_width", "acc_width", "out_width", "taps"),
 )
 _MEMORIES = ("uop", "inp", "wgt", "acc")
 _EXTENSIONS = ("requantize", "pad_value")

@@ -80,6 +80,7 @@ class RuntimeCalls(Protocol):
         immediate: int,
         overwrite: int,
         independent: int,
+        depthwise: int,
     ) -> None: ...
 
 
@@ -122,6 +123,7 @@ class UopKernel:
             uop.immediate or 0,
             int(uop.overwrite),
             int(self.independent),
+            int(uop.depthwise),
         )
         for _ in self.loops:
             runtime.uop_loop_end()

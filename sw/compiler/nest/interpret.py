@@ -272,7 +272,14 @@ class _Interpreter:
         shape = (self.config.batch, self.config.block_in)
         inp = np.array(self.read(uop.src, added.get("src", 0))).reshape(shape)
         wgt = np.array(self.read(uop.wgt, added.get("wgt", 0))).reshape(-1, shape[1])
-        total = np.array(old).reshape(shape[0], -1) + inp @ wgt.T
+        # (outputs, inputs, rows): the inputs that each output takes.
+        taken = np.repeat(inp.T[np.newaxis], wgt.shape[0], axis=0)
+        for tap in range(self.config.taps if uop.depthwise else 0):
+            tile = self.read(uop.src, added.get("src", 0) + tap)
+            pairs = np.array(tile).reshape(shape[0], -1, 2).transpose(1, 2, 0)
+            own = np.arange(wgt.shape[0]) // 2 % len(pairs)
+            taken[:, 2 * tap : 2 * tap + 2] = pairs[own]
+        total = np.array(old).reshape(shape[0], -1) + np.einsum("oi,oib->bo", wgt, taken)
         target[there] = [wrap(value, dtype) for value in total.reshape(-1).tolist()]
 
     def operand(self, operand: Element, added: int) -> tuple[list[Any], slice]:

@@ -193,7 +193,8 @@ class Element:
 @dataclass(eq=False)
 class NestUop:
     """One micro-op: GEMM (``alu`` is None) or an ALU operation of ``dst`` and either ``src`` or
-    ``immediate``. With ``reset`` GEMM clears ``dst``; with ``overwrite`` it does not add to it."""
+    ``immediate``. With ``reset`` GEMM clears ``dst``; with ``overwrite`` it does not add to it;
+    with ``depthwise`` it is that of the extension, and ``src`` the first of several elements."""
 
     dst: Element
     label: Label
@@ -201,6 +202,7 @@ class NestUop:
     wgt: Element | None = None
     reset: bool = False
     overwrite: bool = False
+    depthwise: bool = False
     alu: AluOp | None = None
     immediate: int | None = None
 

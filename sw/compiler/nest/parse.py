@@ -262,12 +262,16 @@ class _Parser(ExpressionParser):
         )
 
     def uop(self, node: ast.Call) -> NestUop:
-        options = ("src", "wgt", "op", "immediate", "reset", "overwrite")
+        options = ("src", "wgt", "op", "immediate", "reset", "overwrite", "depthwise")
         named = self.named(node, ("dst",), options)
-        expected = [{"src", "wgt"}, {"src", "wgt", "overwrite"}, {"reset"}]
+        products, flags = {"src", "wgt"}, {"overwrite", "depthwise"}
+        given = named.keys() - {"dst"}
+        expected = [products, {"reset"}]
+        if products <= given:
+            given -= flags
         if "op" in named:
             expected = [{"op", "src"}, {"op", "immediate"}]
-        if named.keys() - {"dst"} not in expected:
+        if given not in expected:
             raise self.error(node, f"{ast.unparse(node)} is not a micro-op of the machine")
         scopes = {"dst": "acc", "src": "acc" if "op" in named else "inp", "wgt": "wgt"}
         elements: dict[str, Element] = {}
@@ -285,6 +289,7 @@ class _Parser(ExpressionParser):
             elements.get("wgt"),
             "reset" in named,
             "overwrite" in named,
+            "depthwise" in named,
             self.member(AluOp, named["op"]) if "op" in named else None,
             self.number(named["immediate"]) if "immediate" in named else None,
         )

@@ -167,6 +167,8 @@ class _Printer:
             named.append("reset=1")
         if stmt.overwrite:
             named.append("overwrite=1")
+        if stmt.depthwise:
+            named.append("depthwise=1")
         return f"uop_push({', '.join(named)})"
 
     def kernel(self, stmt: Kernel, depth: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amaranth_vta.hw.config import Config, TileMemory
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.tiles import TileMemory
 
 from .ir import NestBuffer
 

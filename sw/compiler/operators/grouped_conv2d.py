@@ -3,7 +3,8 @@
 Groups that are smaller than a tile share one: its weights are zero where input and output belong to
 different groups, which leaves a diagonal for a depthwise convolution. GEMM then takes one cycle per
 vector and tap of the kernel, and most of its products are with zero; the ALU would take four
-cycles: two to copy the input, one for the product with the weights, one for the sum.
+cycles: two to copy the input, one for the product with the weights, one for the sum. A machine with
+DEPTHWISE takes several taps of a row of the kernel per cycle where groups have one or two channels.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
 from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
@@ -37,16 +39,49 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class GroupedConv2d:
     """A convolution ``group`` for each of ``groups`` groups; its inputs and outputs are whole
-    tiles."""
+    tiles. With ``taps``, more than one, each product takes that many of a row of the kernel."""
 
     groups: int
     group: Conv2dSizes
+    taps: int = 1
+
+    @property
+    def row_taps(self) -> RowTaps:
+        """The taps of the products of a row of the kernel."""
+        return RowTaps.of(self.group.kernel[1], self.taps)
+
+    @property
+    def weights_per_row(self) -> int:
+        """Tiles of weights in a row of the kernel, per tile of inputs and tile of outputs."""
+        return self.row_taps.products * self.group.terms
+
+    @property
+    def products(self) -> int:
+        """GEMM micro-ops per vector of results."""
+        return self.group.inputs * self.group.kernel[0] * self.weights_per_row
 
     def scheduled(self, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
         return scheduled(self, env, knobs)
 
     def considered(self, config: Config) -> Choice[GroupedConv2dKnobs]:
         return Choice.by_formula(candidates(self, config))
+
+
+@dataclass(frozen=True)
+class RowTaps:
+    """The ``products`` of a row of the kernel begin ``step`` taps apart. Two may have taps in
+    common, of which only the first counts: so none reaches beyond the row."""
+
+    products: int
+    step: int
+
+    @staticmethod
+    def of(columns: int, taps: int) -> RowTaps:
+        """The fewest products of ``taps`` each for a row of ``columns``, at least ``taps``."""
+        rest, products = columns - taps, 1
+        while rest > taps * (products - 1) or rest % max(products - 1, 1):
+            products += 1
+        return RowTaps(products, rest // max(products - 1, 1))
 
 
 @dataclass(frozen=True)
@@ -109,9 +144,28 @@ def grouping(channels: int, outputs: int, groups: int, config: Config) -> Groupi
     return Grouping(groups, 1, *tiles)
 
 
-def grouped_weights(weights: Array, groups: int, config: Config) -> Array:
-    """``weights`` (outputs, channels / groups, height, width) in the layout of `grouped_conv2d`,
-    with zeros between different groups."""
+def taps_at_once(
+    channels: int,
+    outputs: int,
+    groups: int,
+    kernel: tuple[int, int],
+    dilations: tuple[int, int],
+    config: Config,
+) -> int:
+    """How many taps of a row of the kernel a product takes: several with DEPTHWISE, if each group
+    is one channel, or two, of inputs and of outputs."""
+    way, each = grouping(channels, outputs, groups, config), channels // groups
+    square = config.block_in == config.block_out
+    pairs = channels == outputs and each <= 2 and square and (way.inputs, way.outputs) == (1, 1)
+    suits = pairs and kernel[1] >= config.taps and dilations[1] == 1
+    return config.taps if suits else 1
+
+
+def grouped_weights(
+    weights: Array, groups: int, config: Config, taps: int = 1, terms: int = 1
+) -> Array:
+    """``weights`` (outputs, channels / groups, height, width · terms) in the layout of
+    `grouped_conv2d`, with zeros between different groups; ``taps`` as in `GroupedConv2d`."""
     outputs, inputs_each, height, width = weights.shape
     outputs_each = outputs // groups
     way = grouping(inputs_each * groups, outputs, groups, config)
@@ -126,7 +180,29 @@ def grouped_weights(weights: Array, groups: int, config: Config) -> Array:
     cut = tiles.reshape(
         way.groups, way.outputs, config.block_out, way.inputs, config.block_in, height, width
     )
-    return cut.transpose(0, 1, 3, 5, 6, 2, 4)
+    whole = cut.transpose(0, 1, 3, 5, 6, 2, 4)
+    return whole if taps == 1 else _tapped(whole, taps, terms)
+
+
+def _tapped(whole: Array, taps: int, terms: int) -> Array:
+    """The tiles ``whole`` (groups, 1, 1, height, width · terms, BLOCK, BLOCK) with several taps in
+    each: column 2t + i of row k is the weight that output k has for channel i of its pair in tap t
+    of the product."""
+    *outer, width, block, _ = whole.shape
+    row = RowTaps.of(width // terms, taps)
+    split = whole.reshape(*outer, width // terms, terms, block, block)
+    found = np.zeros((*outer, row.products, terms, block, block), whole.dtype)
+    outputs, covered = np.arange(block), 0
+    for at in range(row.products):
+        for tap in range(taps):
+            column = at * row.step + tap
+            if column < covered:
+                continue
+            covered = column + 1
+            for channel in range(2):
+                diagonal = split[..., column, :, outputs, outputs // 2 * 2 + channel]
+                found[..., at, :, outputs, 2 * tap + channel] = diagonal
+    return found.reshape(*outer, row.products * terms, block, block)
 
 
 def grouped_conv2d(
@@ -160,11 +236,16 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
     n, g, o, h, w, b, k = s[conv].op.axis
-    ci, dy, dx, *term, ki = product.axes
+    # What runs within tiles: a column of weights, or the taps and channels that make one.
+    within = 1 if workload.taps == 1 else 2
+    (ci, dy, dx, *term), inner = product.axes[:-within], product.axes[-within:]
     co, ci = s[conv].split(ci, knobs.inputs)
     do, dy = s[conv].split(dy, knobs.kernel_rows)
-    s[conv].reorder(co, do, n, g, o, ci, dy, dx, *term, h, w, b, k, ki)
+    lanes = [k] if workload.taps == 1 else s[conv].split(k, 2)
+    s[conv].reorder(co, do, n, g, o, ci, dy, dx, *term, h, w, b, *lanes, *inner)
     s[conv].tensorize(b, env.gemm)
+    # Also the columns of a tile that are not taps.
+    s[product.w_buf].compute_whole(s[product.w_buf].op.axis[-1])
     step = None if knobs.is_whole(workload.group) else do
     product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
     return s, product.args
@@ -173,35 +254,42 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
 def expression(workload: GroupedConv2d, env: Environment) -> Product:
     """The convolutions as a sum of products for GEMM, and their epilogue."""
     c, groups, acc = workload.group, workload.groups, env.acc_dtype
+    row, per_row = workload.row_taps, workload.weights_per_row
     x = te.placeholder(
         (c.batch, groups, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
     )
     w = te.placeholder(
-        (groups, c.outputs, c.inputs, c.kernel[0], c.weights_per_row, env.BLOCK_OUT, env.BLOCK_IN),
+        (groups, c.outputs, c.inputs, c.kernel[0], per_row, env.BLOCK_OUT, env.BLOCK_IN),
         "w",
         env.wgt_dtype,
     )
     x_buf = padded(x, c.pads, c.pad_value, "x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
-    ci, dy, dx, ki = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=c.kernel[1], ki=env.BLOCK_IN)
+    ci, dy, dx = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=row.products)
     term = term_axis(c.terms)
-    axes = (ci, dy, dx, *term, ki)
+    inner = reduce_axes(ki=env.BLOCK_IN)
+    if workload.taps > 1:
+        inner = reduce_axes(tap=workload.taps, channel=2)
+    axes = (ci, dy, dx, *term, *inner)
     size = (c.output_height, c.output_width)
+
+    def at(w: Expr, k: Expr) -> tuple[Expr, Expr, Expr]:
+        """The column and the channel of the input, and the column of the weights."""
+        if workload.taps == 1:
+            return w * c.strides[1] + dx * c.dilations[1], inner[0], inner[0]
+        tap, channel = inner
+        column = w * c.strides[1] + dx * row.step + tap
+        return column, k // 2 * 2 + channel, tap * 2 + channel
+
+    def term_of(n: Expr, g: Expr, o: Expr, h: Expr, w: Expr, b: Expr, k: Expr) -> Expr:
+        column, lane, weight = at(w, k)
+        y = h * c.strides[0] + dy * c.dilations[0]
+        tile = w_buf[g, o, ci, dy, of_term(dx, c.terms, term), k, weight]
+        return x_buf[n, g, ci, y, column, b, lane].astype(acc) * tile.astype(acc)
+
     conv = te.compute(
         (c.batch, groups, c.outputs, *size, env.BATCH, env.BLOCK_OUT),
-        lambda n, g, o, h, w, b, k: te.sum(
-            x_buf[
-                n,
-                g,
-                ci,
-                h * c.strides[0] + dy * c.dilations[0],
-                w * c.strides[1] + dx * c.dilations[1],
-                b,
-                ki,
-            ].astype(acc)
-            * w_buf[g, o, ci, dy, of_term(dx, c.terms, term), k, ki].astype(acc),
-            axis=list(axes),
-        ),
+        lambda *i: te.sum(term_of(*i), axis=list(axes)),
         "conv",
     )
     end = epilogue(conv, (groups, c.outputs), lambda n, g, o, h, w: (g, o), c.requantize, env)
@@ -222,7 +310,8 @@ def candidates(
         (True, False),
     ):
         copies = 2 if ahead else 1
-        if copies * groups * outputs * inputs * kernel * c.weights_per_row > config.wgt.depth:
+        tiles = groups * outputs * inputs * kernel * workload.weights_per_row
+        if copies * tiles > config.wgt.depth:
             continue
         for in_turn in (True, False) if config.overlap else (False,):
             constants = workload.groups * c.outputs if in_turn else groups * outputs
@@ -252,13 +341,14 @@ def _cycles(workload: GroupedConv2d, config: Config, knobs: GroupedConv2dKnobs) 
     tiles = images * weight_tiles
     row = c.input_columns(knobs.columns) * config.inp.element_bytes / config.bus_bytes + ROW_CYCLES
     region = knobs.groups * knobs.inputs * c.input_rows(knobs.rows, knobs.kernel_rows) * row
-    weights = knobs.groups * knobs.outputs * knobs.inputs * knobs.kernel_rows * c.weights_per_row
+    weights = knobs.groups * knobs.outputs * knobs.inputs * knobs.kernel_rows
+    weights *= workload.weights_per_row
     weights = weights * config.wgt.element_bytes // config.bus_bytes
     weight_loads = weight_tiles if steps == 1 else tiles * steps
     vectors = c.batch * workload.groups * c.outputs * c.output_height * c.output_width
     operations = 0 if knobs.in_turn else c.requantize.operations
     resets = 0 if config.overwrite and knobs.is_whole(c) else 1
-    compute = vectors * (c.products + operations + resets)
+    compute = vectors * (workload.products + operations + resets)
     stored = c.requantize.parts * config.out.element_bytes / config.bus_bytes
     # Tiles of another size are computed by another loop nest, which waits for the one before.
     results = knobs.groups * knobs.outputs * knobs.rows * knobs.columns

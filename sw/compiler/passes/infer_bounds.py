@@ -157,7 +157,12 @@ class _Builder:
         ]
         if not reads:
             return body
-        bounds = self._bounds(stage.tensor, reads)
+        bounds = [
+            (Affine({}), extent) if axis in stage.whole else bound
+            for axis, extent, bound in zip(
+                stage.op.axis, stage.tensor.shape, self._bounds(stage.tensor, reads), strict=True
+            )
+        ]
         if turn is not None and stage in self.rolling:
             return self._place_rolling(self.rolling[stage], bounds, turn, body)
         shape = tuple(extent for _, extent in bounds)

@@ -124,7 +124,7 @@ def _first(stmt: Stmt) -> Stmt | None:
             return None if begin is None else seq(begin, _others(stmt))
         case Region():
             summed = [p for p in walk(stmt) if isinstance(p, For) and p.var not in outputs]
-            return _beginning_at_zero(stmt, summed[0]) if len(summed) == 1 else None
+            return _beginning_at_zero(stmt, summed) if summed else None
     return None
 
 
@@ -144,16 +144,18 @@ def _others(loop: For) -> Stmt:
     return replace(loop, var=var, extent=loop.extent - 1, body=body)
 
 
-def _beginning_at_zero(region: Region, summed: For) -> Region:
-    """``region`` with its reset inside, so that both become one instruction."""
+def _beginning_at_zero(region: Region, summed: Sequence[For]) -> Region:
+    """``region``, which sums in the loops ``summed``, with its reset inside, so that both become
+    one instruction."""
+    variables = {loop.var for loop in summed}
 
     def cleared(stmt: Stmt) -> Stmt:
         match stmt:
             case Assign():
                 return replace(stmt, value=Const(0, stmt.buffer.dtype))
-            case For() if stmt.var is summed.var:
+            case For() if stmt.var in variables:
                 return cleared(stmt.body)
         return rebuild(stmt, cleared)
 
-    reset = copied(cleared(region.body), {summed.var: Affine({})}, {})
+    reset = copied(cleared(region.body), dict.fromkeys(variables, Affine({})), {})
     return replace(region, body=seq(reset, region.body))

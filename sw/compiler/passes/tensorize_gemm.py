@@ -28,13 +28,14 @@ def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with GEMM micro-ops for its matrix products.
 
     Raises `LoweringError` for a region that is not acc[b, o] += inp[b, i] * wgt[o, i] over one
-    block of the machine.
+    block of the machine, nor, on a machine with DEPTHWISE, acc[b, 2p + q] += inp[t, b, 2p + i] *
+    wgt[2p + q, 2t + i] over a block and its taps t.
     """
 
     def visit(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Region) and stmt.kind == "gemm":
             parts = assignments(stmt)
-            if config.overwrite and _begin_at_zero(parts):
+            if config.overwrite and _begin_at_zero(parts, config):
                 return _tensorize(*parts[1], config, overwrite=True)
             return seq(*(_tensorize(loops, assign, config) for loops, assign in parts))
         return rebuild(stmt, visit)
@@ -42,7 +43,7 @@ def tensorize_gemm(nest: LoopNest, config: Config) -> LoopNest:
     return replace(nest, body=visit(nest.body))
 
 
-def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
+def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]], config: Config) -> bool:
     """Whether the region resets each accumulator and then adds the products of one tile."""
     if len(parts) != 2:
         return False
@@ -51,7 +52,8 @@ def _begin_at_zero(parts: Sequence[tuple[list[For], Assign]]) -> bool:
         return False
     index = flat_index(update.buffer, update.indices, update.label.stage)
     summed = [loop for loop in loops if loop.var not in index.terms]
-    return isinstance(reset.value, Const) and not reset.value.value and len(summed) == 1
+    is_zero = isinstance(reset.value, Const) and not reset.value.value
+    return is_zero and (len(summed) == 1 or len(_taps(loops, index, config)) == len(summed))
 
 
 def _tensorize(
@@ -81,17 +83,18 @@ def _tensorize(
         return _around([loop for loop in loops if loop.var not in outputs], uop)
     inp, wgt = _factors(assign, config)
     inp_index, wgt_index = (flat_index(a.source, a.indices, stage) for a in (inp, wgt))
-    reduced = _reduced_loop(loops, index, inp_index, config.block_in)
     rows = [var for var, factor in outputs.items() if factor >= config.block_out]
     columns = [var for var, factor in outputs.items() if factor < config.block_out]
-    if reduced is None or len(rows) != (config.batch > 1) or len(columns) != 1:
+    taps = _taps(loops, index, config) if len(columns) == 2 else []
+    tiles = _tiles(columns, _reduced_loop(loops, index, inp_index, config.block_in), taps, config)
+    if tiles is None or len(rows) != (config.batch > 1):
         extents = ", ".join(f"{loop.var} ({loop.extent})" for loop in loops)
         raise LoweringError(
             f"{stage}: the loops within gemm are {extents}; they must be {config.batch} rows, "
             f"{config.block_out} outputs and {config.block_in} inputs"
         )
-    inp_tile = {reduced: 1, **dict.fromkeys(rows, config.block_in), columns[0]: 0}
-    wgt_tile = {reduced: 1, columns[0]: config.block_in, **dict.fromkeys(rows, 0)}
+    inp_tile = {**tiles[0], **dict.fromkeys(rows, config.block_in)}
+    wgt_tile = {**tiles[1], **dict.fromkeys(rows, 0)}
     src = element_index(inp_index, inp_tile, tile_scalars(config, "inp"))
     weight = element_index(wgt_index, wgt_tile, tile_scalars(config, "wgt"))
     for operand, found, form in ((inp, src, inp_index), (wgt, weight, wgt_index)):
@@ -109,8 +112,9 @@ def _tensorize(
         Element(inp.source, src),
         Element(wgt.source, weight),
         overwrite=overwrite,
+        depthwise=bool(taps),
     )
-    tile = {reduced, *outputs}
+    tile = {*inp_tile, *outputs}
     return _around([loop for loop in loops if loop.var not in tile], uop)
 
 
@@ -126,6 +130,35 @@ def _reduced_loop(loops: Sequence[For], output: Affine, inp: Affine, extent: int
         if loop.extent == extent and loop.var not in output.terms and inp.terms.get(loop.var) == 1:
             return loop.var
     return None
+
+
+def _tiles(
+    columns: Sequence[Var], reduced: Var | None, taps: Sequence[Var], config: Config
+) -> tuple[dict[Var, int], dict[Var, int]] | None:
+    """How many scalars of a tile of inputs, and of weights, a step of each loop within goes on;
+    None if the loops are not those of a product."""
+    row = config.block_in
+    if taps:
+        tap, channel = taps
+        # The outputs of a pair, and the pairs.
+        one, pair = columns
+        tile = tile_scalars(config, "inp")
+        return (
+            {tap: tile, channel: 1, one: 0, pair: 2},
+            {tap: 2, channel: 1, one: row, pair: 2 * row},
+        )
+    if reduced is None or len(columns) != 1:
+        return None
+    return {reduced: 1, columns[0]: 0}, {reduced: 1, columns[0]: row}
+
+
+def _taps(loops: Sequence[For], output: Affine, config: Config) -> list[Var]:
+    """The loops over the taps of DEPTHWISE and the channels of a pair; none if they are others."""
+    summed = [loop for loop in loops if loop.var not in output.terms]
+    extents = [loop.extent for loop in summed]
+    square = config.block_in == config.block_out
+    suits = config.depthwise and square and extents == [config.taps, 2]
+    return [loop.var for loop in summed] if suits else []
 
 
 def _factors(assign: Assign, config: Config) -> tuple[Access, Access]:

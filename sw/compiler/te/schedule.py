@@ -45,6 +45,7 @@ class Stage:
         self.intrinsics: dict[IterVar, TensorIntrinsic] = {}
         self.threads: dict[IterVar, IterVar] = {}
         self.unrolled: set[IterVar] = set()
+        self.whole: set[IterVar] = set()
         self.copies = 1
         self.inlined = False
         self.origin: Origin = self.op.origin
@@ -109,21 +110,18 @@ class Stage:
     def compute_at(self, consumer: Stage, axis: IterVar) -> None:
         """Computes the stage within the loop ``axis`` of ``consumer``: in each iteration, what that
         needs."""
+        step = f"compute_at of {self.name}"
         if self.body is None:
-            raise ScheduleError(f"compute_at of {self.name}: a placeholder is not computed")
+            raise ScheduleError(f"{step}: a placeholder is not computed")
         if not isinstance(consumer, Stage):
-            raise ScheduleError(
-                f"compute_at of {self.name}: {consumer!r} is not a stage, such as s[tensor]"
-            )
+            raise ScheduleError(f"{step}: {consumer!r} is not a stage, such as s[tensor]")
         if consumer.schedule is not self.schedule:
-            raise ScheduleError(
-                f"compute_at of {self.name}: {consumer.name} is a stage of another schedule"
-            )
-        consumer._position(axis, f"compute_at of {self.name}")
+            raise ScheduleError(f"{step}: {consumer.name} is a stage of another schedule")
+        consumer._position(axis, step)
         if consumer is self:
-            raise ScheduleError(f"compute_at of {self.name}: a stage cannot be within itself")
+            raise ScheduleError(f"{step}: a stage cannot be within itself")
         if self.tensor in self.schedule.outputs:
-            raise ScheduleError(f"compute_at of {self.name}: an output is computed at the top")
+            raise ScheduleError(f"{step}: an output is computed at the top")
         self.attach = (consumer, axis)
         self.stored_at = self.carried = None
 
@@ -147,9 +145,11 @@ class Stage:
         overlap along ``axis`` of the tensor; the rest is read from the copy of that iteration."""
         if self.stored_at is None:
             raise ScheduleError(f"carry of {self.name}.{axis}: store_at comes first")
-        if all(axis is not own for own in self.op.axis):
-            raise ScheduleError(f"carry: {axis} is not an axis of the tensor {self.name}")
-        self.carried = axis
+        self.carried = self._own(axis, "carry")
+
+    def compute_whole(self, axis: IterVar) -> None:
+        """Computes all of an ``axis`` of the tensor, also where little of it is read."""
+        self.whole.add(self._own(axis, "compute_whole"))
 
     def after(self, other: Stage) -> None:
         """Computes the stage after ``other``, if both are computed at the same axis. Without this a
@@ -180,18 +180,13 @@ class Stage:
 
     def set_scope(self, scope: str) -> None:
         """Chooses the memory that holds the tensor: inp, wgt or acc."""
+        step = f"set_scope of {self.name}"
         if scope not in SCOPES:
-            raise ScheduleError(
-                f"set_scope of {self.name}: {scope!r} is not one of {', '.join(SCOPES)}"
-            )
+            raise ScheduleError(f"{step}: {scope!r} is not one of {', '.join(SCOPES)}")
         if self.op.body is None:
-            raise ScheduleError(
-                f"set_scope of {self.name}: a placeholder stays in dram; use cache_read"
-            )
+            raise ScheduleError(f"{step}: a placeholder stays in dram; use cache_read")
         if self.tensor in self.schedule.outputs and scope != "dram":
-            raise ScheduleError(
-                f"set_scope of {self.name}: an output stays in dram; use cache_write"
-            )
+            raise ScheduleError(f"{step}: an output stays in dram; use cache_write")
         self.scope = scope
 
     def double_buffer(self, copies: int = 2) -> None:
@@ -273,6 +268,11 @@ class Stage:
         raise ScheduleError(
             f"{step}: {axis} is not an axis of {self.name} (its axes are {self._order()})"
         )
+
+    def _own(self, axis: IterVar, step: str) -> IterVar:
+        if all(axis is not own for own in self.op.axis):
+            raise ScheduleError(f"{step}: {axis} is not an axis of the tensor {self.name}")
+        return axis
 
     def is_computed_at(self, axis: IterVar) -> bool:
         return self.attach is not None and self.attach[1] is axis

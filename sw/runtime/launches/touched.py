@@ -17,7 +17,6 @@ Interval = tuple[int, int]
 _FIRST_PADDING = min(isa.Padding)
 # What LOADs of the module LOAD have in the place of their memory.
 _OF_LOAD = (Memory.INP, Memory.WGT, isa.Padding.LOAD)
-_MULTIPLYING = (isa.Opcode.GEMM, isa.Opcode.MULTIPLY)
 
 
 def overlap(one: Interval, other: Interval) -> bool:
@@ -57,6 +56,7 @@ class MicroOps:
         instructions = isa.instruction_set(config)
         self.layouts = instructions.layouts
         self._uop = instructions.uop_layout
+        self.taps = config.taps
         self._buffer = np.zeros(config.uop.depth, np.uint32)
         # By range of the buffer, the `spans` of its present contents.
         self._known: dict[tuple[int, int], tuple[Interval, ...]] = {}
@@ -148,7 +148,9 @@ class Followed:
     @staticmethod
     def _all_loops(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
         """Of GEMM and ALU: micro-ops, whether they only reset, and how far the loops reach."""
-        columns = [field_of(words, layout[name]) for name in ("uop_begin", "uop_end", "reset")]
+        # DEPTHWISE has no reset.
+        reset = field_of(words, layout["reset"]) if "reset" in layout else np.zeros(len(words))
+        columns = [*(field_of(words, layout[name]) for name in ("uop_begin", "uop_end")), reset]
         turns = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
         columns.append(turns[0] * turns[1])
         for operand in ("dst", "src", "wgt"):
@@ -157,7 +159,7 @@ class Followed:
                 if f"{operand}_factor_{loop}" in layout:
                     reach += (extent - 1) * field_of(words, layout[f"{operand}_factor_{loop}"])
             columns.append(reach)
-        return np.stack(columns, axis=1)
+        return np.stack(columns, axis=1).astype(np.int64)
 
     def _computing(
         self, opcode: int, begin: int, end: int, reset: int, turns: int, *reaches: int
@@ -169,6 +171,8 @@ class Followed:
             for (low, high), reach in zip(self._micro_ops.spans(begin, end), reaches, strict=True)
         ]
         read = {}
-        if opcode in _MULTIPLYING and not reset:
-            read = {Memory.INP: spans[1], Memory.WGT: spans[2]}
+        if opcode in isa.MULTIPLYING and not reset:
+            first, end = spans[1]
+            more = self._micro_ops.taps - 1 if opcode == isa.Opcode.DEPTHWISE else 0
+            read = {Memory.INP: (first, end + more), Memory.WGT: spans[2]}
         return Touched(opcode, Module.COMPUTE, {Memory.ACC: spans[0]}, read, None)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amaranth_vta.hw.config import TileMemory
+from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sw.runtime.scalars import pack, unpack
 
 Array = npt.NDArray[Any]

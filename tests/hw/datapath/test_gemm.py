@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from amaranth_vta.hw.config import PRESETS, Config, TileMemory
-from amaranth_vta.hw.datapath.gemm import DotProducts, GemmUnit, SingleDotProducts
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.datapath.dot_products import DotProducts, SingleDotProducts
+from amaranth_vta.hw.datapath.gemm import GemmUnit
+from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
 from tests.support.corners import CORNERS
 
+DEPTHWISE = replace(PRESETS["tiny"], depthwise=1)
 CONFIGS = {
     "tiny": PRESETS["tiny"],
     "batch2": PRESETS["batch2"],
@@ -47,6 +51,56 @@ def test_dot_products_are_exact_at_one_pair_of_tiles_per_cycle(
 
     simulate(dut, check)
     assert np.array_equal(np.array(got) + dut.less, inputs @ weights.transpose(0, 2, 1))
+
+
+def of_taps(config: Config, inputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The sums of a product of DEPTHWISE: ``inputs`` (taps, BATCH, BLOCK), ``weights`` (BLOCK,
+    BLOCK)."""
+    sums = np.zeros((config.batch, config.block_out), np.int64)
+    for j in range(config.block_out):
+        for k in range(config.block_in):
+            is_tap = k < 2 * config.taps
+            own = (j // 2 * 2 + k % 2) % config.block_in
+            lane = inputs[k // 2][:, own] if is_tap else inputs[0][:, k]
+            sums[:, j] += lane * weights[j, k]
+    return sums
+
+
+@pytest.mark.parametrize("kind", [DotProducts, SingleDotProducts])
+@pytest.mark.parametrize("name", ["batch2", "tiny", "taps 3", "more outputs"])
+def test_dot_products_take_several_taps_of_each_channel(name: str, kind: type[DotProducts]) -> None:
+    config = replace(DEPTHWISE, log_batch=1) if name == "batch2" else DEPTHWISE
+    if name == "more outputs":
+        config = replace(config, log_block_out=3)
+    if name == "taps 3":
+        config = replace(config, log_block_in=3, log_block_out=3, log_inp_buff_size=10)
+        assert config.taps == 3
+    rng = np.random.default_rng(1)
+    tiles = random_tiles(rng, config.inp, 20 * config.taps).reshape(
+        20, config.taps, config.batch, config.block_in
+    )
+    weights = random_tiles(rng, config.wgt, 20)
+    tapped = rng.integers(0, 2, 20)
+    dut = kind(config)
+    got = []
+
+    async def check(ctx: Any) -> None:
+        for cycle in range(20 + dut.latency):
+            if cycle < 20:
+                ctx.set(dut.inp, tiles[cycle, 0].tolist())
+                ctx.set(dut.further, tiles[cycle, 1:].tolist())
+                ctx.set(dut.tapped, int(tapped[cycle]))
+                ctx.set(dut.wgt, weights[cycle].tolist())
+            if cycle >= dut.latency:
+                got.append([list(row) for row in ctx.get(dut.sums)])
+            await ctx.tick()
+
+    simulate(dut, check)
+    want = [
+        of_taps(config, inputs, tile) if tap else inputs[0] @ tile.T
+        for inputs, tile, tap in zip(tiles, weights, tapped, strict=True)
+    ]
+    assert np.array_equal(np.array(got) + dut.less, want)
 
 
 def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list]:

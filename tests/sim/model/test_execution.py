@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Load, Memory, Multiply, Store
+from amaranth_vta.hw.isa import Alu, AluOp, Depthwise, Gemm, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.execution import ExecutionFault, Executor
 from amaranth_vta.sim.model.scalar import ScalarMachine
 
@@ -196,6 +196,18 @@ def test_multiply_keeps_the_last_product(data: st.DataObject, config: Config, se
     depths = {"dst": config.acc.depth, "src": config.inp.depth, "wgt": config.wgt.depth}
     fields, words = data.draw(kernels(config, depths))
     assert_same_effect(config, seed, Multiply(**fields), words)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(EXTENDED), seeds)
+def test_depthwise_products_are_of_several_inputs(
+    data: st.DataObject, config: Config, seed: int
+) -> None:
+    first_inputs = config.inp.depth - config.taps + 1
+    depths = {"dst": config.acc.depth, "src": first_inputs, "wgt": config.wgt.depth}
+    fields, words = data.draw(kernels(config, depths))
+    overwrite = data.draw(st.integers(0, 1))
+    assert_same_effect(config, seed, Depthwise(overwrite=overwrite, **fields), words)
 
 
 @settings(max_examples=400, deadline=None)

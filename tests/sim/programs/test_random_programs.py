@@ -125,7 +125,7 @@ def test_random_programs_use_the_extensions_that_there_are() -> None:
                 seen[f"{name}, independent" if instruction.independent else name] += 1
             if isinstance(instruction, isa.SetPadding):
                 seen[isa.Padding(instruction.memory).name] += 1
-    for name in ("GEMM", "MULTIPLY", "ADD", "REQUANTIZE", "LOOKUP"):
+    for name in ("GEMM", "MULTIPLY", "DEPTHWISE", "ADD", "REQUANTIZE", "LOOKUP"):
         assert seen[name] > 3
         assert seen[f"{name}, independent"] > 3
     for padding in isa.Padding:

@@ -287,8 +287,11 @@ def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice
     runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, overwrite=1))
     runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 2, 3, independent=1))
     runtime.push_alu(lambda: runtime.uop_push(1, 0, 9, 124, 0, requantize, independent=1))
+    runtime.push_gemm(lambda: runtime.uop_push(0, 0, 1, 126, 3, overwrite=1, depthwise=1))
     for arguments, message in (
         ((0, 1, 0, 0, 0, 0, 0, 0, 1), "overwrite is for GEMM micro-ops without reset"),
+        ((0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1), "depthwise is for GEMM micro-ops without reset"),
+        ((0, 0, 0, 127, 0, 0, 0, 0, 0, 0, 1), "reaches INP 127 to 128"),
         ((1, 0, 0, 0, 0, requantize, 1, 5), "REQUANTIZE has no immediate"),
         ((1, 0, 0, 125, 0, requantize), "reaches ACC 125 to 128"),
         ((1, 0, 0, 0, 0, lookup, 1, 5), "LOOKUP has no immediate"),
@@ -297,7 +300,10 @@ def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice
         with pytest.raises(CommandError, match=message):
             (runtime.push_alu if arguments[0] else runtime.push_gemm)(one_uop(runtime, *arguments))
     runtime.synchronize()
-    first, second, third = (item for item in device.runs[0] if isinstance(item, isa.Gemm | isa.Alu))
+    computing = [item for item in device.runs[0] if isinstance(item, isa.Gemm | isa.Alu)]
+    first, second, third, fourth = computing
+    assert isinstance(fourth, isa.Depthwise)
+    assert fourth.overwrite
     assert isinstance(first, isa.Multiply)
     assert (first.independent, second.independent, third.independent) == (0, 1, 1)
     assert isinstance(third, isa.Alu)
@@ -306,6 +312,7 @@ def test_kernels_use_the_extensions_that_the_machine_has(fake_device: MakeDevice
     for push, body, message in (
         (base.push_gemm, lambda: base.uop_push(0, 0, 0, 0, 0, overwrite=1), "extension overwrite"),
         (base.push_gemm, lambda: base.uop_push(0, 0, 0, 0, 0, independent=1), "extension overlap"),
+        (base.push_gemm, lambda: base.uop_push(0, 0, 0, 0, 0, depthwise=1), "extension depthwise"),
         (base.push_alu, one_uop(base, 1, 0, 0, 0, 0, requantize), "is not an ALU opcode"),
     ):
         with pytest.raises(CommandError, match=message):

@@ -169,7 +169,7 @@ private:
                             Field::dst_factor_in) < parameters_.acc_depth;
         if (is_alu ? !instruction[Field::use_immediate] : !instruction[Field::reset]) {
             const uint32_t following =
-                is_alu ? sources(AluOp(instruction[Field::alu_opcode])) - 1 : 0;
+                (is_alu ? sources(AluOp(instruction[Field::alu_opcode])) : taps(instruction)) - 1;
             within &= reach(instruction, uops_->most_src, Field::src_factor_out,
                             Field::src_factor_in) +
                           following <
@@ -198,6 +198,12 @@ private:
         }
     }
 
+    // Inputs that a micro-op of GEMM takes, one after the other.
+    uint32_t taps(const Instruction &instruction) const
+    {
+        return instruction.opcode == Opcode::DEPTHWISE ? parameters_.taps : 1;
+    }
+
     // The index in the last iteration, which reaches furthest: no factor is negative.
     static uint64_t reach(const Instruction &instruction, uint32_t most, Field out, Field in)
     {
@@ -217,7 +223,10 @@ private:
         } else if (instruction[Field::reset]) {
             gemm_.reset(*uops_, part);
         } else {
-            gemm_.run(*uops_, part, instruction.opcode == Opcode::MULTIPLY);
+            if (instruction.opcode == Opcode::DEPTHWISE)
+                gemm_.run_taps(*uops_, part, parameters_.taps, instruction[Field::overwrite]);
+            else
+                gemm_.run(*uops_, part, instruction.opcode == Opcode::MULTIPLY);
             count(Counter::gemm_uops, iterations * uops_->count);
         }
         next_ += iterations;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "microops.h"
+#include "taps.h"
 
 namespace vta::LANES {
 namespace {
@@ -70,6 +71,21 @@ public:
             run_one_by_one(uops, part, overwrite);
         else
             run_sorted(uops, part, overwrite);
+    }
+
+    // DEPTHWISE, one micro-op after the other.
+    void run_taps(const MicroOps &uops, const Part &part, uint32_t taps, bool overwrite)
+    {
+        const auto run = sum_taps_for(scratchpads_.columns);
+        for (uint32_t o = 0; o < part.outer.count; o++)
+            for (uint32_t i = 0; i < part.inner.count; i++) {
+                const Offsets base = offsets_in(part, o, i);
+                for (uint32_t at = 0; at < uops.count; at++)
+                    for (uint32_t row = 0; row < batch_; row++)
+                        run(scratchpads_, {base.dst + uops.dst[at], base.src + uops.src[at],
+                                           base.wgt + uops.wgt[at], row, batch_, taps},
+                            overwrite, narrow_);
+            }
     }
 
 private:

@@ -51,7 +51,8 @@ inline V narrowed(V value)
     return value << 16 >> 16;
 }
 
-// sum + the products of GROUP inputs, the same for all lanes, and of GROUP weights of each lane.
+// sum + the products of GROUP inputs, the same for all lanes, and of GROUP weights of each lane; or
+// those of GROUP inputs of each lane.
 #if defined(__AVX512VNNI__)
 
 typedef uint8_t Input;
@@ -63,6 +64,18 @@ constexpr int REGISTERS = 12, REGISTER_LANES = 16;
 constexpr bool WAITS = true;
 // Tiles of 16 by 16, which most machines have, take ways of their own.
 constexpr int SQUARE_COLUMNS = 16, SQUARE_GROUPS = SQUARE_COLUMNS / GROUP;
+
+template <class V>
+inline V multiply_add(V sum, V inputs, const int32_t *weights)
+{
+    constexpr int N = sizeof(V) / sizeof(int32_t);
+    if constexpr (N == 4)
+        return (V)_mm_dpbusd_epi32((__m128i)sum, (__m128i)inputs, (__m128i)load<4>(weights));
+    else if constexpr (N == 8)
+        return (V)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)inputs, (__m256i)load<8>(weights));
+    else
+        return (V)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)inputs, (__m512i)load<16>(weights));
+}
 
 inline Vector<4> multiply_add(Vector<4> sum, int32_t inputs, const int32_t *weights)
 {
@@ -88,6 +101,14 @@ typedef int16_t Input;
 constexpr int GROUP = 2;
 constexpr bool BIASED = false;
 constexpr bool WAITS = false;
+
+template <class V>
+inline V multiply_add(V sum, V inputs, const int32_t *weights)
+{
+    V both;
+    std::memcpy(&both, weights, sizeof both);
+    return sum + narrowed(both) * narrowed(inputs) + (both >> 16) * (inputs >> 16);
+}
 
 #if defined(__AVX2__)
 

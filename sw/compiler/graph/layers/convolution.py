@@ -11,6 +11,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_conv2d,
     grouped_weights,
     grouping,
+    taps_at_once,
 )
 from amaranth_vta.sw.runtime.network.factors import as_terms
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -107,8 +108,12 @@ def _grouped(
     group = replace(
         _workload(product, tensors, moved, image, out), inputs=way.inputs, outputs=way.outputs
     )
-    workload = GroupedConv2d(way.groups, group)
-    weights = grouped_weights(as_terms(product.sums.weights, product.sums.terms), groups, config)
+    channels = image[1], out[1], groups
+    taps = taps_at_once(*channels, moved.kernel, moved.dilations, config)
+    workload = GroupedConv2d(way.groups, group, taps)
+    terms = product.sums.terms
+    values = as_terms(product.sums.weights, terms)
+    weights = grouped_weights(values, groups, config, taps, terms)
     packed = pack(weights, tensors.env.wgt_dtype)
     return product.layer(tensors, source, out, grouped_conv2d, workload, packed)
 

@@ -26,6 +26,7 @@ extern "C" __attribute__((visibility("default"))) uint32_t differences(uint64_t 
         fill(top.inp);
         fill(top.wgt);
         top.clear = dice() % 8 == 0;
+        top.tapped = dice() % 2 == 0;
         top.clk = 0;
         top.eval();
         top.clk = 1;

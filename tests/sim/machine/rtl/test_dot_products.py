@@ -11,13 +11,13 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.datapath.gemm import DotProducts, LoopedDotProducts
+from amaranth_vta.hw.datapath.dot_products import DotProducts, LoopedDotProducts
 from amaranth_vta.sim.machine.elaborate import SIMPLIFIED, component_verilog
 from amaranth_vta.sim.machine.rtl.build import Harness, design_library
 from tests.support.corners import CORNERS
 
 CONFIGS = {
-    **{name: PRESETS[name] for name in ("tiny", "batch2", "pynq")},
+    **{name: PRESETS[name] for name in ("tiny", "batch2", "pynq-extended")},
     "int4 4x8": CORNERS["int4 4x8"],
 }
 CYCLES = 20_000
@@ -32,7 +32,9 @@ class Pairs(wiring.Component):
         self._configs = configs
         super().__init__(
             {
-                "inp": In(max(config.inp.element_bits for config in configs)),
+                # All tiles of inputs that a product takes.
+                "inp": In(max(config.taps * config.inp.element_bits for config in configs)),
+                "tapped": In(1),
                 "wgt": In(max(config.wgt.element_bits for config in configs)),
                 "clear": In(1),
                 "differs": Out(len(configs)),
@@ -50,6 +52,11 @@ class Pairs(wiring.Component):
                     Value.cast(dut.wgt).eq(self.wgt),
                     dut.clear.eq(self.clear),
                 ]
+                if config.depthwise:
+                    m.d.comb += [
+                        Value.cast(dut.further).eq(self.inp[config.inp.element_bits :]),
+                        dut.tapped.eq(self.tapped),
+                    ]
                 results.append(Value.cast(dut.sums))
             m.d.comb += self.differs[number].eq(results[0] != results[1])
         return m

@@ -16,6 +16,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.isa import (
     Alu,
     AluOp,
+    Depthwise,
     Finish,
     Gemm,
     Instruction,
@@ -164,6 +165,8 @@ def _random_loops(
     kinds = [Gemm, Gemm, Alu]
     if config.overwrite:
         kinds.append(Multiply)
+    if config.depthwise:
+        kinds.append(Depthwise)
     operations = [*isa.BASE_ALU_OPS, *([AluOp.REQUANTIZE] * 3 if config.requantize else [])]
     kind = chance.choice(kinds)
     iterations = (chance.randrange(130, 180), chance.randrange(120, 160)) if long else (40, 40)
@@ -174,6 +177,8 @@ def _random_loops(
         "src": config.inp.depth if kind is not Alu else max(config.acc.depth - 3, 1),
         "wgt": config.wgt.depth,
     }
+    if kind is Depthwise:
+        depths["src"] -= config.taps - 1
     factors = {}
     # The elements of each memory that are left for the fields of micro-ops.
     for name in names:

@@ -38,7 +38,7 @@ def f(a: int8[4, 2], b: int32[8]):
     with push_gemm(independent=1):
         with uop_loop(4, dst=1, src=0, wgt=2):
             for k in range(2):
-                uop_push(dst=y + 2*k, src=z, wgt=w, overwrite=1)
+                uop_push(dst=y + 2*k, src=z, wgt=w, overwrite=1, depthwise=1)
     wait_for_alu()
     with push_alu():
         uop_push(dst=y, op=ADD, immediate=-3)

@@ -15,13 +15,16 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     GroupedConv2d,
     GroupedConv2dKnobs,
     Grouping,
+    RowTaps,
     grouped_conv2d,
     grouped_weights,
     grouping,
+    taps_at_once,
 )
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.compiler.tuner.workload import choose
@@ -46,6 +49,7 @@ class Case:
         requantize = (
             PerChannelScale() if rescale else RoundingShift(pick.randint(0, 4), -high - 1, high)
         )
+        channels = self.inputs, self.outputs, groups
         self.workload = GroupedConv2d(
             way.groups,
             Conv2d(
@@ -60,11 +64,21 @@ class Case:
                 dilations=dilations,
                 pads=(pick.randint(0, 1), pick.randint(0, 2), pick.randint(0, 2), 0),
             ),
+            taps_at_once(*channels, kernel, dilations, config),
         )
         self.rng = np.random.default_rng(seed)
         conv, images = self.workload.group, self.workload.group.batch * config.batch
         self.x = self.rng.integers(-8, 8, (images, self.inputs, conv.height, conv.width))
         self.w = self.rng.integers(-8, 8, (self.outputs, each[0], *kernel))
+
+    def cut(self, group: Conv2dSizes) -> None:
+        """Takes sizes ``group`` instead, with random weights and images."""
+        channels = self.inputs, self.outputs, self.groups
+        taps = taps_at_once(*channels, group.kernel, group.dilations, self.config)
+        self.workload = replace(self.workload, group=group, taps=taps)
+        size = (len(self.x), self.inputs, group.height, group.width)
+        self.x = self.rng.integers(-8, 8, size)
+        self.w = self.rng.integers(-8, 8, (*self.w.shape[:2], *group.kernel))
 
     def arguments(self) -> list[Array]:
         config, conv = self.config, self.workload.group
@@ -80,7 +94,7 @@ class Case:
             *self.x.shape[2:],
         )
         x = cut.transpose(0, 2, 3, 5, 6, 1, 4)
-        w = grouped_weights(self.w.astype(np.int8), self.groups, config)
+        w = grouped_weights(self.w.astype(np.int8), self.groups, config, self.workload.taps)
         channels = (self.workload.groups, conv.outputs, 1, config.block_out)
         bias = self.rng.integers(-90, 90, channels)
         if isinstance(conv.requantize, RoundingShift):
@@ -186,8 +200,8 @@ def test_no_pass_changes_what_a_grouped_convolution_does(
 ) -> None:
     case = Case(PRESETS[config], 6, ((1, 1), (4, 8))[seed], seed)
     conv = replace(case.workload.group, batch=1, height=3, width=4, kernel=(2, 2), strides=(1, 2))
-    case.workload = replace(case.workload, group=replace(conv, dilations=(1, 1)))
-    case.x, case.w = case.x[:1, :, :3, :4], np.resize(case.w, (*case.w.shape[:2], 2, 2))
+    case.x = case.x[:1]
+    case.cut(replace(conv, dilations=(1, 1)))
     env = Environment(case.config)
     knobs = GroupedConv2dKnobs(1, 1, 2, 2, 1, 1, ahead=True, in_turn=bool(seed))
     inputs = case.arguments()
@@ -197,14 +211,38 @@ def test_no_pass_changes_what_a_grouped_convolution_does(
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 
-def test_a_depthwise_convolution_takes_one_cycle_per_vector_and_tap(run: Any) -> None:
-    config = PRESETS["pynq-extended"]
-    case = Case(config, 48, (1, 1), 2)
-    run(grouped_conv2d(case.workload, Environment(config)), case.arguments())
-    conv = case.workload.group
+@pytest.mark.parametrize(
+    ("depthwise", "kernel", "products"),
+    [
+        (0, (3, 3), 9),
+        (1, (3, 3), 3),
+        (1, (1, 4), 2),
+        (1, (2, 5), 4),
+        (1, (3, 7), 9),
+        (1, (3, 2), 6),
+    ],
+)
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_depthwise_convolution_takes_one_cycle_per_vector_and_product(
+    depthwise: int, kernel: tuple[int, int], products: int, each: int, run: Any
+) -> None:
+    config = replace(PRESETS["pynq-extended"], depthwise=depthwise)
+    case = Case(config, 48 // each, (each, each), 2)
+    case.cut(replace(case.workload.group, height=9, width=9, kernel=kernel, dilations=(1, 1)))
+    conv, inputs = case.workload.group, case.arguments()
+    got = run(grouped_conv2d(case.workload, Environment(config)), inputs)
+    np.testing.assert_array_equal(got, case.want(inputs[2], "int8"))
     vectors = conv.batch * 3 * conv.output_height * conv.output_width
-    assert run.counters["gemm_uops"] == vectors * conv.kernel[0] * conv.kernel[1]
+    assert run.counters["gemm_uops"] == vectors * products
     assert run.counters["alu_uops"] == vectors
+
+
+def test_products_of_a_row_reach_no_further_than_the_row() -> None:
+    for columns, taps in ((3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 3), (11, 3), (2, 2), (5, 2)):
+        row = RowTaps.of(columns, taps)
+        assert (row.products - 1) * row.step + taps == columns
+        assert row.step <= taps
+        assert row.products < columns
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

@@ -141,9 +141,14 @@ def _carried_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
     s[b].carry(c.op.axis[1])
 
 
+def _whole_along_a_stranger(s: te.Schedule, b: Tensor, c: Tensor) -> None:
+    s[b].compute_whole(c.op.axis[1])
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
+        (_whole_along_a_stranger, "compute_whole: j is not an axis of the tensor b"),
         (_stored_before_it_is_placed, "store_at of b: compute_at comes first"),
         (_stored_inside, r"store_at of b: c.i, .* not the axis right within j"),
         (_carried_before_it_is_stored, "carry of b.j: store_at comes first"),
