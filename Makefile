@@ -80,7 +80,7 @@ netlists: setup  ## Run random programs on the machine after synthesis for ECP5 
 
 nightly: setup fuzz safety mutants proofs netlists  ## fuzz, safety, mutants, proofs, netlists, races of whole networks, and ten million random instructions on all simulators; hours
 	$(BIN)/python benchmarks/races.py
-	$(BIN)/vta fuzz --programs 30000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
+	$(BIN)/vta fuzz --programs 41000 --random-configs 20 --devices functional,rtl,cxxrtl --jobs $(JOBS) --keep build/fuzz
 
 performance: setup  ## Measure cycles and simulation speed, and write docs/performance.md
 	$(BIN)/python benchmarks/performance.py

@@ -1,11 +1,14 @@
-"""How much of the machine's Verilog random programs reach, per module: lines and toggles.
+"""How much of the machine random programs reach: lines and toggles of its Verilog, per module, and
+hazards together with stalls (of a machine with OVERLAP).
 
     python benchmarks/coverage.py [--programs 300] [--seed 1] [--config tiny-extended]
                                   [--unreached FILE] [--json FILE]
 
 The programs are those of ``vta fuzz``, faulty ones included; they are only run here, not checked.
-Verilator counts how often each line has been run and each bit has changed, up and down. FILE gets
-the points that no program has reached, one per line.
+Verilator counts how often each line has been run and each bit has changed, up and down; and in how
+many cycles a micro-op or an instruction met a hazard while a module waited for memory or the bus
+for a module, for each pair of the two. FILE gets the points that no program has reached, one per
+line.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import os
 import re
 import tempfile
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from amaranth.hdl import Instance
+from amaranth.hdl import ClockSignal, Instance
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.top import Top
@@ -45,13 +49,74 @@ _UNNAMED, _STARTER = "__024", "$started ) begin end"
 Point = tuple[str, str, str]
 """Its kind, its module, and what it is."""
 _KINDS = {"v_line": "lines", "v_branch": "lines", "v_toggle": "toggles"}
+_PAIR = re.compile(r"// (.+) x (.+)$")
+
+
+_COMPUTE = "vta.core.machine.compute"
+_ACC, _LOOPS, _COUNTERS = f"{_COMPUTE}.accumulators", f"{_COMPUTE}.loops", "vta.core.counters"
+# What was in the cycle before: the accumulators answer a read in the next one.
+_REGISTERS = {
+    "gemm_has_read": f"{_ACC}.gemm_read__enable",
+    "alu_has_read_dst": f"{_ACC}.alu_dst__enable",
+    "alu_has_read_src": f"{_ACC}.alu_src__enable",
+}
+HAZARDS = {
+    "GEMM forwards": f"gemm_has_read && {_ACC}.gemm_read_hit",
+    "ALU forwards dst": f"alu_has_read_dst && {_ACC}.alu_dst_hit",
+    "ALU forwards src": f"alu_has_read_src && {_ACC}.alu_src_hit",
+    "ALU waits for its result": f"{_COMPUTE}.alu.works && {_COMPUTE}.alu.depends",
+    "ALU waits for parameters": f"{_COMPUTE}.alu.works && !{_COMPUTE}.alu.ready",
+    "GEMM waits for a bank": f"{_COMPUTE}.gemm.i__valid && {_COMPUTE}.gemm.denied",
+    "ALU waits for a bank": f"{_COMPUTE}.alu.works && {_COMPUTE}.alu.denied",
+    "GEMM waits for ALU": f"|{_LOOPS}.gemm_level && !{_LOOPS}.gemm_commands.o__valid",
+    "ALU waits for GEMM": f"|{_LOOPS}.alu_level && !{_LOOPS}.alu_commands.o__valid",
+    "load lacks a token": f"{_COUNTERS}.load_waits_for_compute",
+    "compute lacks load's": f"{_COUNTERS}.compute_waits_for_load",
+    "compute lacks store's": f"{_COUNTERS}.compute_waits_for_store",
+    "store lacks a token": f"{_COUNTERS}.store_waits_for_compute",
+    "a queue is full": f"{_COUNTERS}.fetch_waits_for_modules",
+}
+STALLS = {
+    "AR": "vta.m_axi_arvalid && !vta.m_axi_arready",
+    "AW": "vta.m_axi_awvalid && !vta.m_axi_awready",
+    "W": "vta.m_axi_wvalid && !vta.m_axi_wready",
+    "R held": "vta.m_axi_rvalid && !vta.m_axi_rready",
+    "fetch": f"{_COUNTERS}.fetch_waits_for_memory",
+    "load": f"{_COUNTERS}.load_waits_for_memory",
+    "compute": f"{_COUNTERS}.compute_waits_for_memory",
+    "store": f"{_COUNTERS}.store_waits_for_memory",
+}
 
 
 class _Covered(Top):
     def elaborate(self, platform: Any) -> Any:
         m = super().elaborate(platform)
         m.submodules.write_coverage = Instance("write_coverage", a_keep=True)
+        if _has_pairs(self._config):
+            m.submodules.pairs = Instance("pairs", i_clk=ClockSignal(), a_keep=True)
         return m
+
+
+def _has_pairs(config: Config) -> bool:
+    """Whether it has what `HAZARDS` and `STALLS` name."""
+    return bool(config.overlap and config.counters)
+
+
+def _pairs() -> str:
+    """The module that counts the cycles of each hazard with each stall."""
+    registers = [
+        f"  reg {name} = 0; always @(posedge clk) {name} <= {source};\n"
+        for name, source in _REGISTERS.items()
+    ]
+    pairs = list(product(HAZARDS, STALLS))
+    lines = [
+        f"    if (({HAZARDS[hazard]}) && ({STALLS[stall]})) met[{at}] <= 1; // {hazard} x {stall}\n"
+        for at, (hazard, stall) in enumerate(pairs)
+    ]
+    return (
+        f"module pairs(input clk, output reg [{len(pairs) - 1}:0] met);\n{''.join(registers)}"
+        f"  always @(posedge clk) begin\n{''.join(lines)}  end\nendmodule\n"
+    )
 
 
 def main() -> int:
@@ -64,11 +129,16 @@ def main() -> int:
     options = parser.parse_args()
 
     reached = covered(PRESETS[options.config], options.config, options.programs, options.seed)
+    pairs = {point[1:]: count for point, count in reached.items() if point[0] == "pairs"}
     table = summary(reached)
     print(f"{'module':40} {'lines':>15} {'toggles':>17}")
     for module, counts in table.items():
         cells = [_share(*counts[kind]) for kind in ("lines", "toggles")]
         print(f"{module:40} {cells[0]:>15} {cells[1]:>17}")
+    if pairs:
+        print(f"\n{'cycles':26}" + "".join(f"{stall:>10}" for stall in STALLS))
+    for hazard in HAZARDS if pairs else ():
+        print(f"{hazard:26}" + "".join(f"{pairs[hazard, stall]:>10,}" for stall in STALLS))
     for path in (options.unreached, options.json):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,13 +146,15 @@ def main() -> int:
         lines = sorted(" ".join(point) for point, count in reached.items() if not count)
         options.unreached.write_text("\n".join(lines) + "\n", encoding="utf-8")
     if options.json is not None:
-        options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        found = table | {"pairs": {" x ".join(pair): count for pair, count in pairs.items()}}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 def covered(config: Config, name: str, programs: int, seed: int) -> Counter[Point]:
     """How often each point was reached by the first programs of ``seed``."""
     verilog = component_verilog(_Covered(config), "vta") + _WRITER
+    verilog += _pairs() if _has_pairs(config) else ""
     library = design_library(verilog, Harness(HARNESS, PINS), COVERAGE)
     # A file is long, and has the same points in the same order for each program.
     points: list[Point | None] = []
@@ -120,6 +192,8 @@ def summary(reached: Counter[Point]) -> dict[str, dict[str, tuple[int, int]]]:
     """Points reached, and all of them, per module and kind; the last row is the sum."""
     table: dict[str, dict[str, tuple[int, int]]] = {}
     for (kind, module, _), count in sorted(reached.items()):
+        if kind not in _KINDS.values():
+            continue
         for row in (module, "all"):
             counts = table.setdefault(row, {"lines": (0, 0), "toggles": (0, 0)})
             done, total = counts[kind]
@@ -137,15 +211,18 @@ def _points(text: str, verilog: str) -> list[Point | None]:
         fields = dict(item.split("\2", 1) for item in description.split("\1") if "\2" in item)
         kind, _, module = fields["page"].partition("/")
         what = fields.get("o", "")
-        if (
+        line = lines[int(fields["l"]) - 1]
+        if module == "pairs" and what == "if" and (pair := _PAIR.search(line)):
+            points.append(("pairs", pair[1], pair[2]))
+        elif (
             kind not in _KINDS
             or not module.startswith("vta")
             or what.startswith(_UNNAMED)
-            or _STARTER in lines[int(fields["l"]) - 1]
+            or _STARTER in line
         ):
             points.append(None)
-            continue
-        points.append((_KINDS[kind], module.replace("\\", ""), f"{fields['l']} {what}"))
+        else:
+            points.append((_KINDS[kind], module.replace("\\", ""), f"{fields['l']} {what}"))
     return points
 
 

@@ -13,6 +13,7 @@ module vta(input a, output reg b);
   always @* begin
     if (\\$started ) begin end
     b = a;
+    if ((a) && (b)) met[0] <= 1; // GEMM forwards x AR
 """
 
 
@@ -29,18 +30,21 @@ def test_points_are_counted_per_module_without_those_of_the_writer() -> None:
             line(0, f="vta.v", l="1", page="v_toggle/vta", o="a:0->1"),
             line(7, f="vta.v", l="1", page="v_toggle/vta.core", o="b:0->1"),
             line(7, f="vta.v", l="1", page="v_toggle/vta.core", o="__0245[0]:0->1"),
+            line(2, f="vta.v", l="5", page="v_branch/pairs", o="if"),
+            line(9, f="vta.v", l="5", page="v_branch/pairs", o="else"),
             line(7, f="pins.sv", l="1", page="v_toggle/pins", o="c:0->1"),
         )
     )
     points = names["_points"](text, VERILOG)
-    assert len(points) == 6
+    assert len(points) == 8
     kept = [point for point in points if point is not None]
     assert kept == [
         ("lines", "vta", "4 block"),
         ("toggles", "vta", "1 a:0->1"),
         ("toggles", "vta.core", "1 b:0->1"),
+        ("pairs", "GEMM forwards", "AR"),
     ]
-    table = names["summary"](Counter(dict(zip(kept, (3, 0, 7), strict=True))))
+    table = names["summary"](Counter(dict(zip(kept, (3, 0, 7, 2), strict=True))))
     assert table == {
         "vta": {"lines": (1, 1), "toggles": (0, 1)},
         "vta.core": {"lines": (0, 0), "toggles": (1, 1)},

@@ -1,0 +1,25 @@
+"""Which C++ compiler is called, and with which options."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from amaranth_vta.sim.cache import ToolchainError
+from amaranth_vta.sim.toolchain import compiler, run_tool
+
+
+def test_the_compiler_may_have_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "g++ -O0 -DNAME='\"a b\"'")
+    assert compiler() == (shutil.which("g++"), "-O0", '-DNAME="a b"')
+    source = tmp_path / "unit.cpp"
+    source.write_text('static_assert(sizeof(NAME) == 4, "the option has not arrived");')
+    run_tool((*compiler(), "-c", source, "-o", tmp_path / "unit.o"), "it cannot be compiled")
+
+
+def test_a_compiler_that_is_no_command_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ '-O0")
+    with pytest.raises(ToolchainError, match="CXX = g\\+\\+ '-O0 is not a command"):
+        compiler()
