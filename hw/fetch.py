@@ -82,6 +82,9 @@ class Fetch(wiring.Component):
         words = 2 * FETCH_BURST_BYTES // word_bytes
         word = data.StructLayout({"bits": unsigned(8 * word_bytes), "error": 1})
         m.submodules.buffer = buffer = Queue(word, words, in_block_ram=is_small(self._config))
+        self._decisive = buffer.o.payload
+        if is_small(self._config):
+            self._decisive = self._keep_in_luts(m, buffer, words)
 
         # Streams that are longer than DRAM end alike, where it ends.
         longest = (1 << self._index_width) - 1
@@ -173,6 +176,31 @@ class Fetch(wiring.Component):
             ]
         return planned, plan
 
+    def _keep_in_luts(self, m: Module, buffer: Queue, words: int) -> Any:
+        """The word that comes out of the buffer, where what decides whose an instruction is comes
+        from a queue in LUTs: the output of block RAM is late in a cycle."""
+        fields = instruction_layout(self._config, isa.Opcode.LOAD)
+        width = max(fields[name].offset + fields[name].width for name in ("opcode", "memory"))
+        per_word = len(buffer.i.payload.bits) // isa.INSTRUCTION_WIDTH
+        first = data.StructLayout({"bits": data.ArrayLayout(width, per_word), "error": 1})
+        m.submodules.decisive = queue = Queue(first, words)
+        word = Signal.like(buffer.o.payload)
+        m.d.comb += [
+            queue.i.valid.eq(buffer.i.valid),
+            queue.i.payload.error.eq(buffer.i.payload.error),
+            queue.o.ready.eq(buffer.o.ready),
+            word.eq(buffer.o.payload),
+            word.error.eq(queue.o.payload.error),
+        ]
+        for part in range(per_word):
+            begin = part * isa.INSTRUCTION_WIDTH
+            bits = slice(begin, begin + width)
+            m.d.comb += [
+                queue.i.payload.bits[part].eq(buffer.i.payload.bits[bits]),
+                word.bits[bits].eq(queue.o.payload.bits[part]),
+            ]
+        return word
+
     def _receive(self, m: Module, buffer: Queue, words: int) -> Signal:
         """Fills the buffer; gives how many bursts are in flight."""
         beat = self.read.beat
@@ -214,7 +242,7 @@ class Fetch(wiring.Component):
         part = Signal(range(per_word))
         entry = Signal(QueueEntry)
         m.d.comb += [
-            entry.bits.eq(buffer.o.payload.bits.word_select(part, isa.INSTRUCTION_WIDTH)),
+            entry.bits.eq(self._decisive.bits.word_select(part, isa.INSTRUCTION_WIDTH)),
             entry.index.eq(index),
             self.index.eq(index),
             self.fault.index.eq(index),
@@ -223,7 +251,7 @@ class Fetch(wiring.Component):
         is_last, misplaced, good, taken = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             misplaced.eq(is_last != (fields.opcode == isa.Opcode.FINISH)),
-            good.eq(active & buffer.o.valid & ~buffer.o.payload.error & ~misplaced),
+            good.eq(active & buffer.o.valid & ~self._decisive.error & ~misplaced),
         ]
         self._route(m, entry, good, taken)
         m.d.comb += [
@@ -244,7 +272,7 @@ class Fetch(wiring.Component):
                 self.fault.valid.eq(1),
                 self.fault.cause.eq(
                     Mux(
-                        buffer.o.payload.error,
+                        self._decisive.error,
                         int(isa.Cause.BUS_ERROR),
                         int(isa.Cause.BAD_STREAM),
                     )
