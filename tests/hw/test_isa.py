@@ -75,7 +75,7 @@ def test_default_fields_lie_where_the_isa_page_has_them() -> None:
 def test_opcodes_memories_and_causes_have_their_numbers() -> None:
     assert [(op.name, op.value) for op in Opcode] == [
         ("LOAD", 0), ("STORE", 1), ("GEMM", 2), ("FINISH", 3), ("ALU", 4),
-        ("MULTIPLY", 5),
+        ("MULTIPLY", 5), ("DEPTHWISE", 6),
     ]  # fmt: skip
     assert [(memory.name, memory.value) for memory in Memory] == [
         ("UOP", 0), ("WGT", 1), ("INP", 2), ("ACC", 3), ("OUT", 4), ("ACC_8BIT", 5),

@@ -123,7 +123,7 @@ class UopKernel:
             uop.immediate or 0,
             int(uop.overwrite),
             int(self.independent),
-            int(uop.depthwise),
+            int(uop.taps),
         )
         for _ in self.loops:
             runtime.uop_loop_end()

@@ -274,7 +274,7 @@ class _Interpreter:
         wgt = np.array(self.read(uop.wgt, added.get("wgt", 0))).reshape(-1, shape[1])
         # (outputs, inputs, rows): the inputs that each output takes.
         taken = np.repeat(inp.T[np.newaxis], wgt.shape[0], axis=0)
-        for tap in range(self.config.taps if uop.depthwise else 0):
+        for tap in range(self.config.taps if uop.taps else 0):
             tile = self.read(uop.src, added.get("src", 0) + tap)
             pairs = np.array(tile).reshape(shape[0], -1, 2).transpose(1, 2, 0)
             own = np.arange(wgt.shape[0]) // 2 % len(pairs)

@@ -194,7 +194,7 @@ class Element:
 class NestUop:
     """One micro-op: GEMM (``alu`` is None) or an ALU operation of ``dst`` and either ``src`` or
     ``immediate``. With ``reset`` GEMM clears ``dst``; with ``overwrite`` it does not add to it;
-    with ``depthwise`` it is that of the extension, and ``src`` the first of several elements."""
+    with ``taps`` it is DEPTHWISE, and ``src`` the first of several elements."""
 
     dst: Element
     label: Label
@@ -202,7 +202,7 @@ class NestUop:
     wgt: Element | None = None
     reset: bool = False
     overwrite: bool = False
-    depthwise: bool = False
+    taps: bool = False
     alu: AluOp | None = None
     immediate: int | None = None
 

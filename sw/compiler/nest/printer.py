@@ -167,7 +167,7 @@ class _Printer:
             named.append("reset=1")
         if stmt.overwrite:
             named.append("overwrite=1")
-        if stmt.depthwise:
+        if stmt.taps:
             named.append("depthwise=1")
         return f"uop_push({', '.join(named)})"
 

@@ -112,7 +112,7 @@ def _tensorize(
         Element(inp.source, src),
         Element(wgt.source, weight),
         overwrite=overwrite,
-        depthwise=bool(taps),
+        taps=bool(taps),
     )
     tile = {*inp_tile, *outputs}
     return _around([loop for loop in loops if loop.var not in tile], uop)
@@ -157,7 +157,7 @@ def _taps(loops: Sequence[For], output: Affine, config: Config) -> list[Var]:
     summed = [loop for loop in loops if loop.var not in output.terms]
     extents = [loop.extent for loop in summed]
     square = config.block_in == config.block_out
-    suits = config.depthwise and square and extents == [config.taps, 2]
+    suits = config.taps > 1 and square and extents == [config.taps, 2]
     return [loop.var for loop in summed] if suits else []
 
 
