@@ -27,9 +27,9 @@ _COMMANDS = {
 # Adders of up to 12 bits are made of LUTs: to enter and to leave a chain of carries takes up to
 # four LUTs, and logic around an adder cannot share LUTs with one. Packed, `ecp5-25f` took 11,327
 # LUTs instead of 11,921; 11,757 with those of up to 8 bits, and 11,349 with those of up to 16. Not
-# those up to three cells behind a block RAM, which take 38 LUTs more as chains: that its output
+# those up to four cells behind a block RAM, which take 140 LUTs more as chains: that its output
 # comes late in a cycle is not known to synthesis, which makes the slowest of adders there.
-_NARROW_ADDERS = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=12 %i t:DP16KD %co7 %d"
+_NARROW_ADDERS = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=12 %i t:DP16KD %co9 %d"
 # The step of ``synth_ecp5`` that makes chains of carries of the others; and what runs it and all
 # that follow.
 _GATES = "map_gates"
