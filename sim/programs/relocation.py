@@ -10,6 +10,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 
 from .image import ProgramImage
+from .transfers import transfer_of
 
 # Bases are multiples of this, or of an element that is larger: no bus is wider.
 _ALIGNMENT = 64
@@ -74,7 +75,7 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
     config = image.config
     found: dict[isa.Memory, list[int]] = {memory: [] for memory in isa.LIMITED}
     for bits in set(image.instruction_bits()):
-        transfer = _transfer(config, bits)
+        transfer = transfer_of(config, bits)
         if transfer is not None:
             found[isa.limited_as(isa.Memory(transfer.memory))].append(transfer.dram_base)
     return {
@@ -85,18 +86,9 @@ def _first_elements(image: ProgramImage) -> dict[isa.Memory, int]:
 
 def _moved(config: Config, bits: int, before: Mapping[isa.Memory, int]) -> int:
     """The instruction, with its index in DRAM counted from the base."""
-    transfer = _transfer(config, bits)
+    transfer = transfer_of(config, bits)
     if transfer is None:
         return bits
     memory = isa.limited_as(isa.Memory(transfer.memory))
     moved = replace(transfer, dram_base=transfer.dram_base - before[memory])
     return isa.instruction_set(config).encode(moved)
-
-
-def _transfer(config: Config, bits: int) -> isa.Load | isa.Store | None:
-    """The instruction, if it is one that may access DRAM."""
-    instructions = isa.instruction_set(config)
-    transfer = instructions.decode(bits)
-    if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):
-        return None
-    return transfer if transfer.x_size and transfer.y_size else None

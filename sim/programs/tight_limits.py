@@ -6,18 +6,16 @@ from amaranth_vta.hw import isa
 from amaranth_vta.sw.runtime.device import Limits, end_in_dram
 
 from .image import ProgramImage
+from .transfers import transfer_of
 
 
 def limits_of(image: ProgramImage) -> Limits:
     """Per memory, the index behind the last element that legal LOADs and STOREs of the program
     access; 1 if there are none."""
     limits = dict.fromkeys(isa.LIMITED, 1)
-    instructions = isa.instruction_set(image.config)
     for bits in set(image.instruction_bits()):
-        transfer = instructions.decode(bits)
-        if not isinstance(transfer, isa.Load | isa.Store) or instructions.problem(bits):
-            continue
-        if transfer.x_size and transfer.y_size:
+        transfer = transfer_of(image.config, bits)
+        if transfer is not None:
             memory = isa.limited_as(isa.Memory(transfer.memory))
             limits[memory] = max(limits[memory], end_in_dram(transfer))
     return limits

@@ -25,6 +25,7 @@ from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sim.programs.relocation import random_relocation, relocated
 from amaranth_vta.sim.programs.tight_limits import limits_of
+from amaranth_vta.sim.programs.transfers import transfer_of
 from amaranth_vta.sw.runtime.device import end_in_dram, limit_of
 
 from .register_bench import RegisterBench
@@ -190,7 +191,6 @@ def _fill(bench: RegisterBench, image: ProgramImage) -> None:
 def _written_by(bench: RegisterBench, image: ProgramImage) -> npt.NDArray[np.bool_]:
     """The bytes of memory that legal STOREs of the stream, as it is in memory, may write."""
     may_write = np.zeros(bench.memory.size, bool)
-    instructions = isa.instruction_set(image.config)
     size = image.config.out.element_bytes
     limit = limit_of(image.limits, isa.Memory.OUT)
     first = image.bases.get(isa.Memory.OUT, 0) - bench.origin
@@ -198,10 +198,8 @@ def _written_by(bench: RegisterBench, image: ProgramImage) -> npt.NDArray[np.boo
     skipped = max(0, -(stream // isa.INSTRUCTION_BYTES)) if stream < 0 else 0
     at = stream + skipped * isa.INSTRUCTION_BYTES
     for bits in set(instruction_words(bench.memory, at, max(image.insn_count - skipped, 0))):
-        store = instructions.decode(bits)
-        if not isinstance(store, isa.Store) or instructions.problem(bits):
-            continue
-        if store.elements > image.config.acc.depth or not store.elements:
+        store = transfer_of(image.config, bits)
+        if not isinstance(store, isa.Store) or store.elements > image.config.acc.depth:
             continue
         if limit and end_in_dram(store) > limit:
             continue
