@@ -23,7 +23,7 @@ from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.tiles import parts
 from amaranth_vta.sw.compiler.tuner.workload import tuned
 
-from .parts.tile_moves import Move, MoveKnobs, Moving
+from .parts.tile_moves import Move, MoveKnobs, Moving, channel_sources
 
 Array = npt.NDArray[Any]
 
@@ -46,7 +46,7 @@ class Concatenate(Moving):
         return [parts(channels, config.block_out) for channels in self.channels]
 
     def move(self, env: Environment) -> Move:
-        sources = _sources(self, env)
+        sources = channel_sources(self.batch, self.channels, self.pixels, env)
         buffers = [
             te.compute(x.shape, lambda *i, x=x: x(*i).astype(env.acc_dtype), f"{x.name}_buf")
             for x in sources
@@ -76,17 +76,6 @@ def concatenate(
             f"{name}: sources of {workload.channels} channels do not fill tiles of {env.BLOCK_OUT}"
         )
     return tuned(workload, env, knobs, name)
-
-
-def _sources(workload: Concatenate, env: Environment) -> list[Tensor]:
-    return [
-        te.placeholder(
-            (workload.batch, tiles, workload.pixels, env.BATCH, env.BLOCK_OUT),
-            f"x{number}",
-            env.out_dtype,
-        )
-        for number, tiles in enumerate(workload.tiles(env.config))
-    ]
 
 
 def _joined(sources: Sequence[Tensor], n: Expr, tile: Expr, i: Sequence[Expr]) -> Expr:

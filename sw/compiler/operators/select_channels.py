@@ -30,7 +30,7 @@ from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
 
 from .parts.epilogue import looked_up, shared_constants
 from .parts.identity import reads_what_it_stores
-from .parts.tile_moves import MoveKnobs, candidates
+from .parts.tile_moves import MoveKnobs, candidates, channel_sources
 
 Array = npt.NDArray[Any]
 # A source, and one of its tiles of channels.
@@ -162,14 +162,7 @@ def selection_weights(workload: SelectChannels, config: Config) -> Array:
 def _scheduled(workload: SelectChannels, env: Environment, knobs: MoveKnobs) -> Scheduled:
     band, acc = Band(workload, env.BLOCK_OUT), env.acc_dtype
     tail = (env.BATCH, env.BLOCK_IN)
-    sources = [
-        te.placeholder(
-            (workload.batch, parts(channels, env.BLOCK_OUT), workload.pixels, *tail),
-            f"x{number}",
-            env.out_dtype,
-        )
-        for number, channels in enumerate(workload.channels)
-    ]
+    sources = channel_sources(workload.batch, workload.channels, workload.pixels, env)
     w = te.placeholder((band.outputs, band.width, env.BLOCK_OUT, env.BLOCK_IN), "w", env.wgt_dtype)
     joined = te.compute(
         (workload.batch, band.reach, workload.pixels, *tail),

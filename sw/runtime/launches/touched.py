@@ -149,7 +149,8 @@ class Followed:
     def _all_loops(words: Words, layout: isa.Layout) -> npt.NDArray[np.int64]:
         """Of GEMM and ALU: micro-ops, whether they only reset, and how far the loops reach."""
         # DEPTHWISE has no reset.
-        reset = field_of(words, layout["reset"]) if "reset" in layout else np.zeros(len(words))
+        none = np.zeros(len(words), np.int64)
+        reset = field_of(words, layout["reset"]) if "reset" in layout else none
         columns = [*(field_of(words, layout[name]) for name in ("uop_begin", "uop_end")), reset]
         turns = [field_of(words, layout[name]) for name in ("iter_out", "iter_in")]
         columns.append(turns[0] * turns[1])
@@ -159,7 +160,7 @@ class Followed:
                 if f"{operand}_factor_{loop}" in layout:
                     reach += (extent - 1) * field_of(words, layout[f"{operand}_factor_{loop}"])
             columns.append(reach)
-        return np.stack(columns, axis=1).astype(np.int64)
+        return np.stack(columns, axis=1)
 
     def _computing(
         self, opcode: int, begin: int, end: int, reset: int, turns: int, *reaches: int

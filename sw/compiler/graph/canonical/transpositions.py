@@ -85,32 +85,20 @@ def reduce_before_transpose(network: Network, node: Node) -> bool:
     moved = [order[axis] for axis in axes]
     if min(moved) < 2:  # over images or channels, which no layer is
         return False
-    name, given = node.name, network.types[transpose.inputs[0]]
+    given = network.types[transpose.inputs[0]]
     assert given.shape is not None
-    source, reduced = (network.unused_name(f"{name}_{what}") for what in ("before", "reduced"))
+    source = network.unused_name(f"{node.name}_before")
     network.types[source] = replace(network.types[node.inputs[0]], shape=given.shape)
     sizes = tuple(given.shape[axis] for axis in kept)
-    network.types[reduced] = replace(network.types[node.outputs[0]], shape=sizes)
-    attributes = {k: v for k, v in node.attributes.items() if k not in ("axes", "keepdims")}
-    inputs: tuple[str, ...] = (source,)
-    if node.input(1):
-        inputs = (source, network.add_constant(f"{name}_axes", np.array(moved, np.int64)))
-    else:
-        attributes["axes"] = moved
     ready = (transpose.inputs[0], *dequantize.inputs[1:])
-    final = network.add_constant(f"{name}_shape", np.array(shape, np.int64))
     network.nodes.replace(
         node,
         [
             replace(dequantize, name=source, inputs=ready, outputs=(source,)),
-            replace(node, inputs=inputs, outputs=(reduced,), attributes=attributes | _FLAT),
-            Node("Reshape", f"{name}_shaped", (reduced, final), node.outputs),
+            *_reduced(network, node, source, moved, sizes),
         ],
     )
     return True
-
-
-_FLAT = {"keepdims": 0}
 
 
 def reduce_columns(network: Network, node: Node) -> bool:
@@ -127,32 +115,41 @@ def reduce_columns(network: Network, node: Node) -> bool:
         return False
     if quantized_after(network, node.outputs[0]) is None:
         return False
-    name = node.name
-    turned, source, reduced = (
-        network.unused_name(f"{name}_{what}") for what in ("turned", "columns", "reduced")
-    )
+    turned, source = (network.unused_name(f"{node.name}_{what}") for what in ("turned", "columns"))
     for tensor, like in ((turned, dequantize.inputs[0]), (source, node.inputs[0])):
         turned_shape = (shape[0], shape[2], shape[1])
         network.types[tensor] = replace(network.types[like], shape=turned_shape)
-    network.types[reduced] = replace(network.types[node.outputs[0]], shape=(shape[0], shape[2]))
-    inputs: tuple[str, ...] = (source,)
-    attributes = {k: v for k, v in node.attributes.items() if k not in ("axes", "keepdims")}
-    if node.input(1):
-        inputs = (source, network.add_constant(f"{name}_axes", np.array([2], np.int64)))
-    else:
-        attributes["axes"] = [2]
-    final = network.add_constant(f"{name}_shape", np.array(result, np.int64))
     given = (turned, *dequantize.inputs[1:])
     network.nodes.replace(
         node,
         [
             Node("Transpose", turned, (dequantize.inputs[0],), (turned,), {"perm": [0, 2, 1]}),
             replace(dequantize, name=source, inputs=given, outputs=(source,)),
-            replace(node, inputs=inputs, outputs=(reduced,), attributes=attributes | _FLAT),
-            Node("Reshape", f"{name}_shaped", (reduced, final), node.outputs),
+            *_reduced(network, node, source, [2], (shape[0], shape[2])),
         ],
     )
     return True
+
+
+def _reduced(
+    network: Network, node: Node, source: str, axes: list[int], sizes: tuple[int, ...]
+) -> list[Node]:
+    """The reduction ``node`` over ``axes`` of ``source``, which leaves ``sizes``, and the Reshape
+    to the shape of its result."""
+    name, info = node.name, network.types[node.outputs[0]]
+    reduced = network.unused_name(f"{name}_reduced")
+    network.types[reduced] = replace(info, shape=sizes)
+    attributes = {k: v for k, v in node.attributes.items() if k not in ("axes", "keepdims")}
+    inputs: tuple[str, ...] = (source,)
+    if node.input(1):
+        inputs = (source, network.add_constant(f"{name}_axes", np.array(axes, np.int64)))
+    else:
+        attributes["axes"] = axes
+    final = network.add_constant(f"{name}_shape", np.array(info.shape, np.int64))
+    return [
+        replace(node, inputs=inputs, outputs=(reduced,), attributes={**attributes, "keepdims": 0}),
+        Node("Reshape", f"{name}_shaped", (reduced, final), node.outputs),
+    ]
 
 
 def sink_transpose(network: Network, node: Node) -> bool:

@@ -41,8 +41,7 @@ def corrected_sum(
     finest = finest_shift([(_LEAST, _MOST)] * 2, ratios, offset, config)
     moves = sorted(range(-REACH, REACH + 1), key=abs)
     for shift, move in product(range(finest, max(finest - _SHIFTS, 0), -1), moves):
-        zero_point, low, high = bounds
-        plain = FixedPoint((), 0, shift, zero_point, low, high, scale=2.0**-shift)
+        plain = FixedPoint((), 0, shift, *bounds, scale=2.0**-shift)
         first, second = (round(ratio * 2**shift) for ratio in ratios)
         found = _corrected(replace(plain, factors=(first, second + move)), wanted, config)
         if found is not None:

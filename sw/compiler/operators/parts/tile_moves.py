@@ -103,3 +103,18 @@ def candidates(
                         count * (words * (1 if in_turn else 2) + TILE_CYCLES),
                         MoveKnobs(extents, in_turn),
                     )
+
+
+def channel_sources(
+    batch: int, channels: Sequence[int], pixels: int, env: Environment
+) -> list[Tensor]:
+    """Arguments x0, x1, … with so many ``channels`` each: (batch, tiles of channels, pixels, BATCH,
+    BLOCK_OUT) out_dtype."""
+    return [
+        te.placeholder(
+            (batch, parts(count, env.BLOCK_OUT), pixels, env.BATCH, env.BLOCK_OUT),
+            f"x{number}",
+            env.out_dtype,
+        )
+        for number, count in enumerate(channels)
+    ]
