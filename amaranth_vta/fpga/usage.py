@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 
 
@@ -23,9 +24,11 @@ class Usage:
     brams: int
 
 
-# By cell of the libraries of ECP5 and iCE40: the field of `Usage` that counts it, and as how many.
-# A memory of 16 words of 4 bits takes four LUTs, and two for its write port.
-_CELLS: dict[str, tuple[str, int]] = {
+# By cell of the libraries of ECP5, iCE40 and Gowin: the field of `Usage` that counts it, and as how
+# many. A memory of 16 words of 4 bits takes four LUTs of an ECP5 and two for its write port, and a
+# whole tile of Gowin's chips, eight LUTs; two small multipliers of these share the place of one of
+# 18 x 18 bits.
+_CELLS: dict[str, tuple[str, float]] = {
     "LUT4": ("luts", 1),
     "CCU2C": ("luts", 2),
     "TRELLIS_DPR16X4": ("luts", 6),
@@ -35,28 +38,47 @@ _CELLS: dict[str, tuple[str, int]] = {
     "SB_LUT4": ("luts", 1),
     "SB_MAC16": ("dsps", 1),
     "SB_RAM40_4K": ("brams", 1),
+    "LUT1": ("luts", 1),
+    "LUT2": ("luts", 1),
+    "LUT3": ("luts", 1),
+    "ALU": ("luts", 1),
+    "RAM16SDP4": ("luts", 8),
+    "MULT9X9": ("dsps", 0.5),
+    "MULT18X18": ("dsps", 1),
+    "MULT36X36": ("dsps", 4),
+    "SPX9": ("brams", 1),
+    "SDPX9B": ("brams", 1),
+    "DPX9B": ("brams", 1),
 }
-_ICE40_FF = "SB_DFF"
-# The same for the sites of nextpnr, after place and route.
-_SITES = {
-    "TRELLIS_COMB": "luts",
-    "TRELLIS_FF": "ffs",
-    "MULT18X18D": "dsps",
-    "DP16KD": "brams",
-    "ICESTORM_LC": "luts",
-    "ICESTORM_DSP": "dsps",
-    "ICESTORM_RAM": "brams",
+# Flip-flops of iCE40 and Gowin have a name for each kind of enable and reset.
+_FLIP_FLOPS = ("SB_DFF", "DFF")
+# The same for the sites of nextpnr, after place and route: those of Gowin's LUTs count what uses
+# their place too.
+_SITES: dict[str, tuple[str, float]] = {
+    "TRELLIS_COMB": ("luts", 1),
+    "TRELLIS_FF": ("ffs", 1),
+    "MULT18X18D": ("dsps", 1),
+    "DP16KD": ("brams", 1),
+    "ICESTORM_LC": ("luts", 1),
+    "ICESTORM_DSP": ("dsps", 1),
+    "ICESTORM_RAM": ("brams", 1),
+    "LUT4": ("luts", 1),
+    "DFF": ("ffs", 1),
+    "MULT9X9": ("dsps", 0.5),
+    "MULT18X18": ("dsps", 1),
+    "MULT36X36": ("dsps", 4),
+    "BSRAM": ("brams", 1),
 }
 _NAMES = {"luts": "LUTs", "ffs": "flip-flops", "dsps": "multipliers", "brams": "block RAMs"}
 
 
 def synthesized(cells: Mapping[str, int]) -> Usage:
     """The usage, from the counts of cells by type that Yosys prints."""
-    counts = dict.fromkeys(_NAMES, 0)
+    counts = dict.fromkeys(_NAMES, 0.0)
     for cell, count in cells.items():
-        kind, weight = _CELLS.get(cell, ("ffs", 1 if cell.startswith(_ICE40_FF) else 0))
+        kind, weight = _CELLS.get(cell, ("ffs", 1 if cell.startswith(_FLIP_FLOPS) else 0))
         counts[kind] += weight * count
-    return Usage(**counts)
+    return _rounded_up(counts)
 
 
 def check_fit(usage: Usage, capacity: Mapping[str, int], what: str, where: str) -> None:
@@ -82,10 +104,15 @@ class PlacedDesign:
 def placed(report: Path, ffs: int) -> PlacedDesign:
     """The result in nextpnr's ``--report``; ``ffs`` is used if that does not count flip-flops."""
     values = json.loads(report.read_text(encoding="utf-8"))
-    counts = {**dict.fromkeys(_NAMES, 0), "ffs": ffs}
+    counts = dict.fromkeys(_NAMES, 0.0)
     for site, count in values["utilization"].items():
-        if site in _SITES:
-            counts[_SITES[site]] = count["used"]
+        kind, weight = _SITES.get(site, ("luts", 0))
+        counts[kind] += weight * count["used"]
+    counts["ffs"] = counts["ffs"] or ffs
     # A clock that drives no register has no path, and so no frequency.
     reached = [clock["achieved"] for clock in values["fmax"].values()]
-    return PlacedDesign(Usage(**counts), min(reached, default=float("inf")))
+    return PlacedDesign(_rounded_up(counts), min(reached, default=float("inf")))
+
+
+def _rounded_up(counts: Mapping[str, float]) -> Usage:
+    return Usage(**{kind: ceil(count) for kind, count in counts.items()})

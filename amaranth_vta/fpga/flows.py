@@ -1,0 +1,72 @@
+"""How designs are synthesized for each family of chips with tools from PyPI: `FLOWS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The step of Yosys' synthesis for ECP5 and Gowin that makes chains of carries of adders.
+GATES = "map_gates"
+# Adders of up to 12 bits are made of LUTs: to enter and to leave a chain of carries takes up to
+# four LUTs, and logic around an adder cannot share LUTs with one. Packed, `ecp5-25f` took 11,327
+# LUTs of an ECP5 instead of 11,921; 11,757 with those of up to 8 bits, and 11,349 with those of up
+# to 16.
+_NARROW = "t:$alu r:Y_WIDTH<=12 %i"
+# Not those up to four cells behind a block RAM, which take 140 LUTs of an ECP5 more as chains: that
+# its output comes late in a cycle is not known to synthesis, which makes the slowest of adders
+# there.
+_NOT_BEHIND_BLOCK_RAM = "t:DP16KD %co9 %d"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How designs are synthesized for the chips whose names begin with ``chips``.
+
+    ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
+    `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
+    Amaranth's platform knows it, and nothing is added.
+    """
+
+    chips: str
+    suffix: str
+    command: str = ""
+    adders: str = ""
+
+    @property
+    def narrow_adders(self) -> str:
+        """The command of Yosys that makes the adders of LUTs."""
+        return f"techmap -map +/techmap.v {self.adders}"
+
+    def before_gates(self, top: str) -> str:
+        """The commands of Yosys for the module ``top`` before the step `GATES`."""
+        return f"{self.command} -top {top} -run begin:{GATES}; {self.narrow_adders}"
+
+    def commands(self, top: str) -> str:
+        """All commands of Yosys for the module ``top``."""
+        return f"{self.before_gates(top)}; {self.command} -top {top} -run {GATES}:"
+
+    def overrides(self, top: str) -> dict[str, str]:
+        """What Amaranth's platform is told of synthesis for the module ``top``."""
+        if not self.command:
+            return {}
+        options = self.command.partition(" ")[2]
+        return {
+            "script_after_read": self.before_gates(top),
+            "synth_opts": f"{options} -run {GATES}:",
+        }
+
+
+# By family. Wide functions are made of LUTs alone. With the multiplexers between LUTs, whose two
+# inputs are a LUT each, synthesis makes faster functions of more LUTs: 14,099 of an ECP5 for
+# `ecp5-25f`, not 13,748. Those of Gowin's chips besides hold their LUTs together in placement.
+FLOWS = {
+    "ecp5": Flow(
+        "LFE5", "bit", "synth_ecp5 -nowidelut", adders=f"{_NARROW} {_NOT_BEHIND_BLOCK_RAM}"
+    ),
+    "gowin": Flow("GW2A", "fs", "synth_gowin -family gw2a -nowidelut", adders=_NARROW),
+    "ice40": Flow("iCE40", "bit"),
+}
+
+
+def flow_of(chip: str) -> Flow:
+    """The flow for a chip by its name, such as ``LFE5U-25F-6BG381C``."""
+    return next(flow for flow in FLOWS.values() if chip.startswith(flow.chips))
