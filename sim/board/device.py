@@ -7,26 +7,33 @@ import os
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import Progress
-from amaranth_vta.sw.boards.device import BoardDevice, BoardError, open_line
+from amaranth_vta.sw.boards.device import BoardDevice
+from amaranth_vta.sw.boards.mapped import KINDS, open_mapped
+from amaranth_vta.sw.boards.transport import BoardError, SerialTransport, Transport, open_line
 
 from .simulated import SimulatedBoard
 
-# The environment variable that names the board's serial port, and its value for a simulated board.
+# The environment variable that names the board's serial port, or where its machine is mapped; and
+# its value for a simulated board.
 PORT = "VTA_PORT"
 SIMULATED = "simulated"
 
 
 def open_board(config: Config, memory_bytes: int, progress: Progress | None = None) -> BoardDevice:
-    """The board at $VTA_PORT: a path, a URL of pyserial, or ``simulated`` for one in Verilator.
+    """The board at $VTA_PORT: a path, a URL of pyserial, a place for `open_mapped`, or
+    ``simulated`` for one in Verilator.
 
     Without it, the board at the only serial port on USB. Raises `BoardError` if there is none, or
     more than one.
     """
+    port = os.environ.get(PORT)
+    if port is not None and port.startswith(KINDS):
+        return _opened(config, memory_bytes, open_mapped(port, memory_bytes))
     with explain_missing_extras():
-        port = os.environ.get(PORT) or _only_port()
+        port = port or _only_port()
         if port == SIMULATED:
             return SimulatedBoardDevice(config, memory_bytes, progress)
-        return BoardDevice(config, memory_bytes, open_line(port))
+        return _opened(config, memory_bytes, SerialTransport(open_line(port)))
 
 
 class SimulatedBoardDevice(BoardDevice):
@@ -34,11 +41,19 @@ class SimulatedBoardDevice(BoardDevice):
 
     def __init__(self, config: Config, memory_bytes: int, progress: Progress | None = None) -> None:
         self._board = SimulatedBoard(config, progress)
-        super().__init__(config, memory_bytes, open_line(self._board.port))
+        super().__init__(config, memory_bytes, SerialTransport(open_line(self._board.port)))
 
     def close(self) -> None:
         super().close()
         self._board.close()
+
+
+def _opened(config: Config, memory_bytes: int, transport: Transport) -> BoardDevice:
+    try:
+        return BoardDevice(config, memory_bytes, transport)
+    except BaseException:
+        transport.close()
+        raise
 
 
 def _only_port() -> str:

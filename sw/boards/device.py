@@ -1,4 +1,4 @@
-"""A device: the machine on a board that is connected by a serial line."""
+"""A device: the machine on a board, whatever connects it to this computer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy.typing as npt
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards import protocol
-from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
+from amaranth_vta.hw.boards.protocol import WORD_BYTES
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.sw.runtime.device import RunResult
+from amaranth_vta.sw.runtime.device import Limits, RunResult, limit_of
 from amaranth_vta.sw.runtime.driver import MismatchError, RegisterDriver
 from amaranth_vta.sw.runtime.scrub import scrub_stream
 
-from .link import Line, Link, LinkError
+from .link import LinkError
+from .transport import BoardError, Transport
 
 # Memory sizes are rounded up to this, as on other devices.
 _UNIT = 64
@@ -28,66 +29,52 @@ _POLL_SECONDS = 0.001
 _STOP_SECONDS = 2.0
 
 
-class BoardError(ValueError):
-    """A board that is missing, or whose memory is too small for a program."""
-
-
-def open_line(port: str) -> Line:
-    """The serial port named ``port``, a path or a URL of pyserial; raises `BoardError`."""
-    import serial
-
-    try:
-        line: Line = serial.serial_for_url(port, baudrate=protocol.BAUD, write_timeout=5)
-    except (OSError, ValueError) as error:
-        raise BoardError(f"the serial port {port} cannot be opened: {error}") from None
-    return line
-
-
 class BoardDevice(RegisterDriver):
-    """The `Device` at the other end of ``line``.
+    """The `Device` that ``transport`` reaches, and closes with it.
 
     Its memory is that of the board up to ``memory_bytes``, filled with zeros, as its scratchpads
     are; what lies beyond is a bus error.
 
-    Raises `LinkError` if nothing answers, `MismatchError`, which names the parameter, if the board
-    has a machine of another configuration, and `BoardError` if its memory is too small.
+    Raises `MismatchError`, which names the parameter, if the board has a machine of another
+    configuration, `BoardError` if its memory is too small, or lies where the machine cannot address
+    it, and `LinkError` if it stops answering.
     """
 
     name = "board"
 
-    def __init__(self, config: Config, memory_bytes: int, line: Line) -> None:
+    def __init__(self, config: Config, memory_bytes: int, transport: Transport) -> None:
         self.config = config
         self.memory_bytes = -(-memory_bytes // _UNIT) * _UNIT
-        self._link = Link(line)
-        board = self._link.identify()
-        if board[BoardRegister.IDENTITY] != protocol.IDENTITY:
-            raise LinkError(f"the device at {line.port} is not a board with this machine")
-        if board[BoardRegister.VERSION] != protocol.VERSION:
-            raise MismatchError(
-                f"the board speaks version {board[BoardRegister.VERSION]} of the link and not "
-                f"{protocol.VERSION}: build its bitstream with this version of amaranth-vta"
-            )
-        if board[BoardRegister.CONFIGURATION] != protocol.configuration_hash(config):
+        self._transport = transport
+        configuration = transport.configuration
+        if configuration is None:
+            self._check_machine()
+        elif configuration != protocol.configuration_hash(config):
             self._check_machine()
             raise MismatchError(
                 "the board was built for a configuration with other parameters than this version "
                 "of amaranth-vta knows: build its bitstream with this version"
             )
-        if self.memory_bytes > board[BoardRegister.MEMORY_BYTES]:
+        if self.memory_bytes > transport.memory_bytes:
             raise BoardError(
                 f"the program needs {self.memory_bytes:,} bytes of memory, and the board has "
-                f"{board[BoardRegister.MEMORY_BYTES]:,}"
+                f"{transport.memory_bytes:,}"
             )
-        self.clock_hz = board[BoardRegister.CLOCK_HZ]
+        if transport.origin + self.memory_bytes > config.dram_bytes:
+            raise BoardError(
+                f"the board's memory from {transport.origin:#x} on is beyond the "
+                f"{config.dram_bytes:,} bytes that a machine with LOG_DRAM_SIZE = "
+                f"{config.log_dram_size} can address"
+            )
         if self._status("busy"):
             self._stop()  # a run that an earlier host left behind
-        self._forget(board[BoardRegister.MEMORY_BYTES])
+        self._forget()
 
     def read(self, address: int, size: int) -> npt.NDArray[np.uint8]:
         """A copy of ``size`` bytes; raises `ValueError` beyond the memory."""
         self._check_bounds(address, size)
         first, end = _words_around(address, size)
-        raw = self._link.read(WORD_BYTES * first, end - first)
+        raw = self._transport.read(WORD_BYTES * first, end - first)
         inside = np.frombuffer(raw, np.uint8)[address - WORD_BYTES * first :]
         return inside[:size].copy()
 
@@ -99,15 +86,15 @@ class BoardDevice(RegisterDriver):
         before = address - WORD_BYTES * first
         after = WORD_BYTES * end - address - len(raw)
         if before:
-            raw = self._link.read(WORD_BYTES * first, 1)[:before] + raw
+            raw = self._transport.read(WORD_BYTES * first, 1)[:before] + raw
         if after:
-            raw += self._link.read(WORD_BYTES * (end - 1), 1)[WORD_BYTES - after :]
+            raw += self._transport.read(WORD_BYTES * (end - 1), 1)[WORD_BYTES - after :]
         for start, words in _runs(np.frombuffer(raw, "<u4")):
             place = WORD_BYTES * (first + start)
             if words.any():
-                self._link.write(place, words.tobytes())
+                self._transport.write(place, words.tobytes())
             else:
-                self._link.fill(place, words.size)
+                self._transport.fill(place, words.size)
 
     def run(
         self,
@@ -120,16 +107,64 @@ class BoardDevice(RegisterDriver):
         the ``watched`` ones have retired.
 
         A run that is stopped at ``time_limit``, in seconds, ends with the fault ``timeout`` of the
-        instruction that it had reached. Raises `LinkError` if the board stops answering.
+        instruction that it had reached. Raises `LinkError` if the board stops answering, and
+        `ValueError` for instructions beyond the memory of a board that would fetch them.
         """
+        if not self._transport.limits_machine:
+            self._check_bounds(insn_addr, insn_count * isa.INSTRUCTION_BYTES)
+        return self._run(insn_addr, insn_count, time_limit)
+
+    def set_limits(self, limits: Limits) -> None:
+        """As `Device.set_limits`; on a board that does not limit its machine, no transfer goes
+        beyond the memory either."""
+        if not self._transport.limits_machine:
+            limits = {memory: self._last_limit(limits, memory) for memory in isa.LIMITED}
+        super().set_limits(limits)
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        return self._transport.read_registers(address, count)
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        self._transport.write_registers(address, words)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _last_limit(self, limits: Limits, memory: isa.Memory) -> int:
+        # At least one element, since 0 is no limit; each is smaller than a page of memory.
+        most = max(1, self.memory_bytes // self.config.memory(memory).element_bytes)
+        return min(limit_of(limits, memory) or most, most)
+
+    def _forget(self) -> None:
+        """Leaves the memory's origin in base registers, and zeros in the scratchpads and in the
+        device's part of the board's memory."""
+        transport = self._transport
+        bases = REGISTERS[f"{isa.LIMITED[0].name}_BASE"].offset
+        low, high = transport.origin & 0xFFFF_FFFF, transport.origin >> 32
+        self.write_words(bases, [low, high] * len(isa.LIMITED))
+        transport.limit(transport.memory_bytes)
+        stream = scrub_stream(self.config)
+        transport.write(0, stream.tobytes())
+        self.set_limits({})
+        fault = self._run(0, len(stream), _STOP_SECONDS).fault
+        if fault is not None:
+            raise LinkError(f"the machine cannot scrub its scratchpads: {fault}")
+        transport.fill(0, max(self.memory_bytes, stream.nbytes) // WORD_BYTES)
+        transport.limit(self.memory_bytes)
+
+    def _run(self, insn_addr: int, insn_count: int, time_limit: float | None) -> RunResult:
         started = time.monotonic()
-        self._launch(insn_addr, insn_count)
+        transport = self._transport
+        transport.flush()
+        self._launch(transport.origin + insn_addr, insn_count)
         while not self._status("done"):
             if time_limit is not None and time.monotonic() > started + time_limit:
                 self._stop()
+                transport.invalidate()
                 seconds = time.monotonic() - started
                 return RunResult(cycles=None, fault=self._stopped_fault(), seconds=seconds)
             time.sleep(_POLL_SECONDS)
+        transport.invalidate()
         seconds = time.monotonic() - started
         return RunResult(
             cycles=self._read("CYCLES"),
@@ -138,36 +173,6 @@ class BoardDevice(RegisterDriver):
             counters=self._counters(),
             seconds=seconds,
         )
-
-    def read_words(self, address: int, count: int) -> list[int]:
-        return self._link.read_words(protocol.MACHINE_BASE + address, count)
-
-    def write_words(self, address: int, words: Sequence[int]) -> None:
-        self._link.write_words(protocol.MACHINE_BASE + address, words)
-
-    @property
-    def resent(self) -> int:
-        """How often requests were sent again because bytes were lost on the line."""
-        return self._link.resent
-
-    def close(self) -> None:
-        self._link.close()
-
-    def _forget(self, memory_bytes: int) -> None:
-        """Leaves zeros in base registers, in the scratchpads, and in the device's part of the
-        board's ``memory_bytes``."""
-        bases = REGISTERS[f"{isa.LIMITED[0].name}_BASE"].offset
-        self.write_words(bases, [0] * 2 * len(isa.LIMITED))
-        limit = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
-        self._link.write_words(limit, [memory_bytes])
-        stream = scrub_stream(self.config)
-        self._link.write(0, stream.tobytes())
-        self.set_limits({})
-        fault = self.run(0, len(stream), _STOP_SECONDS).fault
-        if fault is not None:
-            raise LinkError(f"the machine cannot scrub its scratchpads: {fault}")
-        self._link.fill(0, max(self.memory_bytes, stream.nbytes) // WORD_BYTES)
-        self._link.write_words(limit, [self.memory_bytes])
 
     def _stop(self) -> None:
         self._ask_to_stop()

@@ -20,8 +20,9 @@ from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.probe import probe
 from amaranth_vta.sim.programs.random_programs import random_program
-from amaranth_vta.sw.boards.device import BoardDevice, BoardError, open_line
+from amaranth_vta.sw.boards.device import BoardDevice
 from amaranth_vta.sw.boards.link import LinkError
+from amaranth_vta.sw.boards.transport import BoardError, SerialTransport, open_line
 from amaranth_vta.sw.runtime.device import Fault
 from amaranth_vta.sw.runtime.driver import MismatchError
 from amaranth_vta.sw.runtime.scrub import scrub_stream
@@ -48,7 +49,7 @@ def board() -> Iterator[SimulatedBoard]:
 
 @pytest.fixture
 def device(board: SimulatedBoard) -> Iterator[BoardDevice]:
-    device = BoardDevice(TINY, PROGRAM.dram.size, open_line(board.port))
+    device = BoardDevice(TINY, PROGRAM.dram.size, SerialTransport(open_line(board.port)))
     yield device
     device.close()
 
@@ -95,7 +96,7 @@ def test_whoever_comes_next_finds_nothing_of_a_program(board: SimulatedBoard) ->
         for memory in (isa.Memory.INP, isa.Memory.WGT, isa.Memory.ACC)
     }
     shown = probe(TINY, everywhere, seed=1)
-    first = BoardDevice(TINY, PROGRAM.dram.size, open_line(board.port))
+    first = BoardDevice(TINY, PROGRAM.dram.size, SerialTransport(open_line(board.port)))
     first.write(0, PROGRAM.dram)
     first.set_limits({isa.Memory.OUT: 1})
     first.run(PROGRAM.insn_addr, PROGRAM.insn_count)
@@ -103,7 +104,7 @@ def test_whoever_comes_next_finds_nothing_of_a_program(board: SimulatedBoard) ->
     first.close()
     found = []
     for device in (
-        BoardDevice(TINY, PROGRAM.dram.size, open_line(board.port)),
+        BoardDevice(TINY, PROGRAM.dram.size, SerialTransport(open_line(board.port))),
         FunctionalDevice(TINY, PROGRAM.dram.size),
     ):
         assert not device.read(0, PROGRAM.dram.size).any()
@@ -121,12 +122,13 @@ def test_whoever_comes_next_finds_nothing_of_a_program(board: SimulatedBoard) ->
 
 def test_a_line_that_spoils_bytes_changes_nothing(board: SimulatedBoard) -> None:
     line = NoisyLine(board.port, timeout=0)
-    device = BoardDevice(TINY, PROGRAM.dram.size, line)
+    transport = SerialTransport(line)
+    device = BoardDevice(TINY, PROGRAM.dram.size, transport)
     data = np.random.default_rng(1).integers(0, 256, 5000, np.uint8)
     line.noise = 1 / 3000
     device.write(0, data)
     found = device.read(0, data.size)
-    assert device.resent
+    assert transport.resent
     line.close()
     np.testing.assert_array_equal(found, data)
 
@@ -164,29 +166,28 @@ def test_another_configuration_is_refused_by_its_parameter(board: SimulatedBoard
     line = open_line(board.port)
     other = replace(TINY, log_wgt_buff_size=TINY.log_wgt_buff_size + 1)
     with pytest.raises(MismatchError, match="LOG_WGT_BUFF_SIZE = 10, but its software is for 11"):
-        BoardDevice(other, 4096, line)
+        BoardDevice(other, 4096, SerialTransport(line))
     line.close()
 
 
 def test_a_program_that_needs_more_memory_is_refused(board: SimulatedBoard) -> None:
     line = open_line(board.port)
     with pytest.raises(BoardError, match="needs 262,208 bytes of memory, and the board has 262,1"):
-        BoardDevice(TINY, MEMORY_BYTES + 1, line)
+        BoardDevice(TINY, MEMORY_BYTES + 1, SerialTransport(line))
     line.close()
 
 
 def test_requests_of_another_program_that_was_cut_are_forgotten(board: SimulatedBoard) -> None:
     with serial.Serial(board.port) as line:
         line.write(bytes([protocol.REQUEST_START, 9, 2, 64, 0, 0, 0, 0, 1, 2, 3]))
-    line = open_line(board.port)
-    device = BoardDevice(TINY, PROGRAM.dram.size, line)
+    device = BoardDevice(TINY, PROGRAM.dram.size, SerialTransport(open_line(board.port)))
     assert not device.read(0, 16).any()
     device.close()
 
 
 def test_a_board_that_is_gone_is_said_to_be() -> None:
     board = SimulatedBoard(TINY)
-    device = BoardDevice(TINY, 4096, open_line(board.port))
+    device = BoardDevice(TINY, 4096, SerialTransport(open_line(board.port)))
     board.close()
     with pytest.raises(LinkError, match=r"the (serial port|board at) /dev/pts/\d+ "):
         device.read(0, 16)

@@ -1,0 +1,186 @@
+"""A machine beside this processor, as on a Zynq: registers and memory are mapped, `open_mapped`."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from amaranth_vta.hw.boards.protocol import WORD_BYTES
+from amaranth_vta.hw.registers import ADDRESS_WIDTH
+
+from .transport import BoardError
+
+PHYSICAL = "/dev/mem"
+# Where the kernel says what a UIO device has.
+UIO_CLASS = "/sys/class/uio"
+# The place of a machine begins with one of these.
+KINDS = ("mem:", "uio:", "pynq:")
+FORMS = (
+    "mem:REGISTERS,MEMORY+BYTES, such as mem:0x43c00000,0x1c000000+0x4000000; uio:DEVICE, such as "
+    "uio:/dev/uio0; and pynq:REGISTERS, such as pynq:0x43c00000"
+)
+_REGISTER_BYTES = 1 << ADDRESS_WIDTH
+
+
+class Words(Protocol):
+    """Registers: words of 32 bits by number, each access of which is one of the bus."""
+
+    def __getitem__(self, number: int, /) -> Any: ...
+    def __setitem__(self, number: int, value: Any, /) -> None: ...
+
+
+def _nothing() -> None:
+    """Memory that is mapped without caches needs nothing."""
+
+
+@dataclass
+class MappedTransport:
+    """A `Transport` to ``registers`` and ``memory``, a 1-D array of 32-bit words that the machine
+    sees from byte ``origin`` on.
+
+    The machine is limited by its LIMIT registers alone, and has nothing that tells its
+    configuration but its registers. ``flush_cache`` and ``invalidate_cache`` are called as
+    `Transport.flush` and `invalidate`, and ``release`` in the end.
+    """
+
+    registers: Words
+    memory: npt.NDArray[np.uint32]
+    origin: int
+    flush_cache: Callable[[], None] = _nothing
+    invalidate_cache: Callable[[], None] = _nothing
+    release: Callable[[], None] = _nothing
+
+    limits_machine = False
+    configuration: int | None = None
+
+    def __post_init__(self) -> None:
+        self.memory_bytes = self.memory.nbytes
+
+    def read(self, address: int, count: int) -> bytes:
+        first = address // WORD_BYTES
+        return self.memory[first : first + count].tobytes()
+
+    def write(self, address: int, data: bytes) -> None:
+        words = np.frombuffer(data, "<u4")
+        first = address // WORD_BYTES
+        self.memory[first : first + words.size] = words
+
+    def fill(self, address: int, count: int) -> None:
+        first = address // WORD_BYTES
+        self.memory[first : first + count] = 0
+
+    def read_registers(self, address: int, count: int) -> list[int]:
+        first = address // WORD_BYTES
+        return [int(self.registers[number]) for number in range(first, first + count)]
+
+    def write_registers(self, address: int, words: Sequence[int]) -> None:
+        for number, word in enumerate(words, address // WORD_BYTES):
+            self.registers[number] = word
+
+    def limit(self, size: int) -> None:
+        """Nothing: `BoardDevice.set_limits` limits all transfers."""
+
+    def flush(self) -> None:
+        self.flush_cache()
+
+    def invalidate(self) -> None:
+        self.invalidate_cache()
+
+    def close(self) -> None:
+        self.release()
+
+
+def open_mapped(place: str, memory_bytes: int) -> MappedTransport:
+    """The machine at ``place``, in one of `FORMS`.
+
+    ``mem:`` maps physical addresses through /dev/mem: the registers, and a region of memory that
+    the kernel does not use. ``uio:`` is a UIO device with the registers as its first map and the
+    memory as its second. ``pynq:`` takes ``memory_bytes`` from the allocator of the package pynq.
+    Raises `BoardError` if it is not there, not permitted, or not of that form.
+    """
+    kind, _, rest = place.partition(":")
+    if kind == "uio" and rest:
+        return _open_uio(Path(rest))
+    try:
+        numbers = [int(part, 0) for part in rest.replace(",", "+").split("+")]
+    except ValueError:
+        numbers = []
+    match kind, numbers:
+        case "mem", [registers, memory, size]:
+            return _open_physical(registers, memory, size)
+        case "pynq", [registers]:
+            return _open_pynq(registers, memory_bytes)
+    raise BoardError(f"{place} is not the place of a machine: those are {FORMS}")
+
+
+def _open_physical(registers: int, memory: int, size: int) -> MappedTransport:
+    shown = map_words(PHYSICAL, registers, _REGISTER_BYTES)
+    return MappedTransport(shown, map_words(PHYSICAL, memory, size), memory)
+
+
+def _open_uio(path: Path) -> MappedTransport:
+    maps = Path(UIO_CLASS, path.name, "maps")
+    try:
+        (_, registers), (origin, size) = (
+            [int((maps / f"map{number}" / name).read_text(), 0) for name in ("addr", "size")]
+            for number in range(2)
+        )
+    except (OSError, ValueError):
+        raise BoardError(
+            f"{path} is not a UIO device with two maps, registers and memory, in {maps}"
+        ) from None
+    # Map N of a UIO device is at N pages.
+    shown = map_words(str(path), 0, registers)
+    return MappedTransport(shown, map_words(str(path), mmap.PAGESIZE, size), origin)
+
+
+def _open_pynq(registers: int, memory_bytes: int) -> MappedTransport:
+    try:
+        import pynq
+    except ImportError:
+        raise BoardError(
+            "pynq: takes memory from the package pynq, which PYNQ's images have, and which is not "
+            "installed here"
+        ) from None
+    pages = -(-memory_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    buffer = pynq.allocate(shape=(pages // WORD_BYTES,), dtype=np.uint32)
+    shown = pynq.MMIO(registers, _REGISTER_BYTES)
+    return MappedTransport(
+        shown.array,
+        buffer,
+        int(buffer.physical_address),
+        buffer.flush,
+        buffer.invalidate,
+        buffer.freebuffer,
+    )
+
+
+def map_words(path: str, offset: int, size: int) -> npt.NDArray[np.uint32]:
+    """``size`` bytes of the device at ``path`` from ``offset`` on, as words, not cached where the
+    kernel can; raises `BoardError`."""
+    where = f"{size:#x} bytes at {offset:#x} of {path}"
+    if offset % mmap.PAGESIZE or size % WORD_BYTES or size <= 0:
+        raise BoardError(
+            f"{where} cannot be mapped: an address is a multiple of {mmap.PAGESIZE:#x}, and a size "
+            f"of {WORD_BYTES}"
+        )
+    try:
+        # O_SYNC is what has the kernel map /dev/mem without caches.
+        descriptor = os.open(path, os.O_RDWR | os.O_SYNC)
+    except OSError as error:
+        hint = ": run as root" if isinstance(error, PermissionError) else ""
+        raise BoardError(f"{path} cannot be opened: {error.strerror}{hint}") from None
+    try:
+        mapping = mmap.mmap(descriptor, size, offset=offset)
+    except (OSError, ValueError, OverflowError) as error:
+        raise BoardError(f"{where} cannot be mapped: {error}") from None
+    finally:
+        os.close(descriptor)
+    return np.frombuffer(mapping, np.uint32)

@@ -1,0 +1,135 @@
+"""How a board's memory and the registers of its machine are reached: `Transport`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from amaranth_vta.hw.boards import protocol
+from amaranth_vta.hw.boards.protocol import WORD_BYTES, BoardRegister
+from amaranth_vta.sw.runtime.driver import MismatchError
+
+from .link import Line, Link, LinkError
+
+
+class BoardError(ValueError):
+    """A board that is missing, or whose memory is too small for a program."""
+
+
+class Transport(Protocol):
+    """Access to a machine and its memory, in words of 32 bits.
+
+    Attributes
+    ----------
+    memory_bytes : size of the memory, whose first byte has the address 0 here
+    origin : address of that byte as the machine sees it, a multiple of 4096
+    limits_machine : whether `limit` makes the machine's accesses beyond it bus errors
+    configuration : `configuration_hash` of the machine; None if only its registers tell
+    """
+
+    memory_bytes: int
+    origin: int
+    limits_machine: bool
+    configuration: int | None
+
+    def read(self, address: int, count: int) -> bytes:
+        """``count`` words of memory from byte ``address``, a multiple of 4."""
+        ...
+
+    def write(self, address: int, data: bytes) -> None:
+        """Stores ``data``, whole words, from byte ``address`` of the memory, a multiple of 4."""
+        ...
+
+    def fill(self, address: int, count: int) -> None:
+        """Stores ``count`` words of zeros from byte ``address`` of the memory, a multiple of 4."""
+        ...
+
+    def read_registers(self, address: int, count: int) -> list[int]:
+        """``count`` words of the machine's registers from byte ``address``."""
+        ...
+
+    def write_registers(self, address: int, words: Sequence[int]) -> None:
+        """Writes ``words`` to the machine's registers from byte ``address`` on, in order."""
+        ...
+
+    def limit(self, size: int) -> None:
+        """Limits the machine to the first ``size`` bytes of the memory, a multiple of 64."""
+        ...
+
+    def flush(self) -> None:
+        """Makes what was written to memory visible to the machine."""
+        ...
+
+    def invalidate(self) -> None:
+        """Makes what the machine has written to memory visible here."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SerialTransport:
+    """A `Transport` over the serial ``line`` to a board made by ``vta build``.
+
+    Raises `LinkError` if nothing answers, and `MismatchError` if the board speaks another version
+    of the link.
+    """
+
+    origin = 0
+    limits_machine = True
+
+    def __init__(self, line: Line) -> None:
+        self._link = Link(line)
+        board = self._link.identify()
+        if board[BoardRegister.IDENTITY] != protocol.IDENTITY:
+            raise LinkError(f"the device at {line.port} is not a board with this machine")
+        if board[BoardRegister.VERSION] != protocol.VERSION:
+            raise MismatchError(
+                f"the board speaks version {board[BoardRegister.VERSION]} of the link and not "
+                f"{protocol.VERSION}: build its bitstream with this version of amaranth-vta"
+            )
+        self.configuration: int | None = board[BoardRegister.CONFIGURATION]
+        self.memory_bytes = board[BoardRegister.MEMORY_BYTES]
+
+    def read(self, address: int, count: int) -> bytes:
+        return self._link.read(address, count)
+
+    def write(self, address: int, data: bytes) -> None:
+        self._link.write(address, data)
+
+    def fill(self, address: int, count: int) -> None:
+        self._link.fill(address, count)
+
+    def read_registers(self, address: int, count: int) -> list[int]:
+        return self._link.read_words(protocol.MACHINE_BASE + address, count)
+
+    def write_registers(self, address: int, words: Sequence[int]) -> None:
+        self._link.write_words(protocol.MACHINE_BASE + address, words)
+
+    def limit(self, size: int) -> None:
+        register = protocol.BOARD_BASE + WORD_BYTES * BoardRegister.MEMORY_LIMIT
+        self._link.write_words(register, [size])
+
+    def flush(self) -> None:
+        """Nothing: the board executes requests in their order."""
+
+    def invalidate(self) -> None:
+        """Nothing: memory is read anew each time."""
+
+    @property
+    def resent(self) -> int:
+        """How often requests were sent again because bytes were lost on the line."""
+        return self._link.resent
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def open_line(port: str) -> Line:
+    """The serial port named ``port``, a path or a URL of pyserial; raises `BoardError`."""
+    import serial
+
+    try:
+        line: Line = serial.serial_for_url(port, baudrate=protocol.BAUD, write_timeout=5)
+    except (OSError, ValueError) as error:
+        raise BoardError(f"the serial port {port} cannot be opened: {error}") from None
+    return line
