@@ -88,6 +88,7 @@ class Config:
     counters: int = field(default=1, metadata={"low": 0, "high": 1, "doc": "1 for counters"})
     log_dram_size: int = _log2(12, 46, 46, "bytes of DRAM that the machine can address")
     depthwise: int = _extension("GEMM instructions that take several taps of each channel", True)
+    forward: int = _extension("STOREs that write inputs instead of DRAM", True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -118,6 +119,8 @@ class Config:
                 f"LOOKUP reads tables of {self.table_elements} accumulators, and LOG_ACC_BUFF_SIZE "
                 f"= {self.log_acc_buff_size} holds {self.acc.depth}"
             )
+        if self.forward and self.inp.element_bits != self.out.element_bits:
+            raise ConfigError("FORWARD makes inputs of results, whose elements differ in bits")
         if self.inp.depth < self.taps:
             raise ConfigError(
                 f"DEPTHWISE reads {self.taps} inputs at once, and LOG_INP_BUFF_SIZE = "
@@ -362,6 +365,7 @@ _TINY = Config(
     log_acc_buff_size=11,
 )
 _EXTENSIONS = {item.name: 1 for item in fields(Config) if item.metadata.get("extension")}
+_EXTENSIONS["forward"] = 0  # In the functional models only.
 
 PRESETS: dict[str, Config] = {
     # Every scratchpad holds a few dozen elements: for tests, and for reading waveforms.

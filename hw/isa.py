@@ -393,6 +393,41 @@ class Store(_MemoryInstruction):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Forward(_MemoryInstruction):
+    """A STORE to INP: extension FORWARD. Its fields mean what those of a LOAD of INP mean, but its
+    rows come from accumulators, as STORE reads them, and not from DRAM.
+
+    ``dram_base`` is `forward_base` of the first accumulator and the value of padding; ``x_stride``
+    counts accumulators from row to row.
+    """
+
+    opcode = Opcode.STORE
+    memory: int = Memory.INP
+
+    @property
+    def source(self) -> int:
+        """The first accumulator that is read."""
+        return self.dram_base & (1 << SRAM_BASE_WIDTH) - 1
+
+    @property
+    def source_end(self) -> int:
+        """The accumulator behind the last one that is read, if any is."""
+        return self.source + max(self.y_size - 1, 0) * self.x_stride + self.x_size
+
+    @property
+    def padding(self) -> int:
+        """The signed number whose low bits are each scalar of padding."""
+        value = self.dram_base >> SRAM_BASE_WIDTH
+        return value - (value >> 15 << 16)
+
+
+def forward_base(accumulator: int, padding: int = 0) -> int:
+    """``dram_base`` of a `Forward` that reads from ``accumulator`` on; ``padding`` has 16 bits at
+    most, with its sign."""
+    return accumulator | (padding & 0xFFFF) << SRAM_BASE_WIDTH
+
+
+@dataclass(frozen=True, kw_only=True)
 class _LoopInstruction(Instruction):
     reset: int = 0
     uop_begin: int = 0
@@ -497,6 +532,7 @@ class InstructionSet:
     ) -> None:
         self.extensions = extensions
         self._paddings = frozenset(Padding) if "pad_value" in extensions else frozenset()
+        self._forwarded = (Memory.INP,) if "forward" in extensions else ()
         self.layouts = _layouts(index_widths, extensions)
         self.uop_layout = _uop_layout(index_widths)
         # The bits that no field of an instruction covers, which are 0 in a legal one. Extensions
@@ -520,6 +556,8 @@ class InstructionSet:
             raise EncodingError(f"{instruction.opcode.name}: independent needs extension OVERLAP")
         if isinstance(instruction, SetPadding) and "pad_value" not in self.extensions:
             raise EncodingError("LOAD: a padding value needs extension PAD_VALUE")
+        if isinstance(instruction, Forward) and "forward" not in self.extensions:
+            raise EncodingError("STORE: memory INP needs extension FORWARD")
         for name, item in self.layouts[instruction.opcode].items():
             if name != "opcode":
                 try:
@@ -539,6 +577,8 @@ class InstructionSet:
             return Unknown(number=number, **values)
         if number == Opcode.LOAD and values["memory"] in self._paddings:
             return SetPadding(**values)
+        if number == Opcode.STORE and values["memory"] in self._forwarded:
+            return Forward(**values)
         return _CLASSES[Opcode(number)](**values)
 
     def unused_bits(self, bits: int) -> int:
@@ -590,7 +630,7 @@ _LOADED = (*LOADED_BY_LOAD, Memory.UOP, Memory.ACC, Memory.ACC_8BIT)
 def module_of(instruction: Instruction) -> Module:
     """The module to which fetch hands an instruction; compute for an unknown opcode or memory."""
     match instruction:
-        case Store():
+        case Store() | Forward():
             return Module.STORE
         case Load() if instruction.memory in LOADED_BY_LOAD:
             return Module.LOAD
@@ -644,10 +684,14 @@ def rules(opcode: Opcode, extensions: frozenset[str]) -> tuple[Rule, ...]:
                 ),
             )
         case Opcode.STORE:
+            stored: tuple[Memory, ...] = (Memory.OUT,)
+            unpadded: tuple[str, tuple[int, ...]] | None = None
+            if "forward" in extensions:
+                stored, unpadded = (Memory.OUT, Memory.INP), ("memory", (Memory.OUT,))
             return (
                 reserved,
-                Rule(("memory",), (Memory.OUT,), "memory {value} cannot be stored"),
-                Rule(_PADS, (0,), "a store cannot have padding"),
+                Rule(("memory",), stored, "memory {value} cannot be stored"),
+                Rule(_PADS, (0,), "a store cannot have padding", when=unpadded),
             )
         case Opcode.MULTIPLY:
             return (Rule(("reset",), (0,), "MULTIPLY has no reset"),)

@@ -60,6 +60,8 @@ def instruction_text(instruction: isa.Instruction) -> str:
             text = f"LOAD padding value {instruction.value} for {_padded_text(instruction.memory)}"
         case isa.Store():
             text = f"STORE {_memory_text(instruction)}"
+        case isa.Forward():
+            text = f"STORE {_forward_text(instruction)}"
         case isa.Gemm():
             reset = "reset " if instruction.reset else ""
             if isinstance(instruction, isa.Depthwise) and instruction.overwrite:
@@ -103,12 +105,30 @@ def _memory_text(instruction: isa.Load | isa.Store) -> str:
     if instruction.y_size > 1:
         rows += f" stride {instruction.x_stride}"
     text = f"{name}[{first}:{first + instruction.elements}], memory {rows}"
+    return text + _pads_text(instruction)
+
+
+def _forward_text(instruction: isa.Forward) -> str:
+    if not instruction.elements:
+        return "INP nothing"
+    first = instruction.sram_base
+    text = (
+        f"INP[{first}:{first + instruction.elements}], OUT {instruction.y_size} x "
+        f"{instruction.x_size} from {instruction.source}"
+    )
+    if instruction.y_size > 1:
+        text += f" stride {instruction.x_stride}"
+    pads = _pads_text(instruction)
+    return text + (f"{pads} value {instruction.padding}" if pads else "")
+
+
+def _pads_text(instruction: isa.Load | isa.Store | isa.Forward) -> str:
     if instruction.y_pad_0 or instruction.y_pad_1 or instruction.x_pad_0 or instruction.x_pad_1:
-        text += (
+        return (
             f", pad y {instruction.y_pad_0} {instruction.y_pad_1}"
             f" x {instruction.x_pad_0} {instruction.x_pad_1}"
         )
-    return text
+    return ""
 
 
 def _padded_text(padding: int) -> str:

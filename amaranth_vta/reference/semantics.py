@@ -213,6 +213,15 @@ EXTENSIONS: dict[str, str] = {
         f"{TABLE_BYTES} of the table, sign-extended: entry 0 is for 0, entry {TABLE_BYTES - 1} for "
         "-1."
     ),
+    "forward": (
+        f"A STORE of memory {Memory.INP.value}. Its fields mean what those of a LOAD of INP mean, "
+        "padding included, but its rows come from accumulators, of which it takes the low bits as "
+        "every STORE does, and not from DRAM: bits 15 to 0 of `dram_base` are the first "
+        "accumulator, `x_stride` counts accumulators from row to row, and each scalar of padding "
+        "is the low bits of bits 31 to 16. An index past the depth is one of the inputs that it "
+        "writes or of the accumulators that it reads. An element of inputs has as many bits as one "
+        "of results; neither bases nor limits matter."
+    ),
     "depthwise": (
         f"The opcode DEPTHWISE. A micro-op takes T taps, {MOST_TAPS} or, where BLOCK_IN is 4, 2. "
         "Outputs, and channels of inputs, are in pairs: column 2t + i of the weights, for t < T, "

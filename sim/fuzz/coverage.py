@@ -60,6 +60,8 @@ def _kind(instruction: isa.Instruction) -> str:
         case isa.Load():
             known = instruction.memory in list(isa.Memory)
             return f"LOAD {isa.Memory(instruction.memory).name if known else 'of no memory'}"
+        case isa.Forward():
+            return "FORWARD"
         case isa.Alu():
             known = instruction.alu_opcode in list(isa.AluOp)
             return isa.AluOp(instruction.alu_opcode).name if known else "ALU without operation"
@@ -75,13 +77,13 @@ def _aspects(instruction: isa.Instruction) -> Iterator[str]:
     match instruction:
         case isa.SetPadding():
             pass
-        case isa.Load() | isa.Store():
+        case isa.Load() | isa.Store() | isa.Forward():
             yield from _of_transfer(instruction)
         case isa.Gemm() | isa.Alu():
             yield from _of_loops(instruction)
 
 
-def _of_transfer(transfer: isa.Load | isa.Store) -> Iterator[str]:
+def _of_transfer(transfer: isa.Load | isa.Store | isa.Forward) -> Iterator[str]:
     if not transfer.elements:
         yield EMPTY
         return

@@ -103,6 +103,9 @@ class _Footprint(Observer):
                 case isa.Gemm() | isa.Alu():
                     # And so may what overlapped with it.
                     result[Memory.ACC][:] = False
+                case isa.Forward():
+                    first = instruction.sram_base
+                    result[Memory.INP][first : first + instruction.elements] = False
                 case isa.Load() if instruction.memory != Memory.UOP:
                     memory = Memory(instruction.memory)
                     target = Memory.ACC if memory is Memory.ACC_8BIT else memory

@@ -58,7 +58,7 @@ class _Trials:
                 return bits
             case isa.Load():
                 nothing: isa.Instruction = isa.Load(memory=instruction.memory, x_size=0, **tokens)
-            case isa.Store():
+            case isa.Store() | isa.Forward():
                 nothing = isa.Store(x_size=0, **tokens)
             case isa.Gemm() | isa.Alu():
                 nothing = isa.Gemm(uop_end=0, **tokens)

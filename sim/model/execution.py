@@ -90,6 +90,9 @@ class Executor:
             case isa.Store():
                 kind = "store"
                 self._store(index, instruction)
+            case isa.Forward():
+                kind = "store"
+                self._forward(index, instruction)
             case isa.Gemm():
                 kind = "gemm"
                 self._gemm(index, instruction)
@@ -149,6 +152,35 @@ class Executor:
         for row, values in zip(rows, data, strict=True):
             row[:] = values
         self.counters["out_elements"] += store.elements
+
+    def _forward(self, index: int, forward: isa.Forward) -> None:
+        if forward.elements == 0:
+            return
+        written = np.arange(forward.elements) + forward.sram_base
+        _require(forward.sram_base + forward.elements <= self.config.inp.depth)
+        target = self.config.inp
+        sign = 1 << target.scalar_width - 1
+        rows = forward.y_pad_0 + forward.y_size + forward.y_pad_1
+        block = np.full(
+            (rows, forward.row_elements, target.rows, target.columns),
+            (forward.padding & 2 * sign - 1 ^ sign) - sign,
+            self.inp.tiles.dtype,
+        )
+        if forward.y_size:
+            _require(forward.source_end <= self.config.acc.depth)
+            first = forward.source + np.arange(forward.y_size)[:, np.newaxis] * forward.x_stride
+            read = first + np.arange(forward.x_size)
+            for observer in self.observers:
+                observer.read(index, "ACC", read.reshape(-1))
+            data = pack_tiles(self.acc.tiles[read.reshape(-1)], self.config.out)
+            last_row = forward.y_pad_0 + forward.y_size
+            last_column = forward.x_pad_0 + forward.x_size
+            block[forward.y_pad_0 : last_row, forward.x_pad_0 : last_column] = unpack_tiles(
+                data.reshape(*read.shape, target.element_bytes), target
+            )
+        self.inp.tiles[written] = block.reshape(-1, target.rows, target.columns)
+        for observer in self.observers:
+            observer.write(index, target.name, written)
 
     def _gemm(self, index: int, instruction: isa.Gemm) -> None:
         if instruction.uops == 0:
@@ -292,6 +324,10 @@ class Executor:
                 if instruction.sram_base + instruction.elements <= scratchpad.depth:
                     memory = scratchpad.name
                     elements = np.arange(instruction.elements) + instruction.sram_base
+            case isa.Forward() if (
+                instruction.sram_base + instruction.elements <= self.config.inp.depth
+            ):
+                memory, elements = "INP", np.arange(instruction.elements) + instruction.sram_base
             case isa.Store() if instruction.elements <= self.config.acc.depth:
                 memory, elements = "DRAM", self._touched(instruction, self.config.out)
                 elements = elements[(elements >= 0) & (elements < self.memory.size)]

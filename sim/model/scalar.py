@@ -43,6 +43,8 @@ class ScalarMachine:
                 self._load(instruction)
             case isa.Store():
                 self._store(instruction)
+            case isa.Forward():
+                self._forward(instruction)
             case isa.Gemm():
                 self._gemm(instruction)
             case isa.Alu():
@@ -96,6 +98,24 @@ class ScalarMachine:
                     bits |= value % (1 << width) << number * width
                 address = (store.dram_base + y * store.x_stride + x) * size
                 self.memory[address : address + size] = bits.to_bytes(size, "little")
+                at += 1
+
+    def _forward(self, forward: isa.Forward) -> None:
+        if forward.x_size == 0:
+            return
+        out, inp = self.config.out_width, self.config.inp_width
+        scalars = self.config.inp.rows * self.config.inp.columns
+        at = forward.sram_base
+        for y in range(-forward.y_pad_0, forward.y_size + forward.y_pad_1):
+            for x in range(-forward.x_pad_0, forward.x_size + forward.x_pad_1):
+                element = [as_signed(forward.dram_base >> 16, inp)] * scalars
+                if 0 <= y < forward.y_size and 0 <= x < forward.x_size:
+                    source = forward.dram_base % (1 << 16) + y * forward.x_stride + x
+                    bits = 0
+                    for number, value in enumerate(self.scratchpads["acc"][source]):
+                        bits |= value % (1 << out) << number * out
+                    element = [as_signed(bits >> n * inp, inp) for n in range(scalars)]
+                self.scratchpads["inp"][at] = element
                 at += 1
 
     def _gemm(self, gemm: isa.Gemm) -> None:

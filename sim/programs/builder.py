@@ -14,7 +14,7 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, AluOp, Gemm, Instruction, Load, Memory, Store
+from amaranth_vta.hw.isa import Alu, AluOp, Forward, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sim.model.observers.observer import Elements
 
@@ -109,6 +109,15 @@ class ProgramBuilder:
         written = self._bytes(store, self.config.out, writes=True)
         placed = self._placed(store, self.config.out)
         self.emit(placed, [MemoryAccess("ACC", read, writes=False), written])
+
+    def forward(self, forward: Forward) -> None:
+        rows = forward.source + np.arange(forward.y_size)[:, np.newaxis] * forward.x_stride
+        read = (rows + np.arange(forward.x_size)).reshape(-1)
+        written = np.arange(forward.sram_base, forward.sram_base + forward.elements)
+        accesses = [MemoryAccess("INP", written, writes=True)]
+        if read.size:
+            accesses.append(MemoryAccess("ACC", read, writes=False))
+        self.emit(forward, accesses)
 
     def _bytes(self, transfer: Load | Store, geometry: TileMemory, writes: bool) -> MemoryAccess:
         size = geometry.element_bytes

@@ -6,7 +6,17 @@ import random
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, Depthwise, Gemm, Instruction, Load, Memory, Multiply, Store
+from amaranth_vta.hw.isa import (
+    Alu,
+    Depthwise,
+    Forward,
+    Gemm,
+    Instruction,
+    Load,
+    Memory,
+    Multiply,
+    Store,
+)
 
 X_PADS = ("x_pad_0", "x_pad_1")
 
@@ -40,6 +50,7 @@ def empty_instruction(config: Config, chance: random.Random) -> Instruction:
             Gemm(**empty),
             Alu(alu_opcode=chance.choice(operations), **empty),
             *([Multiply(**empty)] if config.overwrite else []),
+            *([Forward(x_size=0, y_size=rows, **anything)] if config.forward else []),
             *([Depthwise(overwrite=1, **empty)] if config.depthwise else []),
         )
     )

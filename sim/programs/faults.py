@@ -15,6 +15,7 @@ from amaranth_vta.hw.isa import (
     AluOp,
     Depthwise,
     Finish,
+    Forward,
     Gemm,
     Instruction,
     Load,
@@ -110,6 +111,7 @@ def _insert_illegal(fault: _Fault) -> None:
         )
         if instructions.unused_bits(bits)
     ]
+    stored = () if config.forward else (Memory.INP,)
     fault.insert(
         chance.choice(
             (
@@ -123,7 +125,7 @@ def _insert_illegal(fault: _Fault) -> None:
                 Load(memory=Memory.INP, push_prev=1),
                 Store(pop_next=1),
                 Store(push_next=1),
-                Store(memory=chance.choice((0, 1, 2, 3, 5, 6, 7))),
+                Store(memory=chance.choice((0, 1, *stored, 3, 5, 6, 7))),
                 Store(reserved=1 << chance.randrange(6)),
                 Store(x_size=0, **{chance.choice(("x_pad_0", "x_pad_1")): 1}),
                 Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
@@ -157,7 +159,28 @@ def _insert_transfer_out_of_range(fault: _Fault) -> None:
             {"x_size": chance.randint(1, 0xFFFF), "y_size": chance.randint(depth, 0xFFFF)},
         )
     )
+    if fault.config.forward and chance.random() < 0.2:
+        fault.insert(_forward_out_of_range(fault))
+        return
     fault.insert(Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond))
+
+
+def _forward_out_of_range(fault: _Fault) -> Forward:
+    """One that writes inputs or reads accumulators past the depth, by one or by many."""
+    inp, acc = fault.config.inp.depth, fault.config.acc.depth
+    return fault.chance.choice(
+        (
+            Forward(sram_base=inp),
+            Forward(sram_base=inp - 1, y_pad_1=1),
+            Forward(sram_base=inp - 2, x_pad_0=1, x_pad_1=1, y_size=0, y_pad_0=1),
+            Forward(dram_base=isa.forward_base(acc - 1), x_size=2),
+            Forward(dram_base=isa.forward_base(acc - 1, -1), y_size=2, x_stride=1),
+            Forward(y_size=2, x_stride=acc),
+            Forward(dram_base=isa.forward_base(0xFFFF, -1), y_size=2, x_stride=0xFFFF),
+            Forward(x_size=inp + 1),
+            Forward(x_size=0xFFFF, y_size=0xFFFF),
+        )
+    )
 
 
 def _insert_uop_out_of_range(fault: _Fault) -> None:
@@ -233,7 +256,12 @@ def _insert_bus_error(fault: _Fault) -> None:
                 (
                     {"dram_base": first - 1 - before, "x_size": 1},
                     {"dram_base": first - 1 - min(before, many - 1), "x_size": many},
-                    {"dram_base": first - 4 * rows, "x_size": 8, "y_size": rows, "x_stride": 4},
+                    {
+                        "dram_base": first - 4 * rows,
+                        "x_size": 8,
+                        "y_size": rows,
+                        "x_stride": 4,
+                    },
                     {"dram_base": first - 9, "x_size": 1, "y_size": 2, "x_stride": 9},
                 )
                 * 2
@@ -242,6 +270,8 @@ def _insert_bus_error(fault: _Fault) -> None:
             ),
         )
     )
+    # A memory of few large elements may have less before the rows than they take.
+    beyond["dram_base"] = max(0, beyond["dram_base"])
     wrong = Store(**beyond) if memory is Memory.OUT else Load(memory=memory, **beyond)
     fault.insert(wrong, *_behind(fault, memory, chance.choice((0, 0, 3, 6))))
 

@@ -20,7 +20,18 @@ import numpy as np
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PYNQ, Config
-from amaranth_vta.hw.isa import Alu, AluOp, Depthwise, Finish, Gemm, Load, Memory, Multiply, Store
+from amaranth_vta.hw.isa import (
+    Alu,
+    AluOp,
+    Depthwise,
+    Finish,
+    Forward,
+    Gemm,
+    Load,
+    Memory,
+    Multiply,
+    Store,
+)
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sw.runtime.device import end_in_dram
@@ -126,6 +137,8 @@ class _Generator(ProgramBuilder):
             makers.append((self._look_up, 4))
         if self.config.pad_value:
             makers.append((self._set_padding, 2))
+        if self.config.forward:
+            makers.append((self._forward, 4))
         return makers
 
     # Loads and stores.
@@ -185,6 +198,21 @@ class _Generator(ProgramBuilder):
                 store,
                 sram_base=window.start + self.chance.randrange(len(window) - store.elements + 1),
                 dram_base=self.chance.randrange(first, last - end_in_dram(store) + 1),
+            )
+        )
+
+    def _forward(self) -> None:
+        source, target = self.window(self.config.acc), self.window(self.config.inp)
+        forward = Forward(**random_rows(self.chance, len(target), len(source), padded=True))
+        last = source.stop - forward.source_end
+        first = self.chance.randrange(source.start, last + 1)
+        padding = self.chance.randrange(-(1 << 15), 1 << 15)
+        room = len(target) - forward.elements
+        self.forward(
+            replace(
+                forward,
+                sram_base=target.start + self.chance.randrange(room + 1),
+                dram_base=isa.forward_base(first, padding),
             )
         )
 

@@ -72,7 +72,9 @@ async def get_all(
     raise TimeoutError(f"{len(payloads)} of {count} items came within {within} cycles")
 
 
-def transfer_command(instruction: isa.Load | isa.Store | isa.SetPadding) -> dict[str, int]:
+def transfer_command(
+    instruction: isa.Load | isa.Store | isa.Forward | isa.SetPadding,
+) -> dict[str, int]:
     """The payload with which a `Loader` or `Storer` is given what the instruction moves."""
     names = "memory sram_base dram_base y_size x_size x_stride y_pad_0 y_pad_1 x_pad_0 x_pad_1"
     pads_before = instruction.y_pad_0 * instruction.row_elements + instruction.x_pad_0
@@ -86,12 +88,15 @@ def transfer_command(instruction: isa.Load | isa.Store | isa.SetPadding) -> dict
 def checked_entry(config: Config, instruction: isa.Instruction, index: int = 0) -> dict[str, Any]:
     """The payload of `CheckedEntry` with which a module is given ``instruction``."""
     entry = {"bits": isa.instruction_set(config).encode(instruction), "index": index}
-    if not isinstance(instruction, isa.Load | isa.Store):
+    if not isinstance(instruction, isa.Load | isa.Store | isa.Forward):
         return {"entry": entry}
     memory = isa.Memory(instruction.memory)
     depth = config.memory(memory).depth
     elements = instruction.elements
     if elements and instruction.sram_base + elements > depth:
+        return {"entry": entry, "out_of_range": 1}
+    outside = isinstance(instruction, isa.Forward) and instruction.source_end > config.acc.depth
+    if outside and instruction.x_size and instruction.y_size:
         return {"entry": entry, "out_of_range": 1}
     command = transfer_command(instruction)
     return {"entry": entry, "elements": elements, "first": command["first"]}

@@ -252,6 +252,13 @@ def test_depthwise_products_take_as_many_taps_as_there_are_lanes_for() -> None:
         replace(PYNQ, depthwise=1, log_inp_buff_size=5)
 
 
+def test_results_become_inputs_only_if_their_elements_are_as_wide() -> None:
+    assert replace(PYNQ, forward=1).to_dict()["FORWARD"] == 1
+    assert "FORWARD" not in PYNQ.to_dict()
+    with pytest.raises(ConfigError, match="FORWARD makes inputs of results, whose elements differ"):
+        replace(PYNQ, log_out_width=4, forward=1)
+
+
 def test_a_table_fits_the_accumulators() -> None:
     sizes = {"log_block_in": 2, "log_block_out": 2, "log_inp_buff_size": 9, "log_uop_buff_size": 9}
     with pytest.raises(ConfigError, match="LOOKUP reads tables of 16 acc.* = 7 holds 8"):

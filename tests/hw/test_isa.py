@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -381,6 +382,23 @@ def test_an_instruction_of_an_extension_cannot_be_encoded_without_it() -> None:
         base.encode(isa.Gemm(uop_end=1, independent=1))
     with pytest.raises(isa.EncodingError, match="a padding value needs extension PAD_VALUE"):
         base.encode(isa.set_padding(isa.Padding.LOAD, 1))
+
+
+def test_a_store_to_inputs_is_for_machines_that_forward_results() -> None:
+    forwarding, base = instruction_set(replace(PYNQ, forward=1)), instruction_set(PYNQ)
+    forward = isa.Forward(dram_base=isa.forward_base(5, -7), x_size=3, y_size=2, x_pad_0=1)
+    bits = forwarding.encode(forward)
+    assert forwarding.decode(bits) == forward
+    assert forwarding.problem(bits) is None
+    assert (forward.source, forward.padding, forward.source_end) == (5, -7, 8)
+    assert isa.module_of(forward) is Module.STORE
+    assert base.problem(bits) == "memory 2 cannot be stored"
+    with pytest.raises(isa.EncodingError, match="STORE: memory INP needs extension FORWARD"):
+        base.encode(forward)
+    # Other STOREs are what they were.
+    padded = forwarding.encode(isa.Store(x_pad_0=1))
+    assert forwarding.problem(padded) == "a store cannot have padding"
+    assert forwarding.problem(base.encode(isa.Store())) is None
 
 
 def test_a_padding_value_goes_to_the_module_whose_loads_it_pads() -> None:

@@ -62,6 +62,21 @@ TINY = PRESETS["tiny"]
             "; pop from load and store; push to load",
         ),
         (
+            isa.Forward(
+                sram_base=4,
+                dram_base=isa.forward_base(30, -128),
+                x_size=5,
+                y_size=3,
+                x_stride=6,
+                x_pad_0=1,
+                push_prev=1,
+            ),
+            "STORE INP[4:22], OUT 3 x 5 from 30 stride 6, pad y 0 0 x 1 0 value -128; "
+            "push to compute",
+        ),
+        (isa.Forward(dram_base=7, x_size=2), "STORE INP[0:2], OUT 1 x 2 from 7"),
+        (isa.Forward(x_size=0), "STORE INP nothing"),
+        (
             isa.Multiply(uop_end=2, independent=1),
             "MULTIPLY uop[0:2] x 1 x 1, independent",
         ),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.isa import Alu, AluOp, Depthwise, Gemm, Load, Memory, Multiply, Store
+from amaranth_vta.hw.isa import Alu, AluOp, Depthwise, Forward, Gemm, Load, Memory, Multiply, Store
 from amaranth_vta.sim.model.execution import ExecutionFault, Executor
 from amaranth_vta.sim.model.scalar import ScalarMachine
 
@@ -51,6 +51,15 @@ TABLES = [
     Config(**SMALL | {"log_batch": 2, "log_block_out": 4, "log_acc_buff_size": 10}, lookup=1),
     Config(**SMALL | {"log_acc_width": 4, "log_acc_buff_size": 9}, lookup=1),
     Config(**SMALL | {"log_batch": 3, "log_block_out": 4, "log_acc_buff_size": 11}, lookup=1),
+]
+FORWARDING = [
+    Config(**SMALL, forward=1),
+    Config(**SMALL | {"log_batch": 1, "log_inp_width": 2, "log_wgt_width": 2}, forward=1),
+    # An element of inputs has as many bits as one of results, but more scalars.
+    Config(
+        **SMALL | {"log_inp_width": 2, "log_out_width": 3, "log_block_in": 3, "log_acc_width": 4},
+        forward=1,
+    ),
 ]
 PADDED = [
     Config(**SMALL, pad_value=1),
@@ -208,6 +217,39 @@ def test_depthwise_products_are_of_several_inputs(
     fields, words = data.draw(kernels(config, depths))
     overwrite = data.draw(st.integers(0, 1))
     assert_same_effect(config, seed, Depthwise(overwrite=overwrite, **fields), words)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(FORWARDING), seeds)
+def test_forwarded_results_are_inputs(data: st.DataObject, config: Config, seed: int) -> None:
+    sizes = st.integers(0, 4)
+    fields = {
+        name: data.draw(st.integers(0, 2)) for name in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
+    }
+    fields |= {name: data.draw(sizes) for name in ("x_size", "y_size", "x_stride")}
+    first, padding = (
+        data.draw(st.integers(0, config.acc.depth - 1)),
+        data.draw(st.integers(-(1 << 15), (1 << 15) - 1)),
+    )
+    forward = Forward(
+        sram_base=data.draw(st.integers(0, config.inp.depth - 1)),
+        dram_base=isa.forward_base(first, padding),
+        **fields,
+    )
+    assert (forward.source, forward.padding) == (first, padding)
+    behind = forward.sram_base + forward.elements
+    reads = forward.x_size > 0 and forward.y_size > 0
+    if (forward.elements and behind > config.inp.depth) or (
+        reads and forward.source_end > config.acc.depth
+    ):
+        executor = executor_of(config, seed)
+        inputs = executor.inp.tiles.copy()
+        with pytest.raises(ExecutionFault) as found:
+            executor.execute(0, forward)
+        assert found.value.cause is isa.Cause.INDEX_OUT_OF_RANGE
+        assert np.array_equal(executor.inp.tiles, inputs)
+        return
+    assert_same_effect(config, seed, forward)
 
 
 @settings(max_examples=400, deadline=None)

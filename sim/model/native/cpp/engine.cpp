@@ -1,5 +1,7 @@
 // Instructions on one instruction set of the host; compiled once for each, see lanes.h.
 
+#include <vector>
+
 #include "alu.h"
 #include "gemm.h"
 
@@ -40,7 +42,10 @@ public:
                   1);
             return true;
         case Opcode::STORE:
-            store_elements(instruction);
+            if (forwards(instruction))
+                forward_elements(instruction);
+            else
+                store_elements(instruction);
             count(Counter::store_instructions, 1);
             return true;
         default:
@@ -78,6 +83,12 @@ private:
             return Cause::INDEX_OUT_OF_RANGE;
         if (!transfer[Field::y_size])
             return Cause::NONE;
+        if (forwards(transfer)) {
+            const uint64_t behind =
+                source_row(transfer, transfer[Field::y_size] - 1) + transfer[Field::x_size];
+            return behind <= scratchpads_.depth(Memory::OUT) ? Cause::NONE
+                                                             : Cause::INDEX_OUT_OF_RANGE;
+        }
         // No stride is negative, so the last row ends last.
         const uint64_t end = transfer[Field::dram_base] +
                              uint64_t(transfer[Field::y_size] - 1) * transfer[Field::x_stride] +
@@ -127,6 +138,38 @@ private:
             scratchpads_.take(store[Field::sram_base] + size_t(y) * x_size,
                               address(store, Memory::OUT, y), x_size);
         count(Counter::out_elements, store.elements());
+    }
+
+    // Extension FORWARD; a legal STORE of this memory is one.
+    static bool forwards(const Instruction &transfer)
+    {
+        return transfer.opcode == Opcode::STORE && Memory(transfer[Field::memory]) == Memory::INP;
+    }
+
+    // The accumulator that is the first of row `y`.
+    static uint64_t source_row(const Instruction &forward, uint32_t y)
+    {
+        return (forward[Field::dram_base] & 0xffff) + uint64_t(y) * forward[Field::x_stride];
+    }
+
+    void forward_elements(const Instruction &forward)
+    {
+        if (!forward.elements())
+            return;
+        const uint32_t row = forward.row_elements(), x_size = forward[Field::x_size];
+        const uint32_t before = forward[Field::x_pad_0], after = forward[Field::x_pad_1];
+        const int32_t padding = int32_t(forward[Field::dram_base]) >> 16;
+        size_t element = forward[Field::sram_base];
+        scratchpads_.pad(Memory::INP, element, padding, size_t(forward[Field::y_pad_0]) * row);
+        element += size_t(forward[Field::y_pad_0]) * row;
+        forwarded_.resize(x_size * scratchpads_.element_bytes(Memory::INP));
+        for (uint32_t y = 0; y < forward[Field::y_size]; y++, element += row) {
+            scratchpads_.pad(Memory::INP, element, padding, before);
+            scratchpads_.take(source_row(forward, y), forwarded_.data(), x_size);
+            scratchpads_.put(Memory::INP, element + before, forwarded_.data(), x_size);
+            scratchpads_.pad(Memory::INP, element + before + x_size, padding, after);
+        }
+        scratchpads_.pad(Memory::INP, element, padding, size_t(forward[Field::y_pad_1]) * row);
     }
 
     uint8_t *address(const Instruction &transfer, Memory memory, uint32_t y) const
@@ -280,6 +323,8 @@ private:
     MicroOpSets sets_;
     Gemm gemm_;
     int32_t padding_of_load_, padding_of_compute_;
+    // A row of results on its way to inputs.
+    std::vector<uint8_t> forwarded_;
     // Of the GEMM or ALU instruction in progress: its micro-ops, its next iteration, of both loops,
     // and how many.
     MicroOps *uops_;
