@@ -156,8 +156,8 @@ class Executor:
     def _forward(self, index: int, forward: isa.Forward) -> None:
         if forward.elements == 0:
             return
-        written = np.arange(forward.elements) + forward.sram_base
         _require(forward.sram_base + forward.elements <= self.config.inp.depth)
+        written = np.arange(forward.elements) + forward.sram_base
         target = self.config.inp
         sign = 1 << target.scalar_width - 1
         rows = forward.y_pad_0 + forward.y_size + forward.y_pad_1
