@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -255,8 +255,7 @@ def _compile_all(
     def compile_unit(unit: _Unit) -> Path:
         nonlocal done
         source = folder / f"{unit.name}.cpp"
-        includes = "".join(f'#include "{path}"\n' for path in unit.files)
-        source.write_text(includes, encoding="utf-8")
+        source.write_text(unit.text, encoding="utf-8")
         compiled = folder / f"{unit.name}.o"
         _compile(source, compiled, [unit.effort, "-I", folder, *own_defines])
         done += 1
@@ -272,26 +271,34 @@ def _compile_all(
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is compiled at once."""
+    """What is compiled at once; nothing of ``slow`` is optimized."""
 
     name: str
     files: list[Path]
     effort: str
+    slow: list[Path] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        fast, slow = (
+            "".join(f'#include "{path}"\n' for path in paths) for paths in (self.files, self.slow)
+        )
+        return f"{fast}{_UNOPTIMIZED}{slow}" if slow else fast
 
 
 def _units(folder: Path, harness: Path, optimized: bool) -> list[_Unit]:
     """The files of the model and the harness in as few units as keep all cores busy, since each
     unit reads Verilator's headers, which takes a second; in one if they are not ``optimized``."""
     files = sorted(folder.glob("Vtop*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
-    if not optimized:
-        return [_Unit("unit", [*files, harness], PLAIN)]
     slow = [path for path in files if _SLOW in path.name]
+    often = [path for path in files if path not in slow]
+    if not optimized:
+        return [_Unit("unit", [*often, harness], PLAIN, slow)]
     bins: list[list[Path]] = [[] for _ in range(max(2, os.cpu_count() or 1))]
-    for path in files:
-        if path not in slow:
-            min(bins, key=lambda chosen: sum(file.stat().st_size for file in chosen)).append(path)
+    for path in often:
+        min(bins, key=lambda chosen: sum(file.stat().st_size for file in chosen)).append(path)
     fast = [_Unit(f"unit{at}", chosen, OPTIMIZED) for at, chosen in enumerate(bins) if chosen]
-    return [*fast, _Unit("slow", slow, PLAIN), _Unit("harness", [harness], OPTIMIZED)]
+    return [*fast, _Unit("slow", [], PLAIN, slow), _Unit("harness", [harness], OPTIMIZED)]
 
 
 def knows_clocks(folder: Path, grouped: bool) -> bool:
@@ -306,6 +313,14 @@ def knows_clocks(folder: Path, grouped: bool) -> bool:
 
 
 _SLOW = "__Slow"  # in the name of a file with what runs once
+# From there on in a file.
+_UNOPTIMIZED = """\
+#ifdef __clang__
+#pragma clang optimize off
+#else
+#pragma GCC optimize ("O0")
+#endif
+"""
 _BUS = re.compile(r"input \[(\d+):0\] m_axi_rdata\b")
 _RUNTIME = ("verilated", "verilated_threads")
 
