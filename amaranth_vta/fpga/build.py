@@ -6,13 +6,14 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards.boards import Board, BoardDesign
+from amaranth_vta.hw.boards.zynq import ZynqBoard
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
@@ -20,6 +21,7 @@ from amaranth_vta.sim.machine.rtl.build import hardware_sources
 from .flows import flow_of
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
+from .zynq_project import project_files
 
 # The seed of placement: the same design gives the same bitstream.
 _SEED = 1
@@ -39,7 +41,9 @@ class Bitstream:
     summary: dict[str, Any]
 
 
-def build(board: Board, config: Config, config_name: str, progress: Progress) -> Bitstream:
+def build(
+    board: Board | ZynqBoard, config: Config, config_name: str, progress: Progress
+) -> Bitstream:
     """The bitstream of ``board`` with the machine of ``config``.
 
     ``progress`` is told each step as it begins. Raises `FitError` if the chip has no room or the
@@ -47,12 +51,18 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
     For a board that needs the vendor's tools the result is a project for these instead.
     """
     started = time.monotonic()
+    if isinstance(board, ZynqBoard):
+        progress("elaborating the design")
+        with explain_missing_extras():
+            project = project_files(board, config)
+        return _project(board, config, config_name, project, started)
     with explain_missing_extras():
         platform = board.platform()
     progress("elaborating the design")
     design = BoardDesign(board, config, board.clock_hz)
     if board.vendor:
-        return _project(board, config, config_name, platform.prepare(design, _NAME), started)
+        project = platform.prepare(design, _NAME).files
+        return _project(board, config, config_name, project, started)
     flow = flow_of(board.chip)
     plan = platform.prepare(
         design,
@@ -87,7 +97,11 @@ def build(board: Board, config: Config, config_name: str, progress: Progress) ->
 
 
 def _project(
-    board: Board, config: Config, config_name: str, plan: Any, started: float
+    board: Board | ZynqBoard,
+    config: Config,
+    config_name: str,
+    project: Mapping[str, Any],
+    started: float,
 ) -> Bitstream:
     """The project from which the vendor's tools make a bitstream."""
     unknown = dict.fromkeys(("luts", "ffs", "dsps", "brams", "fmax_mhz"))
@@ -102,13 +116,15 @@ def _project(
     }
     files = {
         name: text if isinstance(text, bytes) else str(text).encode()
-        for name, text in plan.files.items()
+        for name, text in project.items()
     }
     files["manifest.json"] = _manifest(board, config, summary, [f"{board.vendor}, not run here"])
     return Bitstream(files, summary)
 
 
-def _manifest(board: Board, config: Config, summary: dict[str, Any], tools: list[str]) -> bytes:
+def _manifest(
+    board: Board | ZynqBoard, config: Config, summary: dict[str, Any], tools: list[str]
+) -> bytes:
     """What a bitstream was made of, as JSON."""
     manifest = {
         **{key: value for key, value in summary.items() if key != "seconds"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ FORMS = (
     "mem:REGISTERS,MEMORY+BYTES, such as mem:0x43c00000,0x1c000000+0x4000000; uio:DEVICE, such as "
     "uio:/dev/uio0; and pynq:REGISTERS, such as pynq:0x43c00000"
 )
+_LINE_WORDS = 16
 _REGISTER_BYTES = 1 << ADDRESS_WIDTH
 
 
@@ -64,17 +65,18 @@ class MappedTransport:
         self.memory_bytes = self.memory.nbytes
 
     def read(self, address: int, count: int) -> bytes:
-        first = address // WORD_BYTES
-        return self.memory[first : first + count].tobytes()
+        return b"".join(self.memory[part].tobytes() for part in _parts(address, count))
 
     def write(self, address: int, data: bytes) -> None:
         words = np.frombuffer(data, "<u4")
         first = address // WORD_BYTES
-        self.memory[first : first + words.size] = words
+        for part in _parts(address, words.size):
+            # A copy, which begins at a multiple of 16 bytes as the part does.
+            self.memory[part] = words[part.start - first : part.stop - first].copy()
 
     def fill(self, address: int, count: int) -> None:
-        first = address // WORD_BYTES
-        self.memory[first : first + count] = 0
+        for part in _parts(address, count):
+            self.memory[part] = 0
 
     def read_registers(self, address: int, count: int) -> list[int]:
         first = address // WORD_BYTES
@@ -118,6 +120,23 @@ def open_mapped(place: str, memory_bytes: int) -> MappedTransport:
         case "pynq", [registers]:
             return _open_pynq(registers, memory_bytes)
     raise BoardError(f"{place} is not the place of a machine: those are {FORMS}")
+
+
+def _parts(address: int, count: int) -> Iterator[slice]:
+    """``count`` words from byte ``address`` as whole lines of 64 bytes in one part, and each word
+    before and behind them by itself.
+
+    Memory that is mapped without caches is device memory to an ARM processor, on which each access
+    must be aligned, also those of 16 bytes by which the C library copies.
+    """
+    first = address // WORD_BYTES
+    end = first + count
+    whole = -(-first // _LINE_WORDS) * _LINE_WORDS
+    behind = max(whole, end // _LINE_WORDS * _LINE_WORDS)
+    yield from (slice(at, at + 1) for at in range(first, min(whole, end)))
+    if whole < behind:
+        yield slice(whole, behind)
+    yield from (slice(at, at + 1) for at in range(behind, end))
 
 
 def _open_physical(registers: int, memory: int, size: int) -> MappedTransport:

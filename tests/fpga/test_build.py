@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import io, wiring
@@ -16,6 +18,7 @@ from amaranth_vta.cli import invoke
 from amaranth_vta.fpga import build as flow
 from amaranth_vta.fpga.tools import Call
 from amaranth_vta.sim.cache import ToolchainError
+from amaranth_vta.sw.boards import mapped
 
 CELLS = {"LUT4": 100, "CCU2C": 10, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 50, "DP16KD": 3, "IB": 2}
 UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D": 3, "DCCA": 1}
@@ -145,6 +148,55 @@ def test_boards_that_need_their_vendors_tools_get_a_project(
     assert json.loads(report.read_text())["bitstream"] is None
     assert pin in (out / constraints).read_text()
     assert (out / "build_vta.sh").exists()
+
+
+@pytest.mark.parametrize(
+    ("board", "pins", "registers"),
+    [
+        ("pynq-z1-ps", ["FCLK_CLK0", "M_AXI_GP0", "S_AXI_HP0", "IRQ_F2P"], "0x43c00000"),
+        ("ultra96", ["pl_clk0", "M_AXI_HPM0_FPD", "S_AXI_HP0_FPD", "pl_ps_irq0"], "0xa0000000"),
+        ("zcu104", ["pl_clk0", "M_AXI_HPM0_FPD", "S_AXI_HP0_FPD", "pl_ps_irq0"], "0xa0000000"),
+    ],
+)
+def test_a_project_with_a_processor_connects_all_ports_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board: str, pins: list[str], registers: str
+) -> None:
+    out = tmp_path / "out"
+    assert invoke(["build", board, "--config", "tiny", "-o", str(out)]) == 0
+    design = (out / "vta.tcl").read_text()
+    assert design.count("{") == design.count("}")
+    for pin in pins:
+        assert f"pins ps/{pin}]" in design
+    module = (out / "vta.v").read_text()
+    (ports,) = re.findall(r"^module vta\((.*?)\);", module, re.MULTILINE | re.DOTALL)
+    for port in re.split(r"[\s,]+", ports):
+        name = re.sub(r"^(m_axi|s_axil)_.*", r"\1", port)
+        assert f"pins vta/{name}]" in design
+    assert f"assign_bd_address -offset {registers} -range 4K" in design
+    manifest = json.loads((out / "manifest.json").read_text())
+    node = (out / "vta.dtsi").read_text()
+    assert f"{manifest['memory_bytes']:#x}>;" in node
+    # What the node says without UIO is a place that the device takes.
+    place = re.search(r"VTA_PORT=(mem:\S+)", node)
+    assert place is not None
+    asked: list[int] = []
+
+    def note(path: str, offset: int, size: int) -> Any:
+        asked.append(offset)
+        return np.zeros(1, np.uint32)
+
+    monkeypatch.setattr(mapped, "map_words", note)
+    mapped.open_mapped(place[1], 64)
+    assert f"{asked[0]:#x}" == registers
+
+
+def test_a_bus_wider_than_the_memory_port_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["build", "pynq-z2-ps", "--config", "block32", "-o", str(tmp_path / "out")]) == 2
+    assert "has 128 bits, and the memory port of PYNQ-Z2 with its processor 32 or 64" in (
+        capsys.readouterr().err
+    )
 
 
 def test_the_pins_of_a_tang_primer_20k_are_those_of_its_dock(

@@ -13,6 +13,7 @@ from amaranth_vta.sim.progress import building
 
 if TYPE_CHECKING:
     from amaranth_vta.hw.boards.boards import Board
+    from amaranth_vta.hw.boards.zynq import ZynqBoard
 
 
 @click.command()
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
 def build(board: str, config: str | None, output: str | None, json_path: str | None) -> None:
     """Build the bitstream of BOARD, which `vta program` takes.
 
-    BOARD is ulx3s, ecpix5, colorlight-i5, tang-primer-20k or icebreaker; for pynq-z1, pynq-z2 and
-    de10-nano the project of the vendor's tool is written, and not built. DIR gets the bitstream,
+    BOARD is ulx3s, ecpix5, colorlight-i5, tang-primer-20k or icebreaker. DIR gets the bitstream,
     manifest.json with what it was made of, and the log of place and route. Takes some minutes; all
     tools come from PyPI.
+
+    For pynq-z1, pynq-z2 and de10-nano the project of the vendor's tool is written, and not built;
+    and for pynq-z1-ps, pynq-z2-ps, ultra96 and zcu104 one with the machine beside the processor of
+    the chip, in whose memory it works.
     """
     chosen = find_board(board)
     name = config or chosen.config
@@ -71,11 +75,13 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
         )
 
 
-def find_board(name: str) -> Board:
+def find_board(name: str) -> Board | ZynqBoard:
     from amaranth_vta.hw.boards.boards import BOARDS
+    from amaranth_vta.hw.boards.zynq import ZYNQ_BOARDS
 
-    if name not in BOARDS:
+    boards: dict[str, Board | ZynqBoard] = {**BOARDS, **ZYNQ_BOARDS}
+    if name not in boards:
         raise click.ClickException(
-            f"{name!r} is not a board; the boards are {', '.join(sorted(BOARDS))}"
+            f"{name!r} is not a board; the boards are {', '.join(sorted(boards))}"
         )
-    return BOARDS[name]
+    return boards[name]

@@ -22,6 +22,10 @@ def program(board: str, file: str) -> None:
     from amaranth_vta.fpga.tools import LOADER, path_of
 
     chosen = find_board(board)
+    if chosen.vendor:
+        raise click.ClickException(
+            f"{chosen.title} is programmed by {chosen.vendor}, or on its own Linux"
+        )
     manifest = Path(file).with_name("manifest.json")
     if manifest.exists():
         made_for = json.loads(manifest.read_text(encoding="utf-8")).get("board")

@@ -4,6 +4,7 @@ import pytest
 
 from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.hw.boards.clock import ClockError, ecp5_dividers
+from amaranth_vta.hw.boards.zynq import ZYNQ_BOARDS
 from amaranth_vta.hw.config import Config
 
 
@@ -23,5 +24,6 @@ def test_a_frequency_that_cannot_be_made_is_refused() -> None:
 
 
 def test_each_board_has_a_preset_that_exists() -> None:
-    for board in BOARDS.values():
-        Config.load(board.config)
+    for boards in (BOARDS, ZYNQ_BOARDS):
+        for board in boards.values():
+            Config.load(board.config)

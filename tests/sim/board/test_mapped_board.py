@@ -182,6 +182,32 @@ def test_registers_of_a_file_are_read_as_those_of_a_machine(tmp_path: Path) -> N
         BoardDevice(TINY, 64, MappedTransport(memory, memory, 0))
 
 
+def test_memory_is_accessed_in_whole_lines_and_single_words() -> None:
+    """Nothing else is aligned whatever the C library makes of it."""
+
+    class Noted(np.ndarray):
+        def __setitem__(self, part: Any, value: Any) -> None:
+            accessed.append((part.start, part.stop))
+            super().__setitem__(part, value)
+
+        def __getitem__(self, part: Any) -> Any:
+            accessed.append((part.start, part.stop))
+            return np.asarray(self)[part]
+
+    accessed: list[tuple[int, int]] = []
+    memory = np.zeros(256, np.uint32).view(Noted)
+    transport = MappedTransport(memory, memory, 0)
+    generator = np.random.default_rng(1)
+    for first in range(40):
+        for count in (0, 1, 15, 16, 17, 40, 100):
+            data = generator.integers(0, 256, 4 * count, np.uint8).tobytes()
+            transport.write(4 * first, data)
+            assert transport.read(4 * first, count) == data
+            transport.fill(4 * first, count)
+    assert not np.asarray(memory).any()
+    assert all(stop - at == 1 or at % 16 == stop % 16 == 0 for at, stop in accessed)
+
+
 def test_memory_that_is_too_small_or_too_far_is_refused() -> None:
     with pytest.raises(BoardError, match="needs 1,048,640 bytes of memory, and the board has 1,04"):
         _opened(MEMORY_BYTES + 1)

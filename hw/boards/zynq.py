@@ -1,0 +1,159 @@
+"""Boards whose chip has a processor beside the logic, and what Vivado has to know of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The processor of a family of chips, as the IP ``ip`` of Vivado's block designs.
+
+    Attributes
+    ----------
+    settings : of the IP: a port for registers and one for memory, an interrupt, a clock. The width
+        of the memory port in bits and the clock in MHz are filled in for ``width`` and ``mhz``
+    widths : those that the memory port can have
+    external : what its automation is told of pins that are the processor's own
+    clock, reset : pins of the clock for the logic and of its reset, which is active low
+    registers, memory : the two ports
+    port_clocks : their clock inputs
+    interrupt : input for an interrupt
+    registers_at : physical address of the machine's registers
+    cells : words of 32 bits of an address in the device tree
+    """
+
+    ip: str
+    settings: Mapping[str, str]
+    widths: tuple[int, ...]
+    external: str
+    clock: str
+    reset: str
+    registers: str
+    memory: str
+    port_clocks: tuple[str, ...]
+    interrupt: str
+    registers_at: int
+    cells: int
+
+
+# Zynq-7000 (UG585, PG082): the registers in the range of M_AXI_GP0, memory behind S_AXI_HP0.
+ZYNQ_7000 = Processor(
+    ip="processing_system7",
+    settings={
+        "PCW_USE_M_AXI_GP0": "1",
+        "PCW_USE_S_AXI_HP0": "1",
+        "PCW_S_AXI_HP0_DATA_WIDTH": "{width}",
+        "PCW_USE_FABRIC_INTERRUPT": "1",
+        "PCW_IRQ_F2P_INTR": "1",
+        "PCW_FPGA0_PERIPHERAL_FREQMHZ": "{mhz}",
+    },
+    widths=(32, 64),
+    external='make_external "FIXED_IO, DDR"',
+    clock="FCLK_CLK0",
+    reset="FCLK_RESET0_N",
+    registers="M_AXI_GP0",
+    memory="S_AXI_HP0",
+    port_clocks=("M_AXI_GP0_ACLK", "S_AXI_HP0_ACLK"),
+    interrupt="IRQ_F2P",
+    registers_at=0x43C0_0000,
+    cells=1,
+)
+# Zynq UltraScale+ (UG1085, PG201): the ports that Vivado calls M_AXI_GP0 and S_AXI_GP2 are
+# M_AXI_HPM0_FPD and S_AXI_HP0_FPD.
+ZYNQ_ULTRASCALE = Processor(
+    ip="zynq_ultra_ps_e",
+    settings={
+        "PSU__USE__M_AXI_GP0": "1",
+        "PSU__USE__M_AXI_GP1": "0",
+        "PSU__USE__M_AXI_GP2": "0",
+        "PSU__USE__S_AXI_GP2": "1",
+        "PSU__SAXIGP2__DATA_WIDTH": "{width}",
+        "PSU__USE__IRQ0": "1",
+        "PSU__FPGA_PL0_ENABLE": "1",
+        "PSU__CRL_APB__PL0_REF_CTRL__FREQMHZ": "{mhz}",
+    },
+    widths=(32, 64, 128),
+    external="",
+    clock="pl_clk0",
+    reset="pl_resetn0",
+    registers="M_AXI_HPM0_FPD",
+    memory="S_AXI_HP0_FPD",
+    port_clocks=("maxihpm0_fpd_aclk", "saxihp0_fpd_aclk"),
+    interrupt="pl_ps_irq0",
+    registers_at=0xA000_0000,
+    cells=2,
+)
+
+
+@dataclass(frozen=True)
+class ZynqBoard:
+    """A board with a ``processor`` in its chip, ``chip``; ``name`` selects it on the command line.
+
+    ``board_part`` is what Vivado calls the board, if it knows it; ``clock_hz`` is that of the
+    machine, ``config`` the preset that is made for the board. Programs use ``memory_bytes`` of DRAM
+    from ``memory_at`` on, which the kernel must be kept out of.
+    """
+
+    name: str
+    title: str
+    chip: str
+    board_part: str
+    processor: Processor
+    clock_hz: int
+    config: str
+    memory_at: int
+    memory_bytes: int
+
+    vendor = "Vivado"
+    loader = ""
+
+
+_MIB = 1 << 20
+# 512 MiB of DRAM, of which programs have the last 64.
+_PYNQ_Z1 = ZynqBoard(
+    name="pynq-z1-ps",
+    title="PYNQ-Z1 with its processor",
+    chip="xc7z020clg400-1",
+    board_part="www.digilentinc.com:pynq-z1:part0",
+    processor=ZYNQ_7000,
+    clock_hz=100_000_000,
+    config="pynq-extended",
+    memory_at=448 * _MIB,
+    memory_bytes=64 * _MIB,
+)
+
+ZYNQ_BOARDS: dict[str, ZynqBoard] = {
+    board.name: board
+    for board in (
+        _PYNQ_Z1,
+        replace(
+            _PYNQ_Z1,
+            name="pynq-z2-ps",
+            title="PYNQ-Z2 with its processor",
+            board_part="tul.com.tw:pynq-z2:part0",
+        ),
+        # Both have 2 GiB of DRAM below 4 GiB, the end of which is the firmware's.
+        ZynqBoard(
+            name="ultra96",
+            title="Ultra96-V2",
+            chip="xczu3eg-sbva484-1-i",
+            board_part="avnet.com:ultra96v2:part0",
+            processor=ZYNQ_ULTRASCALE,
+            clock_hz=100_000_000,
+            config="pynq-extended",
+            memory_at=1536 * _MIB,
+            memory_bytes=256 * _MIB,
+        ),
+        ZynqBoard(
+            name="zcu104",
+            title="ZCU104",
+            chip="xczu7ev-ffvc1156-2-e",
+            board_part="xilinx.com:zcu104:part0",
+            processor=ZYNQ_ULTRASCALE,
+            clock_hz=100_000_000,
+            config="pynq-extended",
+            memory_at=1536 * _MIB,
+            memory_bytes=256 * _MIB,
+        ),
+    )
+}
