@@ -203,7 +203,22 @@ class Core(wiring.Component):
         ):
             scratchpad = geometry(config, memory).scratchpad(read_elements=(len(read.data),))
             machine.submodules[memory.name.lower()] = scratchpad
-            connect(machine, fill, scratchpad.write)
+            if config.forward and memory is isa.Memory.INP:
+                # What comes from the bus is never held up.
+                loads = fill.enable.any()
+                machine.d.comb += [
+                    Value.cast(getattr(scratchpad.write, name)).eq(
+                        Mux(
+                            loads,
+                            Value.cast(getattr(fill, name)),
+                            Value.cast(getattr(store.inp, name)),
+                        )
+                    )
+                    for name in ("enable", "lanes", "index", "data")
+                ]
+                machine.d.comb += store.hold.eq(loads)
+            else:
+                connect(machine, fill, scratchpad.write)
             connect(machine, read, scratchpad.read0)
         machine.d.comb += [
             fetch.insn_addr.eq(self.insn_addr),

@@ -1,27 +1,30 @@
-"""The store module: writes the low bits of accumulators to memory."""
+"""The store module: writes the low bits of accumulators to memory, or to the inputs."""
 
 from typing import Any
 
-from amaranth.hdl import Module
-from amaranth.lib import wiring
+from amaranth.hdl import Module, Mux
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from . import isa
 from .bus.axi import WriteSignature
 from .config import Config
+from .dma.forwarder import Forwarder
 from .dma.storer import Storer
 from .dma.transfer import moved_elements
 from .fabric.buffer import ReadPortSignature, geometry
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
-from .fabric.structures import ADDRESS_WIDTH
+from .fabric.structures import ADDRESS_WIDTH, instruction_layout
 
 
 class Store(wiring.Component):
     """Executes STOREs; exchanges tokens with compute.
 
     Timing: an instruction retires, and gives its tokens, a cycle after memory has answered the
-    last of its bursts; the bursts of the next one are written meanwhile.
+    last of its bursts; the bursts of the next one are written meanwhile. One that goes to the
+    inputs, with the extension FORWARD, begins when all before it that go to memory are done, and
+    those behind it begin when it is done.
 
     Ports
     -----
@@ -30,6 +33,7 @@ class Store(wiring.Component):
     scratchpad : read port of the low bits of the accumulators
     write : the memory write port
     stop, drained, moved : as in `Storer`
+    inp, hold : as in `Forwarder`, of machines with the extension FORWARD
     """
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
@@ -47,6 +51,11 @@ class Store(wiring.Component):
                 "stop": In(1),
                 "drained": Out(1),
                 "moved": Out(moved_elements(config, [isa.Memory.OUT])),
+                **(
+                    {"inp": Out(geometry(config, isa.Memory.INP).write_port()), "hold": In(1)}
+                    if config.forward
+                    else {}
+                ),
             }
         )
 
@@ -57,7 +66,8 @@ class Store(wiring.Component):
         m.submodules.storer = self._groups.member("store_dma", storer)
         self._groups.activate(m, "store_dma", storer.active)
         order.connect(m, self)
-        connect(m, storer.scratchpad, flipped(self.scratchpad))
+        if not self._config.forward:
+            connect(m, storer.scratchpad, flipped(self.scratchpad))
         connect(m, storer.write, flipped(self.write))
 
         order.connect_unit(m, storer, isa.Opcode.STORE)
@@ -67,4 +77,33 @@ class Store(wiring.Component):
             self.drained.eq(storer.drained),
             self.moved.eq(storer.moved),
         ]
+        if self._config.forward:
+            self._forward(m, order, storer)
         return m
+
+    def _forward(self, m: Module, order: InOrder, storer: Storer) -> None:
+        """Adds the way to the inputs: one unit takes what the other one does not, while that is
+        idle, so that both take turns at the scratchpad."""
+        m.submodules.forwarder = forwarder = Forwarder(self._config)
+        fields = data.View(
+            instruction_layout(self._config, isa.Opcode.STORE), order.head.entry.bits
+        )
+        forwards = fields.memory == isa.Memory.INP
+        connect(m, forwarder.inp, flipped(self.inp))
+        m.d.comb += [
+            forwarder.hold.eq(self.hold),
+            forwarder.command.payload.eq(storer.command.payload),
+            forwarder.command.valid.eq(order.start & forwards),
+            storer.command.valid.eq(order.start & ~forwards),
+            order.unit_ready.eq(
+                storer.command.ready
+                & Mux(forwards, storer.idle & forwarder.command.ready, forwarder.idle)
+            ),
+            order.done.eq(storer.done | forwarder.done),
+            self.scratchpad.enable.eq(storer.scratchpad.enable | forwarder.scratchpad.enable),
+            self.scratchpad.index.eq(
+                Mux(forwarder.idle, storer.scratchpad.index, forwarder.scratchpad.index)
+            ),
+            storer.scratchpad.data.eq(self.scratchpad.data),
+            forwarder.scratchpad.data.eq(self.scratchpad.data),
+        ]

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import Limits, instruction_layout
+from amaranth_vta.hw.fabric.structures import Limits, instruction_layout, is_forward
 
 from .product import product_of
 
@@ -32,7 +32,7 @@ class BoundsChecker(wiring.Component):
     valid, bits : an instruction; of one that is no LOAD or STORE the result means nothing
     limits : stable during a run
     outside : it would access an element at the limit of its memory, or beyond; or further from the
-        base than DRAM is large
+        base than DRAM is large; of an `isa.Forward`: it would read an accumulator past the depth
     """
 
     def __init__(self, config: Config, rows: int) -> None:
@@ -53,6 +53,8 @@ class BoundsChecker(wiring.Component):
         config = self._config
         # Bits of an index of an element that DRAM may hold.
         width = min(isa.DRAM_BASE_WIDTH, config.log_dram_size)
+        if config.forward:
+            width = max(width, isa.SRAM_BASE_WIDTH)
         limit, limited = Signal(width + 1, reset_less=True), Signal(reset_less=True)
         # The limit that software has set; the elements that DRAM holds, or 0 if all indices do not
         # reach as far.
@@ -82,6 +84,15 @@ class BoundsChecker(wiring.Component):
                 limit.eq(Mux(no_limit, most, given)),
                 limited.eq(~no_limit | (most != 0)),
             ]
+
+        if config.forward:
+            with m.If(self.valid & is_forward(fields)):
+                m.d.sync += [
+                    row_end.eq(fields.dram_base[: isa.SRAM_BASE_WIDTH] + fields.x_size),
+                    far.eq(0),
+                    limit.eq(config.acc.depth),
+                    limited.eq(1),
+                ]
 
         moved = Signal()
         room = Signal(signed(len(row_end) + 1), reset_less=True)

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
-from amaranth_vta.hw.fabric.structures import Limits, QueueEntry, instruction_layout
+from amaranth_vta.hw.fabric.structures import Limits, QueueEntry, instruction_layout, is_forward
 
 from .bounds import BoundsChecker
 from .product import product_of, sum_of_shifted
@@ -133,6 +133,11 @@ class ExtentChecker(wiring.Component):
             self.o.payload.out_of_range.eq(too_long_next | (past & ~empty_next)),
             self.o.payload.out_of_bounds.eq(bounds.outside),
         ]
+        if self._config.forward:
+            # What bounds its rows is not DRAM but the accumulators.
+            with m.If(is_forward(fields) & bounds.outside):
+                checked = self.o.payload
+                m.d.comb += [checked.out_of_range.eq(1), checked.out_of_bounds.eq(0)]
         return m
 
 

@@ -65,6 +65,11 @@ def is_for_load(config: Config, memory: Value) -> Value:
     return _is_one_of(memory, (*isa.LOADED_BY_LOAD, *padding))
 
 
+def is_forward(fields: data.View) -> Value:
+    """Whether an instruction, seen as a LOAD or STORE, is an `isa.Forward`."""
+    return (fields.opcode == isa.Opcode.STORE) & (fields.memory == isa.Memory.INP)
+
+
 def _is_one_of(field: Value, values: Iterable[int]) -> Value:
     return Cat(field == value for value in values).any()
 

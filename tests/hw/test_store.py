@@ -4,13 +4,14 @@ check."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Cause, Store
+from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.hw.isa import Cause, Forward, Store, forward_base
 from amaranth_vta.hw.store import Store as StoreModule
 from amaranth_vta.sim.testbench.amaranth import (
     BurstMemory,
@@ -23,6 +24,7 @@ from amaranth_vta.sim.testbench.amaranth import (
 )
 
 TINY = PRESETS["tiny"]
+FORWARDING = replace(TINY, forward=1)
 SIZE = TINY.out.element_bytes
 BASE = 0x1000
 
@@ -31,9 +33,17 @@ class Run:
     """Stores from a scratchpad whose element n holds n + 1 in every byte."""
 
     def __init__(
-        self, stores: Sequence[Store], *, pause: Pauses = never, bad: Sequence[int] = ()
+        self,
+        stores: Sequence[Store | Forward],
+        *,
+        pause: Pauses = never,
+        bad: Sequence[int] = (),
+        config: Config = TINY,
     ) -> None:
-        dut = StoreModule(TINY)
+        dut = StoreModule(config)
+        # Index and element of each write to the inputs; how many instructions had retired.
+        self.inputs: list[tuple[int, int]] = []
+        self.forwarded_after: list[int] = []
         self.dram = np.zeros(1 << 14, dtype=np.uint8)
         self.given: list[np.ndarray] = []
         self.taken = self.retired = 0
@@ -49,6 +59,9 @@ class Run:
                 )
                 self.taken += take
                 self.retired += retire
+                if config.forward and ctx.get(dut.inp.enable):
+                    self.inputs.append((ctx.get(dut.inp.index), ctx.get(dut.inp.data[0])))
+                    self.forwarded_after.append(self.retired)
                 if give:
                     self.given.append(self.dram.copy())
             assert ctx.get(dut.status.quiet)
@@ -73,7 +86,7 @@ class Run:
             await memory.serve_writes(ctx, dut.write)
 
         async def put(ctx: Any) -> None:
-            entries = [checked_entry(TINY, x, 10 * n) for n, x in enumerate(stores)]
+            entries = [checked_entry(config, x, 10 * n) for n, x in enumerate(stores)]
             await put_all(ctx, dut.insn, entries, pause)
 
         simulate(dut, run, background=[scratchpad, serve, put])
@@ -130,3 +143,37 @@ def test_stops_at_a_bus_error(probability: float) -> None:
     assert run.fault == (20, Cause.BUS_ERROR)
     assert (run.retired, len(run.given)) == (2, 2)
     assert not run.idle
+
+
+@pytest.mark.parametrize("probability", [0, 0.4])
+def test_forwards_between_the_stores_around_it(probability: float) -> None:
+    forward = Forward(sram_base=2, dram_base=forward_base(8, -1), x_size=2, x_pad_1=1, push_prev=1)
+    stores: list[Store | Forward] = [Store(x_size=3), forward, forward, Store(dram_base=3)]
+    run = Run(stores, pause=pauses(probability), config=FORWARDING)
+    elements = [int.from_bytes([value] * SIZE, "little") for value in (9, 10, 255)]
+    assert run.inputs == 2 * list(zip((2, 3, 4), elements, strict=True))
+    assert run.forwarded_after[0] == 1
+    assert (run.retired, len(run.given)) == (4, 2)
+    assert np.array_equal(run.given[0], stored((0, 0), (1, 1), (2, 2)))
+    assert np.array_equal(run.dram, stored((0, 0), (1, 1), (2, 2), (3, 0)))
+    assert run.idle
+
+
+def test_forwards_nothing_after_a_bus_error() -> None:
+    stores: list[Store | Forward] = [Store(x_size=9), Forward(x_size=2, push_prev=1)]
+    run = Run(stores, bad=[BASE + 2 * SIZE], config=FORWARDING)
+    assert run.fault == (0, Cause.BUS_ERROR)
+    assert (run.inputs, run.given) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Forward(sram_base=FORWARDING.inp.depth - 1, x_pad_1=1),
+        Forward(dram_base=forward_base(FORWARDING.acc.depth - 1), x_size=2),
+    ],
+)
+def test_forwards_nothing_that_is_out_of_range(wrong: Forward) -> None:
+    run = Run([Store(), wrong], config=FORWARDING)
+    assert run.fault == (10, Cause.INDEX_OUT_OF_RANGE)
+    assert run.inputs == []

@@ -40,6 +40,7 @@ struct Transfer {
     std::int64_t elements;  // that cross the bus
     std::int64_t begin, end;  // accumulators that are loaded
     std::int64_t words;
+    Time forwarded;  // steps of a transfer to the inputs; 0 of others
     Padding padding;
 };
 

@@ -1,4 +1,5 @@
-// The `Storer` of hw/dma: bursts announced ahead of their words, a response for each.
+// The `Storer` of hw/dma: bursts announced ahead of their words, a response for each; and the
+// `Forwarder`, as if no LOAD of inputs held it up.
 
 #pragma once
 
@@ -9,15 +10,31 @@
 
 namespace estimate {
 
+// Cycles from a step of `Forwarder` to the element's being written.
+constexpr Time STEP_TO_INPUT = 2;
+
 class Storer {
   public:
     explicit Storer(const Parameters& parameters) : walker(parameters), parameters(parameters) {}
 
-    bool has_room(const Transfer& transfer) const { return !transfer.words || walker.has_room(); }
-    Time room_from(const Transfer& transfer) const { return transfer.words ? walker.room_from() : 0; }
+    // Transfers to memory and to the inputs take turns.
+    bool has_room(const Transfer& transfer) const {
+        if (transfer.forwarded) return turns.empty();
+        return !transfer.words || walker.has_room();
+    }
+    Time room_from(const Transfer& transfer) const {
+        if (transfer.forwarded) return latest(ended + 1, forwarder_free, 0);
+        return std::max(forwarded + 1, transfer.words ? walker.room_from() : 0);
+    }
 
     // A transfer is issued at `now`. It may end at once.
     void issue(Time now, Instruction& instruction) {
+        if (const Time steps = instruction.transfer.forwarded) {
+            // One element is written per cycle.
+            forwarder_free = now + steps + 1;
+            instruction.done = forwarded = now + steps + STEP_TO_INPUT;
+            return;
+        }
         const bool has_data = instruction.transfer.words;
         if (has_data) walker.command(now, instruction.transfer.rows);
         turns.push({&instruction, now, has_data});
@@ -110,6 +127,8 @@ class Storer {
     std::size_t filling = 0;   // of these, those that have all their words
     std::int64_t announced = 0, answered = 0;
     Time announced_at = 0, next_word = 0, response = 0, ended = 0;
+    // When the latest transfer to the inputs has been written, and when the next can be taken.
+    Time forwarded = -1, forwarder_free = 0;
     Time answers[PLACES];
     bool changed = false;
 };

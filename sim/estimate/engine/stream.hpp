@@ -83,6 +83,10 @@ class Stream {
         const std::int64_t left = get(f.x_pad_0), right = get(f.x_pad_1);
         const std::int64_t above = get(f.y_pad_0), below = get(f.y_pad_1);
         transfer.memory = id;
+        if (stores && id == INP) {
+            transfer.forwarded = std::max<Time>(x ? (above + y + below) * (left + x + right) : 0, 1);
+            return;
+        }
         if (!x) return;
         transfer.elements = x * y;
         const bool contiguous = stride == x && !(left | right | above | below);

@@ -10,7 +10,16 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.dma.bounds import BoundsChecker
-from amaranth_vta.hw.isa import LIMITED, Load, Memory, Store, instruction_set, limited_as
+from amaranth_vta.hw.isa import (
+    LIMITED,
+    Forward,
+    Load,
+    Memory,
+    Store,
+    forward_base,
+    instruction_set,
+    limited_as,
+)
 from amaranth_vta.sim.testbench.amaranth import simulate
 
 
@@ -24,6 +33,46 @@ def random_transfer(generator: random.Random, config: Config) -> Load | Store:
         "x_stride": generator.choice([0, 1, 300, 0xFFFF]),
     }
     return Store(**fields) if memory is Memory.OUT else Load(memory=memory, **fields)
+
+
+@pytest.mark.parametrize("log_dram_size", [12, 46])
+@pytest.mark.parametrize("name", ["tiny", "pynq"])
+def test_what_is_forwarded_is_outside_if_it_is_read_past_the_depth(
+    name: str, log_dram_size: int
+) -> None:
+    config = replace(PRESETS[name], log_dram_size=log_dram_size, forward=1)
+    generator = random.Random(name)
+    dut = BoundsChecker(config, max(config.memory(memory).depth for memory in Memory))
+    outcomes = []
+
+    async def check(ctx: Any) -> None:
+        depth = config.acc.depth
+        for _ in range(500):
+            columns, rows = generator.choice([0, 1, 5]), generator.choice([0, 1, 2, 7])
+            stride = generator.choice([0, 1, columns, depth // 8, 0xFFFF])
+            reach = max(rows - 1, 0) * stride + columns
+            near = depth - reach + generator.choice([-1, 0, 1])
+            first = generator.choice([0, depth - 1, 0xFFFF, *[min(max(near, 0), 0xFFFF)] * 3])
+            forward = Forward(
+                dram_base=forward_base(first, generator.randint(-9, 9)),
+                x_size=columns,
+                y_size=rows,
+                x_stride=stride,
+            )
+            # Limits are those of DRAM.
+            limits = {item.name.lower(): generator.choice([0, 1, 1 << 20]) for item in LIMITED}
+            ctx.set(dut.bits, instruction_set(config).encode(forward))
+            ctx.set(dut.limits, limits)
+            ctx.set(dut.valid, 1)
+            await ctx.tick()
+            ctx.set(dut.valid, 0)
+            await ctx.tick()
+            outside = columns > 0 and rows > 0 and first + reach > depth
+            assert ctx.get(dut.outside) == outside, forward
+            outcomes.append(outside)
+
+    simulate(dut, check)
+    assert 100 < sum(outcomes) < 400
 
 
 @pytest.mark.parametrize("log_dram_size", [12, 24, 33, 46])

@@ -1,0 +1,143 @@
+"""From accumulators to inputs: strided rows of their low bits, with padding around them."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.fabric.buffer import geometry
+
+from .transfer import transfer_layout
+
+# Bits of the padding value in an instruction.
+_VALUE_BITS = isa.DRAM_BASE_WIDTH - isa.SRAM_BASE_WIDTH
+
+
+class Forwarder(wiring.Component):
+    """Writes rows of elements of the accumulators' low bits, and their padding, to inputs.
+
+    It walks over what it writes, row by row, and reads an element where there is no padding.
+
+    Timing: an element is written per cycle, the first one three cycles after the command is taken,
+    and as many cycles later as ``hold`` is high. The next command is taken in the cycle after the
+    last element is read, and its first element written three cycles later::
+
+        command      c
+        scratchpad       i0  i1
+        inp.enable               i0  i1
+        done                         1
+
+    Ports
+    -----
+    command : of `transfer_layout`, for a legal `isa.Forward` that is in range
+    scratchpad : where the elements are read
+    inp : write port of the inputs
+    hold : nothing is written in this cycle
+    done : high for one cycle when all of a command is written
+    idle : no command is in progress
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        super().__init__(
+            {
+                "command": In(stream.Signature(transfer_layout(config))),
+                "scratchpad": Out(geometry(config, isa.Memory.OUT).read_port()),
+                "inp": Out(geometry(config, isa.Memory.INP).write_port()),
+                "hold": In(1),
+                "done": Out(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        config = self._config
+        depth = config.inp.depth
+        # The place of the element in its row and the row, both negative in padding before.
+        place = signed((depth - 1).bit_length() + 2)
+        x, y = Signal(place), Signal(place)
+        first_x, last_x, x_size, y_size = (Signal(place) for _ in range(4))
+        left = Signal(range(depth + 1))
+        index = Signal(range(depth))
+        source, row, stride = (Signal(range(config.acc.depth)) for _ in range(3))
+        padding = Signal(config.inp_width)
+
+        # What has been read, and then what is written.
+        active, free, reads = Signal(), Signal(), Signal()
+        layout = {"valid": 1, "writes": 1, "pads": 1, "last": 1, "index": range(depth)}
+        read = Signal(data.StructLayout(layout))
+        write = Signal(data.StructLayout(layout))
+        element = Signal(config.inp.element_bits, reset_less=True)
+        padding_element = padding.replicate(config.inp.element_bits // config.inp_width)
+        pads, last, row_ends = Signal(), Signal(), Signal()
+        next_row = Signal.like(row)
+        m.d.comb += [
+            pads.eq((x < 0) | (x >= x_size) | (y < 0) | (y >= y_size)),
+            # A command without elements takes one step, which writes nothing.
+            last.eq(left <= 1),
+            row_ends.eq(x == last_x),
+            next_row.eq(row + stride),
+            reads.eq(active & free),
+            self.scratchpad.enable.eq(reads & ~pads),
+            self.scratchpad.index.eq(source),
+            self.command.ready.eq(~active & free),
+            self.idle.eq(~active & ~read.valid & ~write.valid),
+        ]
+        with m.If(free):
+            m.d.sync += [
+                read.valid.eq(active),
+                read.writes.eq(left != 0),
+                read.pads.eq(pads),
+                read.last.eq(last),
+                read.index.eq(index),
+                write.eq(read),
+                element.eq(Mux(read.pads, padding_element, self.scratchpad.data[0])),
+            ]
+        with m.If(reads):
+            m.d.sync += [
+                x.eq(Mux(row_ends, first_x, x + 1)),
+                left.eq(left - 1),
+                index.eq(index + 1),
+                active.eq(~last),
+            ]
+            with m.If(~pads):
+                m.d.sync += source.eq(source + 1)
+            with m.If(row_ends):
+                m.d.sync += y.eq(y + 1)
+                with m.If(y >= 0):
+                    m.d.sync += [source.eq(next_row), row.eq(next_row)]
+        command = self.command.payload
+        # Whether or not there is a command, which is known late in a cycle.
+        with m.If(~active):
+            m.d.sync += [
+                x.eq(-command.x_pad_0),
+                first_x.eq(-command.x_pad_0),
+                last_x.eq(command.x_size + command.x_pad_1 - 1),
+                x_size.eq(command.x_size),
+                y.eq(-command.y_pad_0),
+                y_size.eq(command.y_size),
+                left.eq(command.elements),
+                index.eq(command.sram_base),
+                source.eq(command.dram_base),
+                row.eq(command.dram_base),
+                stride.eq(command.x_stride),
+                active.eq(self.command.valid & self.command.ready),
+            ]
+        with m.If(self.command.valid & self.command.ready):
+            m.d.sync += padding.eq(command.dram_base[-_VALUE_BITS:])
+        self._write(m, write, element, free)
+        return m
+
+    def _write(self, m: Module, write: data.View, element: Signal, free: Signal) -> None:
+        m.d.comb += [
+            free.eq(~write.valid | ~write.writes | ~self.hold),
+            self.inp.enable.eq(write.valid & write.writes),
+            self.inp.lanes.eq(~0),
+            self.inp.index.eq(write.index),
+            Value.cast(self.inp.data).eq(element),
+            self.done.eq(write.valid & write.last & free),
+        ]
