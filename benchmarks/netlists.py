@@ -4,12 +4,12 @@
                                   [--seed N]
 
 Yosys maps a machine to the look-up tables, carry chains, wide multiplexers and flip-flops of an
-FPGA, flattened and optimized as for a bitstream; on xc7 also to multipliers, of which Yosys has a
-model. Memories stay as they are written: it has no models of block RAMs. Verilator compiles these
-cells with Yosys' models of each. They run programs of ``vta fuzz``, faulty ones included;
-faults, tokens, counters and all of memory are compared with the functional model, and cycles with
-the design before synthesis. Ends with 1 if anything differs. Needs the extra ``fpga``; takes
-minutes for each machine.
+FPGA, flattened and optimized as for a bitstream, on ECP5 with what `fill_carries` puts into chains;
+on xc7 also to multipliers, of which Yosys has a model. Memories stay as they are written: it has no
+models of block RAMs. Verilator compiles these cells with Yosys' models of each. They run programs
+of ``vta fuzz``, faulty ones included; faults, tokens, counters and all of memory are compared with
+the functional model, and cycles with the design before synthesis. Ends with 1 if anything differs.
+Needs the extra ``fpga``; takes minutes for each machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
+from amaranth_vta.fpga import carries
 from amaranth_vta.fpga.area import FAMILIES
 from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
@@ -50,19 +51,27 @@ def netlist(config: Config, family: str) -> str:
     """The machine of ``config`` as Verilog, after synthesis for ``family``, with the models of its
     cells."""
     text = merged_modules(verilog(config))
+    sources = Path(carries.__file__).read_text(encoding="utf-8")
     # Yosys has no models of block RAMs; of multipliers, only of those of xc7.
     script = (
-        f"read_verilog vta.v; {commands_without_memories(family)}; write_verilog -noattr cells.v"
+        f"read_verilog vta.v; {commands_without_memories(family)}; "
+        "blackbox =A:whitebox; write_json cells.json"
     )
+    final = "read_json cells.json; write_verilog -noattr cells.v"
 
     def synthesize(target: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "vta.v").write_text(text, encoding="utf-8")
             run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
+            if family == "ecp5":
+                carries.fill_carries_of(folder / "cells.json")
+            run(Call(tool("YOSYS"), ("-q", "-p", final)), folder)
             (folder / "cells.v").replace(target)
 
-    cells = kept("netlists", hash_of(text, script), synthesize).read_text(encoding="utf-8")
+    cells = kept("netlists", hash_of(text, script, final, sources), synthesize).read_text(
+        encoding="utf-8"
+    )
     accepted = "".join(f"/* verilator lint_off {name} */\n" for name in _ACCEPTED)
     return accepted + cells + models(family)
 

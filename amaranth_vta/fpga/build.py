@@ -18,7 +18,8 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
-from .flows import flow_of
+from .carries import fill_carries_of
+from .flows import Flow, flow_of
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
@@ -77,7 +78,7 @@ def build(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan.extract(folder)
-        result = _run_all(board, config, calls, folder, progress)
+        result = _run_all(board, flow, calls, folder, progress)
         data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in (flow.suffix, "tim"))
     summary = {
         "board": board.name,
@@ -145,7 +146,7 @@ def sources_hash() -> str:
 
 
 def _run_all(
-    board: Board, config: Config, calls: list[Call], folder: Path, progress: Progress
+    board: Board, flow: Flow, calls: list[Call], folder: Path, progress: Progress
 ) -> PlacedDesign:
     usage: Usage | None = None
     for call in calls:
@@ -157,7 +158,10 @@ def _run_all(
             raise
         if usage is None:
             modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
-            usage = synthesized(modules["design"]["num_cells_by_type"])
+            cells = modules["design"]["num_cells_by_type"]
+            if flow.fills_carries:
+                cells["LUT4"] = cells.get("LUT4", 0) - fill_carries_of(folder / f"{_NAME}.json")
+            usage = synthesized(cells)
             check_fit(usage, board.capacity, "the design", f"the {board.chip} of {board.title}")
     assert usage is not None
     return placed(folder / _REPORT, usage.ffs)

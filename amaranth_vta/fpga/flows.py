@@ -23,13 +23,15 @@ class Flow:
 
     ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
     `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
-    Amaranth's platform knows it, and nothing is added.
+    Amaranth's platform knows it, and nothing is added. ``fills_carries`` says that `fill_carries`
+    changes what Yosys makes.
     """
 
     chips: str
     suffix: str
     command: str = ""
     adders: str = ""
+    fills_carries: bool = False
 
     @property
     def narrow_adders(self) -> str:
@@ -60,7 +62,9 @@ class Flow:
 # `ecp5-25f`, not 13,748. Those of Gowin's chips besides hold their LUTs together in placement.
 FLOWS = {
     "ecp5": Flow(
-        "LFE5", "bit", "synth_ecp5 -nowidelut", adders=f"{_NARROW} {_NOT_BEHIND_BLOCK_RAM}"
+        *("LFE5", "bit", "synth_ecp5 -nowidelut"),
+        adders=f"{_NARROW} {_NOT_BEHIND_BLOCK_RAM}",
+        fills_carries=True,
     ),
     "gowin": Flow("GW2A", "fs", "synth_gowin -family gw2a -nowidelut", adders=_NARROW),
     "ice40": Flow("iCE40", "bit"),

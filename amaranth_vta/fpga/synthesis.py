@@ -12,6 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 from .area import Area
+from .carries import fill_carries_of
 from .flows import FLOWS, GATES
 from .tools import Call, run, tool
 from .usage import synthesized
@@ -21,7 +22,7 @@ _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
 _ECP5 = FLOWS["ecp5"]
 # By family, the step of its synthesis that maps memories, and the first one after that.
 _MEMORIES = {"xc7": ("map_memory", "fine"), "ecp5": ("map_ram", GATES)}
-_SOURCE, _REPORT = "vta.v", "area.json"
+_SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 
 def commands(family: str) -> str:
@@ -47,13 +48,16 @@ def synthesized_area(config: Config, family: str, netlist: Path | None = None) -
         folder = Path(name)
         (folder / _SOURCE).write_text(merged_modules(verilog(config)), encoding="utf-8")
         script = [f"read_verilog {_SOURCE}", commands(family), f"tee -q -o {_REPORT} stat -json"]
-        if netlist is not None:
-            script.append("write_json netlist.json")
+        if family == "ecp5" or netlist is not None:
+            script.append(f"write_json {_NETLIST}")
         run(Call(tool("YOSYS"), ("-q", "-p", "; ".join(script))), folder)
-        if netlist is not None:
-            (folder / "netlist.json").replace(netlist)
         design = json.loads((folder / _REPORT).read_text(encoding="utf-8"))["design"]
-    return area_of(design["num_cells_by_type"], family)
+        cells = design["num_cells_by_type"]
+        if family == "ecp5":
+            cells["LUT4"] = cells.get("LUT4", 0) - fill_carries_of(folder / _NETLIST)
+        if netlist is not None:
+            (folder / _NETLIST).replace(netlist)
+    return area_of(cells, family)
 
 
 def area_of(cells: Mapping[str, int], family: str) -> Area:

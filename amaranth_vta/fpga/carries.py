@@ -1,0 +1,154 @@
+"""Puts LUTs before the carry chains of an ECP5 into the chains: `fill_carries`.
+
+Yosys uses two of the four inputs that each bit of a chain has. A LUT before one of these, such as
+the choice of an operand, takes the place of another bit of logic and the time to get from one to
+the other, where the chain could compute it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import combinations, permutations, product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# A bit of a net: its number, or a constant.
+Bit = int | str
+Cell = dict[str, Any]
+_INPUTS = "ABCD"
+_ONE = "1"
+
+
+def fill_carries_of(path: Path) -> int:
+    """`fill_carries` of the netlist in a file, which it changes."""
+    netlist = json.loads(path.read_text(encoding="utf-8"))
+    lost = fill_carries(netlist)
+    path.write_text(json.dumps(netlist), encoding="utf-8")
+    return lost
+
+
+def fill_carries(netlist: dict[str, Any]) -> int:
+    """Changes a ``netlist`` as Yosys writes it, in which all is in one module, and gives how many
+    LUTs it has lost.
+
+    Half of a CCU2C, whose inputs are a to d, gives the sum ``P(a, b, c, d) ^ carry``, and the next
+    carry, ``carry if P(a, b, c, d) else P(a, b, 0, 0)`` (FPGA-TN-02039, and Yosys' model of it). A
+    LUT that leads there and nowhere else becomes part of P if all that it and the other inputs
+    depend on is four bits, in an order in which the second function is right where P is 0.
+    """
+    lost = 0
+    for module in netlist["modules"].values():
+        cells: dict[str, Cell] = module["cells"]
+        uses = _uses(module)
+        luts = {
+            cell["connections"]["Z"][0]: name
+            for name, cell in cells.items()
+            if cell["type"] == "LUT4" and uses[cell["connections"]["Z"][0]] == 1
+        }
+        for chain in [cell for cell in cells.values() if cell["type"] == "CCU2C"]:
+            for half in "01":
+                while filled := _filled(chain, half, luts, cells):
+                    for place, bit in zip(_INPUTS, filled.inputs, strict=True):
+                        chain["connections"][f"{place}{half}"] = [bit]
+                    chain["parameters"][f"INIT{half}"] = f"{filled.init:016b}"
+                    for output in filled.outputs:
+                        del cells[luts.pop(output)]
+                    lost += len(filled.outputs)
+    return lost
+
+
+class _Filled(NamedTuple):
+    """Half of a CCU2C: ``inputs`` and ``init``, and the ``outputs`` of LUTs that it replaces."""
+
+    inputs: tuple[Bit, ...]
+    init: int
+    outputs: tuple[Bit, ...]
+
+
+def _uses(module: Mapping[str, Any]) -> Counter[Bit]:
+    """How often each bit is an input of a cell or an output of the module."""
+    ends = [port["bits"] for port in module["ports"].values() if port["direction"] != "input"]
+    for cell in module["cells"].values():
+        ends += [
+            bits
+            for port, bits in cell["connections"].items()
+            if cell["port_directions"][port] != "output"
+        ]
+    return Counter(bit for bits in ends for bit in bits)
+
+
+def _filled(
+    chain: Cell, half: str, luts: Mapping[Bit, str], cells: Mapping[str, Cell]
+) -> _Filled | None:
+    """The half with as many LUTs before it as fit, at least one; None if none does."""
+    inputs = [chain["connections"][f"{place}{half}"][0] for place in _INPUTS]
+    init = int(chain["parameters"][f"INIT{half}"], 2)
+    before = [bit for bit in dict.fromkeys(inputs) if bit in luts]
+    for count in range(len(before), 0, -1):
+        for outputs in combinations(before, count):
+            replaced = {bit: cells[luts[bit]] for bit in outputs}
+            made = _merged(inputs, init, replaced)
+            if made is not None:
+                return made
+    return None
+
+
+def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Filled | None:
+    """The half with the LUTs ``replaced``, by their output; None if they do not fit."""
+    leaves: dict[int, None] = {}
+    for bit in inputs:
+        cell = replaced.get(bit)
+        bits = [bit] if cell is None else [bits[0] for bits in _inputs_of(cell)]
+        leaves |= {leaf: None for leaf in bits if isinstance(leaf, int)}
+    if len(leaves) > len(_INPUTS):
+        return None
+    # By the values of the leaves: P, and the carry that is made where P is 0.
+    functions = {}
+    for values in product((0, 1), repeat=len(leaves)):
+        known = dict(zip(leaves, values, strict=True))
+        given = [_value(bit, known, replaced) for bit in inputs]
+        functions[values] = init >> _index(given) & 1, init >> _index(given[:2]) & 1
+    for order in permutations(range(len(leaves))):
+        made = _init(functions, order)
+        if made is not None:
+            ordered = [list(leaves)[place] for place in order]
+            unused = [_ONE] * (len(_INPUTS) - len(ordered))
+            return _Filled((*ordered, *unused), made, tuple(replaced))
+    return None
+
+
+def _init(
+    functions: Mapping[tuple[int, ...], tuple[int, int]], order: tuple[int, ...]
+) -> int | None:
+    """The INIT of a half whose inputs are the leaves in that ``order``, and 1 behind them."""
+    table: dict[int, int] = {}
+    carries: dict[int, int] = {}
+    unused = [1] * (len(_INPUTS) - len(order))
+    for values, (propagates, carry) in functions.items():
+        given = [*(values[place] for place in order), *unused]
+        table[_index(given)] = propagates
+        if not propagates and carries.setdefault(_index(given[:2]), carry) != carry:
+            return None
+    for place, carry in carries.items():
+        # Where an input is always 1, this place of the table is the carry's alone.
+        if table.setdefault(place, carry) != carry:
+            return None
+    return sum(bit << place for place, bit in table.items())
+
+
+def _inputs_of(lut: Cell) -> Iterator[list[Bit]]:
+    return (lut["connections"][place] for place in _INPUTS)
+
+
+def _value(bit: Bit, known: Mapping[Bit, int], replaced: Mapping[Bit, Cell]) -> int:
+    if (cell := replaced.get(bit)) is None:
+        return known[bit] if bit in known else int(bit == _ONE)
+    given = [_value(bits[0], known, {}) for bits in _inputs_of(cell)]
+    return int(cell["parameters"]["INIT"], 2) >> _index(given) & 1
+
+
+def _index(bits: list[int]) -> int:
+    """The place in a table of the inputs ``bits``, the lowest first."""
+    return sum(bit << place for place, bit in enumerate(bits))
