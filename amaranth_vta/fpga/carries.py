@@ -35,8 +35,9 @@ def fill_carries(netlist: dict[str, Any]) -> int:
 
     Half of a CCU2C, whose inputs are a to d, gives the sum ``P(a, b, c, d) ^ carry``, and the next
     carry, ``carry if P(a, b, c, d) else P(a, b, 0, 0)`` (FPGA-TN-02039, and Yosys' model of it). A
-    LUT that leads there and nowhere else becomes part of P if all that it and the other inputs
-    depend on is four bits, in an order in which the second function is right where P is 0.
+    LUT before it becomes part of P if all that it and the other inputs depend on is four bits, in
+    an order in which the second function is right where P is 0. One that leads elsewhere too stays
+    for that, but the path through the chain is shorter by it.
     """
     lost = 0
     for module in netlist["modules"].values():
@@ -45,17 +46,30 @@ def fill_carries(netlist: dict[str, Any]) -> int:
         luts = {
             cell["connections"]["Z"][0]: name
             for name, cell in cells.items()
-            if cell["type"] == "LUT4" and uses[cell["connections"]["Z"][0]] == 1
+            if cell["type"] == "LUT4"
         }
-        for chain in [cell for cell in cells.values() if cell["type"] == "CCU2C"]:
-            for half in "01":
-                while filled := _filled(chain, half, luts, cells):
-                    for place, bit in zip(_INPUTS, filled.inputs, strict=True):
-                        chain["connections"][f"{place}{half}"] = [bit]
-                    chain["parameters"][f"INIT{half}"] = f"{filled.init:016b}"
-                    for output in filled.outputs:
-                        del cells[luts.pop(output)]
-                    lost += len(filled.outputs)
+        chains = [cell for cell in cells.values() if cell["type"] == "CCU2C"]
+        # First those that can go; others take what inputs are left.
+        for most_uses, chain, half in product((1, len(uses)), chains, "01"):
+            while True:
+                inputs = [chain["connections"][f"{place}{half}"][0] for place in _INPUTS]
+                before = {
+                    bit: cells[luts[bit]]
+                    for bit in inputs
+                    if bit in luts and uses[bit] <= most_uses
+                }
+                filled = _filled(inputs, int(chain["parameters"][f"INIT{half}"], 2), before)
+                if filled is None:
+                    break
+                for place, bit in zip(_INPUTS, filled.inputs, strict=True):
+                    chain["connections"][f"{place}{half}"] = [bit]
+                chain["parameters"][f"INIT{half}"] = f"{filled.init:016b}"
+                uses.subtract(inputs)
+                uses.update(filled.inputs)
+                for output in [bit for bit in filled.outputs if not uses[bit]]:
+                    cell = cells.pop(luts.pop(output))
+                    uses.subtract(bits[0] for bits in _inputs_of(cell))
+                    lost += 1
     return lost
 
 
@@ -79,17 +93,11 @@ def _uses(module: Mapping[str, Any]) -> Counter[Bit]:
     return Counter(bit for bits in ends for bit in bits)
 
 
-def _filled(
-    chain: Cell, half: str, luts: Mapping[Bit, str], cells: Mapping[str, Cell]
-) -> _Filled | None:
-    """The half with as many LUTs before it as fit, at least one; None if none does."""
-    inputs = [chain["connections"][f"{place}{half}"][0] for place in _INPUTS]
-    init = int(chain["parameters"][f"INIT{half}"], 2)
-    before = [bit for bit in dict.fromkeys(inputs) if bit in luts]
+def _filled(inputs: list[Bit], init: int, before: Mapping[Bit, Cell]) -> _Filled | None:
+    """The half with as many of the LUTs ``before`` it as fit, at least one; None if none does."""
     for count in range(len(before), 0, -1):
         for outputs in combinations(before, count):
-            replaced = {bit: cells[luts[bit]] for bit in outputs}
-            made = _merged(inputs, init, replaced)
+            made = _merged(inputs, init, {bit: before[bit] for bit in outputs})
             if made is not None:
                 return made
     return None
@@ -97,7 +105,7 @@ def _filled(
 
 def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Filled | None:
     """The half with the LUTs ``replaced``, by their output; None if they do not fit."""
-    leaves: dict[int, None] = {}
+    leaves: dict[Bit, None] = {}
     for bit in inputs:
         cell = replaced.get(bit)
         bits = [bit] if cell is None else [bits[0] for bits in _inputs_of(cell)]
@@ -107,7 +115,7 @@ def _merged(inputs: list[Bit], init: int, replaced: Mapping[Bit, Cell]) -> _Fill
     # By the values of the leaves: P, and the carry that is made where P is 0.
     functions = {}
     for values in product((0, 1), repeat=len(leaves)):
-        known = dict(zip(leaves, values, strict=True))
+        known: dict[Bit, int] = dict(zip(leaves, values, strict=True))
         given = [_value(bit, known, replaced) for bit in inputs]
         functions[values] = init >> _index(given) & 1, init >> _index(given[:2]) & 1
     for order in permutations(range(len(leaves))):

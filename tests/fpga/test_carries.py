@@ -138,11 +138,27 @@ def test_what_else_needs_a_lut_keeps_it() -> None:
     after, lost = filled(before)
     assert lost == 1
     assert_unchanged(before, after)
+    # The chain does not wait for it.
+    (half,) = [
+        cell for cell in after["modules"]["vta"]["cells"].values() if "CIN" in cell["connections"]
+    ]
+    assert {half["connections"][f"{place}0"][0] for place in "ABCD"} == {2, 3, 4, 5}
+
+
+def test_a_lut_before_two_chains_goes_when_both_compute_it() -> None:
+    before = one_half([AND, AND], [2, 3, 4, 5])
+    module = before["modules"]["vta"]
+    module["cells"]["other"] = chain([[20, 6, "0", "1"], ["0", "0", "0", "1"]], 10, [40, 41, 42])
+    module["ports"]["inputs"]["bits"].append(6)
+    module["ports"]["outputs"]["bits"] += [40, 41, 42]
+    after, lost = filled(before)
+    assert lost == 2
+    assert_unchanged(before, after)
 
 
 def test_a_choice_of_an_operand_is_made_in_the_chain() -> None:
     choice = lut(0b1100_1010, [2, 3, 4], 20)  # 3 if 4, else 2
-    halves = [[20, 5, "0", "1"], ["0", "0", "0", "1"]]
+    halves: list[list[Any]] = [[20, 5, "0", "1"], ["0", "0", "0", "1"]]
     before = netlist([choice, chain(halves, 10, [30, 31, 32])], [2, 3, 4, 5, 10], [30, 31, 32])
     after, lost = filled(before)
     assert lost == 1
