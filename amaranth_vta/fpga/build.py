@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ from amaranth_vta.extras import explain_missing_extras
 from amaranth_vta.hw.boards.boards import Board, BoardDesign
 from amaranth_vta.hw.boards.zynq import ZynqBoard
 from amaranth_vta.hw.config import Config
-from amaranth_vta.sim.cache import ToolchainError
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .carries import fill_carries_of
@@ -24,6 +24,10 @@ from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
 
+# Asked of place and route, which does no more than that; as in ``benchmarks/area.py``, a little
+# above what machines are meant to reach. What a design must reach is the clock of its board.
+_ASKED_HZ = 85_000_000
+_FREQUENCY = re.compile(r"^(\s*FREQUENCY .* )(\S+)( HZ;)$", re.MULTILINE)
 # The seed of placement: the same design gives the same bitstream.
 _SEED = 1
 _NAME = "vta"
@@ -70,8 +74,9 @@ def build(
         _NAME,
         **flow.overrides(_NAME),
         script_after_synth="tee -q -o cells.json stat -json",
-        nextpnr_opts=f"--seed {_SEED} --report {_REPORT}",
+        nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --timing-allow-fail",
     )
+    ask_for_more(plan.files, board.clock_hz)
     calls = calls_of(str(plan.files[f"{plan.script}.sh"]))
     for call in calls:
         path_of(call.tool)  # reports a missing tool before the first one runs
@@ -95,6 +100,17 @@ def build(
     log = log.replace(_ROOT, b"")
     files = {summary["bitstream"]: data, "manifest.json": manifest, "timing.log": log}
     return Bitstream(files, summary)
+
+
+def ask_for_more(files: dict[str, Any], clock_hz: float) -> None:
+    """Makes the clocks in the constraints of an ECP5, which are among ``files``, as much faster as
+    the design's, of ``clock_hz``, must be to reach what is asked of place and route."""
+    ratio = _ASKED_HZ / clock_hz
+    for name, text in files.items():
+        if name.endswith(".lpf"):
+            files[name] = _FREQUENCY.sub(
+                lambda match: f"{match[1]}{float(match[2]) * ratio}{match[3]}", str(text)
+            )
 
 
 def _project(
@@ -151,11 +167,8 @@ def _run_all(
     usage: Usage | None = None
     for call in calls:
         progress(call.tool.step)
-        try:
-            run(call, folder)
-        except ToolchainError:
-            _check_clock(board, folder)
-            raise
+        run(call, folder)
+        _check_clock(board, folder)
         if usage is None:
             modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
             cells = modules["design"]["num_cells_by_type"]
@@ -168,7 +181,7 @@ def _run_all(
 
 
 def _check_clock(board: Board, folder: Path) -> None:
-    """Raises `FitError` if the latest step has failed because the clock is too fast."""
+    """Raises `FitError` if the design has been placed and routed, and its clock is too fast."""
     report = folder / _REPORT
     if report.exists():
         reached = placed(report, 0).fmax_mhz
@@ -177,4 +190,4 @@ def _check_clock(board: Board, folder: Path) -> None:
             raise FitError(
                 f"the design reaches {reached:.1f} MHz on the {board.chip} of {board.title}, "
                 f"{clock - reached:.1f} MHz less than its clock of {clock:g} MHz"
-            ) from None
+            )
