@@ -25,7 +25,7 @@ class BurstWalker {
     void command(Time now, const Rows& of_transfer) {
         rows = of_transfer;
         row_from = now + issue_to_row;
-        take_row();
+        if (!asks()) take_row();
     }
 
     // Whether there is a burst to ask for; from when on, NEVER if not; and how long it is.
@@ -42,14 +42,13 @@ class BurstWalker {
             cut_from = now + 1;
             return;
         }
-        cut_from = NEVER;
         cut_until = now;
-        take_row();
+        if (rows.count) take_row();
+        else cut_from = NEVER;
     }
 
   private:
     void take_row() {
-        if (asks() || !rows.count) return;
         const Time now = std::max(row_from, cut_until);
         const std::int64_t mask = (std::int64_t(1) << log_chunk) - 1;
         const std::int64_t begin = std::int64_t(rows.address) & mask, end = begin + rows.last_byte;

@@ -90,8 +90,10 @@ class Bus {
         return latest(asked, granted_at + 1, open_from());
     }
 
-    // Starts that burst, and says whose it is.
-    Reader grant(Time now) {
+    // Starts the burst of `now`, and those after it up to `until` while the same reader alone asks
+    // and has no room for a transfer. Says whose they are; `now` becomes when the next one starts,
+    // if nothing follows from these.
+    Reader grant(Time& now, Time until) {
         const bool fetch_asks = fetch.asks_from() <= now;
         const bool load_asks = loaders[0]->walker.asks_from() <= now;
         const bool compute_asks = loaders[1]->walker.asks_from() <= now;
@@ -99,25 +101,24 @@ class Bus {
         if (fetch_asks && (!after_fetch || !(load_asks || compute_asks))) chosen = FETCH_READER;
         after_fetch = chosen == FETCH_READER;
         if (!after_fetch) after_load = chosen == LOAD_READER;
-        granted_at = now;
         stale |= is_open;
-        std::int64_t words;
-        if (chosen == FETCH_READER) {
-            words = fetch.words();
+        if (after_fetch) {
+            start(chosen, fetch.words(), now);
             fetch.granted(now);
-        } else {
-            BurstWalker& walker = loaders[chosen - LOAD_READER]->walker;
-            words = walker.words();
-            walker.taken(now);
+            now = grant_from();
+            return chosen;
         }
-        const Time asked = now + parameters.grant_to_memory;
-        granted_words += words;
-        reads.push({chosen, words, asked + parameters.latency, asked});
-        ends[bursts++ % PLACES] = granted_words;
-        awaited = std::max(
-            granted_words - parameters.words_ahead + 1,
-            bursts >= parameters.bursts_in_flight ? ends[(bursts - parameters.bursts_in_flight) % PLACES] : 0);
-        return chosen;
+        BurstWalker& walker = loaders[chosen - LOAD_READER]->walker;
+        const Time others = std::min(fetch.asks_from(), loaders[COMPUTE_READER - chosen]->walker.asks_from());
+        while (true) {
+            start(chosen, walker.words(), now);
+            walker.taken(now);
+            if (walker.has_room() || until >= NEVER) return chosen;
+            now = latest(walker.asks_from(), now + 1, open_from());
+            if (now >= others) now = grant_from();
+            else if (now <= until) continue;
+            return chosen;
+        }
     }
 
     std::int64_t bursts = 0;
@@ -131,6 +132,18 @@ class Bus {
         std::int64_t words_left;
         Time earliest, asked;
     };
+
+    // A burst of `words` words is granted at `now`.
+    void start(Reader reader, std::int64_t words, Time now) {
+        granted_at = now;
+        const Time asked = now + parameters.grant_to_memory;
+        granted_words += words;
+        reads.push({reader, words, asked + parameters.latency, asked});
+        ends[bursts++ % PLACES] = granted_words;
+        awaited = std::max(
+            granted_words - parameters.words_ahead + 1,
+            bursts >= parameters.bursts_in_flight ? ends[(bursts - parameters.bursts_in_flight) % PLACES] : 0);
+    }
 
     void plan_anew() {
         Time read = NEVER, write = NEVER;
@@ -167,17 +180,24 @@ class Bus {
         if (stride > 1) most = (most + stride - 1) / stride;
         std::int64_t count = std::min(read.words_left, most);
         if (count == read.words_left && loader) {
-            // The bursts behind it, as far as their words follow.
             most = std::min(most, loader->words_left());
-            std::size_t place = 1;
-            for (; count < most && place < reads.size(); place++) {
-                const Read& next = reads[place];
-                if (next.reader != read.reader || next.earliest > begin + count * stride) break;
-                count = std::min(count + next.words_left, most);
-            }
-            is_open = count < most && place == reads.size();
+            const std::size_t bursts = follow(begin, stride, count, most);
+            is_open = count < most && bursts == reads.size();
         }
         return {begin, begin + (count - 1) * stride, count, 0, stride};
+    }
+
+    // Adds to `count` words of the first burst those of the bursts behind it for the same reader that
+    // follow without a pause, up to `most`, one in every `stride` cycles. Returns how many bursts.
+    std::size_t follow(Time begin, Time stride, std::int64_t& count, std::int64_t most) const {
+        const Reader reader = reads.front().reader;
+        std::size_t place = 1;
+        for (; count < most && place < reads.size(); place++) {
+            const Read& next = reads[place];
+            if (next.reader != reader || next.earliest > begin + count * stride) break;
+            count = std::min(count + next.words_left, most);
+        }
+        return place;
     }
 
     Part write_part(Time begin, Time until) const {
@@ -189,7 +209,15 @@ class Bus {
     // A word read and a word written in turn.
     Part both(Time begin) const {
         if (begin >= NEVER) return {};
-        const std::int64_t pairs = earliest(reads.front().words_left, store.words(), read_window.left(begin) / 2);
+        const Read& read = reads.front();
+        const std::int64_t most = std::min(store.words(), read_window.left(begin) / 2);
+        std::int64_t pairs = std::min(read.words_left, most);
+        // A read in the second of its two cycles is planned as in the first, so longer parts could
+        // let the arbiter go on at another time.
+        if (pairs < most && !write_turn && read.reader != FETCH_READER) {
+            const Loader& loader = *loaders[read.reader - LOAD_READER];
+            if (loader.cycles_per_word() == 1) follow(begin, 2, pairs, std::min(most, loader.words_left()));
+        }
         if (pairs) return {begin, begin + 2 * pairs - 1, pairs, pairs, 2};
         return {begin, begin, write_turn ? 0 : 1, write_turn ? 1 : 0, 2};
     }

@@ -84,15 +84,14 @@ class Machine {
         Instruction& numbered(std::size_t number) { return instructions[number % PLACES]; }
     };
 
-    // Starts a burst at `grant`, and those after it before `until`, while nothing else follows from
-    // them. Returns when the next one starts.
+    // Starts a burst at `grant`, and those after it up to `until`, while nothing else follows from
+    // them. Returns when the next one starts, if that is known.
     Time grant_all(Time grant, Time until) {
         do {
-            const Reader reader = bus.grant(grant);
+            const Reader reader = bus.grant(grant, until);
             if (reader == LOAD_READER && load.walker.has_room()) wake(LOAD_MODULE, FOR_UNIT);
             if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE, FOR_UNIT);
-            grant = bus.grant_from();
-        } while (!woken && !replan && until < NEVER && grant <= until);
+        } while (!replan && until < NEVER && grant <= until);
         return grant;
     }
 
