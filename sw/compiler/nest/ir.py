@@ -41,6 +41,8 @@ class NestBuffer:
     ``copies`` of it are used in turn. Once it is allocated, ``base`` is its first element in the
     scratchpad and ``pitch`` the number of elements from one copy to the next. Where pairs of copies
     lie in two banks, ``pair`` is the number of elements from one pair to the next; else it is 0.
+    All copies are to lie in ``bank`` if that is given. What is ``ahead`` is to be computed one
+    iteration before it is read.
 
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
@@ -57,6 +59,8 @@ class NestBuffer:
     pitch: int = 0
     pair: int = 0
     rolling: bool = False
+    bank: int | None = None
+    ahead: bool = False
 
     @property
     def copy_elements(self) -> int:
@@ -162,6 +166,9 @@ class Dma:
     It moves ``y_size`` rows of ``x_size`` elements, ``x_stride`` apart in ``dram`` from element
     ``offset``, and without gaps in ``sram`` from element ``index``, their padding included. A load
     with a size of zero is padding alone. Every scalar of padding is ``pad_value``.
+
+    If ``dram`` is a buffer of accumulators it is a STORE that forwards results to the scratchpad of
+    inputs; the transfer is then as that of a LOAD of inputs, with accumulators for DRAM.
     """
 
     memory: Memory
@@ -179,7 +186,11 @@ class Dma:
 
     @property
     def is_load(self) -> bool:
-        return self.memory is not Memory.OUT
+        return self.memory is not Memory.OUT and not self.forwards
+
+    @property
+    def forwards(self) -> bool:
+        return self.dram.scope != "dram"
 
 
 @dataclass(frozen=True, eq=False)

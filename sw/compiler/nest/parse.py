@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
 from amaranth_vta.hw.isa import AluOp, Memory, Module
-from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Expr, Var
 
 from .ir import (
     Allocate,
@@ -44,6 +44,12 @@ _TRANSFERRED = {
     Memory.ACC_8BIT: "acc",
     Memory.OUT: "acc",
 }
+# By call of the runtime that moves data, its arguments without a name.
+_TRANSFERS = {"load_buffer_2d": 2, "store_buffer_2d": 3, "forward_buffer_2d": 1}
+_SIZES = ("x_size", "y_size", "x_stride")
+_PADS = tuple(f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "after"))
+# What an allocation may say of its buffer.
+_FIELDS = ("rolling", "ahead", "copies", "bank", "base", "pitch", "pair")
 _Member = TypeVar("_Member", bound=Enum)
 
 
@@ -102,7 +108,7 @@ class _Parser(ExpressionParser):
         assert isinstance(call, ast.Call)
         if len(call.args) != 3:
             raise self.error(node, "allocate takes a scope, a dtype and a shape")
-        named = self.named(call, optional=("rolling", "copies", "base", "pitch", "pair"))
+        named = self.named(call, optional=_FIELDS)
         name, scope = self.word(node.targets[0]), self.word(call.args[0])
         if scope not in _SCOPES:
             raise self.error(node, f"{scope} is not one of the scopes {', '.join(_SCOPES)}")
@@ -111,7 +117,7 @@ class _Parser(ExpressionParser):
         )
         for key, value in named.items():
             number = self.extent(value) if key == "copies" else self.number(value)
-            setattr(buffer, key, bool(number) if key == "rolling" else number)
+            setattr(buffer, key, bool(number) if key in ("rolling", "ahead") else number)
         self.define(node, name, buffer)
         return buffer
 
@@ -210,7 +216,7 @@ class _Parser(ExpressionParser):
 
     def call(self, node: ast.Call) -> Stmt:
         name = called(node)
-        counts = {"dep_push": 2, "dep_pop": 2, "load_buffer_2d": 2, "store_buffer_2d": 3}
+        counts = {"dep_push": 2, "dep_pop": 2, **_TRANSFERS}
         if len(node.args) != counts.get(name, 0):
             name = ""
         match name:
@@ -223,18 +229,18 @@ class _Parser(ExpressionParser):
                 return self.uop(node)
             case "load_buffer_2d" | "store_buffer_2d":
                 return self.transfer(node)
+            case "forward_buffer_2d":
+                return self.forward(node)
         raise self.error(node, f"{ast.unparse(node)} is not a call of the runtime")
 
     def transfer(self, node: ast.Call) -> Dma:
         is_load = called(node) == "load_buffer_2d"
-        sizes = ("x_size", "y_size", "x_stride")
-        pads = [f"{axis}_pad_{side}" for axis in "xy" for side in ("before", "after")]
         if is_load:
-            named = self.named(node, (*sizes, "sram_index", "memory"), (*pads, "pad_value"))
+            named = self.named(node, (*_SIZES, "sram_index", "memory"), (*_PADS, "pad_value"))
             memory = self.member(Memory, named["memory"])
             place, dram = self.element(named["sram_index"]), self.buffer(node.args[0])
         else:
-            named, memory = self.named(node, sizes), Memory.OUT
+            named, memory = self.named(node, _SIZES), Memory.OUT
             place, dram = self.element(node.args[0]), self.buffer(node.args[1])
         sram, index = place
         if sram.scope != _TRANSFERRED.get(memory) or dram.scope != "dram":
@@ -243,9 +249,6 @@ class _Parser(ExpressionParser):
                 f"{memory.name} is not a transfer between {dram.name} in {dram.scope} and "
                 f"{sram.name} in {sram.scope}",
             )
-        x_before, x_after, y_before, y_after = (
-            self.expr(named[key]) if key in named else Affine({}) for key in pads
-        )
         return Dma(
             memory,
             dram,
@@ -256,10 +259,38 @@ class _Parser(ExpressionParser):
             self.expr(named["y_size"]),
             self.number(named["x_stride"]),
             Label(sram.name if is_load else dram.name),
-            (x_before, x_after),
-            (y_before, y_after),
-            self.number(named["pad_value"]) if "pad_value" in named else 0,
+            *self.padding(named),
         )
+
+    def forward(self, node: ast.Call) -> Dma:
+        named = self.named(node, (*_SIZES, "sram_index"), (*_PADS, "pad_value"))
+        (source, offset), (target, index) = map(self.element, (node.args[0], named["sram_index"]))
+        if (source.scope, target.scope) != ("acc", "inp"):
+            raise self.error(
+                node, f"{source.name} in {source.scope} is not forwarded to {target.scope}"
+            )
+        return Dma(
+            Memory.INP,
+            source,
+            offset,
+            target,
+            index,
+            self.expr(named["x_size"]),
+            self.expr(named["y_size"]),
+            self.number(named["x_stride"]),
+            Label(target.name),
+            *self.padding(named),
+        )
+
+    def padding(
+        self, named: Mapping[str, ast.expr]
+    ) -> tuple[tuple[Expr, Expr], tuple[Expr, Expr], int]:
+        """Columns and rows of padding before and after, and their value."""
+        x_before, x_after, y_before, y_after = (
+            self.expr(named[key]) if key in named else Affine({}) for key in _PADS
+        )
+        value = self.number(named["pad_value"]) if "pad_value" in named else 0
+        return (x_before, x_after), (y_before, y_after), value
 
     def uop(self, node: ast.Call) -> NestUop:
         options = ("src", "wgt", "op", "immediate", "reset", "overwrite", "depthwise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amaranth_vta.hw.isa import Memory
 from amaranth_vta.sw.compiler.te.expr import (
     Access,
     Affine,
@@ -90,7 +91,9 @@ class _Printer:
             case Allocate():
                 buffer = stmt.buffer
                 more = ", rolling=1" if buffer.rolling else ""
+                more += ", ahead=1" if buffer.ahead else ""
                 more += f", copies={buffer.copies}" if buffer.copies > 1 else ""
+                more += f", bank={buffer.bank}" if buffer.bank is not None else ""
                 pitch = buffer.pitch and (buffer.copies > 1 or buffer.rolling)
                 more += f", base={buffer.base}" if buffer.base is not None else ""
                 more += f", pitch={buffer.pitch}" if pitch else ""
@@ -135,7 +138,7 @@ class _Printer:
             f"x_size={self.expr(stmt.x_size)}, y_size={self.expr(stmt.y_size)}, "
             f"x_stride={stmt.x_stride}"
         )
-        if not stmt.is_load:
+        if stmt.memory is Memory.OUT:
             self.line(depth, f"store_buffer_2d({sram}, {dram}, {size})", stmt.label)
             return
         pads = ""
@@ -146,11 +149,11 @@ class _Printer:
                     pads += f", {name}_{side}={self.expr(value)}"
         if stmt.pad_value:
             pads += f", pad_value={stmt.pad_value}"
-        self.line(
-            depth,
-            f"load_buffer_2d({dram}, {size}{pads}, sram_index={sram}, memory={stmt.memory.name})",
-            stmt.label,
-        )
+        call = f"load_buffer_2d({dram}, {size}{pads}, sram_index={sram}, memory={stmt.memory.name})"
+        if stmt.forwards:
+            source = self.element(Element(stmt.dram, Affine({})), stmt.offset)
+            call = f"forward_buffer_2d({source}, {size}{pads}, sram_index={sram})"
+        self.line(depth, call, stmt.label)
 
     def element(self, operand: Element, index: Expr | None = None) -> str:
         text = self.expr(operand.index if index is None else index)

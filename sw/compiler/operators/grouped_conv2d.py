@@ -23,6 +23,7 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
 from amaranth_vta.sw.compiler.tuner.search import Choice
 from amaranth_vta.sw.compiler.tuner.tiles import even_tiles, parts
@@ -225,7 +226,7 @@ def grouped_conv2d(
 def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
     product = expression(workload, env)
-    y, conv = product.epilogue.y, product.total
+    y = product.epilogue.y
     s = te.create_schedule(y.op)
     *part, n, g, o, h, w, b, k = s[y].op.axis
     tile = ((g, knobs.groups), (o, knobs.outputs), (h, knobs.rows), (w, knobs.columns))
@@ -235,35 +236,55 @@ def scheduled(workload: GroupedConv2d, env: Environment, knobs: GroupedConv2dKno
     product.place_results(s, wo, env, 1 + knobs.in_turn)
     product.place_constants(s, None if knobs.in_turn else oo, env)
 
-    n, g, o, h, w, b, k = s[conv].op.axis
-    # What runs within tiles: a column of weights, or the taps and channels that make one.
-    within = 1 if workload.taps == 1 else 2
-    (ci, dy, dx, *term), inner = product.axes[:-within], product.axes[-within:]
-    co, ci = s[conv].split(ci, knobs.inputs)
-    do, dy = s[conv].split(dy, knobs.kernel_rows)
-    lanes = [k] if workload.taps == 1 else s[conv].split(k, 2)
-    s[conv].reorder(co, do, n, g, o, ci, dy, dx, *term, h, w, b, *lanes, *inner)
-    s[conv].tensorize(b, env.gemm)
-    # Also the columns of a tile that are not taps.
-    s[product.w_buf].compute_whole(s[product.w_buf].op.axis[-1])
+    do = tensorize(workload, product, s, (knobs.inputs, knobs.kernel_rows), env)
     step = None if knobs.is_whole(workload.group) else do
     product.place_operands(s, wo, oo, step, (knobs.copies, knobs.copies), env)
     return s, product.args
 
 
+def tensorize(
+    workload: GroupedConv2d,
+    product: Product,
+    s: te.Schedule,
+    step: tuple[int, int],
+    env: Environment,
+) -> te.IterVar:
+    """Makes the sum products of GEMM, in steps of so many tiles of inputs and rows of the kernel;
+    returns the axis of the steps."""
+    conv = product.total
+    n, g, o, h, w, b, k = s[conv].op.axis
+    # What runs within tiles: a column of weights, or the taps and channels that make one.
+    within = 1 if workload.taps == 1 else 2
+    (ci, dy, dx, *term), inner = product.axes[:-within], product.axes[-within:]
+    (co, ci), (do, dy) = (s[conv].split(*item) for item in zip((ci, dy), step, strict=True))
+    lanes = [k] if workload.taps == 1 else s[conv].split(k, 2)
+    s[conv].reorder(co, do, n, g, o, ci, dy, dx, *term, h, w, b, *lanes, *inner)
+    s[conv].tensorize(b, env.gemm)
+    # Also the columns of a tile that are not taps.
+    s[product.w_buf].compute_whole(s[product.w_buf].op.axis[-1])
+    return do
+
+
 def expression(workload: GroupedConv2d, env: Environment) -> Product:
     """The convolutions as a sum of products for GEMM, and their epilogue."""
+    c = workload.group
+    x = te.placeholder(
+        (c.batch, workload.groups, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN),
+        "x",
+        env.inp_dtype,
+    )
+    return sums(workload, env, x, padded(x, c.pads, c.pad_value, "x_buf"))
+
+
+def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) -> Product:
+    """The same for an input ``x_buf`` that is padded."""
     c, groups, acc = workload.group, workload.groups, env.acc_dtype
     row, per_row = workload.row_taps, workload.weights_per_row
-    x = te.placeholder(
-        (c.batch, groups, c.inputs, c.height, c.width, env.BATCH, env.BLOCK_IN), "x", env.inp_dtype
-    )
     w = te.placeholder(
         (groups, c.outputs, c.inputs, c.kernel[0], per_row, env.BLOCK_OUT, env.BLOCK_IN),
         "w",
         env.wgt_dtype,
     )
-    x_buf = padded(x, c.pads, c.pad_value, "x_buf")
     w_buf = te.compute(w.shape, lambda *i: w(*i), "w_buf")
     ci, dy, dx = reduce_axes(ci=c.inputs, dy=c.kernel[0], dx=row.products)
     term = term_axis(c.terms)

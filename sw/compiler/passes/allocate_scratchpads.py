@@ -1,12 +1,15 @@
 """Gives every scratchpad buffer its place, behind those that are live when it is allocated.
 
 Where GEMM and ALU can overlap, copies of accumulators lie in the two banks of their scratchpad in
-turn, the lower and the upper half, so that the units do not compete for a port.
+turn, the lower and the upper half, so that the units do not compete for a port. Buffers whose bank
+the schedule chooses have all copies there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import add
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import (
@@ -47,11 +50,13 @@ def elements_used(nest: LoopNest, scope: str, config: Config) -> int:
 
 
 def _alternates(nest: LoopNest) -> bool:
-    """Whether accumulators that have several copies all have an even number of them."""
+    """Whether accumulators have several copies, an even number of them unless all are in one
+    bank."""
     buffers = [part.buffer for part in walk(nest.body) if isinstance(part, Allocate)]
-    copies = {buffer.copies for buffer in buffers if buffer.scope == "acc"}
-    several = copies - {1}
-    return bool(several) and not any(number % 2 for number in several)
+    several = [buffer for buffer in buffers if buffer.scope == "acc" and not _alone(buffer)]
+    return bool(several) and all(
+        buffer.bank is not None or not buffer.copies % 2 for buffer in several
+    )
 
 
 def _alone(buffer: NestBuffer) -> bool:
@@ -69,9 +74,18 @@ class _Allocator:
     def taken(self, buffer: NestBuffer) -> int:
         """Elements that ``buffer`` takes from its base on; in banks, those of one copy."""
         size = copy_elements(buffer, self.config)
-        if self.banked and buffer.scope == "acc":
+        if self.banked and buffer.scope == "acc" and buffer.bank is None:
             return -(-buffer.copies // 2) * size
         return buffer.copies * size
+
+    def end(self, buffers: Sequence[NestBuffer], bank: int, depth: int) -> int:
+        """The end of ``buffers`` with several copies in a bank, counted from its begin."""
+        ends = (
+            (other.base or 0) % (depth // 2) + self.taken(other)
+            for other in buffers
+            if other.bank in (None, bank) and not _alone(other)
+        )
+        return max(ends, default=0)
 
     def visit(self, stmt: Stmt, live: tuple[NestBuffer, ...]) -> Stmt:
         """``live`` are the buffers that exist around ``stmt``, in the order of their bases."""
@@ -85,19 +99,25 @@ class _Allocator:
         same = [other for other in live if other.scope == buffer.scope]
         depth = scratchpad(self.config, buffer.scope).depth
         in_banks = self.banked and buffer.scope == "acc"
-        if sum(map(self.taken, [*same, buffer])) > (depth // 2 if in_banks else depth):
-            raise LoweringError(self.overflow([*same, buffer], depth))
         # Many statements refer to the buffer, so it is changed in place.
-        if in_banks:
-            before = [other for other in same if _alone(other) == _alone(buffer)]
-            buffer.base = sum(map(self.taken, before))
-            if _alone(buffer):
-                buffer.base = depth - buffer.base - self.taken(buffer)
-        else:
+        single = sum(self.taken(other) for other in (*same, buffer) if _alone(other))
+        if not in_banks:
             buffer.base = sum(map(self.taken, same))
+            full = buffer.base + self.taken(buffer) > depth
+        else:
+            banks = (0, 1) if buffer.bank is None else (buffer.bank,)
+            buffer.base = max(self.end(same, bank, depth) for bank in banks)
+            buffer.base += (buffer.bank or 0) * (depth // 2)
+            if _alone(buffer):
+                buffer.base = depth - single
+            ends = (self.end((*same, buffer), bank, depth) for bank in (0, 1))
+            full = max(map(add, ends, (0, single))) > depth // 2
+        if full:
+            raise LoweringError(self.overflow([*same, buffer], depth))
         size = copy_elements(buffer, self.config)
-        buffer.pitch = depth // 2 if in_banks else size
-        pairs = in_banks and (buffer.copies > 2 or buffer.rolling)
+        alternates = in_banks and buffer.bank is None
+        buffer.pitch = depth // 2 if alternates else size
+        pairs = alternates and (buffer.copies > 2 or buffer.rolling)
         buffer.pair = size if pairs else 0
         return replace(stmt, body=self.visit(stmt.body, (*live, buffer)))
 

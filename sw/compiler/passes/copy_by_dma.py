@@ -175,14 +175,18 @@ class _Copies:
                     f"{stage} is {target.dtype}; the machine stores accumulators as {out}"
                 )
             return Memory.OUT
-        if target.scope == "dram" or source.scope != "dram":
+        forwards = (source.scope, target.scope) == ("acc", "inp") and self.config.forward
+        if target.scope == "dram" or (source.scope != "dram" and not forwards):
+            also = ", and from acc to inp" if self.config.forward else ""
             raise LoweringError(
                 f"{stage}: no DMA copies from {source.name} in {source.scope} to {target.scope}; "
-                "it copies from dram to a scratchpad and from acc to dram"
+                f"it copies from dram to a scratchpad and from acc to dram{also}"
             )
         dtype = scope_dtype(self.config, target.scope)
         if target.dtype != dtype:
             raise LoweringError(f"{stage} is {target.dtype}; {target.scope} holds {dtype}")
+        if forwards:
+            return Memory.INP
         if target.scope == "acc" and source.dtype == out and (narrowed or out == dtype):
             return Memory.ACC if out == dtype else Memory.ACC_8BIT
         if source.dtype != dtype:

@@ -169,6 +169,7 @@ class _Builder:
         buffer = NestBuffer(
             stage.name, shape, stage.tensor.dtype, stage.scope, stage.origin, stage.copies
         )
+        buffer.bank, buffer.ahead = stage.bank, stage.ahead
         producer = self._stage(stage, bounds, buffer)
 
         def change(value: Expr) -> Expr:

@@ -33,14 +33,14 @@ from amaranth_vta.sw.compiler.te.expr import Const
 from .support.conditions import Flags, condition
 from .support.hazards import Touches, needed_tokens
 
-_LOADED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
+_FILLED = {Memory.INP: "inp", Memory.WGT: "wgt", Memory.ACC: "acc", Memory.ACC_8BIT: "acc"}
 
 
 def insert_tokens(nest: LoopNest, config: Config) -> LoopNest:
     """``nest`` with the pushes and pops that it needs. Raises `LoweringError` if it loads what it
     stores."""
     transfers = [part for part in walk(nest.body) if isinstance(part, Dma)]
-    stored = {part.dram for part in transfers if not part.is_load}
+    stored = {part.dram for part in transfers if not (part.is_load or part.forwards)}
     for part in transfers:
         if part.is_load and part.dram in stored:
             raise LoweringError(
@@ -58,7 +58,7 @@ def _touches(issued: Sequence[Issued]) -> Iterator[Touches]:
         if isinstance(item.statement, Kernel):
             yield from _touched_by_kernel(item, item.statement)
         else:
-            yield _touched_by_transfer(item, item.statement)
+            yield from _touched_by_transfer(item, item.statement)
 
 
 def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
@@ -74,16 +74,23 @@ def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
         yield Touches(issued.numbers, Module.COMPUTE, scope, writes, start + low, start + high + 1)
 
 
-def _touched_by_transfer(issued: Issued, stmt: Dma) -> Touches:
+def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:
     begin = issued.elements(stmt.sram, stmt.index)
     width, height = issued.values(stmt.x_size), issued.values(stmt.y_size)
     if not stmt.is_load:
-        end = begin + width * height
-        return Touches(issued.numbers, Module.STORE, "acc", False, begin, end)
+        first, end = begin, begin + width * height
+        if stmt.forwards:
+            first = issued.elements(stmt.dram, stmt.offset)
+            end = first + (height - 1) * stmt.x_stride + width
+        yield Touches(issued.numbers, Module.STORE, "acc", False, first, end)
+        if not stmt.forwards:
+            return
     (left, right), (above, below) = (map(issued.values, pad) for pad in (stmt.x_pad, stmt.y_pad))
     end = begin + (above + height + below) * (left + width + right)
     module = Module.LOAD if stmt.memory in (Memory.INP, Memory.WGT) else Module.COMPUTE
-    return Touches(issued.numbers, module, _LOADED[stmt.memory], True, begin, end)
+    if stmt.forwards:
+        module = Module.STORE
+    yield Touches(issued.numbers, module, _FILLED[stmt.memory], True, begin, end)
 
 
 class _Tokens:

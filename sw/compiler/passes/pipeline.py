@@ -12,6 +12,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.nest.ir import LoopNest, LoweringError
 
 from .allocate_scratchpads import allocate_scratchpads
+from .compute_ahead import compute_ahead
 from .copy_by_dma import copy_by_dma
 from .fold_loops import fold_loops
 from .insert_tokens import insert_tokens
@@ -33,6 +34,7 @@ PASSES: tuple[Pass, ...] = (
     interleave_threads,
     unroll_loops,
     share_storage,
+    compute_ahead,
     copy_by_dma,
     tensorize_gemm,
     map_to_alu,

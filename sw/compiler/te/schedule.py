@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .dtypes import ExpressionError, whole_number
+from .dtypes import ExpressionError
 from .expr import Access, Affine, Expr, IterVar, Reduce, Var
 from .origin import Origin
 from .relations import Fuse, Split, TensorIntrinsic
+from .schedule_error import ScheduleError, positive
 from .tensor import Operation, Tensor
 from .traverse import accesses, rebuild, substitute
 
 SCOPES = ("dram", "inp", "wgt", "acc")
 PRAGMAS = ("dma_copy", "alu")
-
-
-class ScheduleError(ValueError):
-    """A scheduling step is not possible; the message names the axis and the reason."""
 
 
 class Stage:
@@ -47,6 +44,8 @@ class Stage:
         self.unrolled: set[IterVar] = set()
         self.whole: set[IterVar] = set()
         self.copies = 1
+        self.bank: int | None = None
+        self.ahead = False
         self.inlined = False
         self.origin: Origin = self.op.origin
 
@@ -62,7 +61,7 @@ class Stage:
         position = self._position(parent, "split")
         if (factor is None) == (nparts is None):
             raise ScheduleError(f"split of {self.name}.{parent}: give factor or nparts")
-        size = _positive(f"split of {self.name}.{parent}", factor if nparts is None else nparts)
+        size = positive(f"split of {self.name}.{parent}", factor if nparts is None else nparts)
         self._check_unmarked(parent, "split")
         outer = IterVar(f"{parent.name}_outer", None, parent.kind)
         inner = IterVar(f"{parent.name}_inner", None, parent.kind)
@@ -189,10 +188,21 @@ class Stage:
             raise ScheduleError(f"{step}: an output stays in dram; use cache_write")
         self.scope = scope
 
-    def double_buffer(self, copies: int = 2) -> None:
+    def double_buffer(self, copies: int = 2, bank: int | None = None) -> None:
         """Keeps ``copies`` of the buffer and uses them in turn, so that one can be filled while
-        another is read."""
-        self.copies = _positive(f"double_buffer of {self.name}", copies)
+        another is read. Copies of accumulators lie in both banks in turn or, if it is given, all in
+        ``bank``, 0 or 1."""
+        self.copies = positive(f"double_buffer of {self.name}", copies)
+        if bank not in (None, 0, 1):
+            raise ScheduleError(f"double_buffer of {self.name}: there is no bank {bank}")
+        self.bank = bank
+
+    def compute_ahead(self) -> None:
+        """Computes the stage, with all that it alone needs, one iteration ahead of what reads it:
+        the machine computes the next one while it waits for this one. Needs two copies."""
+        if self.attach is None:
+            raise ScheduleError(f"compute_ahead of {self.name}: compute_at comes first")
+        self.ahead = True
 
     def pragma(self, axis: IterVar, name: str) -> None:
         """Makes the loops from ``axis`` inward DMA copies or ALU operations; ``name`` says
@@ -380,16 +390,6 @@ class Schedule:
         stage.reduce_axis = []
         stage.leaves = list(stage.op.axis)
         return op.tensor
-
-
-def _positive(step: str, value: object) -> int:
-    try:
-        number = whole_number(value)
-    except ExpressionError as error:
-        raise ScheduleError(f"{step}: {error}") from None
-    if number < 1:
-        raise ScheduleError(f"{step}: {number} is not positive")
-    return number
 
 
 def _read_instead(value: Expr, old: Tensor, new: Tensor) -> Expr:

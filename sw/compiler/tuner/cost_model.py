@@ -130,6 +130,10 @@ class Pipeline:
     def store(self, rows: int, row_bytes: int, after: Sequence[Task | None]) -> Task:
         return self._transfer("store", rows, row_bytes, after)
 
+    def forward(self, vectors: int, after: Sequence[Task | None]) -> Task:
+        """Stores so many vectors, padding included, to the scratchpad of inputs."""
+        return self._add("store", Task("inp", vectors, after))
+
     def estimate(
         self, schedule: Iterable[None] = (), limit: float = inf, least: float = 0.0
     ) -> Estimate:
@@ -280,6 +284,8 @@ class _Walk:
                 # No other module uses the bus until one of them is ready.
                 until = compute.at if compute.at < load.at else load.at
                 self.move(module, task, at, store.at if store.at < until else until)
+            elif task.unit == "inp":
+                module.free = task.end = task.retired = at + task.amount
             elif self.run(module, task, at):
                 return self.projected()
             if task.end is None:

@@ -76,7 +76,8 @@ def _layer(config: Config, stream: Stream) -> _JoinedLayer:
     products = field_of(words, gemm["uop_end"]) - field_of(words, gemm["uop_begin"])
     products *= field_of(words, gemm["iter_out"]) * field_of(words, gemm["iter_in"])
     slack = np.where(opcodes == isa.Opcode.GEMM, products * _BUS_SHARE, 0.0)
-    slack -= np.where(is_load | is_store, moved * words_each[memories], 0.0)
+    on_bus = is_load | is_store & (memories == Memory.OUT)
+    slack -= np.where(on_bus, moved * words_each[memories], 0.0)
     weights = is_load & (memories == Memory.WGT)
     begins = field_of(words, load["sram_base"])[weights]
     ends = begins + elements_of(words[weights], load)

@@ -53,6 +53,10 @@ class Placed:
             *rows, sram_index=sram_index, memory=memory, pad_value=pad_value
         )
 
+    def forward_buffer_2d(self, *rows: int, sram_index: int, pad_value: int = 0) -> None:
+        sram_index += self._begins.get(Memory.INP, 0)
+        self._runtime.forward_buffer_2d(*rows, sram_index=sram_index, pad_value=pad_value)
+
     def push_gemm(self, body: Callable[[], None], key: Hashable) -> None:
         self._runtime.push_gemm(body, self._key(key))
 

@@ -15,6 +15,8 @@ from amaranth_vta.sw.runtime.instruction_words import Words, field_of
 # The first element or byte, and the one behind the last.
 Interval = tuple[int, int]
 _FIRST_PADDING = min(isa.Padding)
+# The bits of dram_base that are the first accumulator of a STORE to INP.
+_SOURCE = (1 << isa.SRAM_BASE_WIDTH) - 1
 # What LOADs of the module LOAD have in the place of their memory.
 _OF_LOAD = (Memory.INP, Memory.WGT, isa.Padding.LOAD)
 
@@ -137,6 +139,10 @@ class Followed:
         size = self._micro_ops.element_bytes[place]
         bytes_moved = (dram * size, (dram + reach) * size) if reach else None
         here = (sram, sram + count)
+        if opcode == isa.Opcode.STORE and place is Memory.INP:
+            first = dram & _SOURCE
+            source = (first, first + reach)
+            return Touched(opcode, Module.STORE, {Memory.INP: here}, {Memory.ACC: source}, None)
         if opcode == isa.Opcode.STORE:
             return Touched(opcode, Module.STORE, {}, {Memory.ACC: here}, bytes_moved)
         if place in (Memory.INP, Memory.WGT):

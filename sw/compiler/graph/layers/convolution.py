@@ -23,6 +23,7 @@ from amaranth_vta.sw.runtime.scalars import pack
 from .border_average import border_average, is_chosen_from
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
+from .parts.fused_expansion import fused_expansion
 from .parts.layer import Layer
 from .parts.products import ConstantProduct, QuantizedProduct, WholeProduct
 from .parts.tensors import Tensors
@@ -115,6 +116,9 @@ def _grouped(
     values = as_terms(product.sums.weights, terms)
     weights = grouped_weights(values, groups, config, taps, terms)
     packed = pack(weights, tensors.env.wgt_dtype)
+    fused = fused_expansion(product, workload, packed, out, tensors)
+    if fused is not None:
+        return fused
     return product.layer(tensors, source, out, grouped_conv2d, workload, packed)
 
 

@@ -182,6 +182,11 @@ class Epilogue:
     residual: Residual | None
     shared: tuple[Tensor, Tensor] | None
 
+    @property
+    def args(self) -> list[Tensor]:
+        """The arguments with constants, without those of ``residual``."""
+        return [self.constants, *([self.shared[0]] if self.shared else [])]
+
 
 def epilogue(
     total: Tensor,
@@ -192,6 +197,7 @@ def epilogue(
     output: Callable[[Tensor], Tensor] | None = None,
     addition: Addition | None = None,
     pooling: Pooling | None = None,
+    name: str = "",
 ) -> Epilogue:
     """The epilogue of ``total``.
 
@@ -201,11 +207,13 @@ def epilogue(
     `PerChannelScale` are (*channels, REQUANTIZE_PARAMETERS, BATCH, BLOCK_OUT). ``output`` makes
     ``y`` of the last stage where its shape is not that of ``total``. If ``requantize`` has a table,
     the table is an argument, as `te.table_tiles` gives it; so are `WholeSums.shifts`. An
-    ``addition`` or a ``pooling`` comes last.
+    ``addition`` or a ``pooling`` comes last. ``name`` is what names of constants begin with.
     """
     numbers = (requantize.constants,) if requantize.constants > 1 else ()
     constants = te.placeholder(
-        (*channels, *numbers, env.BATCH, env.BLOCK_OUT), requantize.constants_name, env.acc_dtype
+        (*channels, *numbers, env.BATCH, env.BLOCK_OUT),
+        name + requantize.constants_name,
+        env.acc_dtype,
     )
     buffer = te.compute(constants.shape, lambda *i: constants(*i), f"{constants.name}_buf")
 
@@ -215,10 +223,10 @@ def epilogue(
     stages, shared = requantize.stages(total, constant, env), None
     if isinstance(requantize, WholeSums):
         if requantize.shared:
-            shared = shared_constants(requantize.shared, "shifts", env)
+            shared = shared_constants(requantize.shared, f"{name}shifts", env)
             stages.append(_parts(stages[-1], shared[1]))
     elif requantize.shared:
-        shared = shared_constants(requantize.shared, "table", env)
+        shared = shared_constants(requantize.shared, f"{name}table", env)
         stages.append(looked_up(stages[-1], shared[1]))
     residual = None if addition is None else Residual(addition, stages[-1], env)
     if residual is not None:

@@ -29,11 +29,10 @@ class Product:
     @property
     def args(self) -> list[Tensor]:
         end = self.epilogue
-        shared = [end.shared[0]] if end.shared else []
         if end.residual is None:
-            return [self.x, self.w, end.constants, *shared, end.y]
+            return [self.x, self.w, *end.args, end.y]
         added = end.residual
-        return [self.x, added.x, self.w, end.constants, *shared, *added.args, end.y]
+        return [self.x, added.x, self.w, *end.args, *added.args, end.y]
 
     def place_results(
         self,

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 
 Numbers = npt.NDArray[np.int64]
-# Each scratchpad with the module that writes it and the one that reads it.
+# Each scratchpad with a module that writes it and the one that reads it.
 _SHARED = (
     ("inp", Module.LOAD, Module.COMPUTE),
+    ("inp", Module.STORE, Module.COMPUTE),
     ("wgt", Module.LOAD, Module.COMPUTE),
     ("acc", Module.COMPUTE, Module.STORE),
 )
@@ -40,7 +41,8 @@ def needed_tokens(touches: Sequence[Touches]) -> dict[TokenQueue, tuple[Numbers,
     """
     waits: dict[TokenQueue, list[tuple[Numbers, Numbers]]] = {queue: [] for queue in TOKEN_QUEUES}
     for scope, writer, reader in _SHARED:
-        written, read = (_joined(touches, scope, writes) for writes in (True, False))
+        written = _joined(touches, scope, writer, True)
+        read = _joined(touches, scope, reader, False)
         waits[writer, reader].append((read.numbers, _latest(written, read)))
         waits[reader, writer].append((written.numbers, _latest(read, written)))
     return {queue: _without_implied(found) for queue, found in waits.items()}
@@ -54,8 +56,9 @@ class _Uses(NamedTuple):
     ends: Numbers
 
 
-def _joined(touches: Sequence[Touches], scope: str, writes: bool) -> _Uses:
-    chosen = [item for item in touches if (item.scope, item.writes) == (scope, writes)]
+def _joined(touches: Sequence[Touches], scope: str, module: Module, writes: bool) -> _Uses:
+    wanted = scope, module, writes
+    chosen = [item for item in touches if (item.scope, item.module, item.writes) == wanted]
     columns = ([getattr(item, name) for item in chosen] for name in _Uses._fields)
     numbers, begins, ends = (np.concatenate([_NONE, *column]) for column in columns)
     (some,) = np.nonzero(begins < ends)

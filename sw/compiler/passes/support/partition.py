@@ -113,22 +113,24 @@ def _last(room: int, factor: int) -> int:
     return room // factor if factor > 0 else -(room // -factor)
 
 
-def limits_of(value: Expr) -> list[Limit]:
+def limits_of(value: Expr, pads_decide: bool = False) -> list[Limit]:
     """The limits by which the loops around ``value`` can be cut.
 
     A sum leaves out iterations in which its terms are zero, and two branches get separate loops. A
-    condition whose other branch is constant stays: a copy pads with the constant.
+    condition whose other branch is constant stays, unless ``pads_decide``: a copy pads with the
+    constant.
     """
     match value:
         case Reduce(kind="sum", value=Select(condition=condition, false=Const(value=0))):
             return [Limit(form.times(-1), 0) for form in _forms(condition)]
         case Cast():
-            return limits_of(value.value)
-        case Select(false=Const()):
+            return limits_of(value.value, pads_decide)
+        case Select(false=Const()) if not pads_decide:
             return limits_of(value.true)
         case Select():
             here = [Limit(form.times(-1), 0, decides=True) for form in _forms(value.condition)]
-            return [*here, *limits_of(value.true), *limits_of(value.false)]
+            branches = value.true, value.false
+            return here + [limit for branch in branches for limit in limits_of(branch, pads_decide)]
     return []
 
 

@@ -43,6 +43,7 @@ class RollingBuffer:
             stage.origin,
             stage.copies,
             rolling=True,
+            bank=stage.bank,
         )
         # The carried dimension, None if there is none.
         self._carried = next(

@@ -114,9 +114,11 @@ def limits_of_attached(
                 for axis, index in zip(stage.op.axis, access.indices, strict=True)
                 if (form := Affine.of(index)) is not None
             }
+            # Where padding begins, there is less of what is padded to compute.
+            computed = any(schedule[read.source].attach for read in accesses(bodies[stage]))
             found[stage] = [
                 replace(limit, form=limit.form.replace(values), until=stage.attach[1])
-                for limit in limits_of(bodies[stage])
+                for limit in limits_of(bodies[stage], pads_decide=computed)
                 if limit.decides and limit.form.terms.keys() <= values.keys()
             ]
             visit(bodies[stage], values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,12 @@ from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs, conv2d
 from amaranth_vta.sw.compiler.operators.dense import Dense, DenseKnobs, dense
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
+    ExpandedConv2d,
+    ExpandedConv2dKnobs,
+    expanded_conv2d,
+)
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
 from amaranth_vta.sw.runtime.runtime import Runtime
@@ -83,6 +90,11 @@ def matrix_product(env: Environment, threads: bool) -> Function:
     return build(s, [x, w, y], env=env)
 
 
+BLOCK = ExpandedConv2d(
+    Conv2d(1, 2, 3, 6, 5, (1, 1), PerChannelScale()),
+    GroupedConv2d(3, Conv2d(1, 1, 1, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)), 2),
+)
+CONFIGS = PRESETS | {"forwarding": replace(PRESETS["tiny-extended"], forward=1)}
 PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "vector add": ("tiny", vector_add),
     "matrix product": ("tiny", lambda env: matrix_product(env, threads=False)),
@@ -106,6 +118,10 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "convolution, rescaled in turn": (
         "tiny-extended",
         lambda env: conv2d(RESCALED, env, Conv2dKnobs(1, 2, 5, 1, 3, True, True, True)),
+    ),
+    "expansion and depthwise": (
+        "forwarding",
+        lambda env: expanded_conv2d(BLOCK, env, ExpandedConv2dKnobs(2, 3, 1, False)),
     ),
     "convolution, many copies": (
         "tiny-extended",
@@ -150,8 +166,8 @@ def run(function: Function, runtime: Runtime) -> npt.NDArray[np.uint8]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_order_that_tokens_allow_gives_the_same_result(name: str) -> None:
-    preset, made = PROGRAMS[name]
-    config = PRESETS[preset]
+    machine, made = PROGRAMS[name]
+    config = CONFIGS[machine]
     function = made(Environment(config))
     results = []
     for order in ORDERS:
@@ -163,8 +179,8 @@ def test_every_order_that_tokens_allow_gives_the_same_result(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_any_one_token_two_instructions_meet_that_nothing_orders(name: str) -> None:
-    preset, made = PROGRAMS[name]
-    config = PRESETS[preset]
+    machine, made = PROGRAMS[name]
+    config = CONFIGS[machine]
     function = made(Environment(config))
     dropped = 0
     for queue in QUEUES:

@@ -4,17 +4,15 @@ Runtime's."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.case.test_case import TestCase
 
 from amaranth_vta.session import Session
 from amaranth_vta.sw.runtime.network.model_error import ModelError
@@ -32,82 +30,63 @@ REFUSED = {
 }
 
 
-@dataclass(frozen=True)
-class OnnxCase:
-    name: str
-    model: onnx.ModelProto
-    # Inputs, then outputs, by position.
-    data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
-
-
-@cache
-def cases() -> list[OnnxCase]:
-    """All that have a model. Found when the first test asks: ONNX computes them in seconds, which
-    each worker would spend on collecting tests."""
+def cases(opsets: range) -> list[TestCase]:
     # They divide by zero on purpose, and speak of what will be removed.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [
-            OnnxCase(case.name, case.model, case.data_sets or ())
-            for case in collect_testcases(None)
-            if case.model is not None
-        ]
-
-
-def cases_of(operators: set[str], opsets: range) -> list[OnnxCase]:
+        found = collect_testcases(None)
     return [
         case
-        for case in cases()
-        if all(node.op_type in operators for node in case.model.graph.node)
+        for case in found
+        if case.model is not None
+        and all(node.op_type in OPERATORS for node in case.model.graph.node)
         and case.model.opset_import[0].version in opsets
     ]
 
 
+CASES = cases(range(13, 27))
+
+
 def test_the_cases_are_there() -> None:
-    assert len(cases_of(OPERATORS, range(13, 27))) > 100
+    assert len(CASES) > 100
 
 
-@pytest.mark.parametrize("operator", sorted(OPERATORS))
-def test_cases_of_an_operator_are_as_onnx_runtime_has_them(operator: str) -> None:
-    """Cases of several operators are those of the first."""
-    found = [
-        case
-        for case in cases_of(OPERATORS, range(13, 27))
-        if case.model.graph.node[0].op_type == operator
-    ]
-    for case in found:
-        if case.name in REFUSED:
-            with pytest.raises(ModelError):
-                Session(case.model, "tiny")
-            continue
-        session = Session(case.model, "tiny")
-        assert case.data_sets, case.name
-        for inputs, _ in case.data_sets:
-            assert session.check(dict(zip(session.inputs, inputs, strict=True))).ok, case.name
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_case_is_as_onnx_runtime_has_it(case: TestCase) -> None:
+    assert case.model is not None
+    if case.name in REFUSED:
+        with pytest.raises(ModelError):
+            Session(case.model, "tiny")
+        return
+    session = Session(case.model, "tiny")
+    assert case.data_sets
+    for inputs, _ in case.data_sets:
+        assert session.check(dict(zip(session.inputs, inputs, strict=True))).ok
 
 
-@pytest.mark.parametrize("operator", ["QLinearConv", "QLinearMatMul"])
-def test_products_with_constant_weights_are_as_onnx_has_them(operator: str) -> None:
-    """The cases have weights and scales as inputs; here they are constants, as in networks.
-    QLinearConv has not changed since its first version, which is the one that its case has."""
-    found = cases_of({operator}, range(10, 27))
-    assert found
-    for case in found:
-        assert case.data_sets, case.name
-        for inputs, (expected,) in case.data_sets:
-            model = onnx.ModelProto()
-            model.CopyFrom(case.model)
-            model.opset_import[0].version = max(13, model.opset_import[0].version)
-            names = [item.name for item in model.graph.input]
-            for name, value in list(zip(names, inputs, strict=True))[1:]:
-                model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-            del model.graph.input[1:]
-            with Session(model, "tiny-extended") as session:
-                report = session.check({names[0]: inputs[0]})
-                (layer,) = [item for item in session.layers if item.operator != "layout"]
-            assert report.ok, case.name
-            np.testing.assert_array_equal(next(iter(report.outputs.values())), expected)
-            assert layer.placed_on == "machine", case.name
+# QLinearConv has not changed since its first version, which is the one that its case has.
+PRODUCTS = [case for case in cases(range(10, 27)) if case.name.startswith("test_qlinear")]
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=[case.name for case in PRODUCTS])
+def test_a_product_with_constant_weights_is_as_onnx_has_it(case: TestCase) -> None:
+    """The cases have weights and scales as inputs; here they are constants, as in networks."""
+    assert case.model is not None
+    assert case.data_sets
+    for inputs, (expected,) in case.data_sets:
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        model.opset_import[0].version = max(13, model.opset_import[0].version)
+        names = [item.name for item in model.graph.input]
+        for name, value in list(zip(names, inputs, strict=True))[1:]:
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        del model.graph.input[1:]
+        with Session(model, "tiny-extended") as session:
+            report = session.check({names[0]: inputs[0]})
+            (layer,) = [item for item in session.layers if item.operator != "layout"]
+        assert report.ok
+        np.testing.assert_array_equal(next(iter(report.outputs.values())), expected)
+        assert layer.placed_on == "machine"
 
 
 def test_operators_between_quantizations_are_as_onnx_runtime_has_them() -> None:

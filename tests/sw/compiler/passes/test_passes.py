@@ -7,6 +7,7 @@ difference before you commit it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,10 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower, lower_further
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d, ExpandedConv2dKnobs
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
@@ -332,7 +337,15 @@ def two_in_each_bank() -> Scheduled:
     return requantized(4)
 
 
-OF_EXTENSIONS = (requantized, padded_with_a_value, parts_of_a_product, two_in_each_bank)
+def forwarded() -> Scheduled:
+    """Two rows of results at a time, each of two tiles of channels, computed one tile ahead."""
+    expansion = Conv2d(1, 1, 2, 4, 3, (1, 1), PerChannelScale())
+    depthwise = replace(expansion, outputs=1, kernel=(3, 3), pads=(1, 1, 1, 1), pad_value=-7)
+    block = ExpandedConv2d(expansion, GroupedConv2d(2, depthwise, EXTENDED.config.taps))
+    return block.scheduled(EXTENDED, ExpandedConv2dKnobs(rows=2, columns=3, image_copies=1))
+
+
+OF_EXTENSIONS = (requantized, padded_with_a_value, parts_of_a_product, two_in_each_bank, forwarded)
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
     ("infer_bounds", minor_loops_outside),
@@ -365,6 +378,10 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("allocate_scratchpads", requantized),
     ("allocate_scratchpads", two_in_each_bank),
     ("mark_independent", requantized),
+    ("compute_ahead", forwarded),
+    ("copy_by_dma", forwarded),
+    ("allocate_scratchpads", forwarded),
+    ("insert_tokens", forwarded),
 ]
 
 

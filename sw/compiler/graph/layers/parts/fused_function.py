@@ -11,6 +11,7 @@ import numpy as np
 from amaranth_vta.hw.isa import TABLE_BYTES
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
@@ -81,6 +82,9 @@ def _with_table(workload: Any, elements: int) -> Any:
     if isinstance(workload, GroupedConv2d):
         group = _with_table(workload.group, elements)
         return group and replace(workload, group=group)
+    if isinstance(workload, ExpandedConv2d):
+        depthwise = _with_table(workload.depthwise, elements)
+        return depthwise and replace(workload, depthwise=depthwise)
     if not isinstance(workload.requantize, PerChannelScale):
         return None
     return replace(workload, requantize=PerChannelScale(elements))

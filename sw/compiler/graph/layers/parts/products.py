@@ -55,14 +55,22 @@ class ConstantProduct:
         make: MakeFunction,
         workload: Hashable,
         weights: Bytes,
+        anchor: Layer | None = None,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
-        ``weights``, parameters and output."""
-        function = tensors.function(make, workload, self.nodes[0])
+        ``weights``, parameters and output. With an ``anchor``, a product that comes before this one
+        in the same layer, the weights and parameters of that come first."""
         constants = {"weights": weights, "requantization": self._requantization[1]}
-        macs = prod(out) * prod(self.sums.weights.shape[1:])
-        args = self.nodes, [source], out, function, constants, self.limits, macs
-        return self._completed(tensors.layer(*args), make, workload, tensors)
+        macs, nodes = prod(out) * prod(self.sums.weights.shape[1:]), self.nodes
+        if anchor is not None:
+            before = {f"{key} before": value for key, value in anchor.constants.items()}
+            constants, nodes = before | constants, (*anchor.nodes, *nodes)
+            macs += anchor.macs
+        function = tensors.function(make, workload, nodes[0])
+        layer = tensors.layer(nodes, [source], out, function, constants, self.limits, macs)
+        if anchor is not None:
+            layer = replace(layer, operator=f"{anchor.operator}+{self.nodes[0].operator}")
+        return self._completed(layer, make, workload, tensors)
 
     @property
     def limits(self) -> Range:

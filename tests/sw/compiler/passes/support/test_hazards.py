@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from amaranth_vta.hw.isa import TOKEN_QUEUES, Module, TokenQueue
 from amaranth_vta.sw.compiler.passes.support.hazards import Touches, needed_tokens
 
-# Who writes and who reads each scratchpad.
-USERS = {
-    "inp": (Module.LOAD, Module.COMPUTE),
-    "wgt": (Module.LOAD, Module.COMPUTE),
-    "acc": (Module.COMPUTE, Module.STORE),
-}
+# Each scratchpad, with one that writes it and one that reads it.
+USERS = [
+    ("inp", Module.LOAD, Module.COMPUTE),
+    ("inp", Module.STORE, Module.COMPUTE),
+    ("wgt", Module.LOAD, Module.COMPUTE),
+    ("acc", Module.COMPUTE, Module.STORE),
+]
 DEPTH = 24
 
 
@@ -23,34 +26,38 @@ def random_touches(seed: int) -> list[Touches]:
     count = 60
     modules = random.integers(0, 3, count)
     touches = []
-    for scope, users in USERS.items():
-        for writes, module in zip((True, False), users, strict=True):
-            (numbers,) = np.nonzero((modules == module) & (random.random(count) < 0.8))
-            # In two parts, as two statements of a nest would have them.
-            for part in (numbers[::2], numbers[1::2]):
-                begins = random.integers(0, DEPTH, len(part))
-                ends = np.minimum(begins + random.integers(0, 9, len(part)), DEPTH)
-                touches.append(Touches(part, module, scope, writes, begins, ends))
+    uses = {(scope, writer, True) for scope, writer, _ in USERS}
+    uses |= {(scope, reader, False) for scope, _, reader in USERS}
+    for scope, module, writes in sorted(uses):
+        (numbers,) = np.nonzero((modules == module) & (random.random(count) < 0.8))
+        # In two parts, as two statements of a nest would have them.
+        for part in (numbers[::2], numbers[1::2]):
+            begins = random.integers(0, DEPTH, len(part))
+            ends = np.minimum(begins + random.integers(0, 9, len(part)), DEPTH)
+            touches.append(Touches(part, module, scope, writes, begins, ends))
     return touches
 
 
 def followed(touches: list[Touches]) -> dict[TokenQueue, list[tuple[int, int]]]:
     """The instructions that push and pop, by the latest user of each element."""
-    latest = {(scope, writes): [-1] * DEPTH for scope in USERS for writes in (True, False)}
+    latest = {(users, writes): [-1] * DEPTH for users in USERS for writes in (True, False)}
     tokens: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in TOKEN_QUEUES}
     for number in range(1 + max(int(item.numbers.max()) for item in touches if len(item.numbers))):
         needed: dict[TokenQueue, int] = {}
-        for item in touches:
+        for item, users in product(touches, USERS):
+            _, writer, reader = users
+            own, other = (writer, reader) if item.writes else (reader, writer)
+            if (item.scope, item.module) != (users[0], own):
+                continue
             for place in np.flatnonzero(item.numbers == number):
                 elements = slice(int(item.begins[place]), int(item.ends[place]))
-                queue = USERS[item.scope][item.writes], item.module
-                others = latest[item.scope, not item.writes][elements]
-                needed[queue] = max([needed.get(queue, -1), *others])
-                own = latest[item.scope, item.writes]
-                own[elements] = [number] * len(own[elements])
-        for queue, other in needed.items():
-            if other > max((push for push, _ in tokens[queue]), default=-1):
-                tokens[queue].append((other, number))
+                others = latest[users, not item.writes][elements]
+                needed[other, own] = max([needed.get((other, own), -1), *others])
+                found = latest[users, item.writes]
+                found[elements] = [number] * len(found[elements])
+        for queue, giver in needed.items():
+            if giver > max((push for push, _ in tokens[queue]), default=-1):
+                tokens[queue].append((giver, number))
     return tokens
 
 

@@ -1,0 +1,141 @@
+"""What is ahead is computed one iteration before it is read, on loop nests as text."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.nest.interpret import interpret
+from amaranth_vta.sw.compiler.nest.ir import LoweringError
+from amaranth_vta.sw.compiler.nest.parse import parse
+from amaranth_vta.sw.compiler.nest.printer import to_text
+from amaranth_vta.sw.compiler.passes.compute_ahead import compute_ahead
+
+TINY = PRESETS["tiny"]
+BODY = """\
+a = allocate(acc, int32, [{size}, 4], ahead=1, copies={copies})
+with dma_copy():
+    for i in range({size}):
+        for c in range(4):
+            a[i, c] = x[{place} + i, c]
+b = allocate(acc, int32, [{size}, 4])
+with alu():
+    for i in range({size}):
+        for c in range(4):
+            b[i, c] = a[i, c] * 3
+with dma_copy():
+    for i in range({size}):
+        for c in range(4):
+            y[{place} + i, c] = int8(b[i, c])
+"""
+
+
+def nest(rows: int, text: str) -> str:
+    body = "\n".join("    " + line for line in text.splitlines())
+    return f"def function(x: int32[{rows}, 4], y: int8[{rows}, 4]):\n{body}\n"
+
+
+def body(size: int, place: str, copies: int = 2) -> str:
+    return BODY.format(size=size, place=place, copies=copies)
+
+
+def indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def check(text: str) -> str:
+    """The nest after the pass, as text; it computes what it did before."""
+    before = parse(text)
+    after = compute_ahead(before, TINY)
+    x = np.random.default_rng(1).integers(-40, 40, before.args[0].shape).astype(np.int32)
+    found = []
+    for function in (before, after):
+        y = np.zeros(x.shape, np.int8)
+        interpret(function, TINY, [x, y])
+        found.append(y)
+    np.testing.assert_array_equal(found[0], (3 * x).astype(np.int8))
+    np.testing.assert_array_equal(found[1], found[0])
+    return to_text(after)
+
+
+def test_the_next_iteration_is_made_before_this_one_is_read() -> None:
+    after = check(nest(8, "for t in range(4):\n" + indented(body(2, "2*t"))))
+    assert (
+        after
+        == """\
+def function(x: int32[8, 4], y: int8[8, 4]):
+    a = allocate(acc, int32, [4, 8], rolling=1, copies=2)
+    b = allocate(acc, int32, [4, 8], rolling=1)
+    with dma_copy():
+        for i in range(2):
+            for c in range(4):
+                a[0, 4*i + c] = x[i, c]
+    for t in range(3):
+        with dma_copy():
+            for i_1 in range(2):
+                for c_1 in range(4):
+                    a[t + 1, 4*i_1 + c_1] = x[2*t + i_1 + 2, c_1]
+        with alu():
+            for i_2 in range(2):
+                for c_2 in range(4):
+                    b[t, 4*i_2 + c_2] = a[t, 4*i_2 + c_2] * 3
+        with dma_copy():
+            for i_3 in range(2):
+                for c_3 in range(4):
+                    y[2*t + i_3, c_3] = int8(b[t, 4*i_3 + c_3])
+    with alu():
+        for i_4 in range(2):
+            for c_4 in range(4):
+                b[3, 4*i_4 + c_4] = a[3, 4*i_4 + c_4] * 3
+    with dma_copy():
+        for i_5 in range(2):
+            for c_5 in range(4):
+                y[i_5 + 6, c_5] = int8(b[3, 4*i_5 + c_5])"""
+    )
+
+
+# An iteration of so many rows, or a loop of so many iterations of a sequence.
+Tree = int | tuple[int, list["Tree"]]
+
+
+def random_trees(pick: random.Random, depth: int) -> list[Tree]:
+    return [
+        (pick.randint(1, 4), random_trees(pick, depth - 1))
+        if depth and pick.random() < 0.7
+        else pick.randint(1, 3)
+        for _ in range(pick.randint(1, 3))
+    ]
+
+
+def rows_of(trees: list[Tree]) -> int:
+    return sum(tree if isinstance(tree, int) else tree[0] * rows_of(tree[1]) for tree in trees)
+
+
+def text_of(trees: list[Tree], place: str) -> str:
+    """The loops ``trees``, the first of which is at row ``place``."""
+    text = ""
+    for tree in trees:
+        if isinstance(tree, int):
+            text += f"with lifetime():\n{indented(body(tree, place))}"
+        else:
+            extent, inner = tree
+            var = f"t{len(place)}"
+            within = text_of(inner, f"{place} + {rows_of(inner)}*{var}")
+            text += f"for {var} in range({extent}):\n{indented(within)}"
+        place += f" + {rows_of([tree])}"
+    return text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_nests_compute_the_same(seed: int) -> None:
+    trees = random_trees(random.Random(seed), 2)
+    check(nest(rows_of(trees), text_of(trees, "0")))
+
+
+def test_a_single_copy_is_refused() -> None:
+    text = nest(8, "for t in range(4):\n" + indented(body(2, "2*t", copies=1)))
+    with pytest.raises(LoweringError, match="a is computed ahead; double_buffer keeps the copy"):
+        compute_ahead(parse(text), TINY)
