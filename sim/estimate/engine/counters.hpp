@@ -49,6 +49,7 @@ class Counters {
   public:
     void clear() {
         for (BusyTime& of_unit : busy) of_unit.clear();
+        forwarding.clear();
         std::fill_n(instructions, BUSY, 0);
         std::fill_n(elements, MEMORIES, 0);
         std::fill_n(waits_prev, MODULES, 0);
@@ -66,6 +67,7 @@ class Counters {
         busy[unit].add(instruction.begun, instruction.done);
         if (instruction.unit == TRANSFER_UNIT) {
             elements[instruction.transfer.memory] += instruction.transfer.elements;
+            if (instruction.transfer.forwarded) forwarding.add(instruction.begun, instruction.done);
         } else if (const Loops& loops = *instruction.loops; loops.works) {
             if (instruction.unit == ALU_UNIT) alu_uops += loops.items;
             else if (loops.multiplies) gemm_uops += loops.items;
@@ -74,8 +76,9 @@ class Counters {
 
     // Writes all counters, in the order of library.py.
     void write(const Bus& bus, const Fetch& fetch, const Storer& store, std::int64_t* out) const {
+        // What goes to the inputs does not wait for memory.
         const std::int64_t words[BUSY] = {bus.words_of[LOAD_READER], bus.words_of[COMPUTE_READER], 0, 0,
-                                          bus.words_written};
+                                          bus.words_written + forwarding.length()};
         for (const BusyTime& of_unit : busy) *out++ = of_unit.length();
         *out++ = busy[LOAD_BUSY].in_common(busy[GEMM_BUSY]);
         *out++ = waits_next[LOAD_MODULE];
@@ -105,7 +108,7 @@ class Counters {
         return unit == TRANSFER_UNIT ? COMPUTE_LOAD_BUSY : unit == GEMM_UNIT ? GEMM_BUSY : ALU_BUSY;
     }
 
-    BusyTime busy[BUSY];
+    BusyTime busy[BUSY], forwarding;
     std::int64_t instructions[BUSY], elements[MEMORIES], gemm_uops, alu_uops;
     Time waits_prev[MODULES], waits_next[MODULES];
 };

@@ -12,7 +12,7 @@ from amaranth_vta.bench.layers import measure_layers
 from amaranth_vta.bench.rates import KINDS, measure_rates
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.isa import Finish, Instruction, Load, Memory, Store
+from amaranth_vta.hw.isa import Finish, Forward, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.sim.devices import DeviceError, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sw.runtime.device import Fault, RunResult
@@ -61,6 +61,35 @@ def test_results_are_those_of_the_functional_model_unless_only_times_are_asked_f
     assert with_results.counters["out_elements"] == 4
     assert stored[:16].tolist() == [128 + 4 * n for n in range(16)]
     assert untouched[:16].tolist() == list(range(16))
+
+
+def test_stores_to_the_inputs_take_turns_with_others_as_on_the_rtl() -> None:
+    config = PRESETS["tiny-extended"]
+    padded = Forward(x_size=5, y_size=4, x_stride=7, x_pad_0=1, y_pad_1=2)
+    program = [
+        Load(memory=Memory.ACC, x_size=40, push_next=1),
+        Store(x_size=9, y_size=3, x_stride=11, pop_prev=1),
+        padded,
+        Forward(x_size=3, sram_base=40),
+        Forward(x_size=0),
+        Store(x_size=2),
+        Store(x_size=0),
+        padded,
+        Store(x_size=4, push_prev=1),
+        Gemm(uop_end=0, pop_next=1),
+        Finish(),
+    ]
+    for dram in ("ideal", "ddr"):
+        found = []
+        for name in ("rtl", "estimate"):
+            image = ProgramImage.assemble(config, np.zeros(4096, np.uint8), 3072, program)
+            device = open_device(name, config, image.dram.size, dram=dram)
+            device.write(0, image.dram)
+            result = device.run(image.insn_addr, image.insn_count)
+            of_store = ("store_busy", "store_waits_for_memory", "store_instructions")
+            counted = [result.counters[counter] for counter in of_store]
+            found.append((result.cycles, *counted, result.counters["out_elements"]))
+        assert found[0] == found[1], dram
 
 
 @pytest.mark.parametrize("timing_only", [False, True])
