@@ -365,7 +365,6 @@ _TINY = Config(
     log_acc_buff_size=11,
 )
 _EXTENSIONS = {item.name: 1 for item in fields(Config) if item.metadata.get("extension")}
-_EXTENSIONS.pop("forward")
 
 PRESETS: dict[str, Config] = {
     # Every scratchpad holds a few dozen elements: for tests, and for reading waveforms.
@@ -394,7 +393,7 @@ PRESETS: dict[str, Config] = {
     # The same with all extensions.
     "pynq-extended": replace(PYNQ, **_EXTENSIONS),
     # A small one, for the tests of the extensions.
-    "tiny-extended": replace(_TINY, **_EXTENSIONS, forward=1),
+    "tiny-extended": replace(_TINY, **_EXTENSIONS),
     # For an ECP5-25F: block RAMs of 512 words, no more multipliers than the device has, and
     # nothing that a program does not need.
     "ecp5-25f": Config(

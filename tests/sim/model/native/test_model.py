@@ -44,10 +44,7 @@ CONFIGS = (
         for path in VECTOR_FILES
         if path.stem.endswith("-1")
     }
-    | {
-        f"{name} that forwards": replace(PRESETS[name], forward=1)
-        for name in ("int4", "tiny-extended", "pynq-extended")
-    }
+    | {"int4 that forwards": replace(PRESETS["int4"], forward=1)}
 )
 # With these, the programs below have some 110,000 instructions.
 LENGTH, PROGRAMS = 900, 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +93,6 @@ BLOCK = ExpandedConv2d(
     Conv2d(1, 2, 3, 6, 5, (1, 1), PerChannelScale()),
     GroupedConv2d(3, Conv2d(1, 1, 1, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)), 2),
 )
-CONFIGS = PRESETS | {"forwarding": replace(PRESETS["tiny-extended"], forward=1)}
 PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "vector add": ("tiny", vector_add),
     "matrix product": ("tiny", lambda env: matrix_product(env, threads=False)),
@@ -120,7 +118,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
         lambda env: conv2d(RESCALED, env, Conv2dKnobs(1, 2, 5, 1, 3, True, True, True)),
     ),
     "expansion and depthwise": (
-        "forwarding",
+        "tiny-extended",
         lambda env: expanded_conv2d(BLOCK, env, ExpandedConv2dKnobs(2, 3, 1, False)),
     ),
     "convolution, many copies": (
@@ -167,7 +165,7 @@ def run(function: Function, runtime: Runtime) -> npt.NDArray[np.uint8]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_order_that_tokens_allow_gives_the_same_result(name: str) -> None:
     machine, made = PROGRAMS[name]
-    config = CONFIGS[machine]
+    config = PRESETS[machine]
     function = made(Environment(config))
     results = []
     for order in ORDERS:
@@ -180,7 +178,7 @@ def test_every_order_that_tokens_allow_gives_the_same_result(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_any_one_token_two_instructions_meet_that_nothing_orders(name: str) -> None:
     machine, made = PROGRAMS[name]
-    config = CONFIGS[machine]
+    config = PRESETS[machine]
     function = made(Environment(config))
     dropped = 0
     for queue in QUEUES:

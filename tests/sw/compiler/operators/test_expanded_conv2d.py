@@ -33,7 +33,7 @@ CONFIGS = ["tiny-extended", "pynq-extended"]
 
 def random_case(seed: int, config: str) -> tuple[ExpandedConv2d, Environment]:
     """One of which a tile fits the machine."""
-    pick, env = random.Random(seed), Environment(replace(PRESETS[config], forward=1))
+    pick, env = random.Random(seed), Environment(PRESETS[config])
     while True:
         workload = random_workload(pick, env)
         if isfinite(choose(workload, env.config).cycles):

@@ -14,7 +14,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.session import Session
 
 Make = Callable[..., Any]
-MACHINE = replace(PRESETS["pynq-extended"], forward=1)
+MACHINE = PRESETS["pynq-extended"]
 FUSED = "QLinearConv+QLinearConv"
 
 
