@@ -39,7 +39,7 @@ INPUT_ERRORS = frozenset(
         "amaranth_vta.sw.runtime.array_file.FileLimitError",
     }
 )
-FAULTS = frozenset({"amaranth_vta.sw.runtime.runtime.RuntimeFault"})
+FAULTS = frozenset({"amaranth_vta.sw.runtime.device.RuntimeFault"})
 
 
 class MachineFault(Exception):

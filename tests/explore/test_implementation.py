@@ -25,6 +25,7 @@ route = 2
 [parameters]
 LOG_BLOCK_IN = [2, 3, 4]
 LOG_INP_BUFF_SIZE = [12]
+FORWARD = [0]
 [limits]
 device = "ecp5-85f"
 [search]
