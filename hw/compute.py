@@ -251,6 +251,7 @@ class Compute(wiring.Component):
         connect(m, flipped(self.out_read), accumulators.out_read)
         connect(m, loader.acc, accumulators.load_write)
         connect(m, gemm.acc_read, accumulators.gemm_read)
+        m.d.comb += accumulators.gemm_clear.eq(gemm.acc_read_clear)
         connect(m, gemm.acc_write, accumulators.gemm_write)
         connect(m, alu.dst_read, accumulators.alu_dst)
         connect(m, alu.src_read, accumulators.alu_src)

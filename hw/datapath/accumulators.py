@@ -13,6 +13,8 @@ from amaranth_vta.hw.fabric.buffer import ReadPortSignature, Scratchpad, geometr
 
 from .gemm import acc_read_port, acc_write_port
 
+_NEVER = Const(0, 1)
+
 
 class Accumulators(wiring.Component):
     """Accumulators that GEMM and ALU read and write each cycle, and that store reads.
@@ -29,8 +31,10 @@ class Accumulators(wiring.Component):
     Ports
     -----
     gemm_read, alu_dst, alu_src : read ports, of one element
-    gemm_write, alu_write : write ports, of one element, all of it
-    load_write : write port of the loader
+    gemm_clear : with ``gemm_read``: its data are 0, whatever the element is
+    gemm_write, alu_write : write ports, of one element, all of it; without REQUANTIZE data of the
+        ALU are 0 while it writes nothing
+    load_write : write port of the loader, whose data are 0 while a unit writes
     out_read : what store reads, elements of OUT
     """
 
@@ -42,6 +46,7 @@ class Accumulators(wiring.Component):
         super().__init__(
             {
                 "gemm_read": In(read),
+                "gemm_clear": In(1),
                 "alu_dst": In(read),
                 "alu_src": In(read),
                 "gemm_write": In(write),
@@ -62,7 +67,10 @@ class Accumulators(wiring.Component):
         if banks == 1:
             self._connect_destinations(m, parts[0])
         else:
-            _connect_read(m, "gemm_read", self.gemm_read, destinations, self.gemm_write)
+            _connect_read(
+                *(m, "gemm_read", self.gemm_read, destinations, self.gemm_write),
+                clear=self.gemm_clear,
+            )
             _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
         _connect_read(m, "alu_src", self.alu_src, sources, self.alu_write)
         for element in range(self._out_elements):
@@ -87,7 +95,8 @@ class Accumulators(wiring.Component):
                 either.index.eq(Mux(gemm.enable, gemm.index, alu.index)),
             ]
         m.d.comb += write.data[0].eq(bank.written)
-        _connect_read(m, "destination", read, [bank.destination], write)
+        clear = self.gemm_read.enable & self.gemm_clear
+        _connect_read(m, "destination", read, [bank.destination], write, clear=clear)
         m.d.comb += [port.data[0].eq(read.data[0]) for port in (self.gemm_read, self.alu_dst)]
 
     def _add_bank(self, m: Module, bank: int, size: int) -> "_Bank":
@@ -133,7 +142,9 @@ class Accumulators(wiring.Component):
         banks = shape.depth // size
         gemm_writes = self._uses(m, "gemm_write", bank, size)
         alu_writes = self._uses(m, "alu_write", bank, size)
-        m.submodules[f"written{bank}"] = written = _Written(shape.element_bits)
+        m.submodules[f"written{bank}"] = written = _Written(
+            shape.element_bits, alu_rests=not self._config.requantize
+        )
         m.d.comb += [
             written.gemm_writes.eq(gemm_writes),
             written.alu_writes.eq(alu_writes),
@@ -200,12 +211,14 @@ class _Written(wiring.Component):
     """What is written into a bank: the data of the unit that writes, else of the loader.
 
     A separate module, so that each bit takes one LUT: a synthesizer that sees how the selects are
-    computed repeats that logic for each bit, to shorten the path.
+    computed repeats that logic for each bit, to shorten the path. One of four inputs suffices if
+    the data of the ALU are 0 while it writes nothing, ``alu_rests``.
 
     Timing: combinational.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, alu_rests: bool) -> None:
+        self._alu_rests = alu_rests
         super().__init__(
             {
                 "gemm_writes": In(1),
@@ -219,15 +232,19 @@ class _Written(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        unit = Mux(self.gemm_writes, self.gemm, self.alu)
-        m.d.comb += self.data.eq(Mux(self.gemm_writes | self.alu_writes, unit, self.load))
+        alu = self.alu if self._alu_rests else Mux(self.alu_writes, self.alu, 0)
+        m.d.comb += self.data.eq(Mux(self.gemm_writes, self.gemm, alu | self.load))
         return m
 
 
-def _connect_read(m: Module, name: str, port: Any, banks: Sequence[Any], write: Any) -> None:
-    """Gives ``port`` the data of its bank, or forwards what ``write`` has just written there.
+def _connect_read(
+    m: Module, name: str, port: Any, banks: Sequence[Any], write: Any, clear: Value = _NEVER
+) -> None:
+    """Gives ``port`` the data of its bank, or forwards what ``write`` has just written there, or 0
+    for a read with ``clear``.
 
-    Three inputs and two selects: one LUT per bit of data.
+    Three inputs and two selects: one LUT per bit of data. Zeros are forwarded too: the register of
+    what is forwarded is reset, which takes no LUT.
     """
     size = 1 << len(banks[0].index) - 1
     bank, hit = Signal(name=f"{name}_bank"), Signal(name=f"{name}_hit")
@@ -235,9 +252,11 @@ def _connect_read(m: Module, name: str, port: Any, banks: Sequence[Any], write: 
     with m.If(port.enable):
         m.d.sync += [
             bank.eq(_bank(port.index, size, len(banks))),
-            hit.eq(write.enable[0] & (write.index == port.index)),
+            hit.eq(clear | (write.enable[0] & (write.index == port.index))),
             forwarded.eq(write.data[0]),
         ]
+        with m.If(clear):
+            m.d.sync += forwarded.eq(0)
     stored = Mux(bank, banks[-1].data[0], banks[0].data[0])
     m.d.comb += port.data[0].eq(Mux(hit, forwarded, stored))
 

@@ -24,7 +24,8 @@ from .table import LOOKUP_PORTS, Table, TableReader, TableWords, written_element
 
 
 class AluLane(wiring.Component):
-    """``result = operation(a, b)`` on one pair of scalars, wrapped to their width.
+    """``result = operation(a, b)`` on one pair of scalars, wrapped to their width; 0 for operands
+    without ``enable``.
 
     Timing: the result is valid `latency` cycles after the operands: one, or two if the operands are
     ``registered``. With ``looks_up``, the result of LOOKUP is ``entry``: ``index`` is valid
@@ -39,6 +40,7 @@ class AluLane(wiring.Component):
         self.to_index = self.latency - 1
         super().__init__(
             {
+                "enable": In(1),
                 "operation": In(AluOp),
                 "a": In(signed(width)),
                 "b": In(signed(width)),
@@ -56,14 +58,15 @@ class AluLane(wiring.Component):
         plain = self.b.as_unsigned() ^ compares(self.operation).replicate(width)
         operation = Signal(AluOp, reset_less=True)
         a, b = Signal(signed(width), reset_less=True), Signal(width + 1, reset_less=True)
-        multiplies, shifts_right, far, all_sign = (
+        enabled, multiplies, shifts_right, far, all_sign = (
             Signal(name=name, reset_less=True)
-            for name in ("multiplies", "shifts_right", "far", "all_sign")
+            for name in ("enabled", "multiplies", "shifts_right", "far", "all_sign")
         )
         # Operands come from block RAM, whose data arrive late in a cycle, but the path through the
         # multipliers is longer: it begins at the factor.
         domain = m.d.sync if self._registered else m.d.comb
         domain += [
+            enabled.eq(self.enable),
             operation.eq(self.operation),
             a.eq(self.a),
             b.eq(Mux(shifts, factor.power, plain)),
@@ -99,13 +102,13 @@ class AluLane(wiring.Component):
         ):
             result = Signal(width, name=name, reset_less=True)
             m.d.sync += result.eq(value)
-            with m.If(~counts):
+            with m.If(~(enabled & counts)):
                 m.d.sync += result.eq(0)
             results.append(result)
         m.d.comb += self.result.eq(reduce(or_, results))
         if self._looks_up:
             is_entry = Signal()
-            m.d.sync += is_entry.eq(operation == AluOp.LOOKUP)
+            m.d.sync += is_entry.eq(enabled & (operation == AluOp.LOOKUP))
             m.d.comb += self.index.eq(a[:8])
             with m.If(is_entry):
                 m.d.comb += self.result.eq(self.entry)
@@ -172,7 +175,8 @@ class AluUnit(wiring.Component):
     -----
     i : micro-ops from the sequencer
     dst_read, src_read : read ports of the accumulators
-    write : write port of the accumulators; whole elements are written
+    write : write port of the accumulators; whole elements are written; without REQUANTIZE its data
+        are 0 while nothing is
     written : what others write to the accumulators (with LOOKUP)
     denied : the other unit uses the bank that holds ``dst``: the item is not taken
     busy_banks : per half of the accumulators, whether a write to it is in flight
@@ -289,9 +293,8 @@ class AluUnit(wiring.Component):
                 )
                 lanes.append(lane)
                 m.submodules[f"lane_{b}_{j}"] = self._groups.member("lanes", lane)
-                if config.requantize:
-                    m.d.comb += lane.enable.eq(computing.write)
                 m.d.comb += [
+                    lane.enable.eq(computing.write),
                     lane.operation.eq(computing.context.operation),
                     lane.a.eq(first[b][j]),
                     lane.b.eq(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -45,6 +45,7 @@ class GemmUnit(wiring.Component):
     i : micro-ops from the sequencer
     inp, wgt : read ports of the scratchpads
     acc_read, acc_write : ports of the accumulators; whole elements are written
+    acc_read_clear : with ``acc_read``: 0 is read, since nothing is added to it
     denied : the other unit uses the bank that holds ``dst``: the item is not taken
     busy_banks : per half of the accumulators, whether a write to it is in flight
     done : high for a cycle when an instruction's last write has been made
@@ -62,6 +63,7 @@ class GemmUnit(wiring.Component):
                 "inp": Out(inp_read_port(config)),
                 "wgt": Out(ReadPortSignature(config.wgt.element_bits, config.wgt.depth, 1)),
                 "acc_read": Out(acc_read_port(config)),
+                "acc_read_clear": Out(1),
                 "acc_write": Out(acc_write_port(config)),
                 "denied": In(1),
                 "busy_banks": Out(2),
@@ -121,8 +123,9 @@ class GemmUnit(wiring.Component):
 
         m.d.comb += [
             dot_products.clear.eq(reading.reset),
-            self.acc_read.enable.eq(reading.write & reading.adds),
+            self.acc_read.enable.eq(reading.write),
             self.acc_read.index.eq(reading.dst),
+            self.acc_read_clear.eq(~reading.adds),
             self.acc_write.enable.eq(writing.write),
             self.acc_write.lanes.eq(~0),
             self.acc_write.index.eq(writing.dst),
@@ -136,9 +139,8 @@ class GemmUnit(wiring.Component):
         kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                addend = Mux(writing.adds, kept[b][j], 0)
                 # Two ones make a carry.
-                one, other = Cat(dot_products.less, dot_products.sums[b][j]), Cat(1, addend)
+                one, other = Cat(dot_products.less, dot_products.sums[b][j]), Cat(1, kept[b][j])
                 m.d.comb += written[b][j].eq((one.as_signed() + other.as_signed())[1:])
         return m
 

@@ -120,7 +120,7 @@ class Loader(wiring.Component):
                 write.mask.eq(Mux(put, beats.mask, Mux(padding.step, padding.mask, 0))),
                 write.lanes.eq(Mux(put, lanes, ~0)),
                 write.index.eq(Mux(put, beats.index, padding.index)),
-                write.word.eq(Mux(put, word, self._padded(m, padding))),
+                write.word.eq(Mux(put, word, Mux(padding.step, self._padded(m, padding), 0))),
                 write.done.eq(ends | fail),
                 write.error.eq(fail),
             ]
@@ -214,7 +214,7 @@ class Loader(wiring.Component):
                 port.enable.eq(Mux(write.valid & ~self.hold & mine, write.mask, 0)),
                 port.lanes.eq(write.lanes),
                 port.index.eq(write.index),
-                Value.cast(port.data).eq(self._spread(memory, target, write)),
+                Value.cast(port.data).eq(self._spread(target, write)),
             ]
 
     def _kinds_of(self, memory: isa.Memory) -> list[int]:
@@ -236,7 +236,7 @@ class Loader(wiring.Component):
 
     @property
     def _word_bits(self) -> int:
-        """Bits that are written in a cycle, before they are widened."""
+        """Bits that are written in a cycle."""
         return max(self._gathered(kind) for kind in self._rows.kinds) * self._bus_bits
 
     def _gathered(self, kind: Kind) -> int:
@@ -246,12 +246,14 @@ class Loader(wiring.Component):
         return self._target(kind).lane_beats
 
     def _place(self, m: Module, beats: BeatWalker, beat: Any) -> tuple[Signal, Signal, Signal]:
-        """What is written for a beat, to which lanes, and whether it waits for more beats."""
+        """What is written for a beat, to which lanes, and whether it waits for more beats. The
+        latest beat is the top of the word whatever its kind is, which takes no choice."""
         word, gathers = Signal(self._word_bits), Signal()
         lanes = Signal(max(target.lanes for target in self._targets.values()))
-        earlier = Signal(max(1, self._word_bits - self._bus_bits))
-        place = Signal(beats.lane.shape())
-        m.d.comb += [word.eq(beat.payload.data), lanes.eq(~0)]
+        most = self._word_bits // self._bus_bits
+        earlier = Signal(self._word_bits - self._bus_bits)
+        place = Signal(range(most))
+        m.d.comb += [word.eq(Cat(earlier, beat.payload.data)), lanes.eq(~0)]
         with m.Switch(beats.kind):
             for number, kind in enumerate(self._rows.kinds):
                 with m.Case(number):
@@ -259,24 +261,13 @@ class Loader(wiring.Component):
                     if gathered > 1:
                         log_gathered = (gathered - 1).bit_length()
                         m.d.comb += [
-                            place.eq(beats.lane[:log_gathered]),
-                            gathers.eq(place != gathered - 1),
-                            word.eq(
-                                Cat(
-                                    earlier[: (gathered - 1) * self._bus_bits],
-                                    beat.payload.data,
-                                )
-                            ),
+                            place.eq(beats.lane[:log_gathered] + (most - gathered)),
+                            gathers.eq(place != most - 1),
                             lanes.eq(1 << (beats.lane >> log_gathered)),
                         ]
-                    elif kind.serial:
-                        m.d.comb += word.eq(
-                            beat.payload.data.word_select(
-                                beats.lane[: (kind.elements - 1).bit_length()],
-                                8 * kind.element_bytes,
-                            )
-                        )
-                    elif kind.beats > 1:
+                    elif widens(self._config, kind.memory):
+                        m.d.comb += word.eq(self._widened(kind, beats, beat))
+                    if gathered == 1 and kind.beats > 1:
                         # A beat becomes several lanes.
                         group = self._target(kind).lanes // kind.beats
                         m.d.comb += lanes.eq(
@@ -285,9 +276,22 @@ class Loader(wiring.Component):
                                 for place in range(kind.beats)
                             )
                         )
-        with m.If(beat.valid & gathers):
-            m.d.sync += earlier.word_select(place, self._bus_bits).eq(beat.payload.data)
+        if most > 1:
+            with m.If(beat.valid & gathers):
+                m.d.sync += earlier.word_select(place, self._bus_bits).eq(beat.payload.data)
         return word, lanes, gathers
+
+    def _widened(self, kind: Kind, beats: BeatWalker, beat: Any) -> Value:
+        """The scalars of a beat as wide as in the scratchpad, or of an element in it."""
+        config, bits = self._config, beat.payload.data
+        if kind.serial:
+            lane = beats.lane[: (kind.elements - 1).bit_length()]
+            bits = bits.word_select(lane, 8 * kind.element_bytes)
+        wide = Cat(
+            _sign_extended(bits.word_select(scalar, config.out_width), config)
+            for scalar in range(len(bits) // config.out_width)
+        )
+        return wide.replicate(self._word_bits // len(wide))
 
     def _padded(self, m: Module, padding: PaddingWalker) -> Value:
         """The padding value in each scalar of the word."""
@@ -303,22 +307,11 @@ class Loader(wiring.Component):
                             )
         return word
 
-    def _spread(self, memory: isa.Memory, target: Geometry, write: Any) -> Value:
-        """The word in all lanes and elements of the write port of ``memory``."""
-        config = self._config
+    def _spread(self, target: Geometry, write: Any) -> Value:
+        """The word in all lanes and elements of the write port of a memory."""
         width = target.element_bits * target.elements
         bits = min(width, target.lane_beats * self._bus_bits)
-        value = write.word[:bits].replicate(width // bits)
-        for number in self._kinds_of(memory):
-            kind = self._rows.kinds[number]
-            if widens(config, kind.memory):
-                scalars = min(self._bus_bits, 8 * kind.element_bytes) // config.out_width
-                wide = Cat(
-                    _sign_extended(write.word.word_select(scalar, config.out_width), config)
-                    for scalar in range(scalars)
-                )
-                value = Mux(write.kind == number, wide.replicate(width // len(wide)), value)
-        return value
+        return write.word[-bits:].replicate(width // bits)
 
 
 # What the walkers of beats and of padding have in common: rows with padding are never made one.

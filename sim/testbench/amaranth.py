@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from amaranth.hdl import signed
+from amaranth.hdl import Const, signed
 from amaranth.lib import data
 from amaranth.sim import Simulator
 
@@ -238,7 +238,8 @@ def run_unit(
 
     Returns what ``error`` was at each ``done``, and the cycles until the last micro-op was taken.
     The read and write ports that the keys of ``reads`` and ``writes`` name are served from arrays
-    (element, row, column); what is written in a cycle can be read in it.
+    (element, row, column); what is written in a cycle can be read in it. A read with an output of
+    the unit NAME_clear, if it has one, gives zeros.
     """
     errors: list[int] = []
     cycles = taken = 0
@@ -255,7 +256,7 @@ def run_unit(
         sampled += [port.enable, port.index, tile]
     for name in reads:
         port = getattr(unit, name)
-        sampled += [port.enable, port.index]
+        sampled += [port.enable, port.index, getattr(unit, f"{name}_clear", Const(0))]
 
     async def serve(ctx: Any) -> None:
         nonlocal cycles
@@ -268,11 +269,12 @@ def run_unit(
                 if enable:
                     contents[index] = [list(row) for row in tile]
             for name, contents in reads.items():
-                enable, index = next(value), next(value)
+                enable, index, clear = next(value), next(value), next(value)
                 if enable:
                     port = getattr(unit, name)
                     tile = data.View(layout(port, contents), port.data[0])
-                    ctx.set(tile, contents[index].tolist())
+                    given = 0 * contents[index] if clear else contents[index]
+                    ctx.set(tile, given.tolist())
             if done:
                 errors.append(error)
 

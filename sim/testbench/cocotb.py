@@ -122,7 +122,7 @@ async def serve_tiles(dut: Any, reads: Mapping[str, Tiles], writes: Mapping[str,
     """Serves the ports that begin with these names from arrays (element, row, column), forever.
 
     The arrays have dtypes as wide as the scalars of the ports. What is written in a cycle can be
-    read in it.
+    read in it. A read with an output NAME_clear, if there is one, gives zeros.
     """
     while True:
         await RisingEdge(dut.clk)
@@ -135,4 +135,6 @@ async def serve_tiles(dut: Any, reads: Mapping[str, Tiles], writes: Mapping[str,
             if getattr(dut, f"{name}_enable").value == 1:
                 tile = tiles[int(getattr(dut, f"{name}_index").value)]
                 word = int.from_bytes(np.ascontiguousarray(tile).tobytes(), "little")
-                getattr(dut, f"{name}_data").value = word
+                clear = getattr(dut, f"{name}_clear", None)
+                cleared = clear is not None and clear.value == 1
+                getattr(dut, f"{name}_data").value = 0 if cleared else word

@@ -43,6 +43,7 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
             await ctx.tick()
             contents[index] = value
         ctx.set(dut.load_write.enable, 0)
+        ctx.set(dut.load_write.data, [0] * len(dut.load_write.data))
 
     near = [*range(4), *range(half, half + 4)]
 
@@ -53,8 +54,12 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
             # With one bank, the units take turns as well.
             units = ["gemm", "alu"] if config.overlap else [["gemm", "alu"][gemm_half]]
             expected: list[tuple[Any, int]] = []
+            clear = int(rng.integers(2))
+            ctx.set(dut.gemm_clear, clear)
             for port in (dut.gemm_read, dut.alu_dst, dut.alu_src, dut.gemm_write, dut.alu_write):
                 ctx.set(port.enable, 0)
+            if not config.requantize:
+                ctx.set(dut.alu_write.data, [0])
             written_by_gemm = None
             for unit in units:
                 upper = gemm_half if unit == "gemm" else 1 - gemm_half
@@ -79,7 +84,8 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
             expected.append((dut.alu_src, source))
             await ctx.tick()
             for port, index in expected:
-                assert ctx.get(port.data[0]) == contents[index], (cycle, index)
+                cleared = clear and port is dut.gemm_read
+                assert ctx.get(port.data[0]) == (0 if cleared else contents[index]), (cycle, index)
         for port in (dut.gemm_write, dut.alu_write):
             ctx.set(port.enable, 0)
         ctx.set(dut.out_read.enable, 1)

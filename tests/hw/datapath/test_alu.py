@@ -65,14 +65,31 @@ def test_lane_does_the_arithmetic_of_the_instruction_set(operation: AluOp, lane:
 
     async def check(ctx: Any) -> None:
         ctx.set(dut.operation, operation)
-        if lane == "extended":
-            ctx.set(dut.enable, 1)
+        ctx.set(dut.enable, 1)
         for a in interesting(width):
             for b in interesting(width):
                 ctx.set(dut.a, a)
                 ctx.set(dut.b, b)
                 await ctx.tick().repeat(dut.latency)
                 assert ctx.get(dut.result) == operate(operation, a, b, width), (a, b)
+
+    simulate(dut, check)
+
+
+@pytest.mark.parametrize("lane", ["16", "32"])
+def test_a_lane_gives_zero_when_it_is_not_enabled(lane: str) -> None:
+    dut = LANES[lane]()
+
+    async def check(ctx: Any) -> None:
+        ctx.set(dut.a, 5)
+        ctx.set(dut.b, 3)
+        for operation in BASE_ALU_OPS:
+            ctx.set(dut.operation, operation)
+            for enable in (1, 0):
+                ctx.set(dut.enable, enable)
+                await ctx.tick().repeat(dut.latency)
+                want = operate(operation, 5, 3, len(dut.a)) if enable else 0
+                assert ctx.get(dut.result) == want, operation
 
     simulate(dut, check)
 
