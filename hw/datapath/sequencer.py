@@ -183,17 +183,17 @@ class Sequencer(wiring.Component):
             {name: unsigned(bits + 1) for name, bits in self._operands.items()}
         )
         command = Signal(self.i.payload.shape())
-        active = Signal()
-        empty = Signal()
+        active, empty = Signal(), Signal()
         uop = Signal(self._config.uop.index_width + 1)
+        # Kept, since whether a command ends is known late in a cycle without an addition before it.
+        final_uop = Signal.like(uop)
         inner_left = Signal(isa.ITERATION_WIDTH)
         outer_left = Signal(isa.ITERATION_WIDTH)
-        outer_offset = Signal(offset_layout)
-        offset = Signal(offset_layout)
+        outer_offset, offset = Signal(offset_layout), Signal(offset_layout)
 
         last_uop, last_inner, last_outer, last = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            last_uop.eq(uop + 1 == command.uop_end),
+            last_uop.eq(uop == final_uop),
             last_inner.eq(inner_left == 1),
             last_outer.eq(outer_left == 1),
             last.eq(empty | (last_uop & last_inner & last_outer)),
@@ -225,6 +225,7 @@ class Sequencer(wiring.Component):
                     | (taken.iter_in == 0)
                 ),
                 uop.eq(taken.uop_begin),
+                final_uop.eq(taken.uop_end - 1),
                 inner_left.eq(taken.iter_in),
                 outer_left.eq(taken.iter_out),
                 outer_offset.eq(0),
