@@ -264,8 +264,10 @@ class AluUnit(wiring.Component):
             self.error.eq(finished.error),
             self.busy_banks.eq(busy_banks(stages)),
         ]
-        active, busy = Cat(stage.write for stage in stages[:-1]).any(), Signal()
+        busy = Signal()
         m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
+        # While something is written too: after it, results return to 0.
+        active: Value = busy
         if config.requantize:
             active |= self._read_parameters(m, lanes, ready, failed, works, busy, taken)
         if config.lookup:

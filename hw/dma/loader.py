@@ -235,9 +235,22 @@ class Loader(wiring.Component):
         return self._targets[memory]
 
     @property
+    def _most_beats(self) -> int:
+        """The most beats that are gathered before they are written."""
+        return max(self._gathered(kind) for kind in self._rows.kinds)
+
+    @property
     def _word_bits(self) -> int:
         """Bits that are written in a cycle."""
-        return max(self._gathered(kind) for kind in self._rows.kinds) * self._bus_bits
+        return max(self._bits_at_once(kind) for kind in self._rows.kinds)
+
+    def _bits_at_once(self, kind: Kind) -> int:
+        """Bits of the scratchpad that beats of ``kind`` fill at once: a lane, or what is as wide
+        as an element or a beat that is widened."""
+        if not widens(self._config, kind.memory):
+            return self._gathered(kind) * self._bus_bits
+        scalars = min(self._bus_bits, 8 * kind.element_bytes) // self._config.out_width
+        return scalars * self._config.acc_width
 
     def _gathered(self, kind: Kind) -> int:
         """How many beats of ``kind`` are gathered before they are written."""
@@ -250,10 +263,14 @@ class Loader(wiring.Component):
         latest beat is the top of the word whatever its kind is, which takes no choice."""
         word, gathers = Signal(self._word_bits), Signal()
         lanes = Signal(max(target.lanes for target in self._targets.values()))
-        most = self._word_bits // self._bus_bits
-        earlier = Signal(self._word_bits - self._bus_bits)
+        most = self._most_beats
+        earlier = Signal((most - 1) * self._bus_bits)
         place = Signal(range(most))
-        m.d.comb += [word.eq(Cat(earlier, beat.payload.data)), lanes.eq(~0)]
+        repeated = self._word_bits // (most * self._bus_bits)
+        m.d.comb += [
+            word.eq(Cat(earlier, beat.payload.data).replicate(repeated)),
+            lanes.eq(~0),
+        ]
         with m.Switch(beats.kind):
             for number, kind in enumerate(self._rows.kinds):
                 with m.Case(number):
@@ -310,7 +327,8 @@ class Loader(wiring.Component):
     def _spread(self, target: Geometry, write: Any) -> Value:
         """The word in all lanes and elements of the write port of a memory."""
         width = target.element_bits * target.elements
-        bits = min(width, target.lane_beats * self._bus_bits)
+        kinds = [kind for kind in self._rows.kinds if self._target(kind) is target]
+        bits = min(width, max(self._bits_at_once(kind) for kind in kinds))
         return write.word[-bits:].replicate(width // bits)
 
 
