@@ -50,7 +50,9 @@ def machines(family: str) -> dict[str, Config]:
     The largest, which take minutes each, have more multipliers than an ECP5.
     """
     small, all_of = PRESETS["tiny"], dict.fromkeys(_EXTENSIONS, 1)
-    without_table = {**all_of, "lookup": 0}
+    # Results are no inputs where their elements differ.
+    of_any_shape = {**all_of, "forward": 0}
+    without_table = {**of_any_shape, "lookup": 0}
     found = {
         "tiny": small,
         "tiny-extended": PRESETS["tiny-extended"],
@@ -62,13 +64,12 @@ def machines(family: str) -> dict[str, Config]:
     else:
         found |= {"ecp5-25f": PRESETS["ecp5-25f"]}
     found |= {
-        # Results are no inputs where their elements differ.
-        "32×4 extended": replace(_sized(5, 2), **all_of | {"forward": 0}),
+        "32×4 extended": replace(_sized(5, 2), **of_any_shape),
         "4×16 extended": replace(_sized(2, 4), **without_table),
-        "16×4 extended": replace(_sized(4, 2), **all_of),
+        "16×4 extended": replace(_sized(4, 2), **of_any_shape),
         "4×4 extended": replace(small, **without_table),
         "4×8 extended, larger buffers": replace(
-            _sized(2, 3), **all_of, log_wgt_buff_size=16, log_acc_buff_size=15
+            _sized(2, 3), **of_any_shape, log_wgt_buff_size=16, log_acc_buff_size=15
         ),
         "4×4 overlap, no counters": replace(small, overlap=1, counters=0),
         "4×4 requantize, 128-bit bus": replace(small, requantize=1, log_bus_width=7),
@@ -76,12 +77,12 @@ def machines(family: str) -> dict[str, Config]:
         "4×4, 16 MiB, no counters": replace(small, log_dram_size=24, counters=0),
     }
     if family == "xc7":
-        found["16×8 extended"] = replace(_sized(4, 3), **all_of)
+        found["16×8 extended"] = replace(_sized(4, 3), **of_any_shape)
     else:
         found |= {
             "16×4": _sized(4, 2),
             "4×8": _sized(2, 3),
-            "8×4 extended": replace(_sized(3, 2), **all_of),
+            "8×4 extended": replace(_sized(3, 2), **of_any_shape),
             "8×8 requantize": replace(_sized(3, 3), requantize=1),
         }
     return found
