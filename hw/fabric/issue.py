@@ -167,7 +167,7 @@ class InOrder(wiring.Component):
         m.d.comb += [self.head.eq(self.insn.payload), self.head.entry.index.eq(index)]
         refused = Signal()
         issue, lacks_tokens, illegal = self._issue(m, in_flight, refused)
-        retire, overflows, finished = self._retire(m, in_flight, refused)
+        retire, overflows, finished, failed = self._retire(m, in_flight, refused)
 
         # Status: what is issued, and what of that its unit works on.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
@@ -183,7 +183,8 @@ class InOrder(wiring.Component):
                 & (issued == 0)
                 & (lacks_tokens | ~self.may_start)
             ),
-            overflowing.eq(overflows & ~under_way.any() & ~issue),
+            # What a unit that has failed, or one that waits for it, was given is never done.
+            overflowing.eq(overflows & Mux(failed, self.drained, ~under_way.any()) & ~issue),
             self.status.idle.eq(~self.insn.valid & (issued == 0)),
             self.status.waiting.eq((starved | overflowing) & ~self.fault.valid),
             self.status.overflowing.eq(overflowing),
@@ -262,11 +263,11 @@ class InOrder(wiring.Component):
 
     def _retire(
         self, m: Module, in_flight: Queue, refused: Signal
-    ) -> tuple[Signal, Value, list[Signal]]:
+    ) -> tuple[Signal, Value, list[Signal], Value]:
         """Retires the oldest instruction; gives whether it does, whether room for a token is all
-        that keeps it from that, and what `_completion` counts."""
+        that keeps it from that, what `_completion` counts, and whether a unit has failed."""
         oldest, gives = in_flight.o.payload, self._ports("to")
-        done, failure, finished = self._completion(m, in_flight)
+        done, failure, finished, failed = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
             # The oldest stays: after a fault nothing retires.
@@ -283,7 +284,7 @@ class InOrder(wiring.Component):
                 self.fault.cause.eq(failure),
                 refused.eq(1),
             ]
-        return retire, in_flight.o.valid & done & full, finished
+        return retire, in_flight.o.valid & done & full, finished, failed
 
     def _report_activity(
         self, m: Module, in_flight: Queue, retire: Signal, finished: list[Signal]
@@ -314,15 +315,18 @@ class InOrder(wiring.Component):
                 m.d.comb += activity.busy[unit].eq(count != (done + queued))
         return Cat(under_way)
 
-    def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, list[Signal]]:
-        """Whether the oldest instruction in flight is done, the cause if it has failed, and per
-        unit how many are done and have not retired.
+    def _completion(
+        self, m: Module, in_flight: Queue
+    ) -> tuple[Signal, Signal, list[Signal], Value]:
+        """Whether the oldest instruction in flight is done, the cause if it has failed, per unit
+        how many are done and have not retired, and whether any unit has failed, at this
+        instruction or a later one.
 
         Units may be done with instructions before the oldest one is done: they are counted until
         they are the oldest.
         """
         oldest = in_flight.o.payload
-        done, failure, finished = Signal(), Signal(3), []
+        done, failure, finished, errors = Signal(), Signal(3), [], []
         with m.If(oldest.cause != 0):
             m.d.comb += failure.eq(oldest.cause)
         with m.Elif(oldest.unit == 0):
@@ -331,6 +335,7 @@ class InOrder(wiring.Component):
             count = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1), name=f"done_{number}")
             finished.append(count)
             error = Signal(name=f"error_{number}")
+            errors.append(error)
             mine = Signal(name=f"oldest_is_{number}")
             succeeds = Signal(name=f"succeeds_{number}")
             m.d.comb += [
@@ -344,4 +349,4 @@ class InOrder(wiring.Component):
                 m.d.comb += done.eq((count != 0) | succeeds)
                 with m.If(error & (count == 0)):
                     m.d.comb += failure.eq(cause)
-        return done, failure, finished
+        return done, failure, finished, Cat(errors).any()

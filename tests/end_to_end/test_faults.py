@@ -453,6 +453,27 @@ def test_finish_may_overflow_a_counter(machines: Machines) -> None:
     assert machines.fault_of(*program) == "compute 1023 token_overflow"
 
 
+@pytest.mark.parametrize(
+    ("pushing", "failing"),
+    [
+        (idle_compute, Gemm(uop_end=CONFIG.uop.depth + 1, iter_out=2)),
+        (idle_compute, Alu(uop_end=CONFIG.uop.depth + 1, alu_opcode=AluOp.ADD)),
+        (Load(memory=Memory.ACC, x_size=0), Load(memory=Memory.ACC, dram_base=1 << 20)),
+        (idle_load, Load(memory=Memory.INP, dram_base=1 << 20)),
+    ],
+)
+def test_an_overflow_is_found_though_a_later_instruction_has_failed(
+    machines: Machines, pushing: Instruction, failing: Instruction
+) -> None:
+    """Also if others wait for the one that has failed."""
+    module = "load" if pushing is idle_load else "compute"
+    pushes = [with_flags(pushing, push_next=1)] * 1024
+    for behind in ([], [Alu(uop_end=0, alu_opcode=AluOp.ADD), idle_compute]):
+        assert (
+            machines.fault_of(*pushes, failing, *behind, finish) == f"{module} 1023 token_overflow"
+        )
+
+
 def test_a_push_waits_for_room_that_comes(machines: Machines) -> None:
     pushing, popping = with_flags(idle_load, push_next=1), with_flags(idle_compute, pop_prev=1)
     assert machines.fault_of(*[pushing] * 1040, *[popping] * 1040, finish) is None
