@@ -65,10 +65,10 @@ class Bus {
         const Part& part = *next;
         Moved moved;
         stale = true;
+        if (part.reads && store.forwarder.works()) show_planned(store.forwarder, false);
         if (part.reads) {
             moved.reader = reads.front().reader;
-            const Time begin = part.writes && write_turn ? part.begin + 1 : part.begin;
-            moved.has_ended = move_reads(part.reads, begin, part.stride);
+            moved.has_ended = move_reads(part.reads, first_read(), part.stride);
         }
         if (part.writes) {
             const Time begin = part.reads && !write_turn ? part.begin + 1 : part.begin;
@@ -80,6 +80,15 @@ class Bus {
         }
         if (part.reads != part.writes && part.stride == 2 && part.reads + part.writes == 1) write_turn = !write_turn;
         return moved;
+    }
+
+    // The transfer to the inputs that is in progress, at its end: by what is known and planned.
+    Forwarder forwarded() {
+        loaders[0]->show_ends(store.forwarder);
+        Forwarder found = store.forwarder;
+        show_planned(found, true);
+        found.finish();
+        return found;
     }
 
     // When the arbiter starts the next burst, by what is known and planned.
@@ -250,10 +259,20 @@ class Bus {
         return has_ended;
     }
 
+    // `forwarder` meets what LOADs write to the inputs with the words that come next; with `all` also
+    // the padding behind them.
+    void show_planned(Forwarder& forwarder, bool all) const {
+        const bool loads = planned.reads && reads.front().reader == LOAD_READER;
+        loaders[0]->show(forwarder, loads ? planned.reads : 0, first_read(), planned.stride, all);
+    }
+
+    // When the first word comes that is read next.
+    Time first_read() const { return planned.begin + (planned.writes && write_turn); }
+
     Time open_from() const {
         if (awaited <= 0) return 0;
         const std::int64_t ahead = awaited - delivered;
-        Time open = ahead > planned.reads ? NEVER : planned.begin + (ahead - 1) * planned.stride + 2;
+        Time open = ahead > planned.reads ? NEVER : first_read() + (ahead - 1) * planned.stride + 2;
         open = ahead == 0 ? delivered_at + 2 : open;
         return ahead < 0 ? (opened_at < delivered_at ? opened_at + 2 : 0) : open;
     }

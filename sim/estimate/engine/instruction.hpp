@@ -26,6 +26,13 @@ struct Padding {
     Time above, rows, per_row, idle_per_row;
     bool begins_idle;
 
+    // Whether the step, of `cycles`, has no write.
+    bool is_idle(Time step) const {
+        if (step < above || step >= above + rows * (per_row + idle_per_row)) return false;
+        const Time place = (step - above) % (per_row + idle_per_row);
+        return begins_idle ? place < idle_per_row : place >= per_row;
+    }
+
     // How many of the cycles without a write pass while data are written that leave `free` cycles.
     Time idle(Time free) const {
         if (free < above || !rows) return 0;
@@ -40,7 +47,8 @@ struct Transfer {
     std::int64_t elements;  // that cross the bus
     std::int64_t begin, end;  // accumulators that are loaded
     std::int64_t words;
-    Time forwarded;  // steps of a transfer to the inputs; 0 of others
+    bool forwards;           // to the inputs
+    std::int64_t forwarded;  // elements that it writes there
     Padding padding;
 };
 

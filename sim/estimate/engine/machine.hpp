@@ -1,8 +1,8 @@
 // The machine: modules that issue and retire in order, tokens between them, and what happens when.
 //
 // The time until which an instruction waits follows from the times of those before it, except for
-// two resources that go to who comes first: the bus, and what GEMM and ALU share. Their events are
-// taken in the order of time; everything that follows from one is computed at once. A module that
+// three resources that go to who comes first: the bus, what GEMM and ALU share, and the write port of
+// the inputs, where LOADs go before a STORE. Their events are taken in the order of time; everything that follows from one is computed at once. A module that
 // cannot go on says what it waits for, and is looked at again when that happens.
 
 #pragma once
@@ -33,7 +33,7 @@ class Machine {
     // not legal.
     Time run() {
         const Bus::Part* part = &bus.plan();
-        Time grant = bus.grant_from();
+        Time grant = bus.grant_from(), forward = NEVER;
         while (true) {
             if (woken) {
                 advance();
@@ -42,14 +42,20 @@ class Machine {
             if (replan) {
                 part = &bus.plan();
                 grant = bus.grant_from();
+                forward = store.forwarder.works() ? plan_forward() : NEVER;
                 replan = false;
             }
-            const Time unit = units.next_at(), next = std::min(part->end, unit);
+            const Time unit = units.next_at(), next = earliest(part->end, unit, forward);
             if (grant <= next) {
                 if (grant >= NEVER) return NEVER;
                 grant = grant_all(grant, next);
                 // Writes take turns with a read that may become possible now.
                 replan |= !part->reads;
+            } else if (forward <= next) {
+                store.forwarder = forwarded;
+                store.end_forward();
+                settle(STORE_MODULE);
+                wake(STORE_MODULE, FOR_UNIT);
             } else if (part->end <= unit) {
                 move();
                 replan = true;
@@ -93,6 +99,12 @@ class Machine {
             if (reader == COMPUTE_READER && compute_loader.walker.has_room()) wake(COMPUTE_MODULE, FOR_UNIT);
         } while (!replan && until < NEVER && grant <= until);
         return grant;
+    }
+
+    // When the transfer to the inputs ends, by what is known and planned.
+    Time plan_forward() {
+        forwarded = bus.forwarded();
+        return forwarded.ends_at();
     }
 
     void move() {
@@ -186,7 +198,9 @@ class Machine {
         const Time empty = state.retired == state.issued ? std::max(head, state.last_retired + 1) : NEVER;
         if (next.pop_prev) wait(prev, empty, next.prev);
         if (next.pop_next) wait(following, empty, next.next);
-        next.issued = next.begun = state.issued_at = latest(head, token, unit);
+        Time now = latest(head, token, unit);
+        if constexpr (module == STORE_MODULE) now = store.issued_at(next.transfer, now);
+        next.issued = next.begun = state.issued_at = now;
         state.issued++;
         start<module>(next);
         return true;
@@ -308,6 +322,7 @@ class Machine {
     unsigned woken = 0;
     Module full = MODULES;  // whose queue has no room for the next instruction
     bool replan = false;    // what the bus moves next
+    Forwarder forwarded;    // at the end of the transfer to the inputs that is in progress, as planned
 };
 
 }  // namespace estimate

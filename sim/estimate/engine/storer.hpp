@@ -1,17 +1,15 @@
-// The `Storer` of hw/dma: bursts announced ahead of their words, a response for each; and the
-// `Forwarder`, as if no LOAD of inputs held it up.
+// The store module's units: the `Storer` of hw/dma, which announces bursts ahead of their words and
+// gets a response for each, and the `Forwarder`.
 
 #pragma once
 
 #include <utility>
 
 #include "bursts.hpp"
+#include "forwarder.hpp"
 #include "queue.hpp"
 
 namespace estimate {
-
-// Cycles from a step of `Forwarder` to the element's being written.
-constexpr Time STEP_TO_INPUT = 2;
 
 class Storer {
   public:
@@ -19,21 +17,23 @@ class Storer {
 
     // Transfers to memory and to the inputs take turns.
     bool has_room(const Transfer& transfer) const {
-        if (transfer.forwarded) return turns.empty();
-        return !transfer.words || walker.has_room();
+        if (forwarder.works()) return false;
+        return transfer.forwards ? turns.empty() : !transfer.words || walker.has_room();
     }
     Time room_from(const Transfer& transfer) const {
-        if (transfer.forwarded) return latest(ended + 1, forwarder_free, 0);
-        return std::max(forwarded + 1, transfer.words ? walker.room_from() : 0);
+        if (transfer.forwards) return ended + 1;
+        return std::max(forwarder.idle_from(), transfer.words ? walker.room_from() : 0);
+    }
+    // When one is issued that could be at `time`.
+    Time issued_at(const Transfer& transfer, Time time) const {
+        return transfer.forwards ? forwarder.takes(time) : time;
     }
 
     // A transfer is issued at `now`. It may end at once.
     void issue(Time now, Instruction& instruction) {
-        if (const Time steps = instruction.transfer.forwarded) {
-            // One element is written per cycle.
-            forwarder_free = now + steps + 1;
-            instruction.done = forwarded = now + steps + STEP_TO_INPUT;
-            return;
+        if (instruction.transfer.forwards) {
+            forwarded = &instruction;
+            return forwarder.begin(now, instruction.transfer.forwarded);
         }
         const bool has_data = instruction.transfer.words;
         if (has_data) walker.command(now, instruction.transfer.rows);
@@ -66,7 +66,14 @@ class Storer {
 
     bool has_changed() { return std::exchange(changed, false); }
 
+    // The transfer to the inputs has ended.
+    void end_forward() {
+        forwarder.end();
+        forwarded->done = forwarder.ends_at();
+    }
+
     BurstWalker walker;
+    Forwarder forwarder;
     Time latency_sum = 0;  // from the announcements of bursts to their responses
     std::int64_t burst_count = 0;
 
@@ -127,8 +134,7 @@ class Storer {
     std::size_t filling = 0;   // of these, those that have all their words
     std::int64_t announced = 0, answered = 0;
     Time announced_at = 0, next_word = 0, response = 0, ended = 0;
-    // When the latest transfer to the inputs has been written, and when the next can be taken.
-    Time forwarded = -1, forwarder_free = 0;
+    Instruction* forwarded = nullptr;  // the latest transfer to the inputs
     Time answers[PLACES];
     bool changed = false;
 };

@@ -84,7 +84,8 @@ class Stream {
         const std::int64_t above = get(f.y_pad_0), below = get(f.y_pad_1);
         transfer.memory = id;
         if (stores && id == INP) {
-            transfer.forwarded = std::max<Time>(x ? (above + y + below) * (left + x + right) : 0, 1);
+            transfer.forwards = true;
+            transfer.forwarded = x ? (above + y + below) * (left + x + right) : 0;
             return;
         }
         if (!x) return;

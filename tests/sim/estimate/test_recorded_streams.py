@@ -38,7 +38,8 @@ def test_a_network_takes_the_cycles_of_the_rtl(path: Path) -> None:
 
 def test_the_networks_are_there() -> None:
     names = {path.stem for path in STREAMS}
-    assert names == {f"{name}-ddr" for name in ("digits", "mobilenetv2", "resnet18", "resnet50")}
+    networks = ("digits", "mobilenetv2", "mobilenetv2-without-forward", "resnet18", "resnet50")
+    assert names == {f"{name}-ddr" for name in networks}
 
 
 def test_a_file_holds_instructions_and_micro_ops_alone(tmp_path: Path) -> None:
