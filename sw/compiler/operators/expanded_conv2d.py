@@ -158,8 +158,8 @@ def scheduled(workload: ExpandedConv2d, env: Environment, knobs: ExpandedConv2dK
     _load(s, expanded.x_buf, env.inp_scope, wo, knobs.image_copies, y, env)
     _load(s, expanded.forwarded, env.inp_scope, g, 2, y, env)
     s[expanded.forwarded].compute_ahead()
-    for tensor in (expanded.w_buf, product.w_buf):
-        _load(s, tensor, env.wgt_scope, None if knobs.whole_weights else g, 2, y, env)
+    for tensor, once in ((expanded.w_buf, False), (product.w_buf, workload.depthwise.alike)):
+        _load(s, tensor, env.wgt_scope, None if knobs.whole_weights or once else g, 2, y, env)
 
     n, g, o, h, w, b, k = s[expanded.total].op.axis
     s[expanded.total].reorder(*expanded.axes[:-1], n, g, o, h, w, b, k, expanded.axes[-1])
@@ -217,14 +217,16 @@ def _sizes(workload: ExpandedConv2d, rows: int, columns: int) -> _Sizes:
 
 def _constants(workload: ExpandedConv2d) -> int:
     """Accumulators for constants."""
-    both = workload.expansion.requantize, workload.depthwise.group.requantize
-    return sum(item.constants * workload.expansion.outputs + item.shared for item in both)
-
-
-def _weights(workload: ExpandedConv2d) -> int:
-    """Tiles of weights for a tile of channels."""
     a, d = workload.expansion, workload.depthwise
-    return a.inputs * a.terms + d.group.kernel[0] * d.weights_per_row
+    both = (a.requantize, a.outputs), (d.group.requantize, d.constants)
+    return sum(item.constants * tiles + item.shared for item, tiles in both)
+
+
+def _weights(workload: ExpandedConv2d) -> tuple[int, int]:
+    """Tiles of weights for a tile of channels, and for all of them together."""
+    a, d = workload.expansion, workload.depthwise
+    expansion, filters = a.inputs * a.terms, d.group.kernel[0] * d.weights_per_row
+    return (expansion, filters) if d.alike else (expansion + filters, 0)
 
 
 def _fits(workload: ExpandedConv2d, config: Config, knobs: ExpandedConv2dKnobs) -> bool:
@@ -232,11 +234,12 @@ def _fits(workload: ExpandedConv2d, config: Config, knobs: ExpandedConv2dKnobs) 
     size = _sizes(workload, knobs.rows, knobs.columns)
     constants = _constants(workload)
     tiles = a.outputs if knobs.whole_weights else 2
+    weights, shared = _weights(workload)
     return (
         knobs.image_copies * a.inputs * size.expanded + 2 * size.padded <= config.inp.depth
         and 2 * size.expanded <= config.acc.depth // 2
         and 2 * size.results + constants <= config.acc.depth // 2
-        and tiles * _weights(workload) <= config.wgt.depth
+        and tiles * weights + shared <= config.wgt.depth
     )
 
 
@@ -250,7 +253,7 @@ def _rough(workload: ExpandedConv2d, config: Config, knobs: ExpandedConv2dKnobs)
     tile = max(a.products * size.expanded, steps[1]) + TILE_CYCLES
     tile += max(d.products * size.results, steps[0]) + TILE_CYCLES
     image = a.inputs * size.expanded * config.inp.element_bytes / config.bus_bytes
-    weights = a.outputs * _weights(workload) * config.wgt.element_bytes / config.bus_bytes
+    weights = a.outputs * _weights(workload)[0] * config.wgt.element_bytes / config.bus_bytes
     turns = 1 if knobs.whole_weights else tiles * a.batch
     waits = image if knobs.image_copies == 1 else 0
     moved = a.outputs * size.results * config.out.element_bytes / config.bus_bytes
@@ -274,7 +277,9 @@ class _Tiles:
         self.pipeline = Pipeline(config)
         self.image = BufferCopies(self.pipeline, knobs.image_copies)
         self.weights = BufferCopies(self.pipeline, 2)
-        self.weight_bytes = _weights(workload) * config.wgt.element_bytes
+        self.weight_bytes, self.shared_bytes = (
+            tiles * config.wgt.element_bytes for tiles in _weights(workload)
+        )
         self.constants = _constants(workload)
         # Tasks of the latest tiles, with None before the first.
         self.forwards: list[Task | None] = [None] * 3
@@ -290,6 +295,8 @@ class _Tiles:
         """Adds the tasks of one tile per step: the expansion, and the sums of the one before."""
         a, b, knobs = self.a, self.d.group, self.knobs
         self.pipeline.load_for_compute(self.constants * self.config.acc.element_bytes)
+        if self.shared_bytes:
+            self.pipeline.load(1, self.shared_bytes)
         if knobs.whole_weights:
             self.weights.load(1, a.outputs * self.weight_bytes, None)
         before: tuple[int, int] | None = None

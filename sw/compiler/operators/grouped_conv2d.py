@@ -22,7 +22,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.te.expr import Expr
+from amaranth_vta.sw.compiler.te.expr import Affine, Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
 from amaranth_vta.sw.compiler.tuner.formula import ROW_CYCLES, TILE_CYCLES, overlapped
 from amaranth_vta.sw.compiler.tuner.search import Choice
@@ -40,11 +40,13 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class GroupedConv2d:
     """A convolution ``group`` for each of ``groups`` groups; its inputs and outputs are whole
-    tiles. With ``taps``, more than one, each product takes that many of a row of the kernel."""
+    tiles. With ``taps``, more than one, each product takes that many of a row of the kernel. Groups
+    that are ``alike`` have the weights and the bias or parameters of one."""
 
     groups: int
     group: Conv2dSizes
     taps: int = 1
+    alike: bool = False
 
     @property
     def row_taps(self) -> RowTaps:
@@ -55,6 +57,11 @@ class GroupedConv2d:
     def weights_per_row(self) -> int:
         """Tiles of weights in a row of the kernel, per tile of inputs and tile of outputs."""
         return self.row_taps.products * self.group.terms
+
+    @property
+    def constants(self) -> int:
+        """How many groups have weights and bias of their own."""
+        return 1 if self.alike else self.groups
 
     @property
     def products(self) -> int:
@@ -281,7 +288,15 @@ def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) ->
     c, groups, acc = workload.group, workload.groups, env.acc_dtype
     row, per_row = workload.row_taps, workload.weights_per_row
     w = te.placeholder(
-        (groups, c.outputs, c.inputs, c.kernel[0], per_row, env.BLOCK_OUT, env.BLOCK_IN),
+        (
+            workload.constants,
+            c.outputs,
+            c.inputs,
+            c.kernel[0],
+            per_row,
+            env.BLOCK_OUT,
+            env.BLOCK_IN,
+        ),
         "w",
         env.wgt_dtype,
     )
@@ -302,10 +317,13 @@ def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) ->
         column = w * c.strides[1] + dx * row.step + tap
         return column, k // 2 * 2 + channel, tap * 2 + channel
 
+    def constants(g: Expr) -> Expr:
+        return Affine({}) if workload.alike else g
+
     def term_of(n: Expr, g: Expr, o: Expr, h: Expr, w: Expr, b: Expr, k: Expr) -> Expr:
         column, lane, weight = at(w, k)
         y = h * c.strides[0] + dy * c.dilations[0]
-        tile = w_buf[g, o, ci, dy, of_term(dx, c.terms, term), k, weight]
+        tile = w_buf[constants(g), o, ci, dy, of_term(dx, c.terms, term), k, weight]
         return x_buf[n, g, ci, y, column, b, lane].astype(acc) * tile.astype(acc)
 
     conv = te.compute(
@@ -313,7 +331,8 @@ def sums(workload: GroupedConv2d, env: Environment, x: Tensor, x_buf: Tensor) ->
         lambda *i: te.sum(term_of(*i), axis=list(axes)),
         "conv",
     )
-    end = epilogue(conv, (groups, c.outputs), lambda n, g, o, h, w: (g, o), c.requantize, env)
+    channels = (workload.constants, c.outputs)
+    end = epilogue(conv, channels, lambda n, g, o, h, w: (constants(g), o), c.requantize, env)
     return Product(x, w, x_buf, w_buf, axes, conv, end)
 
 

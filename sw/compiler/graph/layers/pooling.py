@@ -18,6 +18,7 @@ from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
+from .parts.fused_expansion import fused_average
 from .parts.layer import Layer, Unsupported
 from .parts.products import QuantizedProduct
 from .parts.scales import dequantized
@@ -148,6 +149,9 @@ def average_pool(
     except NotExact as problem:
         raise Unsupported(str(problem)) from None
     workload = average_workload(product, tensors, moved, image, constants)
+    fused = fused_average(product, workload, out, tensors)
+    if fused is not None:
+        return fused
     parameters = constants.parameters(tensors.env)
     return tensors.layer(
         product.nodes,

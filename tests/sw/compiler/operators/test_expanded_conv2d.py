@@ -67,7 +67,8 @@ def random_workload(pick: random.Random, env: Environment) -> ExpandedConv2d:
     )
     channels = groups * env.BLOCK_IN
     taps = taps_at_once(channels, channels, channels, kernel, depthwise.dilations, env.config)
-    return ExpandedConv2d(expansion, GroupedConv2d(groups, depthwise, taps))
+    alike = pick.random() < 0.25
+    return ExpandedConv2d(expansion, GroupedConv2d(groups, depthwise, taps, alike))
 
 
 def parameters(arg: Tensor, rng: np.random.Generator) -> Array:

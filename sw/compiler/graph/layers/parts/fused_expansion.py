@@ -1,19 +1,27 @@
-"""Depthwise convolutions fused with the 1×1 convolution that makes their images."""
+"""Depthwise convolutions and averages fused with the 1×1 convolution that makes their images."""
 
 from __future__ import annotations
 
+from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
     ExpandedConv2d,
     expanded_conv2d,
     is_possible,
 )
-from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
+    GroupedConv2d,
+    grouped_weights,
+    taps_at_once,
+)
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.runtime.network.factors import as_terms
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
+from amaranth_vta.sw.runtime.scalars import pack
 
-from .layer import Layer
-from .products import ConstantProduct
+from .layer import Layer, Unsupported
+from .products import ConstantProduct, QuantizedProduct
 from .tensors import Tensors
 
 
@@ -23,21 +31,65 @@ def fused_expansion(
     """The layer of a grouped convolution, ``alone`` by itself, and of the convolution whose result
     it reads; None if that is no 1×1 convolution or has other readers, or if two layers take fewer
     cycles."""
-    node = product.nodes[0]
-    known = tensors.convolutions.get(node.inputs[0])
-    if known is None or tensors.network.only_reader(node.inputs[0]) is not node:
+    return _fused(product, alone, alone, weights, out, tensors)
+
+
+def fused_average(
+    product: QuantizedProduct, alone: AveragePool2d, out: Image, tensors: Tensors
+) -> Layer | None:
+    """The same for averages, ``alone`` by themselves: a depthwise convolution by ones, with the
+    weights and parameters of one tile of channels for all of them."""
+    config, block = tensors.config, tensors.config.block_out
+    if not config.forward:
+        return None
+    first = product.of_channels(block)
+    channels = len(first.sums.weights)
+    taps = taps_at_once(channels, channels, channels, alone.kernel, (1, 1), config)
+    try:
+        requantize = first.requantize
+    except Unsupported:
+        return None
+    group = Conv2d(
+        batch=alone.batch,
+        inputs=1,
+        outputs=1,
+        height=alone.height,
+        width=alone.width,
+        kernel=alone.kernel,
+        requantize=requantize,
+        strides=alone.strides,
+        pads=alone.pads,
+        pad_value=alone.pad_value,
+    )
+    filters = GroupedConv2d(alone.channels, group, taps, alike=True)
+    weights = grouped_weights(as_terms(first.sums.weights, 1), channels, config, taps)
+    return _fused(first, alone, filters, pack(weights, tensors.env.wgt_dtype), out, tensors, 0)
+
+
+def _fused(
+    product: ConstantProduct,
+    alone: GroupedConv2d | AveragePool2d,
+    filters: GroupedConv2d,
+    weights: Bytes,
+    out: Image,
+    tensors: Tensors,
+    macs: int | None = None,
+) -> Layer | None:
+    """The layer of ``filters`` and of the convolution whose result they read, if it takes fewer
+    cycles than that and ``alone``. ``macs`` are those of the filters, if not `product`'s."""
+    name = product.nodes[0].inputs[0]
+    known = tensors.convolutions.get(name)
+    if known is None or tensors.network.only_reader(name) is not product.nodes[0]:
         return None
     anchor, expansion = known
-    both = ExpandedConv2d(expansion, alone)
+    both = ExpandedConv2d(expansion, filters)
     if not is_possible(both, tensors.config):
         return None
-    first, second, fused = (
-        choose(item, tensors.config).cycles for item in (expansion, alone, both)
-    )
-    if first + second <= fused:
+    cycles = [choose(item, tensors.config).cycles for item in (expansion, alone, both)]
+    if cycles[0] + cycles[1] <= cycles[2]:
         return None
     (source,) = anchor.sources
     try:
-        return product.layer(tensors, source, out, expanded_conv2d, both, weights, anchor)
+        return product.layer(tensors, source, out, expanded_conv2d, both, weights, anchor, macs)
     except NoScheduleFits:
         return None

@@ -56,12 +56,16 @@ class ConstantProduct:
         workload: Hashable,
         weights: Bytes,
         anchor: Layer | None = None,
+        macs: int | None = None,
     ) -> Layer:
         """The layer of the function that ``make`` builds for ``workload``; its arguments are input,
         ``weights``, parameters and output. With an ``anchor``, a product that comes before this one
-        in the same layer, the weights and parameters of that come first."""
+        in the same layer, the weights and parameters of that come first. ``macs`` are those of
+        this product, if it does not count what its weights say."""
         constants = {"weights": weights, "requantization": self._requantization[1]}
-        macs, nodes = prod(out) * prod(self.sums.weights.shape[1:]), self.nodes
+        nodes = self.nodes
+        if macs is None:
+            macs = prod(out) * prod(self.sums.weights.shape[1:])
         if anchor is not None:
             before = {f"{key} before": value for key, value in anchor.constants.items()}
             constants, nodes = before | constants, (*anchor.nodes, *nodes)
@@ -89,6 +93,12 @@ class QuantizedProduct(ConstantProduct):
     """A QLinearConv or QLinearMatMul, and a Clip that follows."""
 
     sums: RequantizedSums
+
+    def of_channels(self, count: int) -> QuantizedProduct:
+        """The product of the first channels alone, at most ``count``."""
+        names = ("weights", "bias", "least", "most", "scale")
+        first = {name: getattr(self.sums, name)[:count] for name in names}
+        return replace(self, sums=replace(self.sums, **first))
 
     @classmethod
     def of(cls, node: Node, tensors: Tensors) -> QuantizedProduct:

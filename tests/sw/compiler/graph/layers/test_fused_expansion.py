@@ -64,6 +64,30 @@ def test_any_padding_and_larger_kernels(qdq: Make, size: int, pads: list[int]) -
     assert operators(graph.qdq(0.37, 11)) == [FUSED]
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("channels", [328, 256])
+def test_averages_are_taken_in_the_same_layer(qdq: Make, dtype: Any, channels: int) -> None:
+    """As a depthwise convolution by ones, which does not count among the network's MACs."""
+    low = np.iinfo(dtype).min
+    graph = qdq((1, 320, 7, 7), dtype).qdq(0.031, low + 120).conv(320, channels, 1)
+    graph.node("Relu").qdq(0.0613, low).node("GlobalAveragePool").qdq(0.043, low + 3)
+    assert placed(graph) == [(FUSED, 320 * channels * 7 * 7)]
+
+
+def test_averages_of_windows_are_taken_in_the_same_layer(qdq: Make) -> None:
+    graph = expanded(qdq, size=14, channels=256)
+    graph.node("AveragePool", kernel_shape=[2, 2], strides=[2, 2]).qdq(0.043, 5)
+    assert operators(graph) == [FUSED]
+
+
+def test_averages_are_layers_where_the_machine_does_not_forward_results(qdq: Make) -> None:
+    def graph() -> Any:
+        made = qdq((1, 320, 7, 7)).qdq(0.031, 20).conv(320, 256, 1)
+        return made.node("Relu").qdq(0.0613, -128).node("GlobalAveragePool").qdq(0.043, 3)
+
+    assert operators(graph(), replace(MACHINE, forward=0)) == ["QLinearConv"] * 2
+
+
 def test_large_images_are_cut_into_tiles(qdq: Make) -> None:
     graph = depthwise(expanded(qdq, size=56), strides=[2, 2])
     assert operators(graph.qdq(0.37, 11)) == [FUSED]
