@@ -65,7 +65,7 @@ class Bus {
         const Part& part = *next;
         Moved moved;
         stale = true;
-        if (part.reads && store.forwarder.works()) show_planned(store.forwarder, false);
+        if (part.reads && store.forwarder.works()) [[unlikely]] show_planned(store.forwarder, false);
         if (part.reads) {
             moved.reader = reads.front().reader;
             moved.has_ended = move_reads(part.reads, first_read(), part.stride);
@@ -261,7 +261,7 @@ class Bus {
 
     // `forwarder` meets what LOADs write to the inputs with the words that come next; with `all` also
     // the padding behind them.
-    void show_planned(Forwarder& forwarder, bool all) const {
+    [[gnu::noinline]] void show_planned(Forwarder& forwarder, bool all) const {
         const bool loads = planned.reads && reads.front().reader == LOAD_READER;
         loaders[0]->show(forwarder, loads ? planned.reads : 0, first_read(), planned.stride, all);
     }

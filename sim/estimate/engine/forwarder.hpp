@@ -12,6 +12,11 @@ struct InputWrites {
     Time from;
     std::int64_t count;
     Time period;
+
+    void skip(std::int64_t some) {
+        from += some * period;
+        count -= some;
+    }
 };
 
 class Forwarder {
@@ -33,10 +38,20 @@ class Forwarder {
 
     // A LOAD writes; called in the order of time.
     void meet(InputWrites writes) {
-        for (; writes.count && left; writes.count--, writes.from += writes.period) {
-            if (writes.from <= at) continue;
+        if (writes.from <= at) writes.skip(std::min(writes.count, (at - writes.from) / writes.period + 1));
+        while (writes.count && left) {
             pass(writes.from - at - 1);
             at = writes.from;
+            writes.skip(1);
+            if (!writes.count || !left) return;
+            // Up to the last write that it meets, each leaves it as many cycles.
+            const Time free = writes.period - 1;
+            const std::int64_t whole = free ? std::min(writes.count, (left - 1) / free) : writes.count;
+            if (!whole) continue;
+            left -= whole * free;
+            at += whole * writes.period;
+            writes.skip(whole);
+            if (free) last = at - 1;
         }
     }
 

@@ -2,8 +2,9 @@
 //
 // The time until which an instruction waits follows from the times of those before it, except for
 // three resources that go to who comes first: the bus, what GEMM and ALU share, and the write port of
-// the inputs, where LOADs go before a STORE. Their events are taken in the order of time; everything that follows from one is computed at once. A module that
-// cannot go on says what it waits for, and is looked at again when that happens.
+// the inputs, where LOADs go before a STORE. Their events are taken in the order of time; everything
+// that follows from one is computed at once. A module that cannot go on says what it waits for, and is
+// looked at again when that happens.
 
 #pragma once
 
@@ -42,7 +43,8 @@ class Machine {
             if (replan) {
                 part = &bus.plan();
                 grant = bus.grant_from();
-                forward = store.forwarder.works() ? plan_forward() : NEVER;
+                forward = NEVER;
+                if (store.forwarder.works()) [[unlikely]] forward = plan_forward();
                 replan = false;
             }
             const Time unit = units.next_at(), next = earliest(part->end, unit, forward);
@@ -51,11 +53,8 @@ class Machine {
                 grant = grant_all(grant, next);
                 // Writes take turns with a read that may become possible now.
                 replan |= !part->reads;
-            } else if (forward <= next) {
-                store.forwarder = forwarded;
-                store.end_forward();
-                settle(STORE_MODULE);
-                wake(STORE_MODULE, FOR_UNIT);
+            } else if (forward <= next) [[unlikely]] {
+                end_forward();
             } else if (part->end <= unit) {
                 move();
                 replan = true;
@@ -102,9 +101,16 @@ class Machine {
     }
 
     // When the transfer to the inputs ends, by what is known and planned.
-    Time plan_forward() {
+    [[gnu::noinline]] Time plan_forward() {
         forwarded = bus.forwarded();
         return forwarded.ends_at();
+    }
+
+    [[gnu::noinline]] void end_forward() {
+        store.forwarder = forwarded;
+        store.end_forward();
+        settle(STORE_MODULE);
+        wake(STORE_MODULE, FOR_UNIT);
     }
 
     void move() {
