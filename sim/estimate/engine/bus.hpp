@@ -73,7 +73,7 @@ class Bus {
         if (part.writes) {
             const Time begin = part.reads && !write_turn ? part.begin + 1 : part.begin;
             const Time last = begin + (part.writes - 1) * part.stride;
-            moved.has_stored = store.written(part.writes, last);
+            moved.has_stored = store.written(part.writes, begin, part.stride);
             write_free = std::max(write_free, last + 1);
             if (parameters.shared) read_free = std::max(read_free, last + 1);
             words_written += part.writes;
@@ -211,7 +211,7 @@ class Bus {
 
     Part write_part(Time begin, Time until) const {
         if (begin >= NEVER) return {};
-        const std::int64_t count = earliest(store.words(), write_window.left(begin), until - begin);
+        const std::int64_t count = earliest(store.words(begin, 1), write_window.left(begin), until - begin);
         return {begin, begin + count - 1, 0, count, 1};
     }
 
@@ -219,7 +219,7 @@ class Bus {
     Part both(Time begin) const {
         if (begin >= NEVER) return {};
         const Read& read = reads.front();
-        const std::int64_t most = std::min(store.words(), read_window.left(begin) / 2);
+        const std::int64_t most = std::min(store.words(begin, 2), read_window.left(begin) / 2);
         std::int64_t pairs = std::min(read.words_left, most);
         // A read in the second of its two cycles is planned as in the first, so longer parts could
         // let the arbiter go on at another time.

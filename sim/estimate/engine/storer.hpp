@@ -46,19 +46,39 @@ class Storer {
     // Whether a word is to be written, and from when on.
     bool writes() const { return filling < bursts.size(); }
     Time writes_from() const { return std::max(bursts[filling].from, next_word); }
-    std::int64_t words() const { return bursts[filling].words_left; }
+    // How many words can be written in sequence, the first at `begin` and another one every `stride`
+    // cycles: bursts that follow without a pause, up to when memory may have confirmed a transfer.
+    std::int64_t words(Time begin, Time stride) const {
+        std::int64_t count = 0;
+        Time until = NEVER;
+        for (std::size_t place = filling; place < bursts.size(); place++) {
+            const Burst& burst = bursts[place];
+            const Time last = begin + (count + burst.words_left - 1) * stride;
+            if (count && (burst.from > begin + count * stride || last > until)) break;
+            count += burst.words_left;
+            if (burst.is_last) until = std::min(until, answered_at(last));
+        }
+        return count;
+    }
 
-    // `count` words have been written, the last at `last`. Says whether a burst has ended, and a
-    // transfer with it perhaps.
-    bool written(std::int64_t count, Time last) {
-        Burst& burst = bursts[filling];
-        burst.words_left -= count;
+    // `count` words have been written, the first at `begin` and another one every `stride` cycles.
+    // Says whether a burst has ended, and a transfer with it perhaps.
+    bool written(std::int64_t count, Time begin, Time stride) {
+        Time last = begin - stride;
+        bool has_ended = false;
+        while (count) {
+            Burst& burst = bursts[filling];
+            const std::int64_t some = std::min(count, burst.words_left);
+            count -= some;
+            last += some * stride;
+            burst.words_left -= some;
+            if (burst.words_left) break;
+            burst.answered = response = std::max(answered_at(last), response + 1);
+            filling++;
+            has_ended = true;
+        }
         next_word = last + 1;
-        if (burst.words_left) return false;
-        // Memory takes the last word in the cycle before it counts it as moved.
-        const Time answered = latest(last, last - 1 + parameters.latency, response + 1);
-        burst.answered = response = answered;
-        filling++;
+        if (!has_ended) return false;
         while (!bursts.empty() && bursts.front().answered) retire();
         announce();
         return true;
@@ -89,6 +109,10 @@ class Storer {
         Time issued;
         bool has_data;
     };
+
+    // When memory confirms a burst whose last word it counts as moved at `last`, at the earliest: it
+    // takes it in the cycle before.
+    Time answered_at(Time last) const { return std::max(last, last - 1 + parameters.latency); }
 
     void announce() {
         while (walker.asks() && announced - answered < parameters.bursts_in_flight) {
