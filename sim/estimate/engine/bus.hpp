@@ -221,9 +221,7 @@ class Bus {
         const Read& read = reads.front();
         const std::int64_t most = std::min(store.words(begin, 2), read_window.left(begin) / 2);
         std::int64_t pairs = std::min(read.words_left, most);
-        // A read in the second of its two cycles is planned as in the first, so longer parts could
-        // let the arbiter go on at another time.
-        if (pairs < most && !write_turn && read.reader != FETCH_READER) {
+        if (pairs < most && read.reader != FETCH_READER) {
             const Loader& loader = *loaders[read.reader - LOAD_READER];
             if (loader.cycles_per_word() == 1) follow(begin, 2, pairs, std::min(most, loader.words_left()));
         }
