@@ -3,11 +3,12 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <deque>
 #include <span>
 #include <vector>
 
+#include "kept.hpp"
 #include "parameters.hpp"
 
 namespace estimate {
@@ -142,40 +143,47 @@ class Walk {
     std::size_t count = 0;
 };
 
-// The loops of a stream: equal ones are evaluated once, as long as micro-ops stay as they are.
+// The loops of streams: equal ones are evaluated once.
 class Profiles {
   public:
     Profiles(const Parameters& parameters, const Fields& fields) : parameters(parameters), fields(fields) {}
 
-    // Micro-ops have changed.
-    void forget() { generation++; }
+    // Micro-ops have changed, perhaps.
+    void reload() { generation++; }
 
     // A new stream begins: what `of` returned before is no longer used.
-    void restart() {
-        forget();
-        used = 0;
-    }
+    void restart() { kept.limit(); }
 
     // Of the instruction whose bits, as far as they matter here, are `key`; `command` decodes it.
     template <typename Decode>
-    const Loops* of(const std::uint64_t (&key)[2], std::span<const std::uint32_t> uops, Decode command) {
-        Known& known = table[(key[0] * 0x9E3779B97F4A7C15u ^ key[1] * 0xC2B2AE3D27D4EB4Fu) >> 54];
-        if (known.generation != generation || known.key[0] != key[0] || known.key[1] != key[1]) {
-            if (used == all.size()) all.emplace_back();
-            Loops& loops = all[used++];
-            loops = {};
-            fill(loops, command(), uops);
-            known = {generation, {key[0], key[1]}, &loops};
-        }
-        return known.loops;
+    const Loops* of(const Key& key, std::span<const std::uint32_t> uops, Decode command) {
+        auto& place = kept.place(key);
+        const bool is_known = place.value && place.key == key;
+        if (is_known && place.value->generation == generation) return &place.value->loops;
+        return find(place, is_known, key, uops, command());
     }
 
   private:
+    // Loops, the micro-ops that they were evaluated with, and when these were last seen.
     struct Known {
-        std::uint64_t generation = 0;
-        std::uint64_t key[2];
-        const Loops* loops;
+        Loops loops;
+        std::vector<std::uint32_t> uops;
+        std::uint64_t generation;
     };
+
+    [[gnu::noinline]] const Loops* find(Kept<Known>::Place& place, bool is_known, const Key& key,
+                                        std::span<const std::uint32_t> uops, const LoopCommand& command) {
+        const bool is_legal = command.uop_begin < command.uop_end && command.uop_end <= std::int64_t(uops.size());
+        const auto used = is_legal ? uops.subspan(command.uop_begin, command.uop_end - command.uop_begin)
+                                   : std::span<const std::uint32_t>();
+        if (!is_known || !std::ranges::equal(place.value->uops, used)) {
+            Known& known = kept.add(place, key);
+            known.uops.assign(used.begin(), used.end());
+            fill(known.loops, command, uops);
+        }
+        place.value->generation = generation;
+        return &place.value->loops;
+    }
 
     static std::int64_t get(std::uint64_t uop, const Field& field) { return field.of(&uop); }
 
@@ -233,10 +241,8 @@ class Profiles {
 
     const Parameters& parameters;
     const Fields& fields;
-    std::uint64_t generation = 1;
-    std::array<Known, 1024> table = {};
-    std::deque<Loops> all;  // of which `used` are in use
-    std::size_t used = 0;
+    std::uint64_t generation = 0;  // of micro-ops
+    Kept<Known> kept;
 };
 
 }  // namespace estimate

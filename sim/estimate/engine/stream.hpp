@@ -63,11 +63,8 @@ class Stream {
     }
 
   private:
-    struct Key {
-        std::uint64_t words[2];
-    };
-
     std::int64_t get(const Field& field) const { return field.of(words); }
+    Key key(const Key& mask) const { return {{words[0] & mask.words[0], words[1] & mask.words[1]}}; }
 
     void decode_transfer(Instruction& found) {
         const std::int64_t memory_id = get(fields.memory.memory);
@@ -154,15 +151,14 @@ class Stream {
             for (std::int64_t i = 0; i < right; i++) put(at + left + x + i, 0);
         }
         for (std::int64_t i = 0; i < below * width; i++) put(sram + (above + y) * width + i, 0);
-        profiles.forget();
+        profiles.reload();
     }
 
     void decode_loops(Instruction& found, const LoopFields& f, Unit unit, const Key& matter) {
         found.unit = unit;
         found.independent = get(f.independent);
         // Most are repeated, save for the tokens that they take and give.
-        const std::uint64_t key[2] = {words[0] & matter.words[0], words[1] & matter.words[1]};
-        found.loops = profiles.of(key, uops, [&] { return loop_command(f, unit); });
+        found.loops = profiles.of(key(matter), uops, [&] { return loop_command(f, unit); });
     }
 
     LoopCommand loop_command(const LoopFields& f, Unit unit) const {
