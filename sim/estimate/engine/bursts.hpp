@@ -22,8 +22,9 @@ class BurstWalker {
     Time room_from() const { return row_taken + 1; }
 
     // Takes the rows of a transfer at `now`.
-    void command(Time now, const Rows& of_transfer) {
-        rows = of_transfer;
+    void command(Time now, const Transfer& transfer) {
+        rows = transfer.shape->rows;
+        address = transfer.address;
         row_from = now + issue_to_row;
         if (!asks()) take_row();
     }
@@ -51,13 +52,13 @@ class BurstWalker {
     void take_row() {
         const Time now = std::max(row_from, cut_until);
         const std::int64_t mask = (std::int64_t(1) << log_chunk) - 1;
-        const std::int64_t begin = std::int64_t(rows.address) & mask, end = begin + rows.last_byte;
+        const std::int64_t begin = std::int64_t(address) & mask, end = begin + rows.last_byte;
         cut_from = now + 1;
         first = begin >> log_bus;
         last = (end & mask) >> log_bus;
         chunks_after = end >> log_chunk;
         last_row = rows.count == 1;
-        rows.address += rows.stride;
+        address += rows.stride;
         rows.count--;
         row_from = now + 1;
         if (last_row) row_taken = now;
@@ -67,6 +68,7 @@ class BurstWalker {
     const int log_bus, log_chunk;
     const std::int64_t full;  // places in a chunk, less one
     Rows rows = {};           // that come next
+    std::uint64_t address = 0;  // of the first of them
     Time row_from = 0;        // when the first of them can be taken
     Time row_taken = 0;       // when the last row of the latest transfer was
     Time cut_from = NEVER, cut_until = 0;

@@ -66,8 +66,9 @@ class Counters {
         instructions[unit]++;
         busy[unit].add(instruction.begun, instruction.done);
         if (instruction.unit == TRANSFER_UNIT) {
-            elements[instruction.transfer.memory] += instruction.transfer.elements;
-            if (instruction.transfer.forwards) forwarding.add(instruction.begun, instruction.done);
+            const Shape& shape = *instruction.transfer.shape;
+            elements[shape.memory] += shape.elements;
+            if (shape.forwards) forwarding.add(instruction.begun, instruction.done);
         } else if (const Loops& loops = *instruction.loops; loops.works) {
             if (instruction.unit == ALU_UNIT) alu_uops += loops.items;
             else if (loops.multiplies) gemm_uops += loops.items;

@@ -15,7 +15,6 @@ enum Unit { NO_UNIT, TRANSFER_UNIT, GEMM_UNIT, ALU_UNIT, UNITS };
 
 // Rows of a transfer, as the machine cuts them into bursts.
 struct Rows {
-    std::uint64_t address;
     std::int64_t stride, last_byte, count;
 };
 
@@ -41,15 +40,22 @@ struct Padding {
     }
 };
 
-struct Transfer {
+// What a transfer moves, from wherever to wherever.
+struct Shape {
     Rows rows;
     Memory memory;
-    std::int64_t elements;  // that cross the bus
-    std::int64_t begin, end;  // accumulators that are loaded
-    std::int64_t words;
-    bool forwards;           // to the inputs
-    std::int64_t forwarded;  // elements that it writes there
+    std::int64_t elements;      // that cross the bus
+    std::int64_t accumulators;  // that are loaded
+    bool forwards;              // to the inputs
+    std::int64_t forwarded;     // elements that it writes there
     Padding padding;
+};
+
+struct Transfer {
+    const Shape* shape;
+    std::uint64_t address;  // of the first row
+    std::int64_t base;      // of the first element in its scratchpad
+    std::int64_t words;
 };
 
 // From when to when an instruction was the next of an idle module and lacked a token.

@@ -18,7 +18,7 @@ class Loader {
     // A transfer is issued at `now`. It may end at once.
     void issue(Time now, Instruction& instruction) {
         const Transfer& transfer = instruction.transfer;
-        if (transfer.words) walker.command(now, transfer.rows);
+        if (transfer.words) walker.command(now, transfer);
         turns.push({&instruction, now + parameters.issue_to_request, transfer.words});
         if (turns.size() == 1) begin();
     }
@@ -45,8 +45,8 @@ class Loader {
     // comes at `begin` and another one every `stride` cycles: these words, and the padding before the
     // last of them. With `all` also the padding that is left then.
     void show(Forwarder& forwarder, std::int64_t count, Time begin, Time stride, bool all) const {
-        if (turns.empty() || turns.front().instruction->transfer.memory != INP) return;
-        const Padding& padding = turns.front().instruction->transfer.padding;
+        if (turns.empty() || turns.front().instruction->transfer.shape->memory != INP) return;
+        const Padding& padding = turns.front().instruction->transfer.shape->padding;
         const std::int64_t group = parameters.kinds[INP].words_per_write, came = words_come();
         const Time period = group * stride;
         Time write = begin + (group - 1 - came % group) * stride + parameters.word_to_done;
@@ -98,7 +98,7 @@ class Loader {
         const Turn& turn = turns.front();
         begun = std::max(turn.from, ended + 1);
         next_word = begun - 1;
-        word_cycles = parameters.kinds[turn.instruction->transfer.memory].cycles_per_word;
+        word_cycles = parameters.kinds[turn.instruction->transfer.shape->memory].cycles_per_word;
         if (!turn.words_left) end();
     }
 
@@ -106,9 +106,10 @@ class Loader {
         Instruction& instruction = *turns.front().instruction;
         const Transfer& transfer = instruction.transfer;
         ended = transfer.words ? next_word : begun;
-        if (transfer.padding.cycles) {
-            const Time step = padding_steps(), left = transfer.padding.cycles - step;
-            if (left && transfer.memory == INP) ends.push({transfer.padding, step, next_word + parameters.word_to_done});
+        if (const Padding& padding = transfer.shape->padding; padding.cycles) {
+            const Time step = padding_steps(), left = padding.cycles - step;
+            if (left && transfer.shape->memory == INP)
+                ends.push({padding, step, next_word + parameters.word_to_done});
             // What ends with padding ends in the cycle after it.
             ended = left ? next_word + left + 1 : next_word;
         }
@@ -124,10 +125,10 @@ class Loader {
 
     // Steps of its padding before the next word can come.
     Time padding_steps() const {
-        const Transfer& transfer = turns.front().instruction->transfer;
-        const Kind& kind = parameters.kinds[transfer.memory];
+        const Shape& shape = *turns.front().instruction->transfer.shape;
+        const Kind& kind = parameters.kinds[shape.memory];
         const Time free = next_word - begun + 1 - words_come() * kind.cycles_per_word / kind.words_per_write;
-        return std::min(transfer.padding.cycles, free + transfer.padding.idle(free));
+        return std::min(shape.padding.cycles, free + shape.padding.idle(free));
     }
 
     const Parameters& parameters;

@@ -18,25 +18,25 @@ class Storer {
     // Transfers to memory and to the inputs take turns.
     bool has_room(const Transfer& transfer) const {
         if (forwarder.works()) return false;
-        return transfer.forwards ? turns.empty() : !transfer.words || walker.has_room();
+        return transfer.shape->forwards ? turns.empty() : !transfer.words || walker.has_room();
     }
     Time room_from(const Transfer& transfer) const {
-        if (transfer.forwards) return ended + 1;
+        if (transfer.shape->forwards) return ended + 1;
         return std::max(forwarder.idle_from(), transfer.words ? walker.room_from() : 0);
     }
     // When one is issued that could be at `time`.
     Time issued_at(const Transfer& transfer, Time time) const {
-        return transfer.forwards ? forwarder.takes(time) : time;
+        return transfer.shape->forwards ? forwarder.takes(time) : time;
     }
 
     // A transfer is issued at `now`. It may end at once.
     void issue(Time now, Instruction& instruction) {
-        if (instruction.transfer.forwards) {
+        if (instruction.transfer.shape->forwards) {
             forwarded = &instruction;
-            return forwarder.begin(now, instruction.transfer.forwarded);
+            return forwarder.begin(now, instruction.transfer.shape->forwarded);
         }
         const bool has_data = instruction.transfer.words;
-        if (has_data) walker.command(now, instruction.transfer.rows);
+        if (has_data) walker.command(now, instruction.transfer);
         turns.push({&instruction, now, has_data});
         if (turns.size() == 1) end_empty();
         announce();

@@ -4,7 +4,7 @@
 
 #include <bit>
 #include <cstring>
-#include <span>
+#include <initializer_list>
 #include <vector>
 
 #include "instruction.hpp"
@@ -15,8 +15,11 @@ class Stream {
   public:
     Stream(const Parameters& parameters, const Fields& fields)
         : parameters(parameters), fields(fields), log_bus(std::countr_zero(std::uint64_t(parameters.bus_bytes))),
-          uops(std::size_t(parameters.uop_depth)), profiles(parameters, fields), gemm_key(key_of(fields.gemm)),
-          alu_key(key_of(fields.alu)) {}
+          uops(std::size_t(parameters.uop_depth)), profiles(parameters, fields),
+          gemm_key(key_of(fields.gemm)), alu_key(key_of(fields.alu)),
+          shape_key(key_of({fields.opcode, fields.memory.memory, fields.memory.y_size, fields.memory.x_size,
+                            fields.memory.x_stride, fields.memory.y_pad_0, fields.memory.y_pad_1,
+                            fields.memory.x_pad_0, fields.memory.x_pad_1})) {}
 
     // Begins a stream of `count` instructions at `address`; micro-ops stay as they are. False if
     // they are not all in memory.
@@ -27,6 +30,7 @@ class Stream {
         next = memory + address;
         end = next + 16 * count;
         profiles.restart();
+        shapes.limit();
         return true;
     }
 
@@ -67,50 +71,55 @@ class Stream {
     Key key(const Key& mask) const { return {{words[0] & mask.words[0], words[1] & mask.words[1]}}; }
 
     void decode_transfer(Instruction& found) {
-        const std::int64_t memory_id = get(fields.memory.memory);
         found.unit = TRANSFER_UNIT;
-        found.transfer = {};
-        if (memory_id < MEMORIES) fill(found.transfer, Memory(memory_id), opcode == STORE);
+        const Key key = this->key(shape_key);
+        auto& place = shapes.place(key);
+        if (!place.value || place.key != key) fill(shapes.add(place, key));
+        const Shape& shape = *place.value;
+        Transfer& transfer = found.transfer;
+        transfer.shape = &shape;
+        transfer.base = get(fields.memory.sram_base);
+        transfer.address = std::uint64_t(get(fields.memory.dram_base)) * parameters.kinds[shape.memory].element_bytes;
+        transfer.words = count_words(shape.rows, transfer.address);
+        if (shape.memory == UOP && shape.elements | shape.padding.cycles) load_uops(transfer);
     }
 
-    void fill(Transfer& transfer, Memory id, bool stores) {
+    // What the instruction moves.
+    void fill(Shape& shape) const {
+        shape = {};
         const MemoryFields& f = fields.memory;
+        const std::int64_t memory_id = get(f.memory);
+        if (memory_id >= MEMORIES) return;
+        const Memory id = Memory(memory_id);
         const Kind& kind = parameters.kinds[id];
         const std::int64_t x = get(f.x_size), y = get(f.y_size), stride = get(f.x_stride);
         const std::int64_t left = get(f.x_pad_0), right = get(f.x_pad_1);
         const std::int64_t above = get(f.y_pad_0), below = get(f.y_pad_1);
-        transfer.memory = id;
-        if (stores && id == INP) {
-            transfer.forwards = true;
-            transfer.forwarded = x ? (above + y + below) * (left + x + right) : 0;
+        const std::int64_t width = left + x + right, all = x ? (above + y + below) * width : 0;
+        shape.memory = id;
+        if (opcode == STORE && id == INP) {
+            shape.forwards = true;
+            shape.forwarded = all;
             return;
         }
         if (!x) return;
-        transfer.elements = x * y;
+        shape.elements = x * y;
         const bool contiguous = stride == x && !(left | right | above | below);
-        Rows& rows = transfer.rows;
-        rows.address = std::uint64_t(get(f.dram_base)) * kind.element_bytes;
-        rows.stride = stride * kind.element_bytes;
-        rows.last_byte = (contiguous ? x * y : x) * kind.element_bytes - 1;
-        rows.count = contiguous ? (y ? 1 : 0) : y;
-        transfer.words = count_words(rows);
-        if (stores) return;
-        if (id == ACC || id == ACC_8BIT) {
-            transfer.begin = get(f.sram_base);
-            transfer.end = transfer.begin + (above + y + below) * (left + x + right);
-        }
-        if (left | right | above | below)
-            transfer.padding = padding_of(kind, left + x + right, y, left, right, above, below);
-        if (id == UOP) load_uops(get(f.sram_base), left, right, above, below, x, y, stride);
+        shape.rows.stride = stride * kind.element_bytes;
+        shape.rows.last_byte = (contiguous ? x * y : x) * kind.element_bytes - 1;
+        shape.rows.count = contiguous ? (y ? 1 : 0) : y;
+        if (opcode == STORE) return;
+        if (id == ACC || id == ACC_8BIT) shape.accumulators = all;
+        if (left | right | above | below) shape.padding = padding_of(kind, width, y, left, right, above, below);
     }
 
-    std::int64_t count_words(const Rows& rows) const {
+    std::int64_t count_words(const Rows& rows, std::uint64_t address) const {
         const auto words_at = [this, &rows](std::uint64_t address) {
             return std::int64_t(((address + rows.last_byte) >> log_bus) - (address >> log_bus) + 1);
         };
-        if (!(rows.stride & (parameters.bus_bytes - 1))) return rows.count * words_at(rows.address);
+        if (!(rows.stride & (parameters.bus_bytes - 1))) return rows.count * words_at(address);
         std::int64_t words = 0;
-        for (std::int64_t row = 0; row < rows.count; row++) words += words_at(rows.address + row * rows.stride);
+        for (std::int64_t row = 0; row < rows.count; row++) words += words_at(address + row * rows.stride);
         return words;
     }
 
@@ -132,9 +141,12 @@ class Stream {
         return padding;
     }
 
-    void load_uops(std::int64_t sram, std::int64_t left, std::int64_t right, std::int64_t above,
-                   std::int64_t below, std::int64_t x, std::int64_t y, std::int64_t stride) {
-        const std::int64_t width = left + x + right;
+    [[gnu::noinline]] void load_uops(const Transfer& transfer) {
+        const MemoryFields& f = fields.memory;
+        const std::int64_t x = get(f.x_size), y = get(f.y_size), stride = get(f.x_stride);
+        const std::int64_t left = get(f.x_pad_0), right = get(f.x_pad_1);
+        const std::int64_t above = get(f.y_pad_0), below = get(f.y_pad_1);
+        const std::int64_t width = left + x + right, sram = transfer.base;
         const auto put = [&](std::int64_t index, std::uint32_t value) {
             if (index >= 0 && index < std::int64_t(uops.size())) uops[index] = value;
         };
@@ -143,7 +155,7 @@ class Stream {
             const std::int64_t at = sram + (above + row) * width;
             for (std::int64_t i = 0; i < left; i++) put(at + i, 0);
             for (std::int64_t i = 0; i < x; i++) {
-                const std::uint64_t from = std::uint64_t(get(fields.memory.dram_base) + row * stride + i) * 4;
+                const std::uint64_t from = transfer.address + std::uint64_t(row * stride + i) * 4;
                 std::uint32_t value = 0;
                 if (from + 4 <= bytes) std::memcpy(&value, memory + from, 4);
                 put(at + left + i, value);
@@ -184,10 +196,13 @@ class Stream {
 
     // The bits of an instruction that its `LoopCommand` depends on.
     Key key_of(const LoopFields& f) const {
+        return key_of({fields.opcode, f.reset, f.uop_begin, f.uop_end, f.iter_out, f.iter_in, f.dst_out, f.dst_in,
+                       f.src_out, f.src_in, f.alu_opcode, f.use_immediate});
+    }
+
+    static Key key_of(std::initializer_list<Field> matter) {
         Key key = {};
-        for (const Field& field : {fields.opcode, f.reset, f.uop_begin, f.uop_end, f.iter_out, f.iter_in, f.dst_out,
-                                   f.dst_in, f.src_out, f.src_in, f.alu_opcode, f.use_immediate})
-            key.words[field.word] |= field.mask << field.shift;
+        for (const Field& field : matter) key.words[field.word] |= field.mask << field.shift;
         return key;
     }
 
@@ -196,7 +211,8 @@ class Stream {
     const int log_bus;
     std::vector<std::uint32_t> uops;
     Profiles profiles;
-    const Key gemm_key, alu_key;
+    Kept<Shape> shapes;
+    const Key gemm_key, alu_key, shape_key;
     const std::uint8_t *memory = nullptr, *next = nullptr, *end = nullptr;
     std::uint64_t bytes = 0;
     // Of the instruction that was looked at.

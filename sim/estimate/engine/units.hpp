@@ -32,10 +32,10 @@ class Units {
         plan();
     }
 
-    // Accumulators from `begin` up to `end` are loaded: a table among them has to be read again.
+    // `count` accumulators from `begin` on are loaded: a table among them has to be read again.
     // Writes of GEMM or the ALU to a table are not modelled.
-    void load(std::int64_t begin, std::int64_t end) {
-        if (begin < table + parameters.table_elements && table < end) table = NO_TABLE;
+    void load(std::int64_t begin, std::int64_t count) {
+        if (count && begin < table + parameters.table_elements && table < begin + count) table = NO_TABLE;
     }
 
     // When a unit next takes an instruction or is done with one, as far as known.
