@@ -29,6 +29,8 @@ class Units {
     void issue(Time now, Instruction& instruction, bool alu) {
         const std::size_t after = instruction.independent ? 0 : waiting[!alu].commands.count();
         waiting[alu].commands.push({&instruction, now, after});
+        if (waiting[alu].commands.size() > 1) return;
+        begins[alu] = begin(alu);
         plan();
     }
 
@@ -49,6 +51,9 @@ class Units {
             ended.instruction->done = ended.at;
             waiting[event.alu].done.push(ended.at);
             done[event.alu].pop();
+            ends[event.alu] = end(event.alu);
+            // Commands of the other unit may wait for this one.
+            if (begins[!event.alu] >= NEVER) begins[!event.alu] = begin(!event.alu);
         } else {
             Waiting& queue = waiting[event.alu];
             Instruction& instruction = *queue.commands.front().instruction;
@@ -56,6 +61,10 @@ class Units {
             queue.begun.push(event.at);
             instruction.begun = event.at;
             event.alu ? begin_alu(event.at, instruction) : begin_gemm(event.at, instruction);
+            for (const bool alu : {false, true}) {
+                begins[alu] = begin(alu);
+                ends[alu] = end(alu);
+            }
         }
         plan();
         return event.ends;
@@ -82,7 +91,6 @@ class Units {
 
     // Of events in one cycle, ends come first, and GEMM comes before the ALU.
     void plan() {
-        const Time ends[] = {end(false), end(true)}, begins[] = {begin(false), begin(true)};
         const Time end = std::min(ends[0], ends[1]), begin = std::min(begins[0], begins[1]);
         next.at = std::min(end, begin);
         next.ends = end <= begin;
@@ -193,6 +201,7 @@ class Units {
     const Parameters& parameters;
     Waiting waiting[2];
     Ring<Done, PLACES> done[2];
+    Time begins[2] = {NEVER, NEVER}, ends[2] = {NEVER, NEVER};  // when each unit next does, as far as known
     Event next = {NEVER, true, false};
     struct {
         Time last = -1, begin = -1;  // when items of the latest instruction are taken
