@@ -20,7 +20,7 @@ _LOOP_FIELDS = (
     *("dst_factor_out", "dst_factor_in", "src_factor_out", "src_factor_in"),
     *("independent", "alu_opcode", "use_immediate"),
 )
-_HEAD_FIELDS = ("opcode", "pop_prev", "pop_next", "push_prev", "push_next")
+_TOKEN_FIELDS = ("pop_prev", "pop_next", "push_prev", "push_next")
 
 
 def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int64]:
@@ -53,7 +53,8 @@ def instruction_fields(config: Config) -> ctypes.Array[ctypes.c_int64]:
     layouts = isa.instruction_set(config).layouts
     uop = isa.instruction_set(config).uop_layout
     found = [
-        *_places(layouts[Opcode.FINISH], _HEAD_FIELDS),
+        *_places(layouts[Opcode.FINISH], ("opcode",)),
+        *_tokens(layouts[Opcode.FINISH]),
         *_places(layouts[Opcode.LOAD], _MEMORY_FIELDS),
         *_places(layouts[Opcode.GEMM], _LOOP_FIELDS),
         *_places(layouts[Opcode.ALU], _LOOP_FIELDS),
@@ -69,6 +70,14 @@ def _places(layout: Any, names: tuple[str, ...]) -> list[int]:
         offset, width = (field.offset, field.width) if field else (0, 0)
         found += [*divmod(offset, 64), (1 << width) - 1]
     return found
+
+
+def _tokens(layout: Any) -> list[int]:
+    """The four bits of tokens, as one field."""
+    first = layout[_TOKEN_FIELDS[0]].offset
+    places = [layout[name].offset for name in _TOKEN_FIELDS]
+    assert places == list(range(first, first + len(places)))
+    return [*divmod(first, 64), (1 << len(places)) - 1]
 
 
 def _kind(config: Config, memory: Memory) -> tuple[int, int, int, int]:

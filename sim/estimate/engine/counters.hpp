@@ -58,7 +58,8 @@ class Counters {
     }
 
     // An instruction retires.
-    void add(Module module, const Instruction& instruction) {
+    template <Module module>
+    void add(const Instruction& instruction) {
         waits_prev[module] += instruction.prev.length();
         waits_next[module] += instruction.next.length();
         if (instruction.unit == NO_UNIT) return;

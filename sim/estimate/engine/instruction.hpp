@@ -13,6 +13,9 @@ enum Module : int { LOAD_MODULE, COMPUTE_MODULE, STORE_MODULE, MODULES };
 // Of compute as in hw/compute.py; load and store have one unit, number 1.
 enum Unit { NO_UNIT, TRANSFER_UNIT, GEMM_UNIT, ALU_UNIT, UNITS };
 
+// Which an instruction takes and gives, a bit each.
+enum TokenBit { POP_PREV = 1, POP_NEXT = 2, PUSH_PREV = 4, PUSH_NEXT = 8 };
+
 // Rows of a transfer, as the machine cuts them into bursts.
 struct Rows {
     std::int64_t stride, last_byte, count;
@@ -68,7 +71,7 @@ struct Wait {
 struct Instruction {
     // As decoded; loops are those of GEMM and ALU, and a transfer is that of the others.
     Unit unit;
-    bool pop_prev, pop_next, push_prev, push_next;
+    std::uint8_t tokens;  // of `TokenBit`
     bool independent;
     const Loops* loops;
     Transfer transfer;

@@ -197,13 +197,13 @@ class Machine {
             head = std::max(head, state.retired_at.numbered(state.issued - limit) + 1);
         }
         Tokens &prev = tokens(Module(module - 1), module), &following = tokens(Module(module + 1), module);
-        const Time token = std::max(next.pop_prev ? from(prev) : 0, next.pop_next ? from(following) : 0);
+        const Time token = std::max(next.tokens & POP_PREV ? from(prev) : 0, next.tokens & POP_NEXT ? from(following) : 0);
         if (token >= NEVER) return lacks(state, FOR_TOKEN);
         const Time unit = unit_from<module>(next, state);
         if (unit >= NEVER) return false;
         const Time empty = state.retired == state.issued ? std::max(head, state.last_retired + 1) : NEVER;
-        if (next.pop_prev) wait(prev, empty, next.prev);
-        if (next.pop_next) wait(following, empty, next.next);
+        if (next.tokens & POP_PREV) wait(prev, empty, next.prev);
+        if (next.tokens & POP_NEXT) wait(following, empty, next.next);
         Time now = latest(head, token, unit);
         if constexpr (module == STORE_MODULE) now = store.issued_at(next.transfer, now);
         next.issued = next.begun = state.issued_at = now;
@@ -291,7 +291,7 @@ class Machine {
             state.last_retired = now;
             state.retired_at.push(now);
             state.retired++;
-            counters.add(module, next);
+            counters.add<module>(next);
             if (module == COMPUTE_MODULE) {
                 pending[next.unit]--;
                 unit_retired[next.unit] = now;
@@ -299,8 +299,8 @@ class Machine {
                 // FINISH may wait for the last of the others.
                 wake(COMPUTE_MODULE, FOR_OTHERS);
             }
-            if (next.push_prev) give<module, Module(module - 1)>(now + 1);
-            if (next.push_next) give<module, Module(module + 1)>(now + 1);
+            if (next.tokens & PUSH_PREV) give<module, Module(module - 1)>(now + 1);
+            if (next.tokens & PUSH_NEXT) give<module, Module(module + 1)>(now + 1);
             if (full == module) {
                 full = MODULES;
                 woken |= FETCH;

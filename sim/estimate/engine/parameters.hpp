@@ -88,7 +88,7 @@ struct LoopFields {
     Field independent, alu_opcode, use_immediate;
 };
 struct Fields {
-    Field opcode, pop_prev, pop_next, push_prev, push_next;
+    Field opcode, tokens;
     MemoryFields memory;
     LoopFields gemm, alu;
     Field uop_dst, uop_src;

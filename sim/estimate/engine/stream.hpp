@@ -53,10 +53,7 @@ class Stream {
     // Decodes the instruction that was looked at, and goes on to the next one. UOP loads are followed.
     void decode(Instruction& found) {
         next += 16;
-        found.pop_prev = get(fields.pop_prev);
-        found.pop_next = get(fields.pop_next);
-        found.push_prev = get(fields.push_prev);
-        found.push_next = get(fields.push_next);
+        found.tokens = std::uint8_t(get(fields.tokens));
         switch (opcode) {
             case LOAD:
             case STORE: return decode_transfer(found);
