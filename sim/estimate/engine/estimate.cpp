@@ -13,14 +13,16 @@ class Engine {
     Engine(const Parameters& parameters, const Fields& fields)
         : parameters(parameters), fields(fields), stream(this->parameters, this->fields) {}
 
+    // Cycles to the end of the stream of `count` instructions at `address`, or -1 if the machine would
+    // not come to it. `records` has one per instruction, and `counted` the counters, if not null.
     Time replay(const std::uint8_t* memory, std::uint64_t bytes, std::uint64_t address, std::uint64_t count,
                 Record* records, std::int64_t* counted) {
-        if (!stream.open(memory, bytes, address, count)) return NEVER;
+        if (!stream.open(memory, bytes, address, count)) return -1;
         counters.clear();
         Machine machine(parameters, stream, counters, address, count, records);
         const Time finished = machine.run();
-        counters.write(machine.bus, machine.fetch, machine.store, counted);
-        return finished;
+        if (counted) counters.write(machine.bus, machine.fetch, machine.store, counted);
+        return finished < NEVER ? finished : -1;
     }
 
   private:
@@ -43,11 +45,22 @@ EXPORTED Engine* vta_estimate_open(const Parameters* parameters, const Fields* f
 
 EXPORTED void vta_estimate_close(Engine* engine) { delete engine; }
 
-// Cycles to the end of a stream, or -1 if the machine would not come to it. `records` has one per
-// instruction, or is null.
+// As `Engine::replay`.
 EXPORTED std::int64_t vta_estimate(Engine* engine, const std::uint8_t* memory, std::uint64_t bytes,
                                    std::uint64_t address, std::uint64_t count, Record* records,
                                    std::int64_t* counters) {
-    const Time finished = engine->replay(memory, bytes, address, count, records, counters);
-    return finished < NEVER ? finished : -1;
+    return engine->replay(memory, bytes, address, count, records, counters);
+}
+
+// A stream to replay, and what it takes.
+struct Run {
+    std::uint64_t address, count;
+    Time cycles;
+};
+
+// Fills in the cycles of `count` streams, in their order.
+EXPORTED void vta_estimate_all(Engine* engine, const std::uint8_t* memory, std::uint64_t bytes, Run* runs,
+                               std::uint64_t count) {
+    for (Run* run = runs; run != runs + count; run++)
+        run->cycles = engine->replay(memory, bytes, run->address, run->count, nullptr, nullptr);
 }

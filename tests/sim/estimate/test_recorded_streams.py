@@ -36,6 +36,19 @@ def test_a_network_takes_the_cycles_of_the_rtl(path: Path) -> None:
     assert estimated == pytest.approx(sum(run.cycles for run in streams.runs), rel=TOLERANCE)
 
 
+def test_runs_can_be_replayed_in_one_call() -> None:
+    streams = load_streams(STREAMS[0])
+    engine = Engine(streams.config, memory_timing(streams.dram))
+    runs = [(run.address, run.count) for run in streams.runs]
+    expected = [engine.replay(streams.memory, *run).cycles for run in runs]
+    first, *others = runs
+    without_finish = (first[0], first[1] - 1)
+    beyond = (streams.memory.size, 1)
+    found = engine.replay_all(streams.memory, [first, without_finish, beyond, *others])
+    assert found == [expected[0], None, None, *expected[1:]]
+    assert engine.replay_all(streams.memory, runs) == expected
+
+
 def test_the_networks_are_there() -> None:
     names = {path.stem for path in STREAMS}
     networks = ("digits", "mobilenetv2", "mobilenetv2-without-forward", "resnet18", "resnet50")
