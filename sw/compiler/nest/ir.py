@@ -41,8 +41,8 @@ class NestBuffer:
     ``copies`` of it are used in turn. Once it is allocated, ``base`` is its first element in the
     scratchpad and ``pitch`` the number of elements from one copy to the next. Where pairs of copies
     lie in two banks, ``pair`` is the number of elements from one pair to the next; else it is 0.
-    All copies are to lie in ``bank`` if that is given. What is ``ahead`` is to be computed one
-    iteration before it is read.
+    All copies are to lie in ``bank`` if that is given. What is ``ahead`` is to be computed so many
+    iterations before it is read.
 
     A turn is an iteration of the loops around the allocation. A ``rolling`` buffer outlives the
     iterations that fill it: its first dimension is the turn, and elements are counted over all
@@ -60,7 +60,7 @@ class NestBuffer:
     pair: int = 0
     rolling: bool = False
     bank: int | None = None
-    ahead: bool = False
+    ahead: int = 0
 
     @property
     def copy_elements(self) -> int:

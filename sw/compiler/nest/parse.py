@@ -117,7 +117,7 @@ class _Parser(ExpressionParser):
         )
         for key, value in named.items():
             number = self.extent(value) if key == "copies" else self.number(value)
-            setattr(buffer, key, bool(number) if key in ("rolling", "ahead") else number)
+            setattr(buffer, key, bool(number) if key == "rolling" else number)
         self.define(node, name, buffer)
         return buffer
 

@@ -91,7 +91,7 @@ class _Printer:
             case Allocate():
                 buffer = stmt.buffer
                 more = ", rolling=1" if buffer.rolling else ""
-                more += ", ahead=1" if buffer.ahead else ""
+                more += f", ahead={buffer.ahead}" if buffer.ahead else ""
                 more += f", copies={buffer.copies}" if buffer.copies > 1 else ""
                 more += f", bank={buffer.bank}" if buffer.bank is not None else ""
                 pitch = buffer.pitch and (buffer.copies > 1 or buffer.rolling)

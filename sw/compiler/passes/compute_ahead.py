@@ -1,17 +1,21 @@
-"""Computes stages one iteration ahead of what reads them.
+"""Computes stages iterations ahead of what reads them.
 
 In a loop whose iterations make a buffer and then read it, the machine would wait between the two.
-Here each iteration makes what the next one reads before it reads what the one before has made, also
-where the next iteration is the first of another loop nest, or is in the next iteration of a loop
-further out. The buffers of these loops then outlive iterations: they become rolling, with one turn
-for each time that they were allocated.
+Here each iteration makes what a later one reads before it reads what an earlier one has made, also
+where the later iteration is one of another loop nest, or is in the next iteration of a loop further
+out. The buffers of these loops then outlive iterations: they become rolling, with one turn for each
+time that they were allocated.
+
+With more than one iteration between the first statement and the last one, a turn is counted from
+the iteration in which it is written: of two buffers with two copies, in the two banks of
+accumulators in turn, those that are written in an iteration are then in the same bank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from amaranth_vta.hw.config import Config
@@ -22,6 +26,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     LoopNest,
     LoweringError,
     NestBuffer,
+    Region,
     Seq,
     Stmt,
     children,
@@ -30,7 +35,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     seq,
     walk,
 )
-from amaranth_vta.sw.compiler.te.expr import Access, Affine
+from amaranth_vta.sw.compiler.te.expr import Access, Affine, Var
 from amaranth_vta.sw.compiler.te.traverse import accesses
 
 # By buffer, how to access the rolling buffer in its place.
@@ -40,9 +45,9 @@ _Turns = Mapping[str, Affine]
 
 
 def compute_ahead(nest: LoopNest, _: Config) -> LoopNest:
-    """``nest`` with the buffers that are ``ahead`` filled one iteration earlier.
+    """``nest`` with the buffers that are ``ahead`` filled so many iterations earlier.
 
-    Raises `LoweringError` if one of them has a single copy.
+    Raises `LoweringError` if one of them has too few copies.
     """
     return replace(nest, body=_visit(nest.body))
 
@@ -56,24 +61,35 @@ def _visit(stmt: Stmt) -> Stmt:
 
 
 def _has_ahead(stmt: Stmt) -> bool:
-    return any(isinstance(part, Allocate) and part.buffer.ahead for part in walk(stmt))
+    return any(isinstance(part, Allocate) and part.buffer.ahead > 0 for part in walk(stmt))
+
+
+# Statements by how many iterations ahead they are.
+_Leads = Mapping[int, Stmt]
 
 
 @dataclass
 class _Iteration:
-    """The statements that make what is ahead, and the others."""
+    """The statements of an iteration, in the order of the program for each lead."""
 
-    makers: Stmt
-    others: Stmt
+    leads: _Leads
 
-    def first(self) -> Stmt:
-        """What makes what is ahead in the first iteration."""
-        return copied(self.makers, {}, {})
+    def first(self, lead: int) -> _Leads:
+        """What is at least so far ahead, in the first iteration."""
+        return {at: copied(part, {}, {}) for at, part in self.leads.items() if at >= lead}
 
-    def shifted(self, following: Stmt) -> Stmt:
-        """All iterations, each of which makes what is ahead in the next one; the last one does what
-        is ``following``."""
-        return seq(following, copied(self.others, {}, {}))
+    def shifted(self, lead: int, following: _Leads) -> _Tree:
+        """All iterations, with what is at least so far ahead from the next one; the last one has
+        that of ``following``."""
+        own = {at: copied(part, {}, {}) for at, part in self.leads.items() if at < lead}
+        return _Iteration({**own, **following})
+
+    def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
+        """A copy with the variables ``values`` replaced."""
+        return _Iteration({at: copied(part, values, {}) for at, part in self.leads.items()})
+
+    def in_order(self, order: _Order) -> Stmt:
+        return order.of(self.leads)
 
 
 @dataclass
@@ -81,39 +97,165 @@ class _Loop:
     loop: For
     body: _Tree
 
-    def first(self) -> Stmt:
-        return copied(self.body.first(), {self.loop.var: Affine({})}, {})
+    def first(self, lead: int) -> _Leads:
+        return self._at(self.body.first(lead), Affine({}))
 
-    def shifted(self, following: Stmt) -> Stmt:
+    def _at(self, leads: _Leads, value: Affine) -> _Leads:
+        values = {self.loop.var: value}
+        return {at: copied(part, values, {}) for at, part in leads.items()}
+
+    def shifted(self, lead: int, following: _Leads) -> _Tree:
         var, last = self.loop.var, self.loop.extent - 1
-        end = copied(self.body.shifted(following), {var: Affine({}, last)}, {})
+        end = self.body.shifted(lead, following).replaced({var: Affine({}, last)})
         if not last:
             return end
-        to_next = copied(self.body.first(), {var: Affine({var: 1}, 1)}, {})
-        steady = replace(self.loop, extent=last, body=self.body.shifted(to_next))
-        return seq(copied(steady, {}, {}), end)
+        to_next = self._at(self.body.first(lead), Affine({var: 1}, 1))
+        steady = replace(self.loop, extent=last)
+        return _Row([_Loop(steady, self.body.shifted(lead, to_next)), end])
+
+    def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
+        return _Loop(self.loop, self.body.replaced(values))
+
+    def in_order(self, order: _Order) -> Stmt:
+        return copied(replace(self.loop, body=self.body.in_order(order)), {}, {})
 
 
 @dataclass
 class _Row:
-    """``parts`` in sequence, each behind a statement for its first iteration; ``rest`` comes after
-    them."""
+    """``parts`` in sequence. Before the first iteration of each come the statements of ``before``,
+    if there are any; ``rest`` comes after all parts."""
 
-    parts: list[tuple[Stmt, _Tree]]
-    rest: Stmt
+    parts: list[_Tree]
+    before: list[Stmt] = field(default_factory=list)
+    rest: Stmt = field(default_factory=lambda: Seq([]))
 
-    def first(self) -> Stmt:
-        before, part = self.parts[0]
-        return seq(copied(before, {}, {}), part.first())
+    def _first(self, number: int, lead: int) -> _Leads:
+        leads = dict(self.parts[number].first(lead))
+        if self.before and leads:
+            most = max(leads)
+            leads[most] = seq(copied(self.before[number], {}, {}), leads[most])
+        return leads
 
-    def shifted(self, following: Stmt) -> Stmt:
-        parts = [part for _, part in self.parts]
-        nexts = [_Row([item], Seq([])).first() for item in self.parts[1:]]
-        done = [part.shifted(then) for part, then in zip(parts, [*nexts, following], strict=True)]
-        return seq(*done, copied(self.rest, {}, {}))
+    def first(self, lead: int) -> _Leads:
+        return self._first(0, lead)
+
+    def shifted(self, lead: int, following: _Leads) -> _Tree:
+        nexts = [self._first(number, lead) for number in range(1, len(self.parts))]
+        parts = [
+            part.shifted(lead, then)
+            for part, then in zip(self.parts, [*nexts, following], strict=True)
+        ]
+        return _Row(parts, [], self.rest)
+
+    def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
+        before = [copied(item, values, {}) for item in self.before]
+        parts = [part.replaced(values) for part in self.parts]
+        return _Row(parts, before, copied(self.rest, values, {}))
+
+    def in_order(self, order: _Order) -> Stmt:
+        assert not self.before
+        return seq(*(part.in_order(order) for part in self.parts), copied(self.rest, {}, {}))
 
 
 _Tree = _Iteration | _Loop | _Row
+
+
+# The order of instructions in an iteration: loads, products, ALU operations, and STOREs.
+_LOADS, _PRODUCTS, _OPERATIONS, _STORES = range(4)
+
+
+class _Order:
+    """The order of the statements of an iteration. ``leads`` says of each rolling buffer how many
+    iterations ahead it is written.
+
+    One iteration ahead, what is ahead comes first. With more, statements of one kind come together,
+    those first whose operands have been written for longest: so each unit has the work of a whole
+    iteration, in which it waits for none of the others.
+    """
+
+    def __init__(self, leads: Mapping[NestBuffer, int]) -> None:
+        self._leads = leads
+
+    @property
+    def most(self) -> int:
+        """The most iterations that anything is ahead."""
+        return max(self._leads.values())
+
+    def of(self, leads: _Leads) -> Stmt:
+        parts = [(at, part) for at in sorted(leads, reverse=True) for part in _parts(leads[at])]
+        kinds = [_kind(part) for _, part in parts]
+        in_turn = all(
+            kind is not None and (at != before or kind >= (last or 0))
+            for (before, _), last, (at, _), kind in zip(
+                [(-1, None), *parts], [0, *kinds], parts, kinds, strict=False
+            )
+        )
+        if self.most > 1 and in_turn:
+            numbers = sorted(
+                range(len(parts)),
+                key=lambda n: (kinds[n], -self._age(*parts[n]), parts[n][0]),
+            )
+            parts = [parts[number] for number in numbers]
+        return seq(*(part for _, part in parts))
+
+    def _age(self, lead: int, part: Stmt) -> int:
+        """How many iterations ago the latest of what ``part`` reads has been written."""
+        ages = [self._leads[source] - lead for source in _read(part) if source in self._leads]
+        return min(ages, default=0)
+
+    def require_copies(self, leads: _Leads) -> None:
+        """Raises `LoweringError` if a buffer is written again before all of it is read."""
+        order = list(walk(self.of(leads)))
+        for buffer, lead in self._leads.items():
+            writes, reads = [], [(lead, -1)]
+            for at, part in ((item, part) for item in leads for part in _parts(leads[item])):
+                place = order.index(part)
+                if buffer in _written(part):
+                    writes.append(place)
+                elif buffer in _read(part):
+                    reads.append((at, place))
+            least = min(at for at, _ in reads)
+            last = max(place for at, place in reads if at == least)
+            needed = lead - least + (min(writes, default=0) < last)
+            if buffer.copies < needed:
+                raise LoweringError(
+                    f"{buffer.name} is computed ahead; double_buffer keeps the copy that is read, "
+                    f"with {needed} copies"
+                )
+
+
+def _parts(stmt: Stmt) -> list[Stmt]:
+    return stmt.body if isinstance(stmt, Seq) else [stmt]
+
+
+def _assigns(stmt: Stmt) -> list[Assign]:
+    return [part for part in walk(stmt) if isinstance(part, Assign)]
+
+
+def _written(stmt: Stmt) -> set[NestBuffer]:
+    return {assign.buffer for assign in _assigns(stmt)}
+
+
+def _read(stmt: Stmt) -> set[NestBuffer]:
+    return {
+        access.source
+        for assign in _assigns(stmt)
+        for access in accesses(assign.value)
+        if isinstance(access.source, NestBuffer)
+    }
+
+
+def _kind(stmt: Stmt) -> int | None:
+    """The place of ``stmt`` in the order of kinds; None if it is of several."""
+    kinds = {_kind_of(part) for part in walk(stmt) if isinstance(part, Region)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _kind_of(region: Region) -> int:
+    if region.kind != "dma_copy":
+        return _OPERATIONS if region.kind == "alu" else _PRODUCTS
+    results = any(source.scope == "acc" for source in _read(region))
+    return _STORES if results else _LOADS
 
 
 class _Iterations:
@@ -122,13 +264,22 @@ class _Iterations:
     def __init__(self) -> None:
         self._rolling: dict[str, NestBuffer] = {}
         self._scalars: Counter[str] = Counter()
+        # By rolling buffer, how many iterations ahead it is written.
+        self._leads: dict[NestBuffer, int] = {}
+        self._found: list[_Iteration] = []
 
     def moved(self, stmt: Stmt) -> Stmt:
         tree = self._tree(stmt, {}, {})
-        counts = _allocations(stmt)
+        counts, order = _allocations(stmt), _Order(self._leads)
+        for iteration in self._found:
+            order.require_copies(iteration.leads)
+        for lead in range(1, order.most + 1):
+            tree = _Row([_Iteration(tree.first(lead)), tree.shifted(lead, {})])
+        result = tree.in_order(order)
+        later = self._leads if order.most > 1 else {}
         for name, buffer in self._rolling.items():
-            buffer.shape = (counts[name], self._scalars[name])
-        result = seq(tree.first(), tree.shifted(Seq([])))
+            buffer.shape = (counts[name] + later.get(buffer, 0), self._scalars[name])
+        result = copied(result, {}, {item: partial(_later, by) for item, by in later.items()})
         for buffer in reversed(self._rolling.values()):
             result = Allocate(buffer, result)
         return result
@@ -145,10 +296,11 @@ class _Iterations:
                 for name, step in steps.items()
             }
             return _Loop(stmt, self._tree(stmt.body, renamed, within))
-        row, before = _Row([], Seq([])), list[Stmt]()
+        row, before = _Row([]), list[Stmt]()
         for part in children(stmt):
             if _has_ahead(part):
-                row.parts.append((seq(*before), self._tree(part, renamed, turns)))
+                row.before.append(seq(*before))
+                row.parts.append(self._tree(part, renamed, turns))
                 before = []
             else:
                 before.append(copied(part, {}, renamed))
@@ -157,38 +309,36 @@ class _Iterations:
         return row
 
     def _iteration(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> _Iteration:
-        ahead = set[NestBuffer]()
+        ahead = dict[NestBuffer, int]()
 
         def gather(part: Stmt, renamed: _Renamed) -> list[Stmt]:
             match part:
                 case Allocate():
                     renamed = self._renaming(part.buffer, renamed, turns)
-                    if part.buffer.ahead:
-                        ahead.add(self._rolling[part.buffer.name])
+                    ahead[self._rolling[part.buffer.name]] = part.buffer.ahead
                     return gather(part.body, renamed)
                 case Seq():
                     return [item for child in part.body for item in gather(child, renamed)]
             return [copied(part, {}, renamed)]
 
-        parts = gather(stmt, renamed)
-        makers, others = list[Stmt](), list[Stmt]()
+        parts, leads = gather(stmt, renamed), dict[int, list[Stmt]]()
+        # Each buffer is written as far ahead of the earliest that reads it as it says.
+        written = dict(ahead)
         for part in reversed(parts):
-            assigns = [item for item in walk(part) if isinstance(item, Assign)]
-            if ahead.isdisjoint(assign.buffer for assign in assigns):
-                others.append(part)
-                continue
-            makers.append(part)
-            read = {access.source for assign in assigns for access in accesses(assign.value)}
-            ahead |= {source for source in read if source in self._rolling.values()}
-        return _Iteration(seq(*reversed(makers)), seq(*reversed(others)))
+            own = _written(part) & written.keys()
+            lead = max((written[buffer] for buffer in own), default=0)
+            leads.setdefault(lead, []).append(part)
+            for buffer in (_read(part) & written.keys()) - own:
+                written[buffer] = max(written[buffer], lead + ahead[buffer])
+        for buffer, lead in written.items():
+            self._leads[buffer] = max(lead, self._leads.get(buffer, 0))
+        found = _Iteration({lead: seq(*reversed(made)) for lead, made in leads.items()})
+        self._found.append(found)
+        return found
 
     def _renaming(self, old: NestBuffer, renamed: _Renamed, turns: _Turns) -> _Renamed:
         """``renamed`` with the rolling buffer in the place of ``old``, in its present turn."""
-        if old.ahead and old.copies < 2:
-            raise LoweringError(
-                f"{old.name} is computed ahead; double_buffer keeps the copy that is read"
-            )
-        new = self._rolling.setdefault(old.name, replace(old, rolling=True, ahead=False))
+        new = self._rolling.setdefault(old.name, replace(old, rolling=True, ahead=0))
         new.copies = max(new.copies, old.copies)
         self._scalars[old.name] = max(self._scalars[old.name], old.scalars)
         return renamed | {old: partial(_in_turn, old, new, turns.get(old.name, Affine({})))}
@@ -202,11 +352,18 @@ def _in_turn(old: NestBuffer, new: NestBuffer, turn: Affine, access: Access) -> 
     return Access(new, (turn, place))
 
 
+def _later(by: int, access: Access) -> Access:
+    """``access`` to a rolling buffer, so many turns later."""
+    turn = Affine.of(access.indices[0])
+    assert turn is not None
+    return Access(access.source, (turn.plus(Affine({}, by)), *access.indices[1:]))
+
+
 def _in_iteration(stmt: Stmt) -> bool:
     """Whether what is ahead is allocated in ``stmt`` once, outside of its loops."""
     match stmt:
         case Allocate():
-            return stmt.buffer.ahead or _in_iteration(stmt.body)
+            return bool(stmt.buffer.ahead) or _in_iteration(stmt.body)
         case Seq():
             parts = [part for part in stmt.body if _has_ahead(part)]
             return len(parts) == 1 and _in_iteration(parts[0])

@@ -45,7 +45,7 @@ class Stage:
         self.whole: set[IterVar] = set()
         self.copies = 1
         self.bank: int | None = None
-        self.ahead = False
+        self.ahead = 0
         self.inlined = False
         self.origin: Origin = self.op.origin
 
@@ -197,12 +197,12 @@ class Stage:
             raise ScheduleError(f"double_buffer of {self.name}: there is no bank {bank}")
         self.bank = bank
 
-    def compute_ahead(self) -> None:
-        """Computes the stage, with all that it alone needs, one iteration ahead of what reads it:
-        the machine computes the next one while it waits for this one. Needs two copies."""
+    def compute_ahead(self, iterations: int = 1) -> None:
+        """Computes the stage, with all that it alone needs, so many iterations ahead of what reads
+        it: the machine computes that while it waits. Needs a copy for each that is read later."""
         if self.attach is None:
             raise ScheduleError(f"compute_ahead of {self.name}: compute_at comes first")
-        self.ahead = True
+        self.ahead = positive(f"compute_ahead of {self.name}", iterations)
 
     def pragma(self, axis: IterVar, name: str) -> None:
         """Makes the loops from ``axis`` inward DMA copies or ALU operations; ``name`` says

@@ -1,4 +1,4 @@
-"""What is ahead is computed one iteration before it is read, on loop nests as text."""
+"""What is ahead is computed iterations before it is read, on loop nests as text."""
 
 from __future__ import annotations
 
@@ -33,13 +33,17 @@ with dma_copy():
 """
 
 
+# The same with the product two iterations ahead of what reads it, and the load one ahead of that.
+FAR = BODY.replace("[{size}, 4])", "[{size}, 4], ahead=2, copies=3)")
+
+
 def nest(rows: int, text: str) -> str:
     body = "\n".join("    " + line for line in text.splitlines())
     return f"def function(x: int32[{rows}, 4], y: int8[{rows}, 4]):\n{body}\n"
 
 
-def body(size: int, place: str, copies: int = 2) -> str:
-    return BODY.format(size=size, place=place, copies=copies)
+def body(size: int, place: str, copies: int = 2, form: str = BODY) -> str:
+    return form.format(size=size, place=place, copies=copies)
 
 
 def indented(text: str) -> str:
@@ -114,28 +118,59 @@ def rows_of(trees: list[Tree]) -> int:
     return sum(tree if isinstance(tree, int) else tree[0] * rows_of(tree[1]) for tree in trees)
 
 
-def text_of(trees: list[Tree], place: str) -> str:
+def text_of(trees: list[Tree], place: str, form: str = BODY) -> str:
     """The loops ``trees``, the first of which is at row ``place``."""
     text = ""
     for tree in trees:
         if isinstance(tree, int):
-            text += f"with lifetime():\n{indented(body(tree, place))}"
+            text += f"with lifetime():\n{indented(body(tree, place, form=form))}"
         else:
             extent, inner = tree
             var = f"t{len(place)}"
-            within = text_of(inner, f"{place} + {rows_of(inner)}*{var}")
+            within = text_of(inner, f"{place} + {rows_of(inner)}*{var}", form)
             text += f"for {var} in range({extent}):\n{indented(within)}"
         place += f" + {rows_of([tree])}"
     return text
 
 
+@pytest.mark.parametrize("form", [BODY, FAR], ids=["one", "several"])
 @pytest.mark.parametrize("seed", range(20))
-def test_random_nests_compute_the_same(seed: int) -> None:
+def test_random_nests_compute_the_same(seed: int, form: str) -> None:
     trees = random_trees(random.Random(seed), 2)
-    check(nest(rows_of(trees), text_of(trees, "0")))
+    check(nest(rows_of(trees), text_of(trees, "0", form)))
+
+
+def test_turns_are_counted_where_stages_several_iterations_ahead_are_written() -> None:
+    after = check(nest(12, "for t in range(6):\n" + indented(body(2, "2*t", form=FAR))))
+    assert "a = allocate(acc, int32, [9, 8], rolling=1, copies=2)" in after
+    assert "b = allocate(acc, int32, [8, 8], rolling=1, copies=3)" in after
+    _, steady = after.split("    for t in range(3):\n")
+    assert steady.startswith(
+        """\
+        with dma_copy():
+            for i_5 in range(2):
+                for c_5 in range(4):
+                    a[t + 6, 4*i_5 + c_5] = x[2*t + i_5 + 6, c_5]
+        with alu():
+            for i_6 in range(2):
+                for c_6 in range(4):
+                    b[t + 4, 4*i_6 + c_6] = a[t + 5, 4*i_6 + c_6] * 3
+        with dma_copy():
+            for i_7 in range(2):
+                for c_7 in range(4):
+                    y[2*t + i_7, c_7] = int8(b[t + 2, 4*i_7 + c_7])
+    with alu():
+"""
+    )
 
 
 def test_a_single_copy_is_refused() -> None:
     text = nest(8, "for t in range(4):\n" + indented(body(2, "2*t", copies=1)))
     with pytest.raises(LoweringError, match="a is computed ahead; double_buffer keeps the copy"):
         compute_ahead(parse(text), TINY)
+
+
+def test_a_copy_too_few_is_refused() -> None:
+    text = nest(8, "for t in range(4):\n" + indented(body(2, "2*t", form=FAR)))
+    with pytest.raises(LoweringError, match="b is computed ahead; .* with 3 copies"):
+        compute_ahead(parse(text.replace("copies=3", "copies=2")), TINY)

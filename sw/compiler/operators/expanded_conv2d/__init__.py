@@ -1,0 +1,6 @@
+"""A depthwise convolution in the same tile as the 1×1 convolution before it."""
+
+from .operator import ExpandedConv2d, expanded_conv2d, is_possible
+from .sizes import ExpandedConv2dKnobs
+
+__all__ = ["ExpandedConv2d", "ExpandedConv2dKnobs", "expanded_conv2d", "is_possible"]

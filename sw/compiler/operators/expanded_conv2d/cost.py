@@ -1,0 +1,209 @@
+"""The cycles of a schedule: its tiles, walked through the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.tuner.cost_model import BufferCopies, Estimate, Pipeline, Task
+from amaranth_vta.sw.compiler.tuner.formula import TILE_CYCLES
+from amaranth_vta.sw.compiler.tuner.tiles import cut, even_tiles, parts
+
+from .sizes import ExpandedConv2dKnobs, ExpandedSizes, constants, fits, tile_sizes, weights_of
+
+
+def estimated(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> Estimate:
+    """The estimate of a schedule by walking all its tiles through the cost model."""
+    return _Tiles(workload, config, knobs).estimate()
+
+
+def candidates(workload: ExpandedSizes, config: Config) -> list[tuple[float, ExpandedConv2dKnobs]]:
+    """Knobs whose tiles fit the scratchpads, the best by a rough estimate first."""
+    b = workload.depthwise.group
+    found = []
+    for rows, columns, copies, whole, in_turn in product(
+        even_tiles(b.output_height),
+        even_tiles(b.output_width),
+        (2, 1),
+        (True, False),
+        (False, True),
+    ):
+        knobs = ExpandedConv2dKnobs(rows, columns, copies, whole, in_turn)
+        if fits(workload, config, knobs):
+            found.append((_rough(workload, config, knobs), knobs))
+    return sorted(found, key=lambda item: item[0])
+
+
+def _rough(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> float:
+    """Cycles as if all tiles were alike."""
+    a, d = workload.expansion, workload.depthwise
+    size = tile_sizes(workload, knobs.rows, knobs.columns)
+    tiles = parts(d.group.output_height, knobs.rows) * parts(d.group.output_width, knobs.columns)
+    steps = a.requantize.operations * size.expanded, d.group.requantize.operations * size.results
+    products = a.products * size.expanded, d.products * size.results
+    if knobs.in_turn:
+        tile = max(sum(products), sum(steps)) + TILE_CYCLES
+    else:
+        tile = max(products[0], steps[1]) + max(products[1], steps[0]) + 2 * TILE_CYCLES
+    image = a.inputs * size.expanded * config.inp.element_bytes / config.bus_bytes
+    weights = a.outputs * weights_of(workload)[0] * config.wgt.element_bytes / config.bus_bytes
+    turns = 1 if knobs.whole_weights else tiles * a.batch
+    waits = image if knobs.image_copies == 1 else 0
+    moved = a.outputs * size.results * config.out.element_bytes / config.bus_bytes
+    begin = image + (weights if knobs.whole_weights else weights / a.outputs)
+    busy = max(a.outputs * tile + waits, image + moved + turns / tiles * weights)
+    return float(tiles * a.batch * busy + begin)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """``rows`` and ``columns`` of results, and those of the image that they need."""
+
+    rows: int
+    columns: int
+    image_rows: int
+    image_columns: int
+
+    @property
+    def results(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def expanded(self) -> int:
+        return self.image_rows * self.image_columns
+
+
+class _Tiles:
+    """The tiles of the output, in the order of the schedule, as tasks of the cost model."""
+
+    def __init__(self, workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> None:
+        self.a, self.d, self.knobs, self.config = (
+            workload.expansion,
+            workload.depthwise,
+            knobs,
+            config,
+        )
+        self.pipeline = Pipeline(config)
+        self.image = BufferCopies(self.pipeline, knobs.image_copies)
+        self.weights = BufferCopies(self.pipeline, 2)
+        self.weight_bytes, self.shared_bytes = (
+            tiles * config.wgt.element_bytes for tiles in weights_of(workload)
+        )
+        self.constants = constants(workload)
+        # Tasks of the latest tiles, with None before the first.
+        self.forwards: list[Task | None] = [None] * 3
+        self.stores: list[Task | None] = [None] * 3
+        self.products: list[Task | None] = [None] * 3
+        # The ALU operations of the latest sums and expansions, or of the latest steps.
+        self.rescaled: list[Task | None] = [None] * 2
+        self.expanded: list[Task | None] = [None] * 2
+        # The tile that is expanded and not yet forwarded, and its ALU operations.
+        self.waiting: tuple[_Tile, Task] | None = None
+
+    def estimate(self) -> Estimate:
+        return self.pipeline.estimate(self._schedule())
+
+    def _schedule(self) -> Iterator[None]:
+        """Adds the tasks of one step at a time: the expansion of a tile, and the sums of one
+        before."""
+        a, b, knobs = self.a, self.d.group, self.knobs
+        self.pipeline.load_for_compute(self.constants * self.config.acc.element_bytes)
+        if self.shared_bytes:
+            self.pipeline.load(1, self.shared_bytes)
+        if knobs.whole_weights:
+            self.weights.load(1, a.outputs * self.weight_bytes, None)
+        step, ahead = (self._in_turn, 3) if knobs.in_turn else (self._one_ahead, 1)
+        before: list[_Tile] = []
+        rows, columns = cut(b.output_height, knobs.rows), cut(b.output_width, knobs.columns)
+        for _, height, width in product(range(a.batch), rows, columns):
+            tile = _Tile(height, width, *self._image(height, width))
+            self.image.load(*self._image_rows(tile), None)
+            for _ in range(a.outputs):
+                step(tile, before.pop(0) if len(before) == ahead else None)
+                before.append(tile)
+                yield
+        for tile in before:
+            step(None, tile)
+            yield
+
+    def _image(self, rows: int, columns: int) -> tuple[int, int]:
+        b = self.d.group
+        return min(b.input_rows(rows), b.height), min(b.input_columns(columns), b.width)
+
+    def _image_rows(self, tile: _Tile) -> tuple[int, int]:
+        """How many rows of memory hold a tile of the image, and the bytes of each."""
+        rows, columns = tile.image_rows, tile.image_columns
+        if columns == self.a.width:
+            rows, columns = 1, rows * columns
+        return self.a.inputs * rows, columns * self.config.inp.element_bytes
+
+    def _one_ahead(self, expanded: _Tile | None, summed: _Tile | None) -> None:
+        """Each kind of sum is in a bank of its own, which the ALU has to leave."""
+        if expanded is not None:
+            gemm = self._expand(expanded, [self.expanded[-1], self.forwards[-2]])
+            alu = self._requantize_expanded(expanded, gemm)
+            self._forward(expanded, [alu, self.products[-2]])
+        if summed is not None:
+            gemm = self._sum(summed, [self.forwards[-2], self.rescaled[-1]])
+            self._store(summed, self._requantize(summed, gemm))
+
+    def _in_turn(self, expanded: _Tile | None, summed: _Tile | None) -> None:
+        """The sums of a step are in the bank that the ALU had two steps ago."""
+        gemm = alu = product = None
+        if summed is not None:
+            product = gemm = self._sum(summed, [self.forwards[-2], self.expanded[-2]])
+        if expanded is not None:
+            gemm = self._expand(expanded, [self.expanded[-2], self.forwards[-1]])
+        assert gemm is not None
+        if summed is not None:
+            alu = self._requantize(summed, gemm)
+        waiting, self.waiting = self.waiting, None
+        if expanded is not None:
+            self.waiting = expanded, self._requantize_expanded(expanded, gemm)
+        else:
+            self.expanded.append(alu)
+        if waiting is not None:
+            self._forward(waiting[0], [waiting[1], product])
+        if summed is not None:
+            assert alu is not None
+            self._store(summed, alu)
+
+    def _expand(self, tile: _Tile, after: list[Task | None]) -> Task:
+        if not self.knobs.whole_weights:
+            self.weights.load(1, self.weight_bytes, None)
+        gemm = self.pipeline.gemm(
+            tile.expanded * self.a.products, [self.image.loaded, self.weights.loaded, *after]
+        )
+        self.image.use(gemm)
+        self.weights.use(gemm)
+        return gemm
+
+    def _requantize_expanded(self, tile: _Tile, gemm: Task) -> Task:
+        alu = self.pipeline.alu(tile.expanded, [gemm], self.a.requantize.operations)
+        self.expanded.append(alu)
+        return alu
+
+    def _forward(self, tile: _Tile, after: list[Task | None]) -> None:
+        b = self.d.group
+        padded = b.input_rows(tile.rows) * b.input_columns(tile.columns)
+        self.forwards.append(self.pipeline.forward(padded, after))
+
+    def _sum(self, tile: _Tile, after: list[Task | None]) -> Task:
+        gemm = self.pipeline.gemm(tile.results * self.d.products, [*after, self.stores[-2]])
+        self.products.append(gemm)
+        return gemm
+
+    def _requantize(self, tile: _Tile, gemm: Task) -> Task:
+        alu = self.pipeline.alu(tile.results, [gemm], self.d.group.requantize.operations)
+        self.rescaled.append(alu)
+        return alu
+
+    def _store(self, tile: _Tile, alu: Task) -> None:
+        rows, columns = tile.rows, tile.columns
+        if columns == self.d.group.output_width:
+            rows, columns = 1, rows * columns
+        self.stores.append(
+            self.pipeline.store(rows, columns * self.config.out.element_bytes, [alu])
+        )

@@ -1,0 +1,62 @@
+"""A depthwise convolution of what a 1×1 convolution computes, in the same tile.
+
+The 1×1 convolution expands an image to many channels, of which the depthwise one reads each tile
+by itself. A tile of channels is expanded, requantized and forwarded to the scratchpad of inputs,
+where the depthwise convolution reads it: what is expanded is never in memory. Rows and columns that
+two tiles of the output share are expanded for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
+from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
+
+from .cost import candidates, estimated
+from .sizes import ExpandedConv2dKnobs, ExpandedSizes
+from .stages import scheduled
+
+
+@dataclass(frozen=True)
+class ExpandedConv2d(ExpandedSizes):
+    """An `ExpandedSizes` as an operator."""
+
+    def scheduled(self, env: Environment, knobs: ExpandedConv2dKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[ExpandedConv2dKnobs]:
+        def walked(knobs: ExpandedConv2dKnobs, limit: float) -> Estimate:
+            return estimated(self, config, knobs)
+
+        return best_of(candidates(self, config), walked)
+
+
+def is_possible(workload: ExpandedConv2d, config: Config) -> bool:
+    """Whether the machine can run it in one tile: it forwards results to inputs, GEMM and ALU
+    overlap, and all results are requantized by REQUANTIZE."""
+    a, b = workload.expansion, workload.depthwise.group
+    plain = a.kernel == (1, 1) and a.strides == (1, 1) and not any(a.pads)
+    alone = a.addition is None and a.pooling is None
+    fits = (b.inputs, b.outputs, workload.depthwise.groups) == (1, 1, a.outputs)
+    same = (a.batch, a.height, a.width) == (b.batch, b.height, b.width)
+    scaled = all(isinstance(item.requantize, PerChannelScale) for item in (a, b))
+    return bool(config.forward and config.overlap and plain and alone and fits and same and scaled)
+
+
+def expanded_conv2d(
+    workload: ExpandedConv2d,
+    env: Environment,
+    knobs: ExpandedConv2dKnobs | None = None,
+    name: str = "expanded_conv2d",
+) -> Function:
+    """A function of input, weights and parameters of the expansion, those of the depthwise
+    convolution, and output, as `conv2d` and `grouped_conv2d` have them; the weights of the
+    expansion are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Knobs and errors are those of
+    `tuned`."""
+    return tuned(workload, env, knobs, name)

@@ -1,0 +1,83 @@
+"""Sizes of a depthwise convolution of what a 1×1 convolution expands, and its tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+
+
+@dataclass(frozen=True)
+class ExpandedSizes:
+    """The ``depthwise`` convolution, of groups of one tile of channels, of the results of the
+    ``expansion``, a 1×1 convolution with as many tiles of outputs."""
+
+    expansion: Conv2dSizes
+    depthwise: GroupedConv2d
+
+
+@dataclass(frozen=True)
+class ExpandedConv2dKnobs:
+    """``rows`` and ``columns`` are the tile of the output, of one tile of channels;
+    ``image_copies`` tiles of the image are held at a time. With ``whole_weights`` all weights are
+    loaded at the beginning, else those of a tile of channels for each of its tiles.
+
+    The expansion of the next tile and the sum of this one are in different banks, so that the ALU
+    requantizes one while GEMM computes the other. With ``in_turn`` tiles are expanded three tiles
+    ahead, into the banks in turn: both sums of an iteration are in one bank, and the ALU
+    requantizes both of them while GEMM computes those of the next iteration, in the other one."""
+
+    rows: int
+    columns: int
+    image_copies: int = 2
+    whole_weights: bool = True
+    in_turn: bool = False
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    """Vectors of a tile: ``expanded`` ones, the same ``padded``, and ``results``."""
+
+    expanded: int
+    padded: int
+    results: int
+
+
+def tile_sizes(workload: ExpandedSizes, rows: int, columns: int) -> TileSizes:
+    """The sizes of a tile of so many ``rows`` and ``columns`` of results."""
+    b = workload.depthwise.group
+    height, width = b.input_rows(rows), b.input_columns(columns)
+    return TileSizes(min(height, b.height) * min(width, b.width), height * width, rows * columns)
+
+
+def constants(workload: ExpandedSizes) -> int:
+    """Accumulators for constants."""
+    a, d = workload.expansion, workload.depthwise
+    both = (a.requantize, a.outputs), (d.group.requantize, d.constants)
+    return sum(item.constants * tiles + item.shared for item, tiles in both)
+
+
+def weights_of(workload: ExpandedSizes) -> tuple[int, int]:
+    """Tiles of weights for a tile of channels, and for all of them together."""
+    a, d = workload.expansion, workload.depthwise
+    expansion, filters = a.inputs * a.terms, d.group.kernel[0] * d.weights_per_row
+    return (expansion, filters) if d.alike else (expansion + filters, 0)
+
+
+def fits(workload: ExpandedSizes, config: Config, knobs: ExpandedConv2dKnobs) -> bool:
+    """Whether the tiles fit the scratchpads."""
+    a = workload.expansion
+    size = tile_sizes(workload, knobs.rows, knobs.columns)
+    bank, sums = config.acc.depth // 2, (2 * size.expanded, 2 * size.results)
+    if knobs.in_turn:
+        sums = (0, size.expanded + size.results)
+    tiles = a.outputs if knobs.whole_weights else 2
+    weights, shared = weights_of(workload)
+    return (
+        knobs.image_copies * a.inputs * size.expanded + 2 * size.padded <= config.inp.depth
+        and sums[0] <= bank
+        and sums[1] + constants(workload) <= bank
+        and tiles * weights + shared <= config.wgt.depth
+    )

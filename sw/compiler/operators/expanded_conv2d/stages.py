@@ -1,0 +1,124 @@
+"""The expression of both convolutions, and its schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.grouped_conv2d import sums, tensorize
+from amaranth_vta.sw.compiler.operators.parts.epilogue import Epilogue, epilogue
+from amaranth_vta.sw.compiler.operators.parts.product import (
+    Product,
+    of_term,
+    reduce_axes,
+    term_axis,
+)
+from amaranth_vta.sw.compiler.operators.parts.window import padded
+from amaranth_vta.sw.compiler.te.expr import Affine
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled
+
+from .sizes import ExpandedConv2dKnobs, ExpandedSizes
+
+
+@dataclass(frozen=True)
+class _Expanded:
+    """The tensors of the expansion: ``narrowed`` is its result, out_dtype, and ``forwarded`` that
+    with padding, in the scratchpad of inputs."""
+
+    x: Tensor
+    w: Tensor
+    x_buf: Tensor
+    w_buf: Tensor
+    total: Tensor
+    epilogue: Epilogue
+    narrowed: Tensor
+    forwarded: Tensor
+    axes: tuple[te.IterVar, ...]
+
+
+def _expression(workload: ExpandedSizes, env: Environment) -> tuple[_Expanded, Product]:
+    a, b, acc = workload.expansion, workload.depthwise.group, env.acc_dtype
+    tail = (env.BATCH, env.BLOCK_IN)
+    x = te.placeholder((a.batch, a.inputs, a.height, a.width, *tail), "x", env.inp_dtype)
+    w = te.placeholder(
+        (a.outputs, a.inputs, a.terms, env.BLOCK_OUT, env.BLOCK_IN), "expansion", env.wgt_dtype
+    )
+    x_buf = te.compute(x.shape, lambda *i: x(*i), "x_buf")
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "expansion_buf")
+    ci, ki = reduce_axes(ci=a.inputs, ki=env.BLOCK_IN)
+    term = term_axis(a.terms)
+    axes = (ci, *term, ki)
+    total = te.compute(
+        (a.batch, a.outputs, 1, a.height, a.width, env.BATCH, env.BLOCK_OUT),
+        lambda n, g, o, h, w, b, k: te.sum(
+            x_buf[n, ci, h, w, b, ki].astype(acc)
+            * w_buf[g, ci, of_term(Affine({}), a.terms, term), k, ki].astype(acc),
+            axis=list(axes),
+        ),
+        "expanded",
+    )
+    end = epilogue(
+        total, (a.outputs,), lambda n, g, o, h, w: (g,), a.requantize, env, name="expanded_"
+    )
+    forwarded = padded(end.y, b.pads, b.pad_value, "forwarded")
+    expanded = _Expanded(x, w, x_buf, w_buf, total, end, end.y, forwarded, axes)
+    return expanded, sums(workload.depthwise, env, x, forwarded)
+
+
+def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKnobs) -> Scheduled:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    expanded, product = _expression(workload, env)
+    y = product.epilogue.y
+    s = te.create_schedule(y.op)
+    n, g, o, h, w, b, k = s[y].op.axis
+    (ho, hi), (wo, wi) = s[y].split(h, knobs.rows), s[y].split(w, knobs.columns)
+    s[y].reorder(n, ho, wo, g, o, hi, wi, b, k)
+    s[y].pragma(o, env.dma_copy)
+
+    for bank, (total, end) in enumerate(
+        ((expanded.total, expanded.epilogue), (product.total, product.epilogue))
+    ):
+        for tensor in (total, *end.stages):
+            s[tensor].set_scope(env.acc_scope)
+            s[tensor].compute_at(s[y], g)
+            s[tensor].double_buffer(2, None if knobs.in_turn else bank)
+        for tensor in end.stages:
+            s[tensor].pragma(s[tensor].op.axis[0], env.alu)
+        for tensor in (end.buffer, *([end.shared[1]] if end.shared else [])):
+            s[tensor].set_scope(env.acc_scope)
+            s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+    s[expanded.narrowed].compute_inline()
+    _load(s, expanded.x_buf, env.inp_scope, wo, knobs.image_copies, y, env)
+    _load(s, expanded.forwarded, env.inp_scope, g, 2, y, env)
+    s[expanded.forwarded].compute_ahead(2 if knobs.in_turn else 1)
+    if knobs.in_turn:
+        s[expanded.total].compute_ahead()
+    for tensor, once in ((expanded.w_buf, False), (product.w_buf, workload.depthwise.alike)):
+        _load(s, tensor, env.wgt_scope, None if knobs.whole_weights or once else g, 2, y, env)
+
+    n, g, o, h, w, b, k = s[expanded.total].op.axis
+    s[expanded.total].reorder(*expanded.axes[:-1], n, g, o, h, w, b, k, expanded.axes[-1])
+    s[expanded.total].tensorize(b, env.gemm)
+    depthwise = workload.depthwise
+    tensorize(depthwise, product, s, (1, depthwise.group.kernel[0]), env)
+    return s, [expanded.x, expanded.w, *expanded.epilogue.args, *product.args[1:]]
+
+
+def _load(
+    s: te.Schedule,
+    tensor: Tensor,
+    scope: str,
+    at: te.IterVar | None,
+    copies: int,
+    y: Tensor,
+    env: Environment,
+) -> None:
+    """Copies a ``tensor`` to a ``scope`` at an axis of ``y``, into ``copies`` in turn, or, if it is
+    None, once."""
+    s[tensor].set_scope(scope)
+    s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
+    if at is not None:
+        s[tensor].compute_at(s[y], at)
+        s[tensor].double_buffer(copies)
