@@ -153,11 +153,12 @@ class Units {
         alu.last = begin + alu.remaining - 1;
         alu.banks = alu.written_banks = parameters.overlap ? loops.banks : 0;
         alu.many_uops = loops.many_uops;
+        alu.items = loops.items;
         alu.tail = &loops.last;
         // The ALU has priority in reading micro-ops.
         if (gemm.many_uops && gemm.last >= valid && loops.works) {
             const Time until = std::min(gemm.last, alu.last);
-            delay_gemm(loops.many_uops ? std::max<Time>(0, until - begin + 1) : 1);
+            delay_gemm(loops.many_uops ? std::min(std::max<Time>(0, until - begin + 1), loops.items) : 1);
         }
         done[1].push({&instruction, alu.last + parameters.alu_latency + 2});
     }
@@ -165,7 +166,7 @@ class Units {
     // Cycles that GEMM loses to micro-op reads of the ALU when it begins at `begin`.
     Time shared_reads(const Loops& loops, Time begin) const {
         if (!loops.many_uops || !alu.many_uops || !alu.remaining) return 0;
-        return std::max<Time>(0, alu.last - std::max(begin, alu.resumes) + 1);
+        return std::min(std::max<Time>(0, alu.last - std::max(begin, alu.resumes) + 1), alu.items);
     }
 
     void delay_gemm(Time cycles) {
@@ -210,6 +211,7 @@ class Units {
     struct {
         Time last = -NEVER, resumes = 0;
         Time remaining = 0;  // cycles of work from `resumes` on
+        std::int64_t items = 0;
         std::uint8_t banks = 0, written_banks = 0;
         bool many_uops = false;
         const Edges* tail = nullptr;
