@@ -48,6 +48,7 @@ struct Shape {
     Rows rows;
     Memory memory;
     std::int64_t elements;      // that cross the bus
+    std::int64_t word_cycles;   // that the loader needs for a word
     std::int64_t accumulators;  // that are loaded
     bool forwards;              // to the inputs
     std::int64_t forwarded;     // elements that it writes there

@@ -98,7 +98,7 @@ class Loader {
         const Turn& turn = turns.front();
         begun = std::max(turn.from, ended + 1);
         next_word = begun - 1;
-        word_cycles = parameters.kinds[turn.instruction->transfer.shape->memory].cycles_per_word;
+        word_cycles = turn.instruction->transfer.shape->word_cycles;
         if (!turn.words_left) end();
     }
 
@@ -127,7 +127,7 @@ class Loader {
     Time padding_steps() const {
         const Shape& shape = *turns.front().instruction->transfer.shape;
         const Kind& kind = parameters.kinds[shape.memory];
-        const Time free = next_word - begun + 1 - words_come() * kind.cycles_per_word / kind.words_per_write;
+        const Time free = next_word - begun + 1 - words_come() * shape.word_cycles / kind.words_per_write;
         return std::min(shape.padding.cycles, free + shape.padding.idle(free));
     }
 

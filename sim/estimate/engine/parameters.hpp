@@ -41,7 +41,7 @@ struct Field {
 // How the elements of a memory cross the bus.
 struct Kind {
     std::int64_t element_bytes;
-    std::int64_t cycles_per_word;  // that the loader needs for a word
+    std::int64_t cycles_per_word;  // that the loader needs for a word full of them
     std::int64_t words_per_write;  // that it puts together before it writes
     std::int64_t padding_per_write;
 };

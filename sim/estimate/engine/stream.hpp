@@ -84,6 +84,7 @@ class Stream {
     // What the instruction moves.
     void fill(Shape& shape) const {
         shape = {};
+        shape.word_cycles = 1;
         const MemoryFields& f = fields.memory;
         const std::int64_t memory_id = get(f.memory);
         if (memory_id >= MEMORIES) return;
@@ -105,6 +106,8 @@ class Stream {
         shape.rows.stride = stride * kind.element_bytes;
         shape.rows.last_byte = (contiguous ? x * y : x) * kind.element_bytes - 1;
         shape.rows.count = contiguous ? (y ? 1 : 0) : y;
+        // A word may hold more elements than a row, of which the others take no time.
+        shape.word_cycles = std::min(kind.cycles_per_word, contiguous && y ? x * y : x);
         if (opcode == STORE) return;
         if (id == ACC || id == ACC_8BIT) shape.accumulators = all;
         if (left | right | above | below) shape.padding = padding_of(kind, width, y, left, right, above, below);

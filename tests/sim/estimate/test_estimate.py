@@ -15,6 +15,7 @@ from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.isa import Finish, Forward, Gemm, Instruction, Load, Memory, Store
 from amaranth_vta.sim.devices import DeviceError, open_device
 from amaranth_vta.sim.programs.image import ProgramImage
+from amaranth_vta.sim.programs.random_programs import legal_program
 from amaranth_vta.sw.runtime.device import Fault, RunResult
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cycles.json").read_text("utf-8"))
@@ -90,6 +91,39 @@ def test_stores_to_the_inputs_take_turns_with_others_as_on_the_rtl() -> None:
             counted = [result.counters[counter] for counter in of_store]
             found.append((result.cycles, *counted, result.counters["out_elements"]))
         assert found[0] == found[1], dram
+
+
+@pytest.mark.parametrize(
+    ("name", "of_one", "of_all"),
+    [("tiny", 0.03, 0.002), ("tiny-extended", 0.07, 0.01), ("pynq-extended", 0.02, 0.01)],
+)
+def test_random_programs_take_about_the_cycles_of_the_rtl(
+    name: str, of_one: float, of_all: float
+) -> None:
+    config = PRESETS[name]
+    totals = np.zeros(2, np.int64)
+    for seed in range(30, 50):
+        image = legal_program(config, seed)
+        found = []
+        for device_name in ("rtl", "estimate"):
+            device = open_device(device_name, config, image.dram.size)
+            device.write(0, image.dram)
+            found.append(device.run(image.insn_addr, image.insn_count).cycles or 0)
+        assert found[1] == pytest.approx(found[0], rel=of_one), seed
+        totals += found
+    assert totals[1] == pytest.approx(totals[0], rel=of_all)
+
+
+def test_rows_shorter_than_a_word_take_a_cycle_per_word_where_they_are_widened() -> None:
+    config = PRESETS["tiny"]
+    program = [Load(memory=Memory.ACC_8BIT, y_size=128, x_size=1, x_stride=3), Finish()]
+    cycles = []
+    for name in ("rtl", "estimate"):
+        image = ProgramImage.assemble(config, np.zeros(4096, np.uint8), 3072, program)
+        device = open_device(name, config, image.dram.size)
+        device.write(0, image.dram)
+        cycles.append(device.run(image.insn_addr, image.insn_count).cycles)
+    assert cycles[0] == cycles[1]
 
 
 @pytest.mark.parametrize("timing_only", [False, True])
