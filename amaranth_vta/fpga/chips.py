@@ -32,7 +32,8 @@ class Chip:
 
 
 # From the vendors' data sheets: Xilinx DS190 and DS180, Lattice FPGA-DS-02012. Clocks of ecp5 are
-# those of bitstreams/README.md, of speed grade 6, rounded down.
+# those of bitstreams, of speed grade 6, rounded down; those kept in bitstreams/ are as fast or
+# faster.
 CHIPS = {
     chip.name: chip
     for chip in (
