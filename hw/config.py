@@ -120,7 +120,10 @@ class Config:
                 f"= {self.log_acc_buff_size} holds {self.acc.depth}"
             )
         if self.forward and self.inp.element_bits != self.out.element_bits:
-            raise ConfigError("FORWARD makes inputs of results, whose elements differ in bits")
+            raise ConfigError(
+                f"FORWARD makes inputs of {self.inp.element_bits} bits of results of "
+                f"{self.out.element_bits}: with blocks or widths that differ it must be 0"
+            )
         if self.inp.depth < self.taps:
             raise ConfigError(
                 f"DEPTHWISE reads {self.taps} inputs at once, and LOG_INP_BUFF_SIZE = "

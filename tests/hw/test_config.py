@@ -263,7 +263,7 @@ def test_depthwise_products_take_as_many_taps_as_there_are_lanes_for() -> None:
 def test_results_become_inputs_only_if_their_elements_are_as_wide() -> None:
     assert replace(PYNQ, forward=1).to_dict()["FORWARD"] == 1
     assert "FORWARD" not in PYNQ.to_dict()
-    with pytest.raises(ConfigError, match="FORWARD makes inputs of results, whose elements differ"):
+    with pytest.raises(ConfigError, match="FORWARD makes inputs of 128 bits of results of 256"):
         replace(PYNQ, log_out_width=4, forward=1)
 
 

@@ -105,8 +105,8 @@ def test_random_programs_leave_what_the_model_leaves(probability: float) -> None
 def test_each_fault_is_reported_and_the_next_program_runs() -> None:
     """All faults on one core, which each must leave clean."""
     kinds = sorted(set(FAULT_KINDS) - {"bus_error", "token_overflow"})
-    faulty = [random_faulty_program(TINY, kind, 3) for kind in kinds]
-    sound = random_program(TINY, 5, length=8)
+    faulty = [random_faulty_program(TINY, kind, 4) for kind in kinds]
+    sound = random_program(TINY, 11, length=8)
     reports = run([image for program, _ in faulty for image in (program, sound)], 0)
     for (_, fault), (report, _) in zip(faulty, reports[::2], strict=True):
         assert report.fault == (fault.module, fault.instruction, fault.cause)
