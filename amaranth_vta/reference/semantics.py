@@ -19,6 +19,7 @@ from amaranth_vta.hw.isa import (
     Opcode,
     Padding,
 )
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 ORDER = (
     "Fetch hands each instruction to one module: LOADs of INP and WGT to load, STOREs to store, "
@@ -166,7 +167,11 @@ CAUSES: dict[Cause, str] = {
         "the machine can address (`LOG_DRAM_SIZE`), and is "
         "not begun"
     ),
-    Cause.TOKEN_OVERFLOW: "the machine is stuck, and a module waits for room for a token",
+    Cause.TOKEN_OVERFLOW: (
+        "the machine is stuck, and a module waits for room for a token; up to "
+        f"{INSTRUCTIONS_IN_FLIGHT - 1} of its next instructions were in flight and may have been "
+        "executed"
+    ),
     Cause.BAD_STREAM: (
         "a FINISH that is not last, a last instruction that is not FINISH, an empty stream, or "
         "an address that is not a multiple of an instruction"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 from amaranth_vta.sim.model.execution import leaves_bounds
 from amaranth_vta.sim.model.machine import ClearModel, Outcome
 from amaranth_vta.sim.model.observers.false_claims import FalseClaims
@@ -53,6 +54,7 @@ def reference_of(image: ProgramImage, is_ordered: bool = False) -> Reference:
     model = ClearModel(config, memory, "program", [*watchers, footprint], image.origin)
     model.set_limits(image.limits)
     outcome = model.run(image.insn_addr, image.insn_count, None)
+    footprint.run_ahead(image, outcome.tokens_left)
     ordered = not any(watcher.found for watcher in watchers)
     defined = footprint.defined_bytes(image, size) if ordered else np.zeros(size, bool)
     after = memory.copy()
@@ -91,6 +93,27 @@ class _Footprint(Observer):
     def write(self, index: int, memory: str, elements: Elements) -> None:
         if memory in Memory.__members__ and Memory[memory] in self._written:
             self._written[Memory[memory]][elements] = True
+
+    def run_ahead(self, image: ProgramImage, tokens: Mapping[str, int]) -> None:
+        """Adds what a machine may have executed behind an instruction that waits for room for a
+        token, with so many ``tokens`` left: its module begins others until so many are in flight.
+        """
+        full = {
+            queue for queue in isa.TOKEN_QUEUES if tokens[isa.queue_name(queue)] == isa.TOKEN_LIMIT
+        }
+        decode = isa.instruction_set(image.config).decode
+        for index, instruction in list(self._unfinished.items()):
+            module = isa.module_of(instruction)
+            pushes = {
+                (module, neighbour)
+                for side, neighbour in isa.neighbours(module).items()
+                if getattr(instruction, f"push_{side}")
+            }
+            if not pushes & full:
+                continue
+            stream = map(decode, image.instruction_bits()[index + 1 :])
+            behind = [at for at in enumerate(stream, index + 1) if isa.module_of(at[1]) is module]
+            self._unfinished.update(behind[: INSTRUCTIONS_IN_FLIGHT - 1])
 
     def defined_elements(self) -> dict[Memory, npt.NDArray[np.bool_]]:
         """The elements that were written, except those that an unfinished instruction may have

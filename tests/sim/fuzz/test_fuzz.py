@@ -169,6 +169,27 @@ def test_memory_and_scratchpads_are_compared_after_most_faults() -> None:
     assert probed == defined == 10
 
 
+def test_what_was_executed_behind_a_token_without_room_is_not_compared() -> None:
+    """The machine finds that it is stuck when the instructions behind it are done."""
+    store = isa.Store(x_size=0, push_prev=1)
+    behind = [isa.Store(dram_base=1024 + at, x_size=1) for at in range(20)]
+    program = [*[store] * (isa.TOKEN_LIMIT + 1), *behind, isa.Finish()]
+    encode = isa.instruction_set(PRESETS["tiny"]).encode
+    code = b"".join(encode(item).to_bytes(16, "little") for item in program)
+    dram = np.full(1 << 16, 7, np.uint8)
+    dram[1 << 15 :][: len(code)] = np.frombuffer(code, np.uint8)
+    image = ProgramImage(PRESETS["tiny"], dram, 1 << 15, len(program), None)
+    fault = reference_of(image).outcome.fault
+    assert fault is not None
+    assert fault.cause == "token_overflow"
+    assert compare(image, ["functional", "rtl"], "ideal").differences == []
+    # Of the 20, those that cannot have begun are compared.
+    size = PRESETS["tiny"].out.element_bytes
+    defined = reference_of(image).defined[1024 * size :][: 20 * size]
+    assert not defined[: 15 * size].any()
+    assert defined[15 * size :].all()
+
+
 def test_cases_are_of_all_kinds() -> None:
     cases = [case(1, number, TINY) for number in range(200)]
     assert {item.config_name for item in cases} == set(TINY)
