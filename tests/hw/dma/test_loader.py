@@ -292,14 +292,16 @@ def test_loads_keep_the_bus_busy(latency: int) -> None:
 
 
 @pytest.mark.parametrize("probability", [0, 0.3])
-def test_loader_stops_at_a_bus_error_and_drains(probability: float) -> None:
+@pytest.mark.parametrize("beat", [0, 1])
+def test_loader_stops_at_a_bus_error_and_drains(beat: int, probability: float) -> None:
+    """The error is in the first beat of a burst of two, or in the last."""
     config = PRESETS["tiny"]
     dram = np.random.default_rng(1).integers(0, 256, DRAM_BYTES, dtype=np.uint8)
     loads = [
         Load(memory=Memory.INP, sram_base=8 * n, dram_base=100 * n, y_size=2, x_size=3, x_stride=9)
         for n in range(6)
     ]
-    bad = address_of(config, Memory.INP, 300 + 9 + 1)
+    bad = address_of(config, Memory.INP, 300 + 9 + beat)
     memory = BurstMemory(dram, bad=[bad], pause=pauses(probability))
     recorder, _, idle = run_loader(config, LOAD, loads, memory, done=4)
     assert recorder.errors == 1
