@@ -66,6 +66,7 @@ def run(images: list[ProgramImage], probability: float) -> list[tuple[Report, np
                     core.done, core.fault, core.tokens
                 )
                 report.cycles += 1
+            assert not ctx.get(core.counters_ready), "what came last has not been added up"
             if fault.cause:
                 report.fault = (
                     Module(fault.module).name.lower(),
