@@ -13,7 +13,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Memory
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 from amaranth_vta.sim.model.execution import leaves_bounds
-from amaranth_vta.sim.model.machine import ClearModel, Outcome
+from amaranth_vta.sim.model.machine import ClearModel, Outcome, pushes_of
 from amaranth_vta.sim.model.observers.false_claims import FalseClaims
 from amaranth_vta.sim.model.observers.observer import Elements, Observer
 from amaranth_vta.sim.model.observers.races import Races
@@ -103,14 +103,9 @@ class _Footprint(Observer):
         }
         decode = isa.instruction_set(image.config).decode
         for index, instruction in list(self._unfinished.items()):
-            module = isa.module_of(instruction)
-            pushes = {
-                (module, neighbour)
-                for side, neighbour in isa.neighbours(module).items()
-                if getattr(instruction, f"push_{side}")
-            }
-            if not pushes & full:
+            if full.isdisjoint(pushes_of(instruction)):
                 continue
+            module = isa.module_of(instruction)
             stream = map(decode, image.instruction_bits()[index + 1 :])
             behind = [at for at in enumerate(stream, index + 1) if isa.module_of(at[1]) is module]
             self._unfinished.update(behind[: INSTRUCTIONS_IN_FLIGHT - 1])

@@ -266,14 +266,14 @@ class _Machine:
         instruction = self._instruction_set.decode(bits)
         module = isa.module_of(instruction)
         legal = self._instruction_set.problem(bits) is None
-        pops, pushes = [], []
-        if legal:
-            for side, neighbour in isa.neighbours(module).items():
-                if getattr(instruction, f"pop_{side}"):
-                    pops.append((neighbour, module))
-                if getattr(instruction, f"push_{side}"):
-                    pushes.append((module, neighbour))
-        return _Decoded(instruction, module, legal, tuple(pops), tuple(pushes))
+        if not legal:
+            return _Decoded(instruction, module, legal, (), ())
+        pops = tuple(
+            (neighbour, module)
+            for side, neighbour in isa.neighbours(module).items()
+            if getattr(instruction, f"pop_{side}")
+        )
+        return _Decoded(instruction, module, legal, pops, pushes_of(instruction))
 
     def _can_step(self, queue: _Queue) -> bool:
         _, decoded = queue.entries[0]
@@ -337,6 +337,16 @@ class _Machine:
                 blocked[index] = (module, isa.Cause.DEADLOCK)
         index, (module, cause) = min((faults or blocked).items())
         return Fault(module.name.lower(), index, cause.name.lower())
+
+
+def pushes_of(instruction: isa.Instruction) -> tuple[isa.TokenQueue, ...]:
+    """The queues to which a legal instruction gives a token when it retires."""
+    module = isa.module_of(instruction)
+    return tuple(
+        (module, neighbour)
+        for side, neighbour in isa.neighbours(module).items()
+        if getattr(instruction, f"push_{side}")
+    )
 
 
 _EXECUTING = (isa.Module.LOAD, isa.Module.COMPUTE, isa.Module.STORE)
