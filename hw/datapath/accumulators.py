@@ -244,19 +244,20 @@ def _connect_read(
     for a read with ``clear``.
 
     Three inputs and two selects: one LUT per bit of data. Zeros are forwarded too: the register of
-    what is forwarded is reset, which takes no LUT.
+    what is forwarded is reset by that alone, which takes no LUT. A second reset would take one per
+    bit, and is not needed: nothing is forwarded before it is written.
     """
     size = 1 << len(banks[0].index) - 1
     bank, hit = Signal(name=f"{name}_bank"), Signal(name=f"{name}_hit")
-    forwarded = Signal.like(port.data[0], name=f"{name}_forwarded")
+    forwarded = Signal.like(port.data[0], name=f"{name}_forwarded", reset_less=True)
     with m.If(port.enable):
         m.d.sync += [
             bank.eq(_bank(port.index, size, len(banks))),
             hit.eq(clear | (write.enable[0] & (write.index == port.index))),
             forwarded.eq(write.data[0]),
         ]
-        with m.If(clear):
-            m.d.sync += forwarded.eq(0)
+    with m.If(port.enable & clear):
+        m.d.sync += forwarded.eq(0)
     stored = Mux(bank, banks[-1].data[0], banks[0].data[0])
     m.d.comb += port.data[0].eq(Mux(hit, forwarded, stored))
 
