@@ -40,6 +40,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -152,6 +153,22 @@ class _Decoded:
     pushes: tuple[isa.TokenQueue, ...]
 
 
+@lru_cache(maxsize=1 << 14)
+def _decode(instruction_set: isa.InstructionSet, bits: int) -> _Decoded:
+    """Kept from run to run: a stream is run in many orders, and most instructions are met again."""
+    instruction = instruction_set.decode(bits)
+    module = isa.module_of(instruction)
+    legal = instruction_set.problem(bits) is None
+    if not legal:
+        return _Decoded(instruction, module, legal, (), ())
+    pops = tuple(
+        (neighbour, module)
+        for side, neighbour in isa.neighbours(module).items()
+        if getattr(instruction, f"pop_{side}")
+    )
+    return _Decoded(instruction, module, legal, pops, pushes_of(instruction))
+
+
 class _Queue:
     """A module's instructions, the oldest of which may be in progress."""
 
@@ -180,7 +197,6 @@ class _Machine:
         self._insn_addr = insn_addr
         self._insn_count = insn_count
         self._next = 0
-        self._decoded: dict[bytes, _Decoded] = {}
         # The instruction that fetch has looked at and holds until its queue has room.
         self._fetched: _Decoded | None = None
         self._fetch_stopped = False
@@ -253,27 +269,12 @@ class _Machine:
         if address < 0 or address + size > self._memory.size:
             return isa.Cause.BUS_ERROR
         raw = self._memory[address : address + size].tobytes()
-        if raw not in self._decoded:
-            self._decoded[raw] = self._decode(int.from_bytes(raw, "little"))
-        decoded = self._decoded[raw]
+        decoded = _decode(self._instruction_set, int.from_bytes(raw, "little"))
         is_last = self._next == self._insn_count - 1
         if isinstance(decoded.instruction, isa.Finish) != is_last:
             return isa.Cause.BAD_STREAM
         self._fetched = decoded
         return None
-
-    def _decode(self, bits: int) -> _Decoded:
-        instruction = self._instruction_set.decode(bits)
-        module = isa.module_of(instruction)
-        legal = self._instruction_set.problem(bits) is None
-        if not legal:
-            return _Decoded(instruction, module, legal, (), ())
-        pops = tuple(
-            (neighbour, module)
-            for side, neighbour in isa.neighbours(module).items()
-            if getattr(instruction, f"pop_{side}")
-        )
-        return _Decoded(instruction, module, legal, pops, pushes_of(instruction))
 
     def _can_step(self, queue: _Queue) -> bool:
         _, decoded = queue.entries[0]

@@ -36,10 +36,16 @@ def _run(device: Device, program: list[isa.Instruction]) -> int | None:
     return result.cycles
 
 
+@pytest.fixture(scope="module")
+def device() -> PysimDevice:
+    """One for all vectors, each of which meets what others left: to elaborate it takes seconds."""
+    return PysimDevice(TINY, 1 << 21)
+
+
 @pytest.mark.parametrize("name", ["tiny-1", "tiny-2", "tiny-corners-1", "tiny-corners-2"])
-def test_a_vector_gives_what_is_expected(name: str) -> None:
+def test_a_vector_gives_what_is_expected(name: str, device: PysimDevice) -> None:
     image = ProgramImage.load(VECTORS / f"{name}.npz")
-    device = PysimDevice(image.config, image.dram.size)
+    assert image.config == device.config
     device.write(0, image.dram)
     assert device.run(image.insn_addr, image.insn_count).fault is None
     np.testing.assert_array_equal(device.read(0, image.dram.size), image.expected)
