@@ -129,6 +129,7 @@ def describe_rows(
         beats.index.eq(command.first),
         beats.row_size.eq(row_size),
         beats.rows.eq(row_count),
+        beats.gap.eq(command.x_pad_0 + command.x_pad_1),
         bursts.rows.eq(row_count),
     ]
     with m.Switch(command.memory):
