@@ -1,13 +1,13 @@
 """An interpreter of loop nests after any pass, element by element.
 
-It checks passes: each must leave a nest that computes the same. It is written to be clear, not
-fast.
+It checks passes: each must leave a nest that computes the same. It is written to be clear; only
+expressions, of which each is evaluated many times, become functions first.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,10 @@ _COMPARE = {
 }
 
 
+# The scalars of a buffer, and the index of one of them.
+_Place = tuple[list[Any], int]
+
+
 class InterpretError(ValueError):
     """A statement reads what was never written, or beyond its buffer."""
 
@@ -80,10 +84,12 @@ class _Interpreter:
         self.config = config
         self.vars: dict[Var, int] = {}
         # The scalars of each buffer, None where never written, and its first index in them.
-        self.places: dict[NestBuffer, tuple[list[Any], int]] = {}
+        self.places: dict[NestBuffer, _Place] = {}
         self.scratchpads: dict[str, list[Any]] = {}
         # How often each allocation has been entered: this selects its copy.
         self.turns: dict[Allocate, int] = {}
+        self.functions: dict[Expr, Callable[[], int]] = {}
+        self.assignments: dict[Assign, tuple[Callable[[], int], Callable[[], _Place]]] = {}
 
     def run(self, nest: LoopNest, arrays: Sequence[npt.NDArray[Any]]) -> None:
         for buffer, array in zip(nest.args, arrays, strict=True):
@@ -107,9 +113,10 @@ class _Interpreter:
             case Region():
                 self.stmt(stmt.body)
             case Assign():
-                value = self.value(stmt.value)
-                scalars, index = self.element(stmt.buffer, stmt.indices)
-                scalars[index] = value
+                value, place = self.assignment(stmt)
+                result = value()
+                scalars, index = place()
+                scalars[index] = result
             case Dma():
                 self.dma(stmt)
             case NestUop():
@@ -119,7 +126,7 @@ class _Interpreter:
             case Token() | WaitForAlu():
                 pass
 
-    def allocate(self, stmt: Allocate) -> tuple[list[Any], int]:
+    def allocate(self, stmt: Allocate) -> _Place:
         buffer = stmt.buffer
         if buffer.base is None:
             return [None] * buffer.scalars, 0
@@ -136,49 +143,99 @@ class _Interpreter:
 
     # Scalars.
 
+    def assignment(self, stmt: Assign) -> tuple[Callable[[], int], Callable[[], _Place]]:
+        """What gives the value of ``stmt``, and where it belongs."""
+        if stmt not in self.assignments:
+            places = self.element(stmt.buffer, stmt.indices)
+            self.assignments[stmt] = self.function(stmt.value), places
+        return self.assignments[stmt]
+
     def value(self, value: Expr) -> int:
+        return self.function(value)()
+
+    def function(self, value: Expr) -> Callable[[], int]:
+        """What gives ``value`` for the variables and the contents at the time of a call."""
+        if value not in self.functions:
+            self.functions[value] = self.evaluator(value)
+        return self.functions[value]
+
+    def evaluator(self, value: Expr) -> Callable[[], int]:
         match value:
             case Affine():
-                total = value.const
-                for var, factor in value.terms.items():
-                    total += factor * self.vars[var]
-                return total
+                return self.affine(value.const, list(value.terms.items()))
             case Var():
-                return self.vars[value]
+                return lambda: self.vars[value]
             case Const():
-                return value.value
+                constant = value.value
+                return lambda: constant
             case Access():
-                scalars, index = self.element(value.source, value.indices)
-                if scalars[index] is None:
-                    raise InterpretError(f"{value} was never written, at {self.vars}")
-                return int(scalars[index])
+                return self.access(value)
             case Cast():
-                return wrap(self.value(value.value), value.dtype)
+                inner, dtype = self.function(value.value), value.dtype
+                return lambda: wrap(inner(), dtype)
             case Select():
-                return self.value(value.true if self.value(value.condition) else value.false)
+                parts = (value.condition, value.true, value.false)
+                condition, true, false = map(self.function, parts)
+                return lambda: true() if condition() else false()
             case Requantize():
-                parts = (value.value, *value.parameters)
-                return int(requantized(*(np.array(self.value(part), np.int32) for part in parts)))
+                operands = [self.function(part) for part in (value.value, *value.parameters)]
+                return lambda: int(requantized(*(np.array(part(), np.int32) for part in operands)))
             case Lookup():
-                return int(looked_up(np.array(self.value(value.value)), self.table(value)))
+                index = self.function(value.value)
+                return lambda: int(looked_up(np.array(index()), self.table(value)))
             case AllOf():
-                return int(all(self.value(part) for part in value.conditions))
+                conditions = [self.function(part) for part in value.conditions]
+                return lambda: int(all(part() for part in conditions))
             case AnyOf():
-                return int(any(self.value(part) for part in value.conditions))
+                conditions = [self.function(part) for part in value.conditions]
+                return lambda: int(any(part() for part in conditions))
             case Binary():
-                return fold(value.op, self.value(value.left), self.value(value.right), value.dtype)
+                left, right = self.function(value.left), self.function(value.right)
+                op, dtype = value.op, value.dtype
+                return lambda: fold(op, left(), right(), dtype)
             case Compare():
-                return int(_COMPARE[value.op](self.value(value.left), self.value(value.right)))
+                left, right = self.function(value.left), self.function(value.right)
+                compare = _COMPARE[value.op]
+                return lambda: int(compare(left(), right()))
         raise InterpretError(f"{value} has no value")
 
-    def element(self, buffer: NestBuffer, indices: Sequence[Expr]) -> tuple[list[Any], int]:
-        scalars, index = self.places[buffer]
-        for dimension, stride, extent in zip(indices, buffer.strides, buffer.shape, strict=True):
-            at = self.value(dimension)
-            if not 0 <= at < extent:
-                raise InterpretError(f"index {at} of {buffer.name}{list(buffer.shape)}")
-            index += at * stride
-        return scalars, index
+    def affine(self, const: int, terms: list[tuple[Var, int]]) -> Callable[[], int]:
+        variables = self.vars
+
+        def total() -> int:
+            result = const
+            for var, factor in terms:
+                result += factor * variables[var]
+            return result
+
+        return total
+
+    def access(self, value: Access) -> Callable[[], int]:
+        element = self.element(value.source, value.indices)
+
+        def scalar() -> int:
+            scalars, index = element()
+            if scalars[index] is None:
+                raise InterpretError(f"{value} was never written, at {self.vars}")
+            return int(scalars[index])
+
+        return scalar
+
+    def element(self, buffer: NestBuffer, indices: Sequence[Expr]) -> Callable[[], _Place]:
+        """What gives the scalars of ``buffer`` and the place in them that ``indices`` mean."""
+        functions = map(self.function, indices)
+        dimensions = list(zip(functions, buffer.strides, buffer.shape, strict=True))
+
+        def place() -> _Place:
+            scalars, index = self.places[buffer]
+            for function, stride, extent in dimensions:
+                at = function()
+                if not 0 <= at < extent:
+                    raise InterpretError(f"index {at} of {buffer.name}{list(buffer.shape)}")
+                index += at * stride
+            return scalars, index
+
+        return place
 
     def table(self, value: Lookup) -> npt.NDArray[Any]:
         """The table of ``value``, as the scalars of its tiles."""
@@ -186,7 +243,7 @@ class _Interpreter:
         found: list[int] = []
         for part in value.parameters:
             assert isinstance(part, Access)
-            scalars, at = self.element(part.source, part.indices)
+            scalars, at = self.element(part.source, part.indices)()
             found += scalars[at - at % size :][:size]
         return np.array(found, value.dtype)
 
