@@ -66,7 +66,12 @@ def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
         case AluOp.MUL:
             return first * second
         case AluOp.SHR:
-            return _shifted(first, second)
+            width = 8 * first.dtype.itemsize
+            # In 64 bits a left shift by less than the width cannot overflow, nor -second.
+            wide, amount = first.astype(np.int64), np.asarray(second, np.int64)
+            right = wide >> _clip(amount, 0, width - 1)
+            left = np.where(-amount < width, wide << _clip(-amount, 0, width - 1), 0)
+            return np.where(amount >= 0, right, left).astype(first.dtype)
         case AluOp.REQUANTIZE | AluOp.LOOKUP:
             raise ValueError(f"{operation.name} has more than two operands")
 
@@ -132,18 +137,6 @@ def requantized(
     whole = np.rint(value.astype(np.float32)).astype(np.int32)
     zero_point, low, high = (bounds << 24 - 8 * at >> 24 for at in range(3))
     return _clip(whole + zero_point, low, high)
-
-
-def _shifted(first: Tiles, second: Tiles) -> Tiles:
-    """``first`` shifted right by ``second``, arithmetically, or left where that is negative."""
-    width = 8 * first.dtype.itemsize
-    if second.ndim == 0 and second >= 0:
-        return first >> min(int(second), width - 1)
-    # In 64 bits a left shift by less than the width cannot overflow, nor -second.
-    wide, amount = first.astype(np.int64), np.asarray(second, np.int64)
-    right = wide >> _clip(amount, 0, width - 1)
-    left = np.where(-amount < width, wide << _clip(-amount, 0, width - 1), 0)
-    return np.where(amount >= 0, right, left).astype(first.dtype)
 
 
 def _clip(values: Tiles, low: Tiles | int, high: Tiles | int) -> Tiles:

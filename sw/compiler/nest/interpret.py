@@ -89,7 +89,7 @@ class _Interpreter:
         # How often each allocation has been entered: this selects its copy.
         self.turns: dict[Allocate, int] = {}
         self.functions: dict[Expr, Callable[[], int]] = {}
-        self.assignments: dict[Assign, tuple[Callable[[], int], Callable[[], _Place]]] = {}
+        self.targets: dict[Assign, Callable[[], _Place]] = {}
 
     def run(self, nest: LoopNest, arrays: Sequence[npt.NDArray[Any]]) -> None:
         for buffer, array in zip(nest.args, arrays, strict=True):
@@ -113,10 +113,11 @@ class _Interpreter:
             case Region():
                 self.stmt(stmt.body)
             case Assign():
-                value, place = self.assignment(stmt)
-                result = value()
-                scalars, index = place()
-                scalars[index] = result
+                if stmt not in self.targets:
+                    self.targets[stmt] = self.element(stmt.buffer, stmt.indices)
+                value = self.value(stmt.value)
+                scalars, index = self.targets[stmt]()
+                scalars[index] = value
             case Dma():
                 self.dma(stmt)
             case NestUop():
@@ -142,13 +143,6 @@ class _Interpreter:
         return tile_scalars(self.config, buffer.scope)
 
     # Scalars.
-
-    def assignment(self, stmt: Assign) -> tuple[Callable[[], int], Callable[[], _Place]]:
-        """What gives the value of ``stmt``, and where it belongs."""
-        if stmt not in self.assignments:
-            places = self.element(stmt.buffer, stmt.indices)
-            self.assignments[stmt] = self.function(stmt.value), places
-        return self.assignments[stmt]
 
     def value(self, value: Expr) -> int:
         return self.function(value)()
@@ -181,8 +175,8 @@ class _Interpreter:
                 operands = [self.function(part) for part in (value.value, *value.parameters)]
                 return lambda: int(requantized(*(np.array(part(), np.int32) for part in operands)))
             case Lookup():
-                index = self.function(value.value)
-                return lambda: int(looked_up(np.array(index()), self.table(value)))
+                index, table = self.function(value.value), self.table(value)
+                return lambda: int(looked_up(np.array(index()), table()))
             case AllOf():
                 conditions = [self.function(part) for part in value.conditions]
                 return lambda: int(all(part() for part in conditions))
@@ -237,15 +231,22 @@ class _Interpreter:
 
         return place
 
-    def table(self, value: Lookup) -> npt.NDArray[Any]:
-        """The table of ``value``, as the scalars of its tiles."""
+    def table(self, value: Lookup) -> Callable[[], npt.NDArray[Any]]:
+        """What gives the table of ``value``, as the scalars of its tiles."""
         size = tile_scalars(self.config, "acc")
-        found: list[int] = []
+        elements = []
         for part in value.parameters:
             assert isinstance(part, Access)
-            scalars, at = self.element(part.source, part.indices)()
-            found += scalars[at - at % size :][:size]
-        return np.array(found, value.dtype)
+            elements.append(self.element(part.source, part.indices))
+
+        def scalars() -> npt.NDArray[Any]:
+            found: list[int] = []
+            for element in elements:
+                tiles, at = element()
+                found += tiles[at - at % size :][:size]
+            return np.array(found, value.dtype)
+
+        return scalars
 
     # Tiles.
 
