@@ -10,7 +10,8 @@ it writes nothing, and ends with 1 if a count has grown by more than 1 %. For ar
 
 With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, without pins, as
 it is and with larger arrays: the LUTs after packing and the clock that the longest path allows, for
-each speed grade and for the placer's seeds from 1 to N.
+each speed grade and for the placer's seeds from 1 to N. Netlists are kept in the cache, so that
+more seeds of the same machine need no synthesis.
 
 Needs the extra ``fpga``; takes minutes for each machine, and ten more for each route.
 """
@@ -20,18 +21,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from resources import REPOSITORY
 
+from amaranth_vta.fpga import carries
 from amaranth_vta.fpga.area import FAMILIES
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.routing import routed
-from amaranth_vta.fpga.synthesis import synthesized_area
+from amaranth_vta.fpga.synthesis import commands, merged_modules, synthesized_area
+from amaranth_vta.fpga.tools import tool, version_of
 from amaranth_vta.hw.config import PRESETS, Config
+from amaranth_vta.sim.cache import hash_of, kept
+from amaranth_vta.sim.machine.elaborate import verilog
 
 REPORT = REPOSITORY / "bitstreams" / "area.json"
 COLUMNS = ("luts", "ffs", "dsps", "brams")
@@ -66,26 +70,33 @@ def grown(before: Area, after: Area) -> list[str]:
     ]
 
 
+def netlist_of(config: Config) -> Path:
+    """The netlist of a machine on an ECP5, synthesized if its Verilog, the commands, the filling of
+    carry chains or Yosys is not that of a netlist in the cache."""
+    filling = Path(carries.__file__).read_text(encoding="utf-8")
+    design = merged_modules(verilog(config)), commands("ecp5"), filling, version_of(tool("YOSYS"))
+    return kept("routes", hash_of(*design), lambda path: _synthesize(config, path))
+
+
+def _synthesize(config: Config, path: Path) -> None:
+    synthesized_area(config, "ecp5", path)
+
+
 def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
     """Prints a line for each route; one that is better for the same netlist is worth a seed."""
     print(f"{'array':<8}{'chip':<12}{'grade':>6}{'seed':>6}{'LUT':>9}{'FF':>9}{'MHz':>8}")
     for array in arrays:
         block_in, block_out, name = ARRAYS[array]
         config = replace(PRESETS["ecp5-25f"], log_block_in=block_in, log_block_out=block_out)
-        with tempfile.TemporaryDirectory() as folder:
-            netlist = Path(folder, "netlist.json")
-            synthesized_area(config, "ecp5", netlist)
-            for grade in grades:
-                for seed in range(1, seeds + 1):
-                    made = routed(
-                        netlist, CHIPS[name], grade=grade, seed=seed, wanted_mhz=WANTED_MHZ
-                    )
-                    luts, ffs = made.usage.luts, made.usage.ffs
-                    print(
-                        f"{array:<8}{name:<12}{grade:>6}{seed:>6}{luts:>9,}{ffs:>9,}"
-                        f"{made.fmax_mhz:>8.1f}",
-                        flush=True,
-                    )
+        netlist = netlist_of(config)
+        for grade in grades:
+            for seed in range(1, seeds + 1):
+                made = routed(netlist, CHIPS[name], grade=grade, seed=seed, wanted_mhz=WANTED_MHZ)
+                print(
+                    f"{array:<8}{name:<12}{grade:>6}{seed:>6}{made.usage.luts:>9,}"
+                    f"{made.usage.ffs:>9,}{made.fmax_mhz:>8.1f}",
+                    flush=True,
+                )
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +57,7 @@ def synthesized_area(config: Config, family: str, netlist: Path | None = None) -
         if family == "ecp5":
             cells["LUT4"] = cells.get("LUT4", 0) - fill_carries_of(folder / _NETLIST)
         if netlist is not None:
-            (folder / _NETLIST).replace(netlist)
+            shutil.move(folder / _NETLIST, netlist)  # maybe to another file system
     return area_of(cells, family)
 
 

@@ -1,0 +1,58 @@
+"""Netlists that ``benchmarks/area.py`` places and routes are synthesized once for each machine."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amaranth_vta.hw.config import PRESETS, Config
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[Config]]:
+    """The benchmark, with a cache of its own, and the machines that it has synthesized so far."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("VTA_CACHE", str(tmp_path / "cache"))
+    area = importlib.import_module("area")
+    machines: list[Config] = []
+
+    def synthesized(config: Config, family: str, netlist: Path) -> None:
+        machines.append(config)
+        netlist.write_text(f"netlist {len(machines)}")
+
+    monkeypatch.setattr(area, "synthesized_area", synthesized)
+    monkeypatch.setattr(area, "verilog", repr)
+    monkeypatch.setattr(area, "version_of", lambda tool: "yosys 1")
+    return area, machines
+
+
+def test_the_netlist_of_a_machine_is_kept(made: tuple[Any, list[Config]]) -> None:
+    area, machines = made
+    first = area.netlist_of(PRESETS["tiny"])
+    assert area.netlist_of(PRESETS["tiny"]) == first
+    assert first.read_text() == "netlist 1"
+    assert machines == [PRESETS["tiny"]]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("verilog", lambda config: "another design"),
+        ("commands", lambda family: "other commands"),
+        ("version_of", lambda tool: "yosys 2"),
+    ],
+    ids=lambda pair: pair[0],
+)
+def test_it_is_synthesized_again_when_what_it_is_made_of_changes(
+    made: tuple[Any, list[Config]], monkeypatch: pytest.MonkeyPatch, changed: tuple[str, Any]
+) -> None:
+    area, machines = made
+    area.netlist_of(PRESETS["tiny"])
+    monkeypatch.setattr(area, *changed)
+    assert area.netlist_of(PRESETS["tiny"]).read_text() == "netlist 2"
+    assert len(machines) == 2
