@@ -60,12 +60,13 @@ def _alternates(nest: LoopNest) -> bool:
 
 
 def _alone(buffer: NestBuffer) -> bool:
-    return buffer.copies == 1
+    return buffer.copies == 1 and buffer.bank is None
 
 
 class _Allocator:
-    """Assigns bases. With ``banked``, accumulators with a single copy lie at the end of the upper
-    bank: those of other layers then begin at the same elements, and share their micro-ops."""
+    """Assigns bases. With ``banked``, accumulators with a single copy and no bank lie at the end of
+    the upper one: those of other layers then begin at the same elements, and share their
+    micro-ops."""
 
     def __init__(self, config: Config, banked: bool) -> None:
         self.config = config
@@ -79,7 +80,7 @@ class _Allocator:
         return buffer.copies * size
 
     def end(self, buffers: Sequence[NestBuffer], bank: int, depth: int) -> int:
-        """The end of ``buffers`` with several copies in a bank, counted from its begin."""
+        """The end of those ``buffers`` that are not at the end of a bank, counted from its begin."""
         ends = (
             (other.base or 0) % (depth // 2) + self.taken(other)
             for other in buffers

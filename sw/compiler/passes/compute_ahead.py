@@ -14,7 +14,7 @@ accumulators in turn, those that are written in an iteration are then in the sam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -296,32 +296,31 @@ class _Iterations:
                 for name, step in steps.items()
             }
             return _Loop(stmt, self._tree(stmt.body, renamed, within))
-        row, before = _Row([]), list[Stmt]()
+        row, others = _Row([]), list[Stmt]()
         for part in children(stmt):
             if _has_ahead(part):
-                row.before.append(seq(*before))
+                row.before.append(seq(*others))
                 row.parts.append(self._tree(part, renamed, turns))
-                before = []
+                others = []
             else:
-                before.append(copied(part, {}, renamed))
+                others += self._flat(part, renamed, turns)
             turns = _after(part, turns)
-        row.rest = seq(*before)
+        row.rest = seq(*others)
         return row
 
+    def _flat(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> list[Stmt]:
+        """The statements of ``stmt``, whose allocations outside of its loops become rolling."""
+        match stmt:
+            case Allocate():
+                return self._flat(stmt.body, self._renaming(stmt.buffer, renamed, turns), turns)
+            case Seq():
+                return [item for part in stmt.body for item in self._flat(part, renamed, turns)]
+        return [copied(stmt, {}, renamed)]
+
     def _iteration(self, stmt: Stmt, renamed: _Renamed, turns: _Turns) -> _Iteration:
-        ahead = dict[NestBuffer, int]()
-
-        def gather(part: Stmt, renamed: _Renamed) -> list[Stmt]:
-            match part:
-                case Allocate():
-                    renamed = self._renaming(part.buffer, renamed, turns)
-                    ahead[self._rolling[part.buffer.name]] = part.buffer.ahead
-                    return gather(part.body, renamed)
-                case Seq():
-                    return [item for child in part.body for item in gather(child, renamed)]
-            return [copied(part, {}, renamed)]
-
-        parts, leads = gather(stmt, renamed), dict[int, list[Stmt]]()
+        parts, leads = self._flat(stmt, renamed, turns), dict[int, list[Stmt]]()
+        buffers = [part.buffer for part in _same_iteration(stmt)]
+        ahead = {self._rolling[buffer.name]: buffer.ahead for buffer in buffers}
         # Each buffer is written as far ahead of the earliest that reads it as it says.
         written = dict(ahead)
         for part in reversed(parts):
@@ -368,6 +367,14 @@ def _in_iteration(stmt: Stmt) -> bool:
             parts = [part for part in stmt.body if _has_ahead(part)]
             return len(parts) == 1 and _in_iteration(parts[0])
     return False
+
+
+def _same_iteration(stmt: Stmt) -> Iterator[Allocate]:
+    """The allocations in ``stmt`` outside of its loops."""
+    if isinstance(stmt, Allocate):
+        yield stmt
+    for part in () if isinstance(stmt, For | Region) else children(stmt):
+        yield from _same_iteration(part)
 
 
 def _after(stmt: Stmt, turns: _Turns) -> _Turns:

@@ -288,7 +288,12 @@ class _Builder:
         ):
             # Every element is initialized, even where nothing is reduced into it.
             own = {a.var for a in loops.order if a.axis.kind == "reduce"}
-            kept = [limit for limit in limits if not own & limit.form.terms.keys()]
+            axes = {a.axis for a in loops.order if a.axis.kind == "reduce"}
+            kept = [
+                limit
+                for limit in limits
+                if not own & limit.form.terms.keys() and limit.until not in axes
+            ]
             start = self._nest(loops, depth, fixed, kept, initialize=True)
             kind = _kind(stage)
             if kind and not self._within_region(loops, depth):

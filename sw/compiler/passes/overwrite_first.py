@@ -2,7 +2,8 @@
 
 The first iteration of each loop that accumulates is peeled: it starts from zero, and the others
 add. This needs the extension OVERWRITE. Where data is moved within the loops the reset stays, since
-peeling would duplicate the transfers.
+peeling would duplicate the transfers; but not where some of it is computed ahead: there each
+iteration at the border of a loop is apart anyway.
 """
 
 from __future__ import annotations
@@ -43,14 +44,55 @@ def _visit(stmt: Stmt) -> Stmt:
     parts: list[Stmt] = []
     rest = list(stmt.body)
     while rest:
-        updates = _updates_of(_reset_buffer(rest[0]), rest[1:])
+        buffer = _reset_buffer(rest[0])
+        updates = _updates_of(buffer, rest[1:])
         changed = _overwriting(rest[0], updates)
-        if changed is None:
-            parts.append(rest.pop(0))
-        else:
+        if changed is not None:
             parts += changed
             del rest[: len(updates) + 1]
+        elif buffer is not None and (peeled := _peeled(rest[0], buffer, rest[1:])) is not None:
+            parts += peeled
+            del rest[:2]
+        else:
+            parts.append(rest.pop(0))
     return seq(*parts)
+
+
+def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt] | None:
+    """The loop that begins ``rest``, with its first iteration apart, in which the updates of
+    ``buffer`` overwrite it. None if the loop does not sum into it, or computes nothing ahead."""
+    loop = rest[0] if rest else None
+    if not isinstance(loop, For) or loop.var in _accessed(loop, buffer):
+        return None
+    if not any(isinstance(part, Allocate) and part.buffer.ahead for part in walk(loop)):
+        return None
+    changes = 0
+
+    def visit(stmt: Stmt) -> Stmt:
+        nonlocal changes
+        if not isinstance(stmt, Seq):
+            return rebuild(stmt, visit) if isinstance(stmt, Allocate) else stmt
+        for number in range(len(stmt.body)):
+            updates = _updates_of(buffer, stmt.body[number:])
+            changed = _overwriting(reset, updates)
+            if changed is not None:
+                changes += 1
+                return seq(*stmt.body[:number], *changed, *stmt.body[number + len(updates) :])
+        return rebuild(stmt, visit)
+
+    first = visit(copied(loop.body, {loop.var: Affine({})}, {}))
+    return [first, _others(loop)] if changes else None
+
+
+def _accessed(stmt: Stmt, buffer: NestBuffer) -> set[Var]:
+    """The variables in the indices at which ``stmt`` updates ``buffer``."""
+    return {
+        var
+        for part in walk(stmt)
+        if isinstance(part, Assign) and part.buffer is buffer
+        for index in part.indices
+        for var in index.terms
+    }
 
 
 def _reset_buffer(stmt: Stmt) -> NestBuffer | None:

@@ -253,6 +253,8 @@ class _Walk:
         least: float,
     ) -> None:
         self.overlap = bool(config.overlap)
+        # The share of the words of a load after which an element is complete and written.
+        self.write_share = min(config.bus_bytes / config.inp.element_bytes, 1.0)
         self.modules = [_Module(name, queue) for name, queue in queues.items()]
         self.schedule: Iterator[None] | None = schedule
         self.limit, self.least = limit, least + READ_LATENCY + _FINISH_CYCLES
@@ -285,7 +287,7 @@ class _Walk:
                 until = compute.at if compute.at < load.at else load.at
                 self.move(module, task, at, store.at if store.at < until else until)
             elif task.unit == "inp":
-                module.free = task.end = task.retired = at + task.amount
+                module.free = task.end = task.retired = at + self.forwarding(task, at, load)
             elif self.run(module, task, at):
                 return self.projected()
             if task.end is None:
@@ -357,6 +359,11 @@ class _Walk:
             task.end = task.retired = ended if ahead else ended + READ_LATENCY
             if module.in_compute:
                 module.free = ended
+
+    def forwarding(self, task: Task, at: float, load: _Module) -> float:
+        """The cycles of a FORWARD from ``at`` on, which waits where words of a load are written."""
+        words = load.left if load.task is not None and load.at <= at + task.amount else 0.0
+        return task.amount + min(words, task.amount) * self.write_share
 
     def run(self, module: _Module, task: Task, ready: float) -> bool:
         """Runs a task of GEMM or the ALU. Returns whether the schedule is certain to reach the

@@ -24,6 +24,7 @@ from .border_average import border_average, is_chosen_from
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
 from .parts.fused_expansion import fused_expansion
+from .parts.fused_projection import fused_projection
 from .parts.layer import Layer
 from .parts.products import ConstantProduct, QuantizedProduct, WholeProduct
 from .parts.tensors import Tensors
@@ -93,8 +94,11 @@ def _convolution(
     packed = packing.image(image) if packing else image
     workload = _workload(product, tensors, moved, packed, out)
     weights = packing.weights(product.sums.weights) if packing else product.sums.weights
-    source = replace(source, packing=packing)
-    layer = product.layer(tensors, source, out, conv2d, workload, pack_weights(weights, config))
+    source, packed_weights = replace(source, packing=packing), pack_weights(weights, config)
+    fused = fused_projection(product, workload, packed_weights, out, tensors)
+    if fused is not None:
+        return fused
+    layer = product.layer(tensors, source, out, conv2d, workload, packed_weights)
     if isinstance(product, QuantizedProduct):
         tensors.convolutions[layer.result.tensor] = layer, workload
     return layer

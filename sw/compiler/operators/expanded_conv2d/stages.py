@@ -8,6 +8,12 @@ from amaranth_vta.sw.compiler import te
 from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import sums, tensorize
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Epilogue, epilogue
+from amaranth_vta.sw.compiler.operators.parts.placing import (
+    Place,
+    place_epilogue,
+    place_load,
+    place_stages,
+)
 from amaranth_vta.sw.compiler.operators.parts.product import (
     Product,
     of_term,
@@ -23,7 +29,7 @@ from .sizes import ExpandedConv2dKnobs, ExpandedSizes
 
 
 @dataclass(frozen=True)
-class _Expanded:
+class Expanded:
     """The tensors of the expansion: ``narrowed`` is its result, out_dtype, and ``forwarded`` that
     with padding, in the scratchpad of inputs."""
 
@@ -38,7 +44,8 @@ class _Expanded:
     axes: tuple[te.IterVar, ...]
 
 
-def _expression(workload: ExpandedSizes, env: Environment) -> tuple[_Expanded, Product]:
+def expression(workload: ExpandedSizes, env: Environment) -> tuple[Expanded, Product]:
+    """The expansion, and the sum of products of what it forwards, with its epilogue."""
     a, b, acc = workload.expansion, workload.depthwise.group, env.acc_dtype
     tail = (env.BATCH, env.BLOCK_IN)
     x = te.placeholder((a.batch, a.inputs, a.height, a.width, *tail), "x", env.inp_dtype)
@@ -63,13 +70,13 @@ def _expression(workload: ExpandedSizes, env: Environment) -> tuple[_Expanded, P
         total, (a.outputs,), lambda n, g, o, h, w: (g,), a.requantize, env, name="expanded_"
     )
     forwarded = padded(end.y, b.pads, b.pad_value, "forwarded")
-    expanded = _Expanded(x, w, x_buf, w_buf, total, end, end.y, forwarded, axes)
+    expanded = Expanded(x, w, x_buf, w_buf, total, end, end.y, forwarded, axes)
     return expanded, sums(workload.depthwise, env, x, forwarded)
 
 
 def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKnobs) -> Scheduled:
     """The schedule that ``knobs`` describe, and the arguments of the function."""
-    expanded, product = _expression(workload, env)
+    expanded, product = expression(workload, env)
     y = product.epilogue.y
     s = te.create_schedule(y.op)
     n, g, o, h, w, b, k = s[y].op.axis
@@ -77,48 +84,42 @@ def scheduled(workload: ExpandedSizes, env: Environment, knobs: ExpandedConv2dKn
     s[y].reorder(n, ho, wo, g, o, hi, wi, b, k)
     s[y].pragma(o, env.dma_copy)
 
-    for bank, (total, end) in enumerate(
-        ((expanded.total, expanded.epilogue), (product.total, product.epilogue))
-    ):
-        for tensor in (total, *end.stages):
-            s[tensor].set_scope(env.acc_scope)
-            s[tensor].compute_at(s[y], g)
-            s[tensor].double_buffer(2, None if knobs.in_turn else bank)
-        for tensor in end.stages:
-            s[tensor].pragma(s[tensor].op.axis[0], env.alu)
-        for tensor in (end.buffer, *([end.shared[1]] if end.shared else [])):
-            s[tensor].set_scope(env.acc_scope)
-            s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-    s[expanded.narrowed].compute_inline()
-    _load(s, expanded.x_buf, env.inp_scope, wo, knobs.image_copies, y, env)
-    _load(s, expanded.forwarded, env.inp_scope, g, 2, y, env)
+    image, tile = (y, wo), (y, g)
+    copies = knobs.image_copies
+    banks = (None, None) if knobs.in_turn else (0, 1)
+    place_both(s, workload, expanded, product, (image, copies), tile, banks, env)
     s[expanded.forwarded].compute_ahead(2 if knobs.in_turn else 1)
     if knobs.in_turn:
         s[expanded.total].compute_ahead()
     for tensor, once in ((expanded.w_buf, False), (product.w_buf, workload.depthwise.alike)):
-        _load(s, tensor, env.wgt_scope, None if knobs.whole_weights or once else g, 2, y, env)
+        at = None if knobs.whole_weights or once else tile
+        place_load(s, tensor, env.wgt_scope, at, 2, env)
+    return s, [expanded.x, expanded.w, *expanded.epilogue.args, *product.args[1:]]
 
+
+def place_both(
+    s: te.Schedule,
+    workload: ExpandedSizes,
+    expanded: Expanded,
+    product: Product,
+    image: tuple[Place, int],
+    tile: Place,
+    banks: tuple[int | None, int | None],
+    env: Environment,
+) -> None:
+    """Computes the expansion and what reads it at the place ``tile``, for one tile of channels, each
+    in its bank of ``banks``; the image is loaded at a place of its own, with so many copies."""
+    for bank, total, end in (
+        (banks[0], expanded.total, expanded.epilogue),
+        (banks[1], product.total, product.epilogue),
+    ):
+        place_stages(s, (total, *end.stages), tile, 2, bank, env)
+        place_epilogue(s, end, env)
+    s[expanded.narrowed].compute_inline()
+    place_load(s, expanded.x_buf, env.inp_scope, *image, env)
+    place_load(s, expanded.forwarded, env.inp_scope, tile, 2, env)
     n, g, o, h, w, b, k = s[expanded.total].op.axis
     s[expanded.total].reorder(*expanded.axes[:-1], n, g, o, h, w, b, k, expanded.axes[-1])
     s[expanded.total].tensorize(b, env.gemm)
     depthwise = workload.depthwise
     tensorize(depthwise, product, s, (1, depthwise.group.kernel[0]), env)
-    return s, [expanded.x, expanded.w, *expanded.epilogue.args, *product.args[1:]]
-
-
-def _load(
-    s: te.Schedule,
-    tensor: Tensor,
-    scope: str,
-    at: te.IterVar | None,
-    copies: int,
-    y: Tensor,
-    env: Environment,
-) -> None:
-    """Copies a ``tensor`` to a ``scope`` at an axis of ``y``, into ``copies`` in turn, or, if it is
-    None, once."""
-    s[tensor].set_scope(scope)
-    s[tensor].pragma(s[tensor].op.axis[0], env.dma_copy)
-    if at is not None:
-        s[tensor].compute_at(s[y], at)
-        s[tensor].double_buffer(copies)

@@ -53,7 +53,6 @@ class Residual:
         self.x = te.placeholder(value.shape, "residual", env.out_dtype)
         self._loaded = te.compute(value.shape, lambda *i: self.x(*i), "residual_inp")
         self._identity = identity_operand(env)
-        # Its products come before those of the sum, so that its input buffer is free soon.
         self._buffer = multiplied(value.shape, self._loaded, self._identity[1], "residual_buf", env)
         tile = (constants.parameter_count or 1, env.BATCH, env.BLOCK_OUT)
         parameters = te.placeholder(tile, "addition", env.acc_dtype)
@@ -73,19 +72,25 @@ class Residual:
         at: IterVar,
         env: Environment,
         copies: tuple[int, int],
+        bank: int | None = None,
+        after: Tensor | None = None,
     ) -> None:
         """Loads the other operand at the axis ``at`` of ``y``, with ``copies`` buffers in the input
-        and the accumulator scratchpad, and at the beginning what all tiles share."""
-        scopes = (self._loaded, env.inp_scope), (self._buffer, env.acc_scope)
-        for (tensor, scope), held in zip(scopes, copies, strict=True):
+        and the accumulator scratchpad, in a ``bank`` of that if it is given, and at the beginning
+        what all tiles share. It comes before the products of the sum, so that its input buffer is
+        free soon, or ``after`` the tensor that is given."""
+        places = (self._loaded, env.inp_scope, None), (self._buffer, env.acc_scope, bank)
+        for (tensor, scope, within), held in zip(places, copies, strict=True):
             s[tensor].set_scope(scope)
             s[tensor].compute_at(s[y], at)
-            if held > 1:
-                s[tensor].double_buffer(held)
+            if held > 1 or within is not None:
+                s[tensor].double_buffer(held, within)
         s[self._loaded].pragma(self._loaded.op.axis[0], env.dma_copy)
         s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
         # All ALU instructions come after all products, so that GEMM waits for none of them.
         s[self.stages[0]].after(s[self._value])
+        for tensor in (self._buffer, self._loaded) if after is not None else ():
+            s[tensor].after(s[after])
         for kept, scope in ((self._identity, env.wgt_scope), (self._parameters, env.acc_scope)):
             if kept is not None:
                 s[kept[1]].set_scope(scope)

@@ -101,23 +101,25 @@ def stage_loops(stage: Stage, body: Expr, bounds: Bounds, buffer: NestBuffer) ->
 def limits_of_attached(
     loops: StageLoops, schedule: Schedule, bodies: Mapping[Stage, Expr]
 ) -> list[Limit]:
-    """The limits of the stages that are computed within ``loops``, for the loops around them."""
+    """The limits of the stages that are computed within ``loops``, or within such a stage, for the
+    loops around them."""
     found: dict[Stage, list[Limit]] = {}
 
     def visit(body: Expr, indices: Mapping[Var, Affine]) -> None:
         for access in accesses(body):
             stage = schedule[access.source]
-            if stage in found or stage.attach is None or stage.attach[0] is not loops.stage:
+            axis = _place(stage, loops.stage)
+            if stage in found or axis is None:
                 continue
             values: dict[Var, Affine] = {
-                axis: form.replace(indices)
-                for axis, index in zip(stage.op.axis, access.indices, strict=True)
+                own: form.replace(indices)
+                for own, index in zip(stage.op.axis, access.indices, strict=True)
                 if (form := Affine.of(index)) is not None
             }
             # Where padding begins, there is less of what is padded to compute.
             computed = any(schedule[read.source].attach for read in accesses(bodies[stage]))
             found[stage] = [
-                replace(limit, form=limit.form.replace(values), until=stage.attach[1])
+                replace(limit, form=limit.form.replace(values), until=axis)
                 for limit in limits_of(bodies[stage], pads_decide=computed)
                 if limit.decides and limit.form.terms.keys() <= values.keys()
             ]
@@ -125,6 +127,15 @@ def limits_of_attached(
 
     visit(bodies[loops.stage], loops.values)
     return [limit for limits in found.values() for limit in limits]
+
+
+def _place(stage: Stage, around: Stage) -> IterVar | None:
+    """The axis of ``around`` within which ``stage`` is computed, if it is."""
+    while stage.attach is not None:
+        stage, axis = stage.attach
+        if stage is around:
+            return axis
+    return None
 
 
 def _expand(form: Affine, parts: Mapping[Var, Affine]) -> Affine:

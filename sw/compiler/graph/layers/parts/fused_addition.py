@@ -1,4 +1,4 @@
-"""Additions fused with the convolution that makes one of their operands."""
+"""Additions fused with the convolution, or the inverted residual, that makes one of their operands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, conv2d
+from amaranth_vta.sw.compiler.operators.inverted_residual import InvertedResidual
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.parts.residual import Addition
@@ -16,17 +17,20 @@ from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 
 from .layer import Layer
-from .tensors import Tensors
+from .tensors import MakeFunction, Tensors
 
 
 @dataclass(frozen=True)
 class _Candidate:
     """The operand ``number`` of an addition comes from the convolution ``anchor``; one layer of
-    both, ``fused``, takes ``saved`` cycles less than two layers, by the estimate."""
+    both, ``fused``, which ``make`` builds, takes ``saved`` cycles less than two layers, by the
+    estimate. It computes the addition by ``constants``."""
 
     number: int
     anchor: Layer
-    fused: Conv2d
+    make: MakeFunction
+    fused: Conv2d | InvertedResidual
+    constants: FixedPoint
     saved: float
 
 
@@ -49,14 +53,13 @@ def fused_addition(
     best = max(found, key=lambda candidate: candidate.saved)
     if best.saved <= 0:
         return None
-    assert best.fused.addition is not None
-    anchor, factors = best.anchor, tensors.factors(best.fused.addition.constants)
+    anchor, factors = best.anchor, tensors.factors(best.constants)
     given = anchor.constants | tensors.identity_constant() | factors
     layer = tensors.layer(
         (*anchor.nodes, *nodes),
         [*anchor.sources, tensors.source(sources[1 - best.number], image)],
         image,
-        tensors.function(conv2d, best.fused, anchor.nodes[0]),
+        tensors.function(best.make, best.fused, anchor.nodes[0]),
         given,
         limits,
         anchor.macs,
@@ -74,16 +77,41 @@ def _candidates(
         return []
     found = []
     for number, name in enumerate(sources):
-        anchor = tensors.convolutions.get(name)
+        anchor = _anchor(name, tensors)
         if anchor is None or not _is_read_by_one(tensors.network, name, node):
             continue
-        layer, workload = anchor
+        layer, make, workload = anchor
         if layer.result.image != image:
             continue
-        fused = replace(workload, addition=Addition(_other_first(alone.constants, number)))
+        constants = _other_first(alone.constants, number)
+        fused = _followed_by(Addition(constants), workload)
         cycles = [choose(item, tensors.config).cycles for item in (workload, alone, fused)]
-        found.append(_Candidate(number, layer, fused, cycles[0] + cycles[1] - cycles[2]))
+        saved = cycles[0] + cycles[1] - cycles[2]
+        found.append(_Candidate(number, layer, make, fused, constants, saved))
     return found
+
+
+def _anchor(
+    name: str, tensors: Tensors
+) -> tuple[Layer, MakeFunction, Conv2d | InvertedResidual] | None:
+    """The layer that makes the tensor ``name``, how, and its workload; None if no addition can be
+    fused with it."""
+    if name in tensors.convolutions:
+        layer, workload = tensors.convolutions[name]
+        return layer, conv2d, workload
+    if name in tensors.products:
+        layer, make, made = tensors.products[name]
+        if isinstance(made, InvertedResidual):
+            return layer, make, made
+    return None
+
+
+def _followed_by(
+    addition: Addition, workload: Conv2d | InvertedResidual
+) -> Conv2d | InvertedResidual:
+    if isinstance(workload, Conv2d):
+        return replace(workload, addition=addition)
+    return workload.followed_by(addition)
 
 
 def _other_first(constants: FixedPoint, number: int) -> FixedPoint:

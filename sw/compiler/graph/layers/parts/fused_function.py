@@ -13,6 +13,7 @@ from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.inverted_residual import InvertedResidual
 from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.select_channels import SelectChannels
@@ -85,6 +86,9 @@ def _with_table(workload: Any, elements: int) -> Any:
     if isinstance(workload, ExpandedConv2d):
         depthwise = _with_table(workload.depthwise, elements)
         return depthwise and replace(workload, depthwise=depthwise)
+    if isinstance(workload, InvertedResidual):
+        projection = _with_table(workload.projection, elements)
+        return projection and replace(workload, projection=projection)
     if not isinstance(workload.requantize, PerChannelScale):
         return None
     return replace(workload, requantize=PerChannelScale(elements))

@@ -1,0 +1,43 @@
+"""1×1 convolutions fused with the two convolutions before them, as an inverted residual."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
+from amaranth_vta.sw.compiler.operators.inverted_residual import (
+    InvertedResidual,
+    inverted_residual,
+    is_possible,
+)
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.runtime.network.tile_layout import Image
+from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
+
+from .layer import Layer
+from .products import ConstantProduct
+from .tensors import Tensors
+
+
+def fused_projection(
+    product: ConstantProduct, alone: Conv2d, weights: Bytes, out: Image, tensors: Tensors
+) -> Layer | None:
+    """The layer of a convolution, ``alone`` by itself, and of the expansion and the depthwise
+    convolution whose result it reads; None if no layer of these two makes that, if it has other
+    readers, or if two layers take fewer cycles."""
+    name = product.nodes[0].inputs[0]
+    anchor, _, expanded = tensors.products.get(name, (None, None, None))
+    if anchor is None or not isinstance(expanded, ExpandedConv2d):
+        return None
+    whole = InvertedResidual(expanded, alone)
+    if tensors.network.only_reader(name) is not product.nodes[0]:
+        return None
+    if not is_possible(whole, tensors.config):
+        return None
+    cycles = [choose(item, tensors.config).cycles for item in (expanded, alone, whole)]
+    if cycles[0] + cycles[1] <= cycles[2]:
+        return None
+    (source,) = anchor.sources
+    try:
+        return product.layer(tensors, source, out, inverted_residual, whole, weights, anchor)
+    except NoScheduleFits:
+        return None

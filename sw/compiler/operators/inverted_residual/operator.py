@@ -1,0 +1,79 @@
+"""An inverted residual: a 1×1 convolution of what a depthwise one computes from an expansion.
+
+The expansion and the depthwise convolution are those of `expanded_conv2d`. What they compute of a
+tile of channels is forwarded to the scratchpad of inputs once more, where the projection reads it
+and adds its part to the sums of the tile: only the image and the result are in memory, and between
+the three convolutions nothing waits for it. The addition of the image, or of another tensor, may
+follow, as behind a `conv2d`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
+from amaranth_vta.sw.compiler.operators.expanded_conv2d import is_possible as is_expansion_possible
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.parts.residual import Addition
+from amaranth_vta.sw.compiler.tuner.cost_model import Estimate
+from amaranth_vta.sw.compiler.tuner.search import Choice, best_of
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled, tuned
+
+from .cost import candidates, estimated
+from .sizes import InvertedResidualKnobs, InvertedResidualSizes
+from .stages import scheduled
+
+
+@dataclass(frozen=True)
+class InvertedResidual(InvertedResidualSizes):
+    """An `InvertedResidualSizes` as an operator."""
+
+    expanded: ExpandedConv2d
+
+    def without_parameters(self) -> InvertedResidual:
+        """The same with any factors of the addition: they are arguments."""
+        addition = self.projection.addition
+        return self if addition is None else self.followed_by(addition.without_parameters())
+
+    def followed_by(self, addition: Addition) -> InvertedResidual:
+        return replace(self, projection=replace(self.projection, addition=addition))
+
+    def scheduled(self, env: Environment, knobs: InvertedResidualKnobs) -> Scheduled:
+        return scheduled(self, env, knobs)
+
+    def considered(self, config: Config) -> Choice[InvertedResidualKnobs]:
+        def walked(knobs: InvertedResidualKnobs, limit: float) -> Estimate:
+            return estimated(self, config, knobs)
+
+        return best_of(candidates(self, config), walked)
+
+
+def is_possible(workload: InvertedResidual, config: Config) -> bool:
+    """Whether the machine can run it in one tile: it can run the first two convolutions so, and the
+    third one is a plain 1×1 convolution whose results are requantized by REQUANTIZE."""
+    b, c = workload.expanded.depthwise.group, workload.projection
+    plain = c.kernel == (1, 1) and c.strides == (1, 1) and not any(c.pads) and c.pooling is None
+    same = (b.batch, workload.expanded.depthwise.groups, b.output_height, b.output_width) == (
+        c.batch,
+        c.inputs,
+        c.height,
+        c.width,
+    )
+    scaled = isinstance(c.requantize, PerChannelScale)
+    return plain and same and scaled and is_expansion_possible(workload.expanded, config)
+
+
+def inverted_residual(
+    workload: InvertedResidual,
+    env: Environment,
+    knobs: InvertedResidualKnobs | None = None,
+    name: str = "inverted_residual",
+) -> Function:
+    """A function of input, the other operand of an addition if there is one, weights and parameters
+    of the expansion, of the depthwise convolution and of the projection, the arguments of the
+    addition, and output, as `expanded_conv2d` and `conv2d` have them; the weights of the projection
+    are (outputs, inputs, terms, BLOCK_OUT, BLOCK_IN). Knobs and errors are those of `tuned`."""
+    return tuned(workload, env, knobs, name)

@@ -1,0 +1,74 @@
+"""Sizes of an inverted residual, and its tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.operators.conv2d.sizes import Conv2dSizes
+from amaranth_vta.sw.compiler.operators.expanded_conv2d.sizes import (
+    ExpandedSizes,
+    constants,
+    tile_sizes,
+    weights_of,
+)
+
+
+@dataclass(frozen=True)
+class InvertedResidualSizes:
+    """The ``projection``, a 1×1 convolution, of the results of ``expanded``, all of whose channels
+    it sums. The addition of another tensor may follow."""
+
+    expanded: ExpandedSizes
+    projection: Conv2dSizes
+
+
+@dataclass(frozen=True)
+class InvertedResidualKnobs:
+    """``rows`` and ``columns`` are the tile of the output, of all channels; ``image_copies`` tiles
+    of the image are held at a time. All weights are loaded at the beginning.
+
+    For one tile of channels after the other, the image is expanded and filtered, and the projection
+    adds what that contributes. An iteration projects a tile of channels, filters the second one
+    after it, and expands the fourth: each reads what was forwarded two iterations before.
+    Expansions and filters are in the banks of accumulators in turn, those of an iteration in one of
+    them. The last sums of a tile are requantized in the iteration after it, in the other bank than
+    what GEMM then computes: with an even number of iterations per tile that is always the same
+    one."""
+
+    rows: int
+    columns: int
+    image_copies: int = 2
+
+
+def results_bank(workload: InvertedResidualSizes) -> int | None:
+    """The bank that has the sums of the projection; None if tiles have them in turn."""
+    return None if workload.expanded.expansion.outputs % 2 else 1
+
+
+def added_copies(workload: InvertedResidualSizes) -> int:
+    """The copies of the other operand of an addition in accumulators."""
+    return 1 if results_bank(workload) is not None else 2
+
+
+def fits(workload: InvertedResidualSizes, config: Config, knobs: InvertedResidualKnobs) -> bool:
+    """Whether the tiles fit the scratchpads."""
+    expanded, c = workload.expanded, workload.projection
+    a = expanded.expansion
+    size = tile_sizes(expanded, knobs.rows, knobs.columns)
+    results = c.outputs * size.results
+    image = knobs.image_copies * a.inputs * size.expanded
+    forwarded = 2 * size.padded + 2 * size.results
+    each, shared = weights_of(expanded)
+    weights = a.outputs * (each + c.outputs * c.terms) + shared
+    kept = constants(expanded) + c.requantize.constants * c.outputs + c.parameters
+    held = 1 if results_bank(workload) is None else 2
+    if c.addition is not None:
+        # Its operand comes once the tile is summed, as does an identity matrix.
+        held += c.accumulators - 1
+        image, weights = image + results, weights + 1
+    return (
+        image + forwarded <= config.inp.depth
+        and weights <= config.wgt.depth
+        and held * results + size.expanded + size.results + kept <= config.acc.depth // 2
+    )

@@ -1,0 +1,101 @@
+"""The expression of the three convolutions, and its schedules."""
+
+from __future__ import annotations
+
+from amaranth_vta.sw.compiler import te
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.expanded_conv2d.stages import expression, place_both
+from amaranth_vta.sw.compiler.operators.parts.epilogue import epilogue
+from amaranth_vta.sw.compiler.operators.parts.placing import (
+    place_epilogue,
+    place_load,
+    place_stages,
+)
+from amaranth_vta.sw.compiler.operators.parts.product import (
+    Product,
+    of_term,
+    reduce_axes,
+    term_axis,
+)
+from amaranth_vta.sw.compiler.te.expr import Affine
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import Scheduled
+
+from .sizes import (
+    InvertedResidualKnobs,
+    InvertedResidualSizes,
+    added_copies,
+    results_bank,
+)
+
+
+def _projection(workload: InvertedResidualSizes, x: Tensor, env: Environment) -> Product:
+    """The sum of products of ``x`` (batch, channels, 1, height, width, BATCH, BLOCK_IN)."""
+    c, acc = workload.projection, env.acc_dtype
+    w = te.placeholder(
+        (c.outputs, c.inputs, c.terms, env.BLOCK_OUT, env.BLOCK_IN), "projection", env.wgt_dtype
+    )
+    w_buf = te.compute(w.shape, lambda *i: w(*i), "projection_buf")
+    ci, ki = reduce_axes(ci=c.inputs, ki=env.BLOCK_IN)
+    term = term_axis(c.terms)
+    axes = (ci, *term, ki)
+    total = te.compute(
+        (c.batch, c.outputs, c.height, c.width, env.BATCH, env.BLOCK_OUT),
+        lambda n, o, h, w, b, k: te.sum(
+            x[n, ci, 0, h, w, b, ki].astype(acc)
+            * w_buf[o, ci, of_term(Affine({}), c.terms, term), k, ki].astype(acc),
+            axis=list(axes),
+        ),
+        "projected",
+    )
+    end = epilogue(
+        total,
+        (c.outputs,),
+        lambda n, o, h, w: (o,),
+        c.requantize,
+        env,
+        addition=c.addition,
+        name="projected_",
+    )
+    return Product(x, w, x, w_buf, axes, total, end)
+
+
+def scheduled(
+    workload: InvertedResidualSizes, env: Environment, knobs: InvertedResidualKnobs
+) -> Scheduled:
+    """The schedule that ``knobs`` describe, and the arguments of the function."""
+    expanded, filtered = expression(workload.expanded, env)
+    product = _projection(workload, filtered.epilogue.y, env)
+    total, end = product.total, product.epilogue
+    s = te.create_schedule(end.y.op)
+    n, o, h, w, b, k = s[end.y].op.axis
+    (ho, hi), (wo, wi) = s[end.y].split(h, knobs.rows), s[end.y].split(w, knobs.columns)
+    s[end.y].reorder(n, ho, wo, o, hi, wi, b, k)
+    s[end.y].pragma(o, env.dma_copy)
+
+    place_epilogue(s, end, env)
+    added = [] if end.residual is None else end.residual.stages
+    own = end.stages[: len(end.stages) - len(added)]
+    bank, copies = results_bank(workload), added_copies(workload)
+    place_stages(s, (total, *own), (end.y, wo), 2, bank, env)
+    if end.residual is not None:
+        place_stages(s, added, (end.y, wo), copies, bank, env)
+        end.residual.place(s, end.y, wo, env, (1, copies), bank, total)
+
+    ci, *term, ki = product.axes
+    image, tile = ((end.y, wo), knobs.image_copies), (total, ci)
+    place_both(s, workload.expanded, expanded, filtered, image, tile, (None, None), env)
+    place_load(s, product.x, env.inp_scope, tile, 2, env)
+    for weights in (expanded.w_buf, filtered.w_buf, product.w_buf):
+        place_load(s, weights, env.wgt_scope, None, 1, env)
+    # What is forwarded is read two iterations later.
+    s[product.x].compute_ahead(2)
+    s[expanded.forwarded].compute_ahead(2)
+
+    n, o, h, w, b, k = s[total].op.axis
+    s[total].reorder(ci, n, o, *term, h, w, b, k, ki)
+    s[total].tensorize(b, env.gemm)
+    x, *others = product.args[1:] if end.residual is None else product.args[2:]
+    given = [expanded.x, *([end.residual.x] if end.residual else [])]
+    before = [expanded.w, *expanded.epilogue.args, *filtered.args[1:-1]]
+    return s, [*given, *before, x, *others]
