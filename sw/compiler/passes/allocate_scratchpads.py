@@ -80,7 +80,7 @@ class _Allocator:
         return buffer.copies * size
 
     def end(self, buffers: Sequence[NestBuffer], bank: int, depth: int) -> int:
-        """The end of those ``buffers`` that are not at the end of a bank, counted from its begin."""
+        """The end of ``buffers`` in a bank, counted from its begin, but for those at its end."""
         ends = (
             (other.base or 0) % (depth // 2) + self.taken(other)
             for other in buffers

@@ -62,37 +62,37 @@ def _peeled(reset: Stmt, buffer: NestBuffer, rest: Sequence[Stmt]) -> list[Stmt]
     """The loop that begins ``rest``, with its first iteration apart, in which the updates of
     ``buffer`` overwrite it. None if the loop does not sum into it, or computes nothing ahead."""
     loop = rest[0] if rest else None
-    if not isinstance(loop, For) or loop.var in _accessed(loop, buffer):
+    if not isinstance(loop, For):
         return None
     if not any(isinstance(part, Allocate) and part.buffer.ahead for part in walk(loop)):
         return None
-    changes = 0
-
-    def visit(stmt: Stmt) -> Stmt:
-        nonlocal changes
-        if not isinstance(stmt, Seq):
-            return rebuild(stmt, visit) if isinstance(stmt, Allocate) else stmt
-        for number in range(len(stmt.body)):
-            updates = _updates_of(buffer, stmt.body[number:])
-            changed = _overwriting(reset, updates)
-            if changed is not None:
-                changes += 1
-                return seq(*stmt.body[:number], *changed, *stmt.body[number + len(updates) :])
-        return rebuild(stmt, visit)
-
-    first = visit(copied(loop.body, {loop.var: Affine({})}, {}))
-    return [first, _others(loop)] if changes else None
+    updates = [part for part in walk(loop) if isinstance(part, Assign) and part.buffer is buffer]
+    forms = [buffer.flat(part.indices) for part in updates]
+    if any(form is None or loop.var in form.terms for form in forms):
+        return None
+    body = copied(loop.body, {loop.var: Affine({})}, {})
+    first = _beginning(reset, buffer, len(updates), body)
+    return None if first is None else [first, _others(loop)]
 
 
-def _accessed(stmt: Stmt, buffer: NestBuffer) -> set[Var]:
-    """The variables in the indices at which ``stmt`` updates ``buffer``."""
-    return {
-        var
-        for part in walk(stmt)
-        if isinstance(part, Assign) and part.buffer is buffer
-        for index in part.indices
-        for var in index.terms
-    }
+def _beginning(reset: Stmt, buffer: NestBuffer, count: int, stmt: Stmt) -> Stmt | None:
+    """``stmt``, the first iteration of a loop, in which all ``count`` updates of ``buffer``
+    overwrite it; None if they cannot, or are not in one place."""
+    match stmt:
+        case Allocate():
+            body = _beginning(reset, buffer, count, stmt.body)
+            return None if body is None else replace(stmt, body=body)
+        case Seq():
+            for number, part in enumerate(stmt.body):
+                before = stmt.body[:number]
+                updates = _updates_of(buffer, stmt.body[number:])
+                changed = _overwriting(reset, updates) if len(updates) == count else None
+                if changed is not None:
+                    return seq(*before, *changed, *stmt.body[number + count :])
+                inner = _beginning(reset, buffer, count, part)
+                if inner is not None:
+                    return seq(*before, inner, *stmt.body[number + 1 :])
+    return None
 
 
 def _reset_buffer(stmt: Stmt) -> NestBuffer | None:

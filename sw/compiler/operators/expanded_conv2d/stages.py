@@ -107,8 +107,8 @@ def place_both(
     banks: tuple[int | None, int | None],
     env: Environment,
 ) -> None:
-    """Computes the expansion and what reads it at the place ``tile``, for one tile of channels, each
-    in its bank of ``banks``; the image is loaded at a place of its own, with so many copies."""
+    """Computes the expansion and what reads it at the place ``tile``, for one tile of channels,
+    each in its bank of ``banks``; the image is loaded at its own place, in so many copies."""
     for bank, total, end in (
         (banks[0], expanded.total, expanded.epilogue),
         (banks[1], product.total, product.epilogue),

@@ -80,7 +80,9 @@ def scheduled(
     place_stages(s, (total, *own), (end.y, wo), 2, bank, env)
     if end.residual is not None:
         place_stages(s, added, (end.y, wo), copies, bank, env)
-        end.residual.place(s, end.y, wo, env, (1, copies), bank, total)
+        # Once a tile is summed; without a loop of sums, in the order of an iteration.
+        after = total if workload.projection.inputs > 1 else None
+        end.residual.place(s, end.y, wo, env, (1, copies), bank, after)
 
     ci, *term, ki = product.axes
     image, tile = ((end.y, wo), knobs.image_copies), (total, ci)

@@ -89,8 +89,9 @@ class Residual:
         s[self._buffer].tensorize(self._buffer.op.axis[-2], env.gemm)
         # All ALU instructions come after all products, so that GEMM waits for none of them.
         s[self.stages[0]].after(s[self._value])
-        for tensor in (self._buffer, self._loaded) if after is not None else ():
-            s[tensor].after(s[after])
+        if after is not None:
+            s[self._buffer].after(s[after])
+            s[self._loaded].after(s[after])
         for kept, scope in ((self._identity, env.wgt_scope), (self._parameters, env.acc_scope)):
             if kept is not None:
                 s[kept[1]].set_scope(scope)

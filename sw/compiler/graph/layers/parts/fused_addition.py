@@ -1,4 +1,4 @@
-"""Additions fused with the convolution, or the inverted residual, that makes one of their operands."""
+"""Additions fused with the convolution or inverted residual that makes one of their operands."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+"""Inverted residuals: expansion, depthwise convolution and projection in one tile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.operators.inverted_residual import (
+    InvertedResidual,
+    inverted_residual,
+    is_possible,
+)
+from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
+from amaranth_vta.sw.compiler.operators.parts.residual import Addition
+from amaranth_vta.sw.compiler.te.tensor import Tensor
+from amaranth_vta.sw.compiler.tuner.workload import choose
+from tests.support.seeds import each_seed
+from tests.sw.compiler.operators.test_expanded_conv2d import (
+    parameters,
+    random_workload,
+    wanted,
+)
+
+Array = npt.NDArray[Any]
+CONFIGS = ["tiny-extended", "pynq-extended"]
+ADDED = FixedPoint((5, 3), 7, 4, -2, -100, 120), FixedPoint((77, 91), 3, 0, 1, -90, 99, scale=0.01)
+
+
+def random_case(seed: int, config: str) -> tuple[InvertedResidual, Environment]:
+    """One of which a tile fits the machine."""
+    pick, env = random.Random(seed), Environment(PRESETS[config])
+    while True:
+        expanded = random_workload(pick, env)
+        filtered = expanded.depthwise.group
+        projection = replace(
+            expanded.expansion,
+            inputs=expanded.depthwise.groups,
+            outputs=pick.randint(1, 2),
+            height=filtered.output_height,
+            width=filtered.output_width,
+            requantize=PerChannelScale(),
+            terms=pick.choice([1, 1, 2]),
+            addition=pick.choice([None, *map(Addition, ADDED)]),
+        )
+        workload = InvertedResidual(expanded, projection)
+        if isfinite(choose(workload, env.config).cycles):
+            assert is_possible(workload, env.config)
+            return workload, env
+
+
+def operands(
+    workload: InvertedResidual, args: Sequence[Tensor], env: Environment, seed: int
+) -> list[Array]:
+    """Values of all arguments but the output."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for arg in args[:-1]:
+        if arg.name == "identity":
+            found.append(identity_weights(env).reshape(arg.shape))
+        elif arg.name == "addition":
+            addition = workload.projection.addition
+            assert addition is not None
+            found.append(addition.constants.parameters(env))
+        elif "parameters" in arg.name:
+            found.append(parameters(arg, rng))
+        else:
+            found.append(rng.integers(-40, 40, arg.shape).astype(np.int8))
+        taps = workload.expanded.depthwise.taps
+        if arg.name == "w" and taps > 1:
+            # The columns of a tile that are not taps.
+            found[-1][..., 2 * taps :] = 0
+    return found
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@each_seed(range(12))
+def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: Any) -> None:
+    workload, env = random_case(seed, config)
+    function = inverted_residual(workload, env)
+    inputs = operands(workload, function.args, env, seed)
+    want = wanted(function.args, inputs)
+    np.testing.assert_array_equal(run(function, inputs, order=f"random:{seed}"), want)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@each_seed(range(6))
+def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
+    """No pass changes what is computed, nor the order in which the machine runs it, nor the RTL."""
+    workload, env = random_case(seed, config)
+    knobs = random.Random(seed).choice(list(choose(workload, env.config).ranked))
+    schedule = workload.scheduled(env, knobs)
+    inputs = operands(workload, schedule[1], env, seed)
+    want = wanted(schedule[1], inputs)
+    if (config, seed) == ("tiny-extended", 0):
+        interpreted(schedule, inputs, want, env)
+    function = inverted_residual(workload, env, knobs)
+    np.testing.assert_array_equal(run(function, inputs, order="reverse"), want)
+    if (config, seed) == ("tiny-extended", 0):
+        np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
