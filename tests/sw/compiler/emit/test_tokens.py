@@ -22,8 +22,15 @@ from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
     expanded_conv2d,
 )
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.inverted_residual import (
+    InvertedResidual,
+    InvertedResidualKnobs,
+    inverted_residual,
+)
 from amaranth_vta.sw.compiler.operators.max_pool2d import MaxPool2d, MaxPool2dKnobs, max_pool2d
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale, RoundingShift
+from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
+from amaranth_vta.sw.compiler.operators.parts.residual import Addition
 from amaranth_vta.sw.runtime.runtime import Runtime
 
 ORDERS = ["program", "reverse", "random:1", "random:2", "last:load", "last:compute", "last:store"]
@@ -93,6 +100,19 @@ BLOCK = ExpandedConv2d(
     Conv2d(1, 2, 3, 6, 5, (1, 1), PerChannelScale()),
     GroupedConv2d(3, Conv2d(1, 1, 1, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)), 2),
 )
+RESIDUAL = InvertedResidual(
+    BLOCK,
+    Conv2d(
+        1,
+        3,
+        1,
+        6,
+        5,
+        (1, 1),
+        PerChannelScale(),
+        addition=Addition(FixedPoint((5, 3), 7, 4, 0, -99, 99)),
+    ),
+)
 PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "vector add": ("tiny", vector_add),
     "matrix product": ("tiny", lambda env: matrix_product(env, threads=False)),
@@ -120,6 +140,10 @@ PROGRAMS: dict[str, tuple[str, Callable[[Environment], Function]]] = {
     "expansion and depthwise": (
         "tiny-extended",
         lambda env: expanded_conv2d(BLOCK, env, ExpandedConv2dKnobs(2, 3, 1, False)),
+    ),
+    "inverted residual": (
+        "tiny-extended",
+        lambda env: inverted_residual(RESIDUAL, env, InvertedResidualKnobs(2, 2, 1)),
     ),
     "convolution, many copies": (
         "tiny-extended",

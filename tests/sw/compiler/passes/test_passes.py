@@ -21,6 +21,10 @@ from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d, ExpandedConv2dKnobs
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
+from amaranth_vta.sw.compiler.operators.inverted_residual import (
+    InvertedResidual,
+    InvertedResidualKnobs,
+)
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
@@ -345,7 +349,23 @@ def forwarded() -> Scheduled:
     return block.scheduled(EXTENDED, ExpandedConv2dKnobs(rows=2, columns=3, image_copies=1))
 
 
-OF_EXTENSIONS = (requantized, padded_with_a_value, parts_of_a_product, two_in_each_bank, forwarded)
+def projected() -> Scheduled:
+    """The same, and a product that sums over three tiles of channels, two iterations later."""
+    expansion = Conv2d(1, 1, 3, 4, 3, (1, 1), PerChannelScale())
+    depthwise = replace(expansion, outputs=1, kernel=(3, 3), pads=(1, 1, 1, 1), pad_value=-7)
+    expanded = ExpandedConv2d(expansion, GroupedConv2d(3, depthwise, EXTENDED.config.taps))
+    block = InvertedResidual(expanded, replace(expansion, inputs=3, outputs=1))
+    return block.scheduled(EXTENDED, InvertedResidualKnobs(rows=2, columns=3, image_copies=1))
+
+
+OF_EXTENSIONS = (
+    requantized,
+    padded_with_a_value,
+    parts_of_a_product,
+    two_in_each_bank,
+    forwarded,
+    projected,
+)
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
     ("infer_bounds", minor_loops_outside),
@@ -382,6 +402,11 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("copy_by_dma", forwarded),
     ("allocate_scratchpads", forwarded),
     ("insert_tokens", forwarded),
+    ("infer_bounds", projected),
+    ("overwrite_first", projected),
+    ("compute_ahead", projected),
+    ("allocate_scratchpads", projected),
+    ("insert_tokens", projected),
 ]
 
 
