@@ -76,12 +76,12 @@ class _Iteration:
 
     def first(self, lead: int) -> _Leads:
         """What is at least so far ahead, in the first iteration."""
-        return {at: copied(part, {}, {}) for at, part in self.leads.items() if at >= lead}
+        return {at: part for at, part in self.leads.items() if at >= lead}
 
     def shifted(self, lead: int, following: _Leads) -> _Tree:
         """All iterations, with what is at least so far ahead from the next one; the last one has
         that of ``following``."""
-        own = {at: copied(part, {}, {}) for at, part in self.leads.items() if at < lead}
+        own = {at: part for at, part in self.leads.items() if at < lead}
         return _Iteration({**own, **following})
 
     def replaced(self, values: Mapping[Var, Affine]) -> _Tree:
@@ -117,7 +117,7 @@ class _Loop:
         return _Loop(self.loop, self.body.replaced(values))
 
     def in_order(self, order: _Order) -> Stmt:
-        return copied(replace(self.loop, body=self.body.in_order(order)), {}, {})
+        return replace(self.loop, body=self.body.in_order(order))
 
 
 @dataclass
@@ -133,7 +133,7 @@ class _Row:
         leads = dict(self.parts[number].first(lead))
         if self.before and leads:
             most = max(leads)
-            leads[most] = seq(copied(self.before[number], {}, {}), leads[most])
+            leads[most] = seq(self.before[number], leads[most])
         return leads
 
     def first(self, lead: int) -> _Leads:
@@ -154,7 +154,7 @@ class _Row:
 
     def in_order(self, order: _Order) -> Stmt:
         assert not self.before
-        return seq(*(part.in_order(order) for part in self.parts), copied(self.rest, {}, {}))
+        return seq(*(part.in_order(order) for part in self.parts), self.rest)
 
 
 _Tree = _Iteration | _Loop | _Row
