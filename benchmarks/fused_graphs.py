@@ -2,8 +2,8 @@
 
     python benchmarks/fused_graphs.py [--graphs 300] [--config NAME] [--device NAME]
 
-Convolutions followed by residual additions and poolings. Prints how many graphs have each kind of
-layer, and the seeds of those that differ.
+Convolutions followed by residual additions and poolings, and inverted residuals. Prints how many
+graphs have each kind of layer, and the seeds of those that differ.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """All networks of the generators, made small: no element differs from ONNX Runtime's, and the
-machine does at least the share of their MACs that is in tests/golden/networks.json."""
+machine does at least the share of their MACs that is in tests/golden/networks.json, in the cycles
+that are there."""
 
 from __future__ import annotations
 
@@ -50,12 +51,27 @@ def checked(network: GeneratedNetwork, config: str, device: str) -> Session:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_is_exact_and_as_much_on_the_machine_as_it_was(name: str, golden: Golden) -> None:
-    session = checked(generate(name, *SMALL[name]), "pynq-extended", "functional")
-    found = summary(session.layers)
-    total = found["macs_on_machine"] + found["macs_on_host"]
-    known = golden.known("networks.json", name, {"macs": total, "share": found["share_on_machine"]})
+    network = generate(name, *SMALL[name])
+    found = summary(checked(network, "pynq-extended", "functional").layers)
+    total, cycles = found["macs_on_machine"] + found["macs_on_host"], cycles_of(network)
+    made = {"macs": total, "share": found["share_on_machine"], "cycles": cycles}
+    known = golden.known("networks.json", name, made)
     assert total == known["macs"]
     assert found["share_on_machine"] >= known["share"]
+    assert cycles == known["cycles"]
+
+
+def cycles_of(network: GeneratedNetwork) -> int | None:
+    """The cycles of an image on ``pynq-extended`` with memory ``ddr``, by the estimate."""
+    with Session(network.model, "pynq-extended", "estimate", "ddr") as session:
+        session.run(network.inputs)
+    return session.cycles
+
+
+def test_resnet18_takes_the_cycles_it_took(golden: Golden) -> None:
+    """A row of docs/networks.md; the others take longer to compile."""
+    cycles = cycles_of(generate("resnet18"))
+    assert golden.known("networks.json", "resnet18, whole", {"cycles": cycles})["cycles"] == cycles
 
 
 @pytest.mark.parametrize("name", ON_RTL)

@@ -1,4 +1,5 @@
-"""Random graphs of fused layers: convolutions with additions and poolings, in one launch."""
+"""Random graphs of fused layers, in one launch: convolutions with additions and poolings, and
+inverted residuals."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from .random_networks import Layer, QuantizedNetwork
 
 
 def fused_graph(seed: int) -> QuantizedNetwork:
-    """Convolutions followed by residual additions, poolings, both or neither."""
+    """Convolutions followed by residual additions, poolings, both or neither, and perhaps an
+    inverted residual."""
     choose = random.Random(seed)
     shape = (choose.randint(1, 9), choose.randint(6, 9), choose.randint(6, 9))
     network = QuantizedNetwork(
@@ -27,6 +29,19 @@ def fused_graph(seed: int) -> QuantizedNetwork:
             size = choose.randint(2, 3)
             pads = (choose.randint(0, size // 2),) * 4
             network.pooling(size, choose.randint(size - 1, size + 1), pads)
+    if choose.random() < 0.4:
+        _inverted_residual(network, choose)
     if choose.random() < 0.5:
         network.matrix_product(choose.randint(5, 12), relu=False)
     return network
+
+
+def _inverted_residual(network: QuantizedNetwork, choose: random.Random) -> None:
+    """An expansion, a depthwise convolution and a projection, perhaps with a residual addition."""
+    branch, deviation, channels = network.dequantized(), network.deviation, network.shape[1]
+    stride, added = choose.randint(1, 2), choose.random() < 0.6
+    network.layer(Layer(choose.randint(5, 12), 1))
+    network.layer(Layer(network.shape[1], 3, stride, depthwise=True))
+    network.layer(Layer(channels if added else choose.randint(3, 12), 1, relu=False))
+    if added and stride == 1:
+        network.add(branch, deviation, relu=False)
