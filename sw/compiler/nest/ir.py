@@ -299,8 +299,18 @@ def rebuild(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
             return stmt if all(map(is_, parts, stmt.body)) else seq(*parts)
         case For() | Allocate() | Region():
             body = change(stmt.body)
-            return stmt if body is stmt.body else replace(stmt, body=body)
+            return stmt if body is stmt.body else _around(body, stmt)
     return stmt
+
+
+def _around(body: Stmt, stmt: For | Allocate | Region) -> Stmt:
+    """``stmt`` with another ``body``; passes make so many that `replace` takes too long."""
+    match stmt:
+        case For():
+            return For(stmt.var, stmt.extent, body, stmt.label, stmt.kind)
+        case Allocate():
+            return Allocate(stmt.buffer, body)
+    return Region(stmt.kind, body)
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
@@ -315,8 +325,10 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 def map_expressions(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     """``stmt`` with ``change`` applied to the indices and values of its assignments."""
     if isinstance(stmt, Assign):
-        indices = tuple(map(change, stmt.indices))
-        return replace(stmt, indices=indices, value=change(stmt.value))
+        indices, value = tuple(map(change, stmt.indices)), change(stmt.value)
+        if value is stmt.value and all(map(is_, indices, stmt.indices)):
+            return stmt
+        return Assign(stmt.buffer, indices, value, stmt.label)
     return rebuild(stmt, lambda child: map_expressions(child, change))
 
 
@@ -345,7 +357,7 @@ def copied(
             case For():
                 var = Var(part.var.name)
                 names[part.var] = Affine({var: 1})
-                return replace(part, var=var, body=statement(part.body))
+                return For(var, part.extent, statement(part.body), part.label, part.kind)
             case Allocate():
                 new = replace(part.buffer)
                 targets[part.buffer] = lambda access: Access(new, access.indices)
@@ -353,8 +365,7 @@ def copied(
             case Assign():
                 target = expression(Access(part.buffer, part.indices))
                 assert isinstance(target, Access)
-                value = expression(part.value)
-                return replace(part, buffer=target.source, indices=target.indices, value=value)
+                return Assign(target.source, target.indices, expression(part.value), part.label)
         return rebuild(part, statement)
 
     return statement(stmt)

@@ -47,6 +47,8 @@ def children(value: Expr) -> tuple[Expr, ...]:
 def rebuild(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """``value`` with ``change`` applied to its children; itself if nothing changed."""
     old = children(value)
+    if not old:
+        return value
     new = tuple(map(change, old))
     if all(map(is_, old, new)):
         return value
