@@ -56,7 +56,7 @@ def magnitude(node: Node, tensors: Tensors) -> Layer:
         nodes=(node,),
         sources=(TiledTensor(tensors.root(source), image, layout),),
         result=TiledTensor(result, image, layout),
-        function=build(s, [x, y], name=identifier(node.name), env=env),
+        find_function=lambda: build(s, [x, y], name=identifier(node.name), env=env),
         constants={},
         macs=0,
     )

@@ -14,7 +14,7 @@ from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum, weighte
 from amaranth_vta.sw.runtime.network.tile_layout import offset
 
 from .functions import of_one_source
-from .parts.fused_addition import fused_addition
+from .fusion.fused_addition import fused_addition
 from .parts.layer import Layer, Unsupported
 from .parts.scales import dequantized, quantized
 from .parts.tensors import Tensors

@@ -21,10 +21,10 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .border_average import border_average, is_chosen_from
+from .fusion.fused_expansion import fused_expansion
+from .fusion.fused_projection import fused_projection
 from .matrix_product import product_layer
 from .parts.choose_packing import best_packing
-from .parts.fused_expansion import fused_expansion
-from .parts.fused_projection import fused_projection
 from .parts.layer import Layer
 from .parts.products import ConstantProduct, QuantizedProduct, WholeProduct
 from .parts.tensors import Tensors

@@ -24,7 +24,7 @@ from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .parts.fused_function import fused_function
+from .fusion.fused_function import fused_function
 from .parts.layer import Layer, Unsupported
 from .parts.lines import channel_lines, line
 from .parts.one_tensor import OneTensor, before, named, results

@@ -18,7 +18,7 @@ from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.scalars import pack
 
-from .parts.fused_expansion import fused_average
+from .fusion.fused_expansion import fused_average
 from .parts.layer import Layer, Unsupported
 from .parts.products import QuantizedProduct
 from .parts.scales import dequantized

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.canonical.quantization import BYTE_TYPES, parameters_of
 from amaranth_vta.sw.compiler.graph.canonical.why_float import why_float
 from amaranth_vta.sw.compiler.graph.layers import contributed
@@ -16,6 +17,7 @@ from amaranth_vta.sw.compiler.graph.layers.gating import multiplication
 from amaranth_vta.sw.compiler.graph.layers.matrix_product import matrix_product, matrix_sums
 from amaranth_vta.sw.compiler.graph.layers.moving import cropping, padding, upsampling
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import HostNode, Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.graph.layers.parts.scales import (
     dequantized,
     quantized,
@@ -109,7 +111,16 @@ def place(network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -
 
     ``passes`` are additional passes for the loop nest of each layer.
     """
-    tensors = Tensors(network, config, passes)
+    functions = LayerFunctions(Environment(config, passes))
+    placement = _placed(network, functions)
+    # A function that cannot be built is not asked for again, so that other layers do its work.
+    while not functions.build(item for item in placement.items if isinstance(item, Layer)):
+        placement = _placed(network, functions)
+    return placement
+
+
+def _placed(network: Network, functions: LayerFunctions) -> Placement:
+    tensors = Tensors(network, functions)
     items: dict[str, Layer | HostNode] = {}
     for node in network.nodes:
         if node.name in tensors.absorbed:

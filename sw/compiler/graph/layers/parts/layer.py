@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -23,8 +24,9 @@ class Unsupported(Exception):
 class Layer:
     """An operator on the machine.
 
-    The arguments of ``function`` are ``sources``, ``constants`` (bytes by name) and ``result``, in
-    this order. ``macs`` are the network's, without those that padding to whole tiles adds. If it
+    The arguments of its function are ``sources``, ``constants`` (bytes by name) and ``result``, in
+    this order; ``find_function`` builds it, which is done only for layers that are not fused with
+    others. ``macs`` are the network's, without those that padding to whole tiles adds. If it
     ``joins``, the result is the bytes of its sources, in order.
     """
 
@@ -33,10 +35,14 @@ class Layer:
     nodes: tuple[Node, ...]
     sources: tuple[TiledTensor, ...]
     result: TiledTensor
-    function: Function
+    find_function: Callable[[], Function]
     constants: dict[str, Bytes]
     macs: int
     joins: bool = False
+
+    @cached_property
+    def function(self) -> Function:
+        return self.find_function()
 
 
 @dataclass(frozen=True)

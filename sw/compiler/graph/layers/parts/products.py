@@ -17,8 +17,9 @@ from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .layer import Layer, Unsupported
+from .layer_functions import MakeFunction
 from .sums import RequantizedSums, Sums, requantization, requantized_sums, sums
-from .tensors import INT8_RANGE, MakeFunction, Range, Tensors
+from .tensors import INT8_RANGE, Range, Tensors
 
 
 @dataclass(frozen=True)

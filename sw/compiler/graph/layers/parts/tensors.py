@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from amaranth_vta.hw.config import Config
 from amaranth_vta.sw.compiler.build import Function
-from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
@@ -18,25 +16,21 @@ from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint
 from amaranth_vta.sw.compiler.operators.parts.identity import identity_weights
 from amaranth_vta.sw.compiler.operators.scaled_product import ScaledProduct
 from amaranth_vta.sw.compiler.operators.weighted_sum import WeightedSum
-from amaranth_vta.sw.compiler.passes.pipeline import PlacedPass
-from amaranth_vta.sw.compiler.tuner.records import recorded_knobs
-from amaranth_vta.sw.compiler.tuner.workload import schedule_of
 from amaranth_vta.sw.runtime.network.tile_layout import Image, offset
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes, TiledTensor
 from amaranth_vta.sw.runtime.scalars import pack
 
 from .layer import Layer, Unsupported, identifier
+from .layer_functions import LayerFunctions, MakeFunction
 from .tiled_constants import input_layout, output_layout
 
-# Builds an operator, given a workload, the environment and the function's name.
-MakeFunction = Callable[..., Function]
 # The least and the greatest value of a tensor, as the machine holds it.
 Range = tuple[int, int]
 INT8_RANGE: Range = (-128, 127)
 
 
 class Tensors:
-    """The tensors of ``network`` as the machine of ``config`` holds them.
+    """The tensors of ``network`` as a machine holds them, and the ``functions`` of its layers.
 
     ``views`` maps a tensor that only renames another one to that one. ``images`` are the shapes (N,
     C, H, W) in which the machine holds tensors, ``results`` the tensors that it makes. ``absorbed``
@@ -46,12 +40,12 @@ class Tensors:
     them: a uint8 less 128.
     """
 
-    def __init__(self, network: Network, config: Config, passes: Sequence[PlacedPass] = ()) -> None:
+    def __init__(self, network: Network, functions: LayerFunctions) -> None:
         self.network = network
-        self.config = config
-        self.env = Environment(config, passes)
-        self.input_layout = input_layout(config)
-        self.output_layout = output_layout(config)
+        self.env = functions.env
+        self.config = self.env.config
+        self.input_layout = input_layout(self.config)
+        self.output_layout = output_layout(self.config)
         self.views: dict[str, str] = {}
         self.images: dict[str, Image] = {}
         self.results: set[str] = set()
@@ -59,31 +53,23 @@ class Tensors:
         self.convolutions: dict[str, tuple[Layer, Conv2d]] = {}
         self.products: dict[str, tuple[Layer, MakeFunction, Any]] = {}
         self._ranges: dict[str, Range] = {}
-        self._functions: dict[tuple[MakeFunction, Hashable], Function] = {}
+        self._functions = functions
 
     # Layers.
 
-    def function(self, make: MakeFunction, workload: Hashable, node: Node) -> Function:
-        """The function that ``make`` builds for ``workload``, named after ``node``.
-
-        Workloads that differ in values of arguments alone are built once. Raises what ``make``
-        raises.
-        """
-        name = identifier(node.name)
-        # The tuner's records are of workloads with their actual constants.
-        recorded = recorded_knobs(workload, self.config) is not None
-        key = make, workload if recorded else schedule_of(workload)
-        built = self._functions.get(key)
-        if built is None:
-            built = self._functions[key] = make(workload, self.env, name=name)
-        return built.named(name)
+    def function(
+        self, make: MakeFunction, workload: Hashable, node: Node
+    ) -> Callable[[], Function]:
+        """Gives the function that ``make`` builds for ``workload``, named after ``node``; it is
+        built if the layer is wanted. Raises `NoScheduleFits` if that is known to be impossible."""
+        return self._functions.promised(make, workload, identifier(node.name))
 
     def layer(
         self,
         nodes: tuple[Node, ...],
         sources: Iterable[TiledTensor],
         out: Image,
-        function: Function,
+        function: Callable[[], Function],
         constants: dict[str, Bytes],
         limits: Range,
         macs: int = 0,
@@ -98,7 +84,7 @@ class Tensors:
             nodes=nodes,
             sources=tuple(sources),
             result=TiledTensor(result, out, self.output_layout),
-            function=function,
+            find_function=function,
             constants=constants,
             macs=macs,
         )

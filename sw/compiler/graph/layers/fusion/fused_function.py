@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from amaranth_vta.hw.isa import TABLE_BYTES
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.parts.one_tensor import OneTensor
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
@@ -20,10 +23,6 @@ from amaranth_vta.sw.compiler.operators.select_channels import SelectChannels
 from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
-
-from .layer import Layer
-from .one_tensor import OneTensor
-from .tensors import Tensors
 
 
 def fused_function(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.parts.products import ConstantProduct
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import (
@@ -12,10 +15,6 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
-
-from .layer import Layer
-from .products import ConstantProduct
-from .tensors import Tensors
 
 
 def fused_projection(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.parts.products import ConstantProduct, QuantizedProduct
+from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import (
@@ -19,10 +22,6 @@ from amaranth_vta.sw.runtime.network.factors import as_terms
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 from amaranth_vta.sw.runtime.scalars import pack
-
-from .layer import Layer, Unsupported
-from .products import ConstantProduct, QuantizedProduct
-from .tensors import Tensors
 
 
 def fused_expansion(

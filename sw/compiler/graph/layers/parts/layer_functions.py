@@ -1,0 +1,67 @@
+"""The functions of a network's layers, built once it is known which layers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from amaranth_vta.sw.compiler.build import Function
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.tuner.records import recorded_knobs
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, schedule_of
+
+from .layer import Layer
+
+# Builds an operator, given a workload, the environment and the function's name.
+MakeFunction = Callable[..., Function]
+
+
+class LayerFunctions:
+    """Functions by what makes them and their workload.
+
+    Building one is most of what a layer costs, and many layers are fused with a later one, so
+    functions are promised first and built last. A promise that cannot be kept is not made again:
+    ``refused`` has why.
+    """
+
+    def __init__(self, env: Environment) -> None:
+        self.refused: dict[Hashable, NoScheduleFits] = {}
+        self.env = env
+        self._built: dict[Hashable, Function] = {}
+
+    def promised(self, make: MakeFunction, workload: Hashable, name: str) -> Callable[[], Function]:
+        """Gives the function ``name`` that ``make`` builds for ``workload``, once it is called.
+
+        Workloads that differ in values of arguments alone are built once. Raises `NoScheduleFits`
+        if building the function has raised it before.
+        """
+        # The tuner's records are of workloads with their actual constants.
+        recorded = recorded_knobs(workload, self.env.config) is not None
+        key = make, workload if recorded else schedule_of(workload)
+        if key in self.refused:
+            raise self.refused[key]
+
+        def built() -> Function:
+            if key not in self._built:
+                try:
+                    self._built[key] = make(workload, self.env, name=name)
+                except NoScheduleFits as reason:
+                    self.refused[key] = reason
+                    raise
+            return self._built[key].named(name)
+
+        return built
+
+    def build(self, layers: Iterable[Layer]) -> bool:
+        """Builds the functions of ``layers``, and says whether all of them could be built. Raises
+        `NoScheduleFits` from a function that is not promised here."""
+        complete = True
+        for layer in layers:
+            before = len(self.refused)
+            try:
+                _: Any = layer.function
+            except NoScheduleFits:
+                if len(self.refused) == before:
+                    raise
+                complete = False
+        return complete

@@ -1,0 +1,69 @@
+"""Functions of layers: built once, and only those of layers that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amaranth_vta.session import compilation
+from amaranth_vta.sw.compiler.build import Function, build
+from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.graph.layers.fusion import fused_expansion, fused_projection
+from amaranth_vta.sw.compiler.operators.inverted_residual import inverted_residual
+from amaranth_vta.sw.compiler.tuner import workload
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
+from tests.sw.compiler.graph.layers.test_fused_expansion import operators
+from tests.sw.compiler.graph.layers.test_fused_projection import BLOCK, block
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network comes from the cache."""
+    monkeypatch.setattr(compilation, "has_own_operators", lambda: True)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the functions that are built."""
+    names: list[str] = []
+
+    def counted(schedule: Any, args: Any, name: str, env: Environment) -> Function:
+        names.append(name)
+        return build(schedule, args, name, env)
+
+    monkeypatch.setattr(workload, "build", counted)
+    return names
+
+
+def test_layers_that_are_fused_with_others_are_not_built(qdq: Make, built: list[str]) -> None:
+    assert operators(block(qdq)) == [BLOCK]
+    assert len(built) == 1
+
+
+def test_equal_layers_are_built_once(qdq: Make, built: list[str]) -> None:
+    graph = qdq((1, 32, 8, 8), np.int8).qdq(0.031, 3)
+    for _ in range(3):
+        graph.conv(32, 32, 1).qdq(0.031, 3)
+    assert operators(graph) == ["QLinearConv"] * 3
+    assert len(built) == 1
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise NoScheduleFits("no schedule fits")
+
+
+def test_what_cannot_be_built_stays_in_two_layers(
+    qdq: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates said that it would fit. What is computed stays the same."""
+    monkeypatch.setattr(fused_projection, "inverted_residual", refuse)
+    assert operators(block(qdq)) == ["QLinearConv+QLinearConv", "QLinearConv"]
+    monkeypatch.setattr(fused_expansion, "expanded_conv2d", refuse)
+    assert operators(block(qdq)) == ["QLinearConv"] * 3
+    monkeypatch.setattr(fused_projection, "inverted_residual", inverted_residual)
+    assert operators(block(qdq)) == [BLOCK]
