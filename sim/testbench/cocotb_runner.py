@@ -77,14 +77,16 @@ def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]
     # cocotb asks for every signal, which makes a design of this size slow to build and to run.
     visible = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
     runtime = " ".join(map(str, _runtime(waves)))
-    compiled = ("-CFLAGS", "-std=c++20", "-LDFLAGS", runtime)
+    compiled = ("-CFLAGS", "-std=c++14", "-LDFLAGS", runtime)
     return {
         "VERILATOR_ROOT": str(root),
         "PATH": os.pathsep.join((str(root / "bin"), os.environ["PATH"])),
         # The package records the tools with which it was built itself; these are ours.
-        "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar CFG_CXXFLAGS_PCH_I=-include "
+        "MAKEFLAGS": f"CXX={cxx} LINK={cxx} AR=ar "
         # Python takes most of the time of a run, and a compiler that optimizes most of a build's.
         "PYTHON3=python3 PERL=perl OPT_SLOW=-O0 OPT_FAST=-O0 "
+        # All of a design at once: otherwise its headers are compiled twice, which takes longer.
+        "VM_PARALLEL_BUILDS=0 "
         # Instead of these, what `_runtime` compiled is linked.
         "VM_GLOBAL_FAST= VM_GLOBAL_SLOW=",
     }, [*visible, "-Wno-lint", "-Wno-style", *compiled]

@@ -58,7 +58,7 @@ _LARGE, _MODERATE = "100000", "10000"
 COVERAGE = ("--coverage-line", "--coverage-toggle", "-Wno-UNOPTFLAT")
 # The same symbols are in each library of a process; none of them may be shared.
 COMPILER_FLAGS = (
-    "-std=c++20",
+    "-std=c++17",
     "-fPIC",
     "-fvisibility=hidden",
     "-march=native",

@@ -77,7 +77,10 @@ struct Address {
     uint64_t address;
     unsigned length, size, burst, id;
 
-    bool operator==(const Address&) const = default;
+    bool operator==(const Address& other) const {
+        return address == other.address && length == other.length && size == other.size &&
+               burst == other.burst && id == other.id;
+    }
     uint64_t first() const { return address & ~uint64_t(BUS_BYTES - 1); }
     unsigned beats() const { return length + 1; }
 };
