@@ -181,7 +181,7 @@ class Config:
 
     # What follows from the parameters.
 
-    @property
+    @cached_property
     def extensions(self) -> frozenset[str]:
         """The names of the extensions that the machine has."""
         return frozenset(
