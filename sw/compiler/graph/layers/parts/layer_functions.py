@@ -38,10 +38,10 @@ class LayerFunctions:
         # The tuner's records are of workloads with their actual constants.
         recorded = recorded_knobs(workload, self.env.config) is not None
         key = make, workload if recorded else schedule_of(workload)
-        if key in self.refused:
-            raise self.refused[key]
+        self._require(key)
 
         def built() -> Function:
+            self._require(key)
             if key not in self._built:
                 try:
                     self._built[key] = make(workload, self.env, name=name)
@@ -52,16 +52,19 @@ class LayerFunctions:
 
         return built
 
+    def _require(self, key: Hashable) -> None:
+        if key in self.refused:
+            raise self.refused[key]
+
     def build(self, layers: Iterable[Layer]) -> bool:
         """Builds the functions of ``layers``, and says whether all of them could be built. Raises
         `NoScheduleFits` from a function that is not promised here."""
         complete = True
         for layer in layers:
-            before = len(self.refused)
             try:
                 _: Any = layer.function
-            except NoScheduleFits:
-                if len(self.refused) == before:
+            except NoScheduleFits as reason:
+                if reason not in self.refused.values():
                     raise
                 complete = False
         return complete

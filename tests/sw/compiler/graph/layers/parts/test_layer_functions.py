@@ -11,11 +11,16 @@ import pytest
 from amaranth_vta.session import compilation
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
+from amaranth_vta.sw.compiler.graph.layers import convolution
 from amaranth_vta.sw.compiler.graph.layers.fusion import fused_expansion, fused_projection
+from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.operators.inverted_residual import inverted_residual
 from amaranth_vta.sw.compiler.tuner import workload
 from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits
-from tests.sw.compiler.graph.layers.test_fused_expansion import operators
+from amaranth_vta.sw.runtime.network.tile_layout import TileLayout
+from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
+from tests.sw.compiler.graph.layers.test_fused_expansion import MACHINE, operators
 from tests.sw.compiler.graph.layers.test_fused_projection import BLOCK, block
 
 Make = Callable[..., Any]
@@ -67,3 +72,21 @@ def test_what_cannot_be_built_stays_in_two_layers(
     assert operators(block(qdq)) == ["QLinearConv"] * 3
     monkeypatch.setattr(fused_projection, "inverted_residual", inverted_residual)
     assert operators(block(qdq)) == [BLOCK]
+
+
+def test_equal_layers_that_cannot_be_built_are_all_left_to_the_host(
+    qdq: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "conv2d", refuse)
+    graph = qdq((1, 32, 8, 8), np.int8).qdq(0.031, 3)
+    for _ in range(3):
+        graph.conv(32, 32, 1).qdq(0.031, 3)
+    assert operators(graph) == []
+
+
+def test_what_cannot_be_built_of_an_own_operator_is_an_error() -> None:
+    """Only promises are asked for again."""
+    result = TiledTensor("x", (1, 1, 1, 1), TileLayout.of(MACHINE.out))
+    own = Layer("own", "Own", (), (), result, refuse, {}, 0)
+    with pytest.raises(NoScheduleFits):
+        LayerFunctions(Environment(MACHINE)).build([own])
