@@ -43,16 +43,16 @@ CHIPS = {
         Chip("xc7a35t", "xc7", 20_800, 41_600, 90, 50, 100),
         Chip("xc7a100t", "xc7", 63_400, 126_800, 240, 135, 100),
         Chip(
-            *("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 64),
+            *("ecp5-25f", "ecp5", 24_288, 24_288, 28, 28, 67),
             routed="ecp5-25f on the Colorlight i5",
             nextpnr="--25k --package CABGA381",
         ),
         Chip(
-            *("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 58),
+            *("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 59),
             nextpnr="--45k --package CABGA381",
         ),
         Chip(
-            *("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 58),
+            *("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 59),
             routed="tiny on the ULX3S",
             nextpnr="--85k --package CABGA381",
         ),
