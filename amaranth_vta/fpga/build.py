@@ -74,7 +74,7 @@ def build(
         _NAME,
         **flow.overrides(_NAME),
         script_after_synth="tee -q -o cells.json stat -json",
-        nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --timing-allow-fail",
+        nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --timing-allow-fail {flow.placer}",
     )
     ask_for_more(plan.files, board.clock_hz)
     calls = calls_of(str(plan.files[f"{plan.script}.sh"]))

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from .chips import Chip
+from .flows import FLOWS
 from .tools import Call, run, tool
 from .usage import PlacedDesign, placed
 
@@ -28,6 +29,7 @@ def routed(
         (folder / "netlist.json").write_bytes(netlist.read_bytes())
         options = f"--json netlist.json --out-of-context --seed {seed} --report {_REPORT} --quiet"
         wanted = f"--freq {wanted_mhz or chip.clock_mhz:g} --timing-allow-fail --speed {grade}"
-        arguments = (*chip.nextpnr.split(), *options.split(), *wanted.split())
+        parts = (chip.nextpnr, options, wanted, FLOWS[chip.family].placer)
+        arguments = tuple(" ".join(parts).split())
         run(Call(tool("NEXTPNR_ECP5"), arguments), folder)
         return placed(folder / _REPORT, 0)
