@@ -59,8 +59,8 @@ class Flow:
 
 
 # How strongly critical paths pull in placement; nextpnr takes 10. With the same seed a machine of
-# 4×4 by itself reaches 90.0 MHz at speed grade 8 of an ECP5 instead of 82.3; on boards it gains
-# little, 0.1 MHz on the Colorlight i5 and 0.2 on the ULX3S.
+# 4×4 by itself reaches 90.0 MHz at speed grade 8 of an ECP5 instead of 82.3, and 69.9 at grade 6
+# instead of 64.9; on boards it gains little, 0.1 MHz on the Colorlight i5, 0.2 on the ULX3S.
 _TIMING = "--placer-heap-timingweight 30"
 
 # By family. Wide functions are made of LUTs alone. With the multiplexers between LUTs, whose two
