@@ -211,7 +211,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 def halves_bus(row: Row, best: Row) -> bool:
     """Whether a machine differs in a bus of half the width alone."""
-    same = ("LOG_BLOCK_IN", "LOG_BLOCK_OUT", "OVERLAP", "LOOKUP", "FORWARD")
+    same = {"LOG_BLOCK_IN", "LOG_BLOCK_OUT", *NAMES} - {"LOG_BUS_WIDTH"}
     return int(row["LOG_BUS_WIDTH"]) == int(best["LOG_BUS_WIDTH"]) - 1 and all(
         row[key] == best[key] for key in same
     )

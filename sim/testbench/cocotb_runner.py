@@ -77,6 +77,7 @@ def _verilator(internals: bool, waves: bool) -> tuple[dict[str, str], list[str]]
     # cocotb asks for every signal, which makes a design of this size slow to build and to run.
     visible = [] if internals else ["--no-public-flat-rw", "--public-depth", "1"]
     runtime = " ".join(map(str, _runtime(waves)))
+    # The oldest C++ that Verilator's headers allow is the quickest to compile.
     compiled = ("-CFLAGS", "-std=c++14", "-LDFLAGS", runtime)
     return {
         "VERILATOR_ROOT": str(root),

@@ -13,7 +13,7 @@ from amaranth_vta.sw.compiler.operators.parts.exact import sum_constants
 from amaranth_vta.sw.compiler.operators.parts.fixed_point import FixedPoint, NotExact
 from amaranth_vta.sw.compiler.operators.parts.identity import reads_what_it_stores
 from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.packing import Window
 from amaranth_vta.sw.runtime.network.tile_layout import Image, tiles
 from amaranth_vta.sw.runtime.scalars import pack
@@ -83,11 +83,7 @@ def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tenso
         return None
     anchor, workload = known
     fused = replace(workload, pooling=pooling)
-    try:
-        cycles = [choose(item, tensors.config).cycles for item in (workload, alone, fused)]
-    except NoScheduleFits:
-        return None
-    if cycles[0] + cycles[1] <= cycles[2]:
+    if not is_faster(fused, (workload, alone), tensors.config):
         return None
     layer = tensors.layer(
         (*anchor.nodes, node),

@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     taps_at_once,
 )
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, is_faster
 from amaranth_vta.sw.runtime.network.factors import as_terms
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
@@ -82,10 +82,8 @@ def _fused(
         return None
     anchor, expansion = known
     both = ExpandedConv2d(expansion, filters)
-    if not is_possible(both, tensors.config):
-        return None
-    cycles = [choose(item, tensors.config).cycles for item in (expansion, alone, both)]
-    if cycles[0] + cycles[1] <= cycles[2]:
+    config = tensors.config
+    if not is_possible(both, config) or not is_faster(both, (expansion, alone), config):
         return None
     (source,) = anchor.sources
     try:

@@ -12,7 +12,7 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
     inverted_residual,
     is_possible,
 )
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
@@ -30,10 +30,8 @@ def fused_projection(
     whole = InvertedResidual(expanded, alone)
     if tensors.network.only_reader(name) is not product.nodes[0]:
         return None
-    if not is_possible(whole, tensors.config):
-        return None
-    cycles = [choose(item, tensors.config).cycles for item in (expanded, alone, whole)]
-    if cycles[0] + cycles[1] <= cycles[2]:
+    config = tensors.config
+    if not is_possible(whole, config) or not is_faster(whole, (expanded, alone), config):
         return None
     (source,) = anchor.sources
     try:

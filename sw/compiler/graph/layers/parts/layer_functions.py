@@ -20,12 +20,11 @@ class LayerFunctions:
     """Functions by what makes them and their workload.
 
     Building one is most of what a layer costs, and many layers are fused with a later one, so
-    functions are promised first and built last. A promise that cannot be kept is not made again:
-    ``refused`` has why.
+    functions are promised first and built last. A promise that cannot be kept is not made again.
     """
 
     def __init__(self, env: Environment) -> None:
-        self.refused: dict[Hashable, NoScheduleFits] = {}
+        self._refused: dict[Hashable, NoScheduleFits] = {}
         self.env = env
         self._built: dict[Hashable, Function] = {}
 
@@ -46,15 +45,15 @@ class LayerFunctions:
                 try:
                     self._built[key] = make(workload, self.env, name=name)
                 except NoScheduleFits as reason:
-                    self.refused[key] = reason
+                    self._refused[key] = reason
                     raise
             return self._built[key].named(name)
 
         return built
 
     def _require(self, key: Hashable) -> None:
-        if key in self.refused:
-            raise self.refused[key]
+        if key in self._refused:
+            raise self._refused[key]
 
     def build(self, layers: Iterable[Layer]) -> bool:
         """Builds the functions of ``layers``, and says whether all of them could be built. Raises
@@ -64,7 +63,7 @@ class LayerFunctions:
             try:
                 _: Any = layer.function
             except NoScheduleFits as reason:
-                if reason not in self.refused.values():
+                if reason not in self._refused.values():
                     raise
                 complete = False
         return complete
