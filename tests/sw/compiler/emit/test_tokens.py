@@ -97,8 +97,8 @@ def matrix_product(env: Environment, threads: bool) -> Function:
 
 
 BLOCK = ExpandedConv2d(
-    Conv2d(1, 2, 3, 4, 3, (1, 1), PerChannelScale()),
-    GroupedConv2d(3, Conv2d(1, 1, 1, 4, 3, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)), 2),
+    Conv2d(1, 2, 3, 6, 5, (1, 1), PerChannelScale()),
+    GroupedConv2d(3, Conv2d(1, 1, 1, 6, 5, (3, 3), PerChannelScale(), pads=(1, 1, 1, 1)), 2),
 )
 RESIDUAL = InvertedResidual(
     BLOCK,
@@ -106,8 +106,8 @@ RESIDUAL = InvertedResidual(
         1,
         3,
         1,
-        4,
-        3,
+        6,
+        5,
         (1, 1),
         PerChannelScale(),
         addition=Addition(FixedPoint((5, 3), 7, 4, 0, -99, 99)),

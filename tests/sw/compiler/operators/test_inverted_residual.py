@@ -84,7 +84,7 @@ def operands(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(8))
+@each_seed(range(12))
 def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: Any) -> None:
     workload, env = random_case(seed, config)
     function = inverted_residual(workload, env)
@@ -94,7 +94,7 @@ def test_random_ones_are_what_their_expression_is(seed: int, config: str, run: A
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@each_seed(range(4))
+@each_seed(range(6))
 def test_any_tiles_give_the_same(seed: int, config: str, interpreted: Any, run: Any) -> None:
     """No pass changes what is computed, nor the order in which the machine runs it, nor the RTL."""
     workload, env = random_case(seed, config)
