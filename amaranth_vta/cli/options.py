@@ -68,7 +68,7 @@ def device_options(
             "the design in Verilator, cxxrtl in another simulator, pysim in Python; estimate adds "
             "estimated cycles to the functional model; board is an FPGA at the serial port "
             "VTA_PORT, or in this chip at a place such as VTA_PORT=uio:/dev/uio0, or with "
-            "VTA_PORT=simulated a simulated one; remote is a device that "
+            "VTA_PORT=simulated[:BOARD] a simulated one; remote is a device that "
             "`vta serve` serves, with the credentials in the file that VTA_REMOTE names.",
         ),
         click.option(

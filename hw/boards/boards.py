@@ -7,6 +7,7 @@ from typing import Any
 from amaranth.build import Attrs, Clock, Pins, Resource, Subsignal
 from amaranth.hdl import Module, Signal
 from amaranth.lib import io, wiring
+from amaranth.lib.wiring import connect
 from amaranth.vendor import LatticeECP5Platform
 
 from amaranth_vta.hw.config import Config
@@ -15,6 +16,8 @@ from . import protocol
 from .clock import drive_sync
 from .gowin import by_himbaechel
 from .registers import Surroundings
+from .sdram.chip import SdramChip
+from .sdram.pins import SdramPins
 from .system import BoardSystem
 
 _KIB = 1024
@@ -25,10 +28,10 @@ class Board:
     """An FPGA board, which ``name`` selects on the command line.
 
     ``oscillator_hz`` is the frequency of its default clock, ``clock_hz`` that of the machine;
-    ``memory_bytes`` is the size of the memory on the chip, ``loader`` the board's name for
-    openFPGALoader, and ``config`` the preset that is made for it.
-    ``capacity`` says how many cells of each kind the chip has. Where ``vendor`` is given, only a
-    project for that vendor's tool can be made here.
+    ``memory_bytes`` is the size of the memory, which is on the FPGA unless ``sdram`` says what chip
+    it is; ``loader`` is the board's name for openFPGALoader, ``config`` the preset that is made for
+    it, and ``capacity`` says how many cells of each kind the chip has. Where ``vendor`` is given,
+    only a project for that vendor's tool can be made here.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Board:
     config: str
     capacity: Mapping[str, int]
     vendor: str = ""
+    sdram: SdramChip | None = None
 
 
 class BoardDesign(wiring.Component):
@@ -65,10 +69,15 @@ class BoardDesign(wiring.Component):
         m.submodules.clock_pin = clock_pin = io.Buffer("i", clock_port)
         oscillator = Signal()
         m.d.comb += oscillator.eq(clock_pin.i)
-        unstable = drive_sync(m, platform, oscillator, board.oscillator_hz, self._clock_hz)
+        quarter = "quarter" if board.sdram else None
+        unstable = drive_sync(m, platform, oscillator, board.oscillator_hz, self._clock_hz, quarter)
         m.submodules.system = system = BoardSystem(
             self._config, surroundings(board, self._clock_hz)
         )
+        if board.sdram and quarter:
+            ports = platform.request("sdram", 0, dir="-")
+            m.submodules.sdram = sdram = SdramPins(board.sdram, ports, quarter)
+            connect(m, system.sdram, sdram.bus)
         m.submodules.rx_pin = rx_pin = io.Buffer("i", uart.rx)
         m.submodules.tx_pin = tx_pin = io.Buffer("o", uart.tx)
         m.d.comb += [system.rst.eq(unstable), system.rx.eq(rx_pin.i), tx_pin.o.eq(system.tx)]
@@ -77,7 +86,8 @@ class BoardDesign(wiring.Component):
 
 def surroundings(board: Board, clock_hz: int) -> Surroundings:
     """What is around the machine on ``board``."""
-    return Surroundings(board.memory_bytes, clock_hz, divisor=round(clock_hz / protocol.BAUD))
+    divisor = round(clock_hz / protocol.BAUD)
+    return Surroundings(board.memory_bytes, clock_hz, divisor, sdram=board.sdram)
 
 
 class ColorlightI5Platform(LatticeECP5Platform):
@@ -170,20 +180,47 @@ _PYNQ_Z1 = Board(
     vendor="Vivado",
 )
 
+# What the chips of 32 and 64 MiB on these boards have in common: of each time the longest, and half
+# of the columns of the larger ones (data sheets of Alliance's AS4C32M16SB-7, ISSI's IS42S16160G-7
+# and Winbond's W9825G6KH-6).
+_ULX3S_SDRAM = SdramChip(
+    row_bits=13,
+    column_bits=9,
+    bank_bits=2,
+    cas=2,
+    wr=2,
+    mrd=2,
+    rcd=21,
+    ras=42,
+    rp=21,
+    rfc=70,
+    refresh_ms=64,
+    power_up_us=200,
+)
+_ULX3S = Board(
+    name="ulx3s",
+    title="ULX3S",
+    chip="LFE5U-85F-6BG381C",
+    platform=_ulx3s,
+    oscillator_hz=25_000_000,
+    clock_hz=50_000_000,
+    memory_bytes=256 * _KIB,
+    loader="ulx3s",
+    config="tiny",
+    capacity=_ECP5_85F,
+)
+
 BOARDS: dict[str, Board] = {
     board.name: board
     for board in (
-        Board(
-            name="ulx3s",
-            title="ULX3S",
-            chip="LFE5U-85F-6BG381C",
-            platform=_ulx3s,
-            oscillator_hz=25_000_000,
-            clock_hz=50_000_000,
-            memory_bytes=256 * _KIB,
-            loader="ulx3s",
-            config="tiny",
-            capacity=_ECP5_85F,
+        _ULX3S,
+        replace(
+            _ULX3S,
+            name="ulx3s-sdram",
+            title="ULX3S with its SDRAM",
+            memory_bytes=_ULX3S_SDRAM.bytes,
+            sdram=_ULX3S_SDRAM,
+            config="ecp5-25f",
         ),
         Board(
             name="ecpix5",

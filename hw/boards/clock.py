@@ -55,20 +55,37 @@ class Ecp5Pll(wiring.Component):
     -----
     source : the board's oscillator
     clock : the clock made from it
-    locked : the clock is stable
+    quarter : the same clock a quarter of a cycle later, if the PLL was made ``with_quarter``
+    locked : the clocks are stable
     """
 
     source: In(1)
     clock: Out(1)
+    quarter: Out(1)
     locked: Out(1)
 
-    def __init__(self, source_hz: int, target_hz: int) -> None:
+    def __init__(self, source_hz: int, target_hz: int, with_quarter: bool = False) -> None:
         self._dividers = ecp5_dividers(source_hz, target_hz)
+        self._with_quarter = with_quarter
         super().__init__()
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         chosen = self._dividers
+        # The phase that aligns the output's edges with those of the input.
+        aligned = chosen.output - 1
+        second: dict[str, Any] = {}
+        if self._with_quarter:
+            # In cycles of the PLL's oscillator and eighths of one.
+            phase, eighths = divmod(8 * aligned + 8 * chosen.output // 4, 8)
+            second = {
+                "p_OUTDIVIDER_MUXB": "DIVB",
+                "p_CLKOS_ENABLE": "ENABLED",
+                "p_CLKOS_DIV": chosen.output,
+                "p_CLKOS_CPHASE": phase,
+                "p_CLKOS_FPHASE": eighths,
+                "o_CLKOS": self.quarter,
+            }
         m.submodules.pll = Instance(
             "EHXPLLL",
             ("a", "ICP_CURRENT", "12"),
@@ -82,8 +99,7 @@ class Ecp5Pll(wiring.Component):
             p_OUTDIVIDER_MUXA="DIVA",
             p_CLKOP_ENABLE="ENABLED",
             p_CLKOP_DIV=chosen.output,
-            # The phase that aligns the output's edges with those of the input.
-            p_CLKOP_CPHASE=chosen.output - 1,
+            p_CLKOP_CPHASE=aligned,
             p_CLKOP_FPHASE=0,
             p_FEEDBK_PATH="CLKOP",
             p_CLKI_DIV=chosen.reference,
@@ -101,6 +117,7 @@ class Ecp5Pll(wiring.Component):
             i_PHASELOADREG=1,
             i_PLLWAKESYNC=0,
             i_ENCLKOP=0,
+            **second,
         )
         return m
 
@@ -157,11 +174,19 @@ class XilinxPll(wiring.Component):
 _PLLS: dict[str, Any] = {"LatticePlatform": Ecp5Pll, "XilinxPlatform": XilinxPll}
 
 
-def drive_sync(m: Module, platform: Any, pin: Signal, source_hz: int, target_hz: int) -> Any:
+def drive_sync(
+    m: Module,
+    platform: Any,
+    pin: Signal,
+    source_hz: int,
+    target_hz: int,
+    quarter: str | None = None,
+) -> Any:
     """Makes the domain ``sync`` of ``m``, of ``target_hz``, from the oscillator at ``pin``; gives
-    whether it is not stable yet. Raises `ClockError` if the board cannot make that clock."""
+    whether it is not stable yet. ``quarter`` names a domain to be made besides, a quarter of a
+    cycle behind, which takes an ECP5. Raises `ClockError` if the board cannot make these clocks."""
     m.domains.sync = ClockDomain("sync", reset_less=True)
-    if target_hz == source_hz:
+    if target_hz == source_hz and not quarter:
         m.d.comb += ClockSignal("sync").eq(pin)
         return Const(0)
     kinds = [_PLLS[kind.__name__] for kind in type(platform).__mro__ if kind.__name__ in _PLLS]
@@ -169,7 +194,13 @@ def drive_sync(m: Module, platform: Any, pin: Signal, source_hz: int, target_hz:
         raise ClockError(
             f"the only clock of this board is its oscillator's {source_hz / 1e6:g} MHz"
         )
-    m.submodules.pll = pll = kinds[0](source_hz, target_hz)
+    if quarter:
+        pll = Ecp5Pll(source_hz, target_hz, with_quarter=True)
+        m.domains += ClockDomain(quarter, reset_less=True)
+        m.d.comb += ClockSignal(quarter).eq(pll.quarter)
+    else:
+        pll = kinds[0](source_hz, target_hz)
+    m.submodules.pll = pll
     m.d.comb += [pll.source.eq(pin), ClockSignal("sync").eq(pll.clock)]
     locked = Signal()
     m.submodules.locked = FFSynchronizer(pll.locked, locked)

@@ -15,6 +15,7 @@ from amaranth_vta.hw.registers import ADDRESS_WIDTH
 from . import protocol
 from .link import HostAccessSignature
 from .protocol import BoardRegister
+from .sdram.chip import SdramChip
 
 # Incomplete requests are dropped after this many bits of silence: 16 ms at 1 MBaud, which is longer
 # than a USB adapter holds bytes back.
@@ -24,12 +25,14 @@ GAP_BITS = 16_384
 @dataclass(frozen=True)
 class Surroundings:
     """What is around the machine: bytes of memory, the clock in Hz, clock cycles per bit on the
-    serial line, and bits of silence after which an incomplete request is dropped."""
+    serial line, bits of silence after which an incomplete request is dropped, and the chip that is
+    the memory, unless that is on the FPGA."""
 
     memory_bytes: int
     clock_hz: int
     divisor: int
     gap_bits: int = GAP_BITS
+    sdram: SdramChip | None = None
 
 
 class RegisterAccess(wiring.Component):

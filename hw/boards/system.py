@@ -1,11 +1,12 @@
-"""What a board holds: the machine, memory on the chip, and the host's serial line to both."""
+"""What a board holds: the machine, its memory, and the host's serial line to both."""
 
 from typing import Any
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out, connect
+from amaranth.lib.wiring import In, Out, connect, flipped
 
+from amaranth_vta.hw.bus.axi import AXI4Signature
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.top import Top
 
@@ -13,6 +14,8 @@ from . import protocol
 from .link import Link
 from .memory import OnChipMemory
 from .registers import BoardRegisters, RegisterAccess, Surroundings, route
+from .sdram.memory import SdramMemory
+from .sdram.pins import SdramSignature
 from .uart import UartReceiver, UartTransmitter
 
 # Cycles for which the machine is held in reset after power-up.
@@ -29,16 +32,16 @@ class BoardSystem(wiring.Component):
     -----
     rx, tx : the serial line
     rst : holds the machine in reset, for instance until the clock is stable
+    sdram : the chip that is the memory, if ``around`` says so
     """
-
-    rst: In(1)
-    rx: In(1, init=1)
-    tx: Out(1, init=1)
 
     def __init__(self, config: Config, around: Surroundings) -> None:
         self._config = config
         self._around = around
-        super().__init__()
+        ports = {"rst": In(1), "rx": In(1, init=1), "tx": Out(1, init=1)}
+        if around.sdram is not None:
+            ports["sdram"] = Out(SdramSignature(around.sdram))
+        super().__init__(ports)
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -51,7 +54,7 @@ class BoardSystem(wiring.Component):
         m.submodules.machine = machine = Top(self._config)
         m.d.comb += machine.rst.eq(held != _RESET_CYCLES)
         bus = machine.signature.members["m_axi"].signature
-        m.submodules.memory = memory = OnChipMemory(around.memory_bytes, bus)
+        m.submodules.memory = memory = self._memory(m, bus)
         connect(m, machine.m_axi, memory.axi)
         m.submodules.registers = registers = RegisterAccess()
         connect(m, registers.bus, machine.s_axil)
@@ -75,3 +78,12 @@ class BoardSystem(wiring.Component):
             },
         )
         return m
+
+    def _memory(self, m: Module, bus: AXI4Signature) -> OnChipMemory | SdramMemory:
+        around = self._around
+        if around.sdram is None:
+            return OnChipMemory(around.memory_bytes, bus)
+        memory = SdramMemory(around.sdram, around.clock_hz, bus)
+        m.d.comb += memory.rst.eq(self.rst)
+        connect(m, memory.pins, flipped(self.sdram))
+        return memory

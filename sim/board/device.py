@@ -11,17 +11,17 @@ from amaranth_vta.sw.boards.device import BoardDevice
 from amaranth_vta.sw.boards.mapped import KINDS, open_mapped
 from amaranth_vta.sw.boards.transport import BoardError, SerialTransport, Transport, open_line
 
-from .simulated import SimulatedBoard
+from .simulated import DEFAULT_BOARD, SimulatedBoard
 
 # The environment variable that names the board's serial port, or where its machine is mapped; and
-# its value for a simulated board.
+# its value for a simulated board, which a colon and the name of one may follow.
 PORT = "VTA_PORT"
 SIMULATED = "simulated"
 
 
 def open_board(config: Config, memory_bytes: int, progress: Progress | None = None) -> BoardDevice:
     """The board at $VTA_PORT: a path, a URL of pyserial, a place for `open_mapped`, or
-    ``simulated`` for one in Verilator.
+    ``simulated`` or ``simulated:BOARD`` for one in Verilator.
 
     Without it, the board at the only serial port on USB. Raises `BoardError` if there is none, or
     more than one.
@@ -31,16 +31,23 @@ def open_board(config: Config, memory_bytes: int, progress: Progress | None = No
         return _opened(config, memory_bytes, open_mapped(port, memory_bytes))
     with explain_missing_extras():
         port = port or _only_port()
-        if port == SIMULATED:
-            return SimulatedBoardDevice(config, memory_bytes, progress)
+        kind, _, board = port.partition(":")
+        if kind == SIMULATED:
+            return SimulatedBoardDevice(config, memory_bytes, progress, board or DEFAULT_BOARD)
         return _opened(config, memory_bytes, SerialTransport(open_line(port)))
 
 
 class SimulatedBoardDevice(BoardDevice):
     """A `BoardDevice` at the pseudo-terminal of a `SimulatedBoard`, which ends with it."""
 
-    def __init__(self, config: Config, memory_bytes: int, progress: Progress | None = None) -> None:
-        self._board = SimulatedBoard(config, progress)
+    def __init__(
+        self,
+        config: Config,
+        memory_bytes: int,
+        progress: Progress | None = None,
+        board: str = DEFAULT_BOARD,
+    ) -> None:
+        self._board = SimulatedBoard(config, progress, board)
         super().__init__(config, memory_bytes, SerialTransport(open_line(self._board.port)))
 
     def close(self) -> None:

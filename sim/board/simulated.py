@@ -13,29 +13,34 @@ from pathlib import Path
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import Harness, Progress, design_library, kept_design
+from amaranth_vta.sw.boards.transport import BoardError
 
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
-# Memory and clock of the simulated board, and its clock cycles per bit on the line: as few as the
-# design can have.
-MEMORY_BYTES = 256 << 10
-CLOCK_HZ = 25_000_000
+# What is simulated if nothing else is asked for.
+DEFAULT_BOARD = "ulx3s"
+# Clock cycles per bit on the line: as few as the design can have.
 DIVISOR = 4
 # Less than on a board, so that tests of interrupted requests simulate fewer cycles.
 GAP_BITS = 1_000
 
 
 class SimulatedBoard:
-    """A board with the machine of ``config``, powered up.
+    """A board with the machine of ``config``, powered up: its design and its memory, with the clock
+    and the pins left out. ``board`` is a name that `vta build` takes, of one with its own memory.
 
     Attributes
     ----------
     port : path of its serial port, for pyserial
 
-    Raises `ToolchainError` when the simulator cannot be built.
+    Raises `BoardError` if there is no such board, and `ToolchainError` when the simulator cannot be
+    built.
     """
 
-    def __init__(self, config: Config, progress: Progress | None = None) -> None:
-        functions = _load(board_library(config, progress))
+    def __init__(
+        self, config: Config, progress: Progress | None = None, board: str = DEFAULT_BOARD
+    ) -> None:
+        self._board = None
+        functions = _load(board_library(config, progress, board))
         self._functions = functions
         self._stop = ctypes.c_int(0)
         self._board = functions.board_open(DIVISOR)
@@ -69,15 +74,22 @@ class SimulatedBoard:
         self.close()
 
 
-def board_library(config: Config, progress: Progress | None = None) -> Path:
-    """The shared library with the board design of ``config``."""
+def board_library(
+    config: Config, progress: Progress | None = None, board: str = DEFAULT_BOARD
+) -> Path:
+    """The shared library with the design of ``board`` for ``config``."""
 
     def elaborate() -> str:
-        from amaranth_vta.sim.machine.elaborate import board_verilog
+        from amaranth_vta.sim.machine import elaborate as design
 
-        return board_verilog(config, MEMORY_BYTES, CLOCK_HZ, DIVISOR, GAP_BITS)
+        if board not in design.simulated_boards():
+            raise BoardError(
+                f"a board {board} cannot be simulated; the boards are "
+                f"{', '.join(design.simulated_boards())}"
+            )
+        return design.board_verilog(config, board, DIVISOR, GAP_BITS)
 
-    key = f"board {config.to_json()} {MEMORY_BYTES} {CLOCK_HZ} {DIVISOR} {GAP_BITS}"
+    key = f"board {board} {config.to_json()} {DIVISOR} {GAP_BITS}"
     return design_library(kept_design(key, elaborate, progress), HARNESS, progress=progress)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +20,8 @@ from amaranth.lib import wiring
 
 from amaranth_vta.collector import collector_paused
 from amaranth_vta.extras import missing_package
-from amaranth_vta.hw.boards.registers import Surroundings
-from amaranth_vta.hw.boards.system import BoardSystem
+from amaranth_vta.hw.boards.boards import BOARDS, surroundings
+from amaranth_vta.hw.boards.sdram.simulated import SimulatedSystem
 from amaranth_vta.hw.config import DEFAULT_ATTRIBUTES, BusAttributes, Config
 from amaranth_vta.hw.datapath.dot_products import LoopedDotProducts
 from amaranth_vta.hw.top import Top
@@ -86,12 +87,19 @@ def split_verilog(text: str) -> dict[str, str]:
     return files | {"vta.f": "".join(f"{name}\n" for name in files)}
 
 
-def board_verilog(
-    config: Config, memory_bytes: int, clock_hz: int, divisor: int, gap_bits: int
-) -> str:
-    """The design on a board except its clock and pins, as module ``vta`` with pins rx and tx."""
-    around = Surroundings(memory_bytes, clock_hz, divisor, gap_bits)
-    return component_verilog(BoardSystem(config, around), "vta")
+def board_verilog(config: Config, board: str, divisor: int, gap_bits: int) -> str:
+    """The design on ``board`` except its clock and pins, as module ``vta`` with pins rx and tx.
+
+    ``divisor`` and ``gap_bits`` as in `Surroundings`. A chip of SDRAM is in it, simulated.
+    """
+    chosen = BOARDS[board]
+    around = replace(surroundings(chosen, chosen.clock_hz), divisor=divisor, gap_bits=gap_bits)
+    return component_verilog(SimulatedSystem(config, around), "vta")
+
+
+def simulated_boards() -> list[str]:
+    """The names of the boards that `board_verilog` knows."""
+    return list(BOARDS)
 
 
 def component_verilog(

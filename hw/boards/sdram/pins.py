@@ -1,0 +1,75 @@
+"""The pins of an SDRAM, and the registers in them."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module
+from amaranth.lib import io, wiring
+from amaranth.lib.wiring import In, Out
+
+from .chip import WORD_BITS, WORD_BYTES, SdramChip, SdramCommand
+
+
+class SdramSignature(wiring.Signature):
+    """An SDRAM as its controller sees it: all but its clock, and what never changes.
+
+    ``dqm`` has a 1 for each byte that is not written.
+    """
+
+    def __init__(self, chip: SdramChip) -> None:
+        self.chip = chip
+        super().__init__(
+            {
+                "command": Out(SdramCommand),
+                "ba": Out(chip.bank_bits),
+                "a": Out(chip.row_bits),
+                "dqm": Out(WORD_BYTES),
+                "dq_o": Out(WORD_BITS),
+                "dq_oe": Out(1),
+                "dq_i": In(WORD_BITS),
+            }
+        )
+
+
+class SdramPins(wiring.Component):
+    """Registers in the cells of the pins.
+
+    The clock of the chip is a quarter of a cycle behind that of the pins: what they show after an
+    edge is stable a quarter of a cycle before the chip looks at it, and for three quarters after;
+    and what the chip then shows for a cycle is stable at the next edge.
+
+    Timing: outputs show a cycle after the controller's, and ``dq_i`` what was at the pins at the
+    beginning of the cycle.
+
+    Parameters
+    ----------
+    ports : of the platform's resource ``sdram``
+    quarter : the domain that is a quarter of a cycle behind ``sync``
+    """
+
+    def __init__(self, chip: SdramChip, ports: Any, quarter: str) -> None:
+        self._ports = ports
+        self._quarter = quarter
+        super().__init__({"bus": In(SdramSignature(chip))})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        bus = self.bus
+        ras, cas, we = bus.command.as_value()
+        outputs = {
+            "clk_en": 1,
+            "cs": 1,
+            "ras": ras,
+            "cas": cas,
+            "we": we,
+            "ba": bus.ba,
+            "a": bus.a,
+            "dqm": bus.dqm,
+        }
+        for name, value in outputs.items():
+            m.submodules[name] = cell = io.FFBuffer("o", getattr(self._ports, name))
+            m.d.comb += cell.o.eq(value)
+        m.submodules.dq = dq = io.FFBuffer("io", self._ports.dq)
+        m.d.comb += [dq.o.eq(bus.dq_o), dq.oe.eq(bus.dq_oe), bus.dq_i.eq(dq.i)]
+        m.submodules.clk = clock = io.DDRBuffer("o", self._ports.clk, o_domain=self._quarter)
+        m.d.comb += Cat(clock.o[0], clock.o[1]).eq(0b01)
+        return m
