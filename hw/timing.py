@@ -30,10 +30,12 @@ FETCH_BURST_BYTES = 256
 # of 64 bits leaves 5 of 261 bits of block RAM unused, one of 2 beats 7 of 135.
 MAX_LANE_BEATS = 4
 # Cycles from tiles to their dot products, and from operands of the ALU to its result in lanes that
-# cannot requantize, both without the register of small machines; and in lanes that can requantize.
+# cannot requantize, both without the registers of small machines; and in lanes that can requantize.
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 1
 REQUANTIZING_ALU_LATENCY = 5
+# Registers of small machines, behind the operands of the ALU and behind its products.
+SMALL_ALU_REGISTERS = 2
 # Words in which a table of LOOKUP is copied into the lanes, one per cycle.
 TABLE_WORDS = 64
 # Cycles of GEMM from a micro-op's being taken to its being done, without that register: tiles are
@@ -44,9 +46,9 @@ SMALL_MACS = 64
 
 
 def is_small(config: Config) -> bool:
-    """Whether the machine is made for a small FPGA. Block RAM is slow there, so tiles and operands
-    of the ALU have a register behind it, at the cost of one more cycle of each. But scratchpads
-    leave some block RAM, which holds the queues of instructions."""
+    """Whether the machine is made for a small FPGA. Block RAM is slow there and multipliers are far
+    away, so tiles, operands of the ALU and its products have a register, at the cost of one more
+    cycle of each. But scratchpads leave some block RAM, which holds the queues of instructions."""
     return config.macs_per_cycle <= SMALL_MACS
 
 
@@ -57,7 +59,9 @@ def gemm_latency(config: Config) -> int:
 
 def alu_latency(config: Config) -> int:
     """Cycles from operands of the ALU to its result."""
-    return REQUANTIZING_ALU_LATENCY if config.requantize else ALU_LATENCY + is_small(config)
+    if config.requantize:
+        return REQUANTIZING_ALU_LATENCY
+    return ALU_LATENCY + (SMALL_ALU_REGISTERS if is_small(config) else 0)
 
 
 @dataclass(frozen=True)

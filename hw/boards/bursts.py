@@ -28,6 +28,9 @@ class _Bursts(wiring.Component):
     """What reading and writing have in common: a burst at a time, whose addresses count up.
 
     Beats from ``limit`` on are errors.
+
+    Timing: the index of the first beat is known in the cycle after its address is taken, that of
+    another one in the cycle after the one before it.
     """
 
     def __init__(self, size: int, bus: AXI4Signature, channels: tuple[str, ...], **ports: Any):

@@ -13,7 +13,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import ALU_LATENCY, alu_latency, is_small
+from amaranth_vta.hw.timing import ALU_LATENCY, SMALL_ALU_REGISTERS, alu_latency, is_small
 
 from .dot_products import tile_layout
 from .gemm import acc_read_port, acc_write_port, busy_banks
@@ -27,16 +27,16 @@ class AluLane(wiring.Component):
     """``result = operation(a, b)`` on one pair of scalars, wrapped to their width; 0 for operands
     without ``enable``.
 
-    Timing: the result is valid `latency` cycles after the operands: one, or two if the operands are
-    ``registered``. With ``looks_up``, the result of LOOKUP is ``entry``: ``index`` is valid
-    `to_index` cycles after the operands, and the entry is taken a cycle later.
+    Timing: the result is valid `latency` cycles after the operands: one, or three if operands and
+    products are ``registered``. With ``looks_up``, the result of LOOKUP is ``entry``: ``index`` is
+    valid `to_index` cycles after the operands, and the entry is taken a cycle later.
     """
 
     def __init__(self, width: int, looks_up: bool = False, registered: bool = False) -> None:
         self._width = width
         self._looks_up = looks_up
         self._registered = registered
-        self.latency = ALU_LATENCY + registered
+        self.latency = ALU_LATENCY + (SMALL_ALU_REGISTERS if registered else 0)
         self.to_index = self.latency - 1
         super().__init__(
             {
@@ -56,59 +56,67 @@ class AluLane(wiring.Component):
         shifts, multiplying = self.operation == AluOp.SHR, self.operation == AluOp.MUL
         # Inverted for MIN and MAX, so that the sum is the difference less 1.
         plain = self.b.as_unsigned() ^ compares(self.operation).replicate(width)
-        operation = Signal(AluOp, reset_less=True)
-        a, b = Signal(signed(width), reset_less=True), Signal(width + 1, reset_less=True)
-        enabled, multiplies, shifts_right, far, all_sign = (
-            Signal(name=name, reset_less=True)
-            for name in ("enabled", "multiplies", "shifts_right", "far", "all_sign")
+        operands, summed = (
+            Signal(_operands(width), name=name, reset_less=True) for name in ("operands", "summed")
         )
         # Operands come from block RAM, whose data arrive late in a cycle, but the path through the
-        # multipliers is longer: it begins at the factor.
+        # multipliers is longer: it begins at the factor. On an ECP5 multipliers are in a few rows,
+        # far from most lanes: their products take a cycle to come back.
         domain = m.d.sync if self._registered else m.d.comb
         domain += [
-            enabled.eq(self.enable),
-            operation.eq(self.operation),
-            a.eq(self.a),
-            b.eq(Mux(shifts, factor.power, plain)),
-            multiplies.eq(multiplying | (shifts & factor.to_left & ~factor.lost)),
-            shifts_right.eq(shifts & ~factor.to_left),
-            far.eq(self.b[(half - 1).bit_length()]),
-            all_sign.eq(factor.all_sign),
+            operands.enabled.eq(self.enable),
+            operands.operation.eq(self.operation),
+            operands.a.eq(self.a),
+            operands.b.eq(Mux(shifts, factor.power, plain)),
+            operands.multiplies.eq(multiplying | (shifts & factor.to_left & ~factor.lost)),
+            operands.shifts_right.eq(shifts & ~factor.to_left),
+            operands.far.eq(self.b[(half - 1).bit_length()]),
+            operands.all_sign.eq(factor.all_sign),
+            summed.eq(operands),
         ]
 
-        low, high, cross = Signal(width + 1), Signal(signed(width)), Signal(half)
+        low, upper, cross = (
+            Signal(shape, name=name, reset_less=True)
+            for name, shape in (("low", width + 1), ("upper", signed(width)), ("cross", half))
+        )
+        a, b = operands.a, operands.b
         lower = Cat(b[:half], b[width])
-        m.d.comb += [
+        domain += [
             low.eq(a[:half] * lower),
-            high.eq(a[half:].as_signed() * lower + (low >> half)),
+            upper.eq(a[half:].as_signed() * lower),
             cross.eq(a[:half] * b[half:width]),
         ]
+        a, b, operation = summed.a, summed.b, summed.operation
+        high = Signal(signed(width))
         sum_, takes_first = Signal(width + 1, name="sum"), Signal()
         m.d.comb += [
+            high.eq(upper + (low >> half)),
             sum_.eq(a + b[:width].as_signed()),
             takes_first.eq(sum_[-1] ^ (operation == AluOp.MAX)),
         ]
         # A register for each kind of result, of which one is not 0: resets take no LUTs.
         results = []
         for name, value, counts in (
-            ("product", Cat(low[:half], (high + cross)[:half]), multiplies),
+            ("product", Cat(low[:half], (high + cross)[:half]), summed.multiplies),
             (
                 "shifted",
-                Mux(all_sign, high[-1].replicate(width), Mux(far, high >> half, high)),
-                shifts_right,
+                Mux(
+                    summed.all_sign, high[-1].replicate(width), Mux(summed.far, high >> half, high)
+                ),
+                summed.shifts_right,
             ),
             ("total", sum_, operation == AluOp.ADD),
             ("extreme", Mux(takes_first, a, ~b), compares(operation)),
         ):
             result = Signal(width, name=name, reset_less=True)
             m.d.sync += result.eq(value)
-            with m.If(~(enabled & counts)):
+            with m.If(~(summed.enabled & counts)):
                 m.d.sync += result.eq(0)
             results.append(result)
         m.d.comb += self.result.eq(reduce(or_, results))
         if self._looks_up:
             is_entry = Signal()
-            m.d.sync += is_entry.eq(enabled & (operation == AluOp.LOOKUP))
+            m.d.sync += is_entry.eq(summed.enabled & (operation == AluOp.LOOKUP))
             m.d.comb += self.index.eq(a[:8])
             with m.If(is_entry):
                 m.d.comb += self.result.eq(self.entry)
@@ -133,6 +141,16 @@ class AluLane(wiring.Component):
         )
         lost = ~rest.all() | (self.b[: log_half + 1] == 0)
         return _Factor(power, left, lost, rest.any())
+
+
+def _operands(width: int) -> data.StructLayout:
+    """What a lane has of an operation: ``b`` as it is, inverted, or as a `_Factor`, of which
+    ``multiplies``, ``shifts_right``, ``far`` (by half the width or more) and ``all_sign`` say what
+    the products mean."""
+    flags = ("enabled", "multiplies", "shifts_right", "far", "all_sign")
+    return data.StructLayout(
+        {"a": signed(width), "b": width + 1, "operation": AluOp, **dict.fromkeys(flags, 1)}
+    )
 
 
 class _Factor(NamedTuple):

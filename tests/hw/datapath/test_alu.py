@@ -207,10 +207,10 @@ def test_alu_unit_takes_one_independent_micro_op_per_cycle() -> None:
     assert cycles == 60
 
 
-def test_alu_unit_waits_two_cycles_for_what_the_previous_micro_op_writes() -> None:
+def test_alu_unit_waits_three_cycles_for_what_the_previous_micro_op_writes() -> None:
     items = [micro_op(0, 8) for _ in range(60)]
     *_, cycles = run(CONFIG, items, 0)
-    assert cycles == 178
+    assert cycles == 60 + 59 * 3
 
 
 def test_alu_unit_writes_nothing_from_a_faulty_micro_op_on() -> None:
