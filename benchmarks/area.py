@@ -11,7 +11,8 @@ it writes nothing, and ends with 1 if a count has grown by more than 1 %. For ar
 With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, without pins, as
 it is and with larger arrays: the LUTs after packing and the clock that the longest path allows, for
 each speed grade and for the placer's seeds from 1 to N. Netlists are kept in the cache, so that
-more seeds of the same machine need no synthesis.
+more seeds of the same machine need no synthesis. The floor plan of the
+fastest one for each speed grade is drawn into ``docs/figures``.
 
 Needs the extra ``fpga``; takes minutes for each machine, and ten more for each route.
 """
@@ -30,6 +31,7 @@ from resources import REPOSITORY
 from amaranth_vta.fpga import carries
 from amaranth_vta.fpga.area import FAMILIES
 from amaranth_vta.fpga.chips import CHIPS
+from amaranth_vta.fpga.floorplan import drawn
 from amaranth_vta.fpga.routing import routed
 from amaranth_vta.fpga.synthesis import commands, merged_modules, synthesized_area
 from amaranth_vta.fpga.tools import tool, version_of
@@ -38,6 +40,7 @@ from amaranth_vta.sim.cache import hash_of, kept
 from amaranth_vta.sim.machine.elaborate import verilog
 
 REPORT = REPOSITORY / "bitstreams" / "area.json"
+FIGURES = REPOSITORY / "docs" / "figures"
 COLUMNS = ("luts", "ffs", "dsps", "brams")
 GROWTH = 0.01
 # Rows that GEMM reduces and columns that it produces, as logarithms, and the smallest chip with as
@@ -84,17 +87,24 @@ def _synthesize(config: Config, path: Path) -> None:
 
 def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
     """Prints a line for each route; one that is better for the same netlist is worth a seed."""
-    print(f"{'array':<8}{'chip':<12}{'grade':>6}{'seed':>6}{'LUT':>9}{'FF':>9}{'MHz':>8}")
+    head = f"{'array':<8}{'chip':<12}{'grade':>6}{'seed':>6}{'LUT':>9}{'FF':>9}{'MHz':>8}"
+    print(f"{head}  longest path: logic + routing")
     for array in arrays:
         block_in, block_out, name = ARRAYS[array]
         config = replace(PRESETS["ecp5-25f"], log_block_in=block_in, log_block_out=block_out)
         netlist = netlist_of(config)
         for grade in grades:
+            fastest = 0.0
             for seed in range(1, seeds + 1):
                 made = routed(netlist, CHIPS[name], grade=grade, seed=seed, wanted_mhz=WANTED_MHZ)
+                if made.result.fmax_mhz > fastest:
+                    fastest = made.result.fmax_mhz
+                    title = f"Floor plan of {array} on {name}, speed grade {grade}"
+                    picture = drawn(made.plan, title)
+                    (FIGURES / f"floorplan-{array}-grade{grade}.svg").write_text(picture)
                 print(
-                    f"{array:<8}{name:<12}{grade:>6}{seed:>6}{made.usage.luts:>9,}"
-                    f"{made.usage.ffs:>9,}{made.fmax_mhz:>8.1f}",
+                    f"{array:<8}{name:<12}{grade:>6}{seed:>6}{made.result.usage.luts:>9,}"
+                    f"{made.result.usage.ffs:>9,}{made.result.fmax_mhz:>8.1f}  {made.plan.path}",
                     flush=True,
                 )
 

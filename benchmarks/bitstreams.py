@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from amaranth_vta.fpga.build import build
 from amaranth_vta.fpga.usage import FitError
@@ -65,23 +66,36 @@ def write_table() -> None:
     """The manifests as a table of the page."""
     lines = [
         "| board | configuration | LUTs | flip-flops | multipliers | block RAMs | MHz reached | "
-        "MHz of its clock | memory |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        "MHz of its clock | memory | longest path |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for path in sorted(FOLDER.glob("*/manifest.json")):
         item = json.loads(path.read_text(encoding="utf-8"))
         board = BOARDS[item["board"]]
-        kinds = ("luts", "ffs", "dsps", "brams")
+        folder, kinds = path.parent.name, ("luts", "ffs", "dsps", "brams")
         used = " | ".join(f"{item[kind]:,} of {board.capacity[kind]:,}" for kind in kinds)
         lines.append(
-            f"| [{board.title}]({path.parent.name}/manifest.json), {board.chip} "
+            f"| [{board.title}]({folder}/manifest.json), {board.chip} "
             f"| `{item['config']}` | {used} | {item['fmax_mhz']} | {item['clock_mhz']:g} "
-            f"| {item['memory_bytes'] // 1024} KiB |"
+            f"| {item['memory_bytes'] // 1024:,} KiB | {_path(item['critical_path'], folder)} |"
         )
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(TABLE)
     _, _, tail = rest.partition(END)
     table = "\n".join(lines) + "\n"
     PAGE.write_text(f"{head}{TABLE}{table}{END}{tail}", encoding="utf-8")
+
+
+def _path(path: dict[str, Any], folder: str) -> str:
+    """A cell of the table: where the longest path is, how long, and the floor plan."""
+    begin, end = (_module(path[side]) for side in ("from", "to"))
+    where = f"`{begin}`" if begin == end else f"`{begin}` to `{end}`"
+    times = f"{path['logic_ns']} ns in logic, {path['routing_ns']} in routing"
+    return f"[{where}]({folder}/floorplan.svg), {times}"
+
+
+def _module(cell: str) -> str:
+    """The module that holds a cell, without the design's outer ones."""
+    return cell.rpartition(".")[0].removeprefix("system.machine.core.machine.")
 
 
 if __name__ == "__main__":

@@ -53,4 +53,4 @@ def _implement(task: Implementation) -> Implemented:
         netlist = Path(folder, "netlist.json") if task.routes else None
         area = synthesized_area(Config.from_json(task.config), chip.family, netlist)
         values: dict[str, Any] = asdict(area)
-        return Implemented(**values, mhz=routed(netlist, chip).fmax_mhz if netlist else None)
+        return Implemented(**values, mhz=routed(netlist, chip).result.fmax_mhz if netlist else None)

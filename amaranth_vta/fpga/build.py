@@ -19,6 +19,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .carries import fill_carries_of
+from .floorplan import FloorPlan, drawn
 from .flows import Flow, flow_of
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
@@ -32,6 +33,7 @@ _FREQUENCY = re.compile(r"^(\s*FREQUENCY .* )(\S+)( HZ;)$", re.MULTILINE)
 _SEED = 1
 _NAME = "vta"
 _REPORT = "report.json"
+_PLACED = f"{_NAME}.pnr.json"
 # Removed from the log, which names source lines: the path on this computer does not matter.
 _ROOT = f"{Path(__file__).parents[2]}/".encode()
 
@@ -74,7 +76,8 @@ def build(
         _NAME,
         **flow.overrides(_NAME),
         script_after_synth="tee -q -o cells.json stat -json",
-        nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --timing-allow-fail {flow.placer}",
+        nextpnr_opts=f"--seed {_SEED} --report {_REPORT} --write {_PLACED} --timing-allow-fail "
+        f"{flow.placer}",
     )
     ask_for_more(plan.files, board.clock_hz)
     calls = calls_of(str(plan.files[f"{plan.script}.sh"]))
@@ -85,6 +88,7 @@ def build(
         plan.extract(folder)
         result = _run_all(board, flow, calls, folder, progress)
         data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in (flow.suffix, "tim"))
+        plan = FloorPlan.load(folder / _PLACED, folder / _REPORT)
     summary = {
         "board": board.name,
         "config": config_name,
@@ -96,9 +100,16 @@ def build(
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     tools = sorted({version_of(call.tool) for call in calls})
-    manifest = _manifest(board, config, summary, tools)
+    path = plan.path.to_dict() if plan.path else None
+    manifest = _manifest(board, config, summary, tools, critical_path=path)
+    picture = drawn(plan, f"Floor plan of {config_name} on the {board.chip} of {board.title}")
     log = log.replace(_ROOT, b"")
-    files = {summary["bitstream"]: data, "manifest.json": manifest, "timing.log": log}
+    files = {
+        summary["bitstream"]: data,
+        "manifest.json": manifest,
+        "timing.log": log,
+        "floorplan.svg": picture.encode(),
+    }
     return Bitstream(files, summary)
 
 
@@ -140,11 +151,16 @@ def _project(
 
 
 def _manifest(
-    board: Board | ZynqBoard, config: Config, summary: dict[str, Any], tools: list[str]
+    board: Board | ZynqBoard,
+    config: Config,
+    summary: dict[str, Any],
+    tools: list[str],
+    **measured: Any,
 ) -> bytes:
-    """What a bitstream was made of, as JSON."""
+    """What a bitstream was made of, and what was ``measured`` besides, as JSON."""
     manifest = {
         **{key: value for key, value in summary.items() if key != "seconds"},
+        **measured,
         "parameters": config.to_dict(),
         "memory_bytes": board.memory_bytes,
         "tools": tools,

@@ -13,7 +13,6 @@ _PLACE_AND_ROUTE = """
     --vopt cst={{name}}.cst
     --freq {{platform.default_clk_frequency / 1000000}}
     --json {{name}}.syn.json
-    --write {{name}}.pnr.json
 """
 
 
@@ -21,7 +20,8 @@ def by_himbaechel(platform: type[Any]) -> type[Any]:
     """The ``platform`` of a board with one of Gowin's chips, with the place and route of today.
 
     Amaranth 0.5 calls nextpnr-gowin, which is no longer part of nextpnr, and had other options. The
-    clock that is asked for is the oscillator's.
+    clock that is asked for is the oscillator's. Whoever builds says by the option ``--write
+    {name}.pnr.json`` where the placed design goes, which gowin_pack reads.
     """
 
     class HimbaechelPlatform(platform):

@@ -58,6 +58,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         assert (folder / "netlist.json").exists()
         report = {"utilization": {}, "fmax": {"clk": {"achieved": 61.5}}}
         (folder / "report.json").write_text(json.dumps(report))
+        (folder / "placed.json").write_text('{"modules": {}}')
 
     monkeypatch.setenv("VTA_CACHE", str(tmp_path / "cache"))
     for module in (synthesis, routing):

