@@ -77,7 +77,7 @@ def write_table() -> None:
         lines.append(
             f"| [{board.title}]({folder}/manifest.json), {board.chip} "
             f"| `{item['config']}` | {used} | {item['fmax_mhz']} | {item['clock_mhz']:g} "
-            f"| {item['memory_bytes'] // 1024:,} KiB | {_path(item['critical_path'], folder)} |"
+            f"| {item['memory_bytes'] // 1024:,} KiB | {_path(item.get('critical_path'), folder)} |"
         )
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(TABLE)
     _, _, tail = rest.partition(END)
@@ -85,8 +85,10 @@ def write_table() -> None:
     PAGE.write_text(f"{head}{TABLE}{table}{END}{tail}", encoding="utf-8")
 
 
-def _path(path: dict[str, Any], folder: str) -> str:
+def _path(path: dict[str, Any] | None, folder: str) -> str:
     """A cell of the table: where the longest path is, how long, and the floor plan."""
+    if path is None:
+        return ""
     begin, end = (_module(path[side]) for side in ("from", "to"))
     where = f"`{begin}`" if begin == end else f"`{begin}` to `{end}`"
     times = f"{path['logic_ns']} ns in logic, {path['routing_ns']} in routing"
