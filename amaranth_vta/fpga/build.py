@@ -19,7 +19,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .carries import fill_carries_of
-from .floorplan import FloorPlan, drawn
+from .floorplan import CriticalPath, FloorPlan, drawn
 from .flows import Flow, flow_of
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
@@ -88,7 +88,7 @@ def build(
         plan.extract(folder)
         result = _run_all(board, flow, calls, folder, progress)
         data, log = ((folder / f"{_NAME}.{kind}").read_bytes() for kind in (flow.suffix, "tim"))
-        plan = FloorPlan.load(folder / _PLACED, folder / _REPORT)
+        floor = FloorPlan.load(folder / _PLACED, folder / _REPORT)
     summary = {
         "board": board.name,
         "config": config_name,
@@ -100,15 +100,12 @@ def build(
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     tools = sorted({version_of(call.tool) for call in calls})
-    path = plan.path.to_dict() if plan.path else None
-    manifest = _manifest(board, config, summary, tools, critical_path=path)
-    picture = drawn(plan, f"Floor plan of {config_name} on the {board.chip} of {board.title}")
-    log = log.replace(_ROOT, b"")
+    title = f"Floor plan of {config_name} on the {board.chip} of {board.title}"
     files = {
         summary["bitstream"]: data,
-        "manifest.json": manifest,
-        "timing.log": log,
-        "floorplan.svg": picture.encode(),
+        "manifest.json": _manifest(board, config, summary, tools, floor.path),
+        "timing.log": log.replace(_ROOT, b""),
+        "floorplan.svg": drawn(floor, title).encode(),
     }
     return Bitstream(files, summary)
 
@@ -155,12 +152,12 @@ def _manifest(
     config: Config,
     summary: dict[str, Any],
     tools: list[str],
-    **measured: Any,
+    path: CriticalPath | None = None,
 ) -> bytes:
-    """What a bitstream was made of, and what was ``measured`` besides, as JSON."""
+    """What a bitstream was made of, and its longest ``path``, as JSON."""
     manifest = {
         **{key: value for key, value in summary.items() if key != "seconds"},
-        **measured,
+        "critical_path": path.to_dict() if path else None,
         "parameters": config.to_dict(),
         "memory_bytes": board.memory_bytes,
         "tools": tools,

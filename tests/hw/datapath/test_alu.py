@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.datapath.alu import AluLane, AluUnit
+from amaranth_vta.hw.datapath.alu import AluUnit
+from amaranth_vta.hw.datapath.alu_lane import AluLane
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.isa import BASE_ALU_OPS, AluOp
 from amaranth_vta.hw.timing import TABLE_WORDS
