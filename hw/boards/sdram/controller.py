@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -157,8 +157,7 @@ class SdramController(wiring.Component):
         """The next command for the access that waits."""
         chip, timing, access = self._chip, self._timing, self.i.payload
         burst_bits = (self._words - 1).bit_length()
-        address = Cat(0 for _ in range(burst_bits)) if burst_bits else Cat()
-        address = Cat(address, access.beat)
+        address = Cat(Const(0, burst_bits), access.beat)
         column = address[: chip.column_bits]
         row = address[chip.column_bits + chip.bank_bits :]
         bank = address[chip.column_bits :][: chip.bank_bits]
