@@ -69,14 +69,14 @@ class BoardDesign(wiring.Component):
         m.submodules.clock_pin = clock_pin = io.Buffer("i", clock_port)
         oscillator = Signal()
         m.d.comb += oscillator.eq(clock_pin.i)
-        quarter = "quarter" if board.sdram else None
-        unstable = drive_sync(m, platform, oscillator, board.oscillator_hz, self._clock_hz, quarter)
+        clocks = board.oscillator_hz, self._clock_hz
+        unstable = drive_sync(m, platform, oscillator, *clocks, board.sdram is not None)
         m.submodules.system = system = BoardSystem(
             self._config, surroundings(board, self._clock_hz)
         )
-        if board.sdram and quarter:
+        if board.sdram is not None:
             ports = platform.request("sdram", 0, dir="-")
-            m.submodules.sdram = sdram = SdramPins(board.sdram, ports, quarter)
+            m.submodules.sdram = sdram = SdramPins(board.sdram, ports)
             connect(m, system.sdram, sdram.bus)
         m.submodules.rx_pin = rx_pin = io.Buffer("i", uart.rx)
         m.submodules.tx_pin = tx_pin = io.Buffer("o", uart.tx)

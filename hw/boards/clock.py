@@ -8,6 +8,8 @@ from amaranth.lib import wiring
 from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
+# The domain that is a quarter of a cycle behind ``sync``, on boards that need one.
+QUARTER = "quarter"
 # Limits of the EHXPLLL (Lattice FPGA-DS-02012, "sysCLOCK PLL Timing"), frequencies in MHz.
 _ECP5_VCO = (400, 800)
 _ECP5_COMPARED = (10, 400)
@@ -180,13 +182,13 @@ def drive_sync(
     pin: Signal,
     source_hz: int,
     target_hz: int,
-    quarter: str | None = None,
+    with_quarter: bool = False,
 ) -> Any:
     """Makes the domain ``sync`` of ``m``, of ``target_hz``, from the oscillator at ``pin``; gives
-    whether it is not stable yet. ``quarter`` names a domain to be made besides, a quarter of a
-    cycle behind, which takes an ECP5. Raises `ClockError` if the board cannot make these clocks."""
+    whether it is not stable yet. ``with_quarter`` makes the domain `QUARTER` besides, which takes
+    an ECP5. Raises `ClockError` if the board cannot make these clocks."""
     m.domains.sync = ClockDomain("sync", reset_less=True)
-    if target_hz == source_hz and not quarter:
+    if target_hz == source_hz and not with_quarter:
         m.d.comb += ClockSignal("sync").eq(pin)
         return Const(0)
     kinds = [_PLLS[kind.__name__] for kind in type(platform).__mro__ if kind.__name__ in _PLLS]
@@ -194,10 +196,10 @@ def drive_sync(
         raise ClockError(
             f"the only clock of this board is its oscillator's {source_hz / 1e6:g} MHz"
         )
-    if quarter:
+    if with_quarter:
         pll = Ecp5Pll(source_hz, target_hz, with_quarter=True)
-        m.domains += ClockDomain(quarter, reset_less=True)
-        m.d.comb += ClockSignal(quarter).eq(pll.quarter)
+        m.domains += ClockDomain(QUARTER, reset_less=True)
+        m.d.comb += ClockSignal(QUARTER).eq(pll.quarter)
     else:
         pll = kinds[0](source_hz, target_hz)
     m.submodules.pll = pll

@@ -1,8 +1,8 @@
 """The board's end of the host link: frames in, accesses to memory and registers, frames out."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.crc import catalog
 from amaranth.lib.fifo import SyncFIFOBuffered
@@ -38,6 +38,28 @@ class HostAccessSignature(wiring.Signature):
                 "error": In(1),
             }
         )
+
+
+class WordOfBeat(NamedTuple):
+    """Where a word of the host is in a memory of beats: the index of the beat and of the word in
+    it, and the beat with ``strobe`` that writes the word."""
+
+    beat: Value
+    word: Value
+    data: Value
+    strobe: Value
+
+
+def word_of_beat(access: Any, beat_bytes: int) -> WordOfBeat:
+    """The place of an ``access``, a `HostAccess`, in a memory whose beats have ``beat_bytes``."""
+    words = beat_bytes // protocol.WORD_BYTES
+    word = access.address[2 : 2 + (words - 1).bit_length()]
+    return WordOfBeat(
+        beat=access.address[(beat_bytes - 1).bit_length() :],
+        word=word,
+        data=access.data.replicate(words),
+        strobe=Cat((word == at).replicate(protocol.WORD_BYTES) for at in range(words)),
+    )
 
 
 class _Header(data.Struct):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In
@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In
 from amaranth_vta.hw.bus.axi import AXI4Signature
 
 from .bursts import ReadBursts, WriteBursts, connect_bursts
-from .link import HostAccessSignature
+from .link import HostAccessSignature, word_of_beat
 from .protocol import WORD_BYTES
 
 # The most read beats in flight or waiting to be taken.
@@ -69,26 +69,27 @@ class OnChipMemory(wiring.Component):
         ]
         m.d.sync += reads.data.valid.eq(reads.o.valid & reads.o.ready)
 
-        host, words = self.host, self._bytes // WORD_BYTES
-        request = host.request.payload
-        part = request.address[2 : 2 + (words - 1).bit_length()]
-        number = request.address[(self._bytes - 1).bit_length() :]
-        lanes = Cat((part == at).replicate(WORD_BYTES) for at in range(words))
-        part_read, pending, inside = Signal.like(part), Signal(), number < self._depth
+        host, request = self.host, self.host.request.payload
+        place = word_of_beat(request, self._bytes)
+        word_read, pending, inside = Signal.like(place.word), Signal(), place.beat < self._depth
         wanted = writes.o.payload
         m.d.comb += [
             host.request.ready.eq(1),
             host_reads.eq(host.request.valid & ~request.write),
             host_writes.eq(host.request.valid & request.write),
-            read.addr.eq(Mux(host_reads, number, reads.o.payload.beat)),
-            write.addr.eq(Mux(host_writes, number, wanted.beat)),
-            write.data.eq(Mux(host_writes, request.data.replicate(words), wanted.data)),
+            read.addr.eq(Mux(host_reads, place.beat, reads.o.payload.beat)),
+            write.addr.eq(Mux(host_writes, place.beat, wanted.beat)),
+            write.data.eq(Mux(host_writes, place.data, wanted.data)),
             host.done.eq(pending),
-            host.data.eq(read.data.word_select(part_read, 8 * WORD_BYTES)),
+            host.data.eq(read.data.word_select(word_read, 8 * WORD_BYTES)),
         ]
         with m.If(host_writes):
-            m.d.comb += write.en.eq(Mux(inside, lanes, 0))
+            m.d.comb += write.en.eq(Mux(inside, place.strobe, 0))
         with m.Elif(writes.o.valid):
             m.d.comb += write.en.eq(wanted.strobe)
-        m.d.sync += [pending.eq(host.request.valid), part_read.eq(part), host.error.eq(~inside)]
+        m.d.sync += [
+            pending.eq(host.request.valid),
+            word_read.eq(place.word),
+            host.error.eq(~inside),
+        ]
         return m

@@ -36,8 +36,8 @@ def build(board: str, config: str | None, output: str | None, json_path: str | N
     """Build the bitstream of BOARD, which `vta program` takes.
 
     BOARD is ulx3s, ulx3s-sdram, ecpix5, colorlight-i5, tang-primer-20k or icebreaker. DIR gets the
-    bitstream, manifest.json with what it was made of, and the log of place and route. Takes some
-    minutes; all tools come from PyPI.
+    bitstream, manifest.json with what it was made of, its floor plan, and the log of place and
+    route. Takes some minutes; all tools come from PyPI.
 
     For pynq-z1, pynq-z2 and de10-nano the project of the vendor's tool is written, and not built;
     and for pynq-z1-ps, pynq-z2-ps, ultra96 and zcu104 one with the machine beside the processor of

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal
+from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.boards.bursts import ReadBursts, WriteBursts, connect_bursts
-from amaranth_vta.hw.boards.link import HostAccess, HostAccessSignature
+from amaranth_vta.hw.boards.link import HostAccess, HostAccessSignature, word_of_beat
 from amaranth_vta.hw.boards.protocol import WORD_BYTES
 from amaranth_vta.hw.bus.axi import AXI4Signature
 from amaranth_vta.hw.fabric.stream import Queue
@@ -85,16 +85,15 @@ class SdramMemory(wiring.Component):
 
         A read waits until no data of the machine are ``in_flight``, and the machine's wait for it.
         """
-        host, words = self.host, self._bytes // WORD_BYTES
-        request = Signal(HostAccess)
-        part = request.address[2 : 2 + (words - 1).bit_length()]
+        host, request = self.host, Signal(HostAccess)
+        place = word_of_beat(request, self._bytes)
         self._host_offers, self._host_reads = Signal(), Signal()
         self._host_access = wanted = Signal(self._access)
         m.d.comb += [
-            wanted.beat.eq(request.address[(self._bytes - 1).bit_length() :]),
+            wanted.beat.eq(place.beat),
             wanted.write.eq(request.write),
-            wanted.data.eq(request.data.replicate(words)),
-            wanted.strobe.eq(Cat((part == at).replicate(WORD_BYTES) for at in range(words))),
+            wanted.data.eq(place.data),
+            wanted.strobe.eq(place.strobe),
         ]
         m.d.sync += host.done.eq(0)
         with m.FSM():
@@ -122,7 +121,7 @@ class SdramMemory(wiring.Component):
             with m.State("read"):
                 m.d.comb += self._host_reads.eq(1)
                 m.d.sync += host.data.eq(
-                    self._controller.read.payload.word_select(part, 8 * WORD_BYTES)
+                    self._controller.read.payload.word_select(place.word, 8 * WORD_BYTES)
                 )
                 with m.If(self._controller.read.valid):
                     m.d.sync += host.done.eq(1)

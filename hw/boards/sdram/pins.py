@@ -6,6 +6,8 @@ from amaranth.hdl import Cat, Module
 from amaranth.lib import io, wiring
 from amaranth.lib.wiring import In, Out
 
+from amaranth_vta.hw.boards.clock import QUARTER
+
 from .chip import WORD_BITS, WORD_BYTES, SdramChip, SdramCommand
 
 
@@ -33,9 +35,9 @@ class SdramSignature(wiring.Signature):
 class SdramPins(wiring.Component):
     """Registers in the cells of the pins.
 
-    The clock of the chip is a quarter of a cycle behind that of the pins: what they show after an
-    edge is stable a quarter of a cycle before the chip looks at it, and for three quarters after;
-    and what the chip then shows for a cycle is stable at the next edge.
+    The clock of the chip, in the domain `QUARTER`, is a quarter of a cycle behind that of the pins:
+    what they show after an edge is stable a quarter of a cycle before the chip looks at it, and for
+    three quarters after; and what the chip then shows for a cycle is stable at the next edge.
 
     Timing: outputs show a cycle after the controller's, and ``dq_i`` what was at the pins at the
     beginning of the cycle.
@@ -43,12 +45,10 @@ class SdramPins(wiring.Component):
     Parameters
     ----------
     ports : of the platform's resource ``sdram``
-    quarter : the domain that is a quarter of a cycle behind ``sync``
     """
 
-    def __init__(self, chip: SdramChip, ports: Any, quarter: str) -> None:
+    def __init__(self, chip: SdramChip, ports: Any) -> None:
         self._ports = ports
-        self._quarter = quarter
         super().__init__({"bus": In(SdramSignature(chip))})
 
     def elaborate(self, platform: Any) -> Module:
@@ -70,6 +70,6 @@ class SdramPins(wiring.Component):
             m.d.comb += cell.o.eq(value)
         m.submodules.dq = dq = io.FFBuffer("io", self._ports.dq)
         m.d.comb += [dq.o.eq(bus.dq_o), dq.oe.eq(bus.dq_oe), bus.dq_i.eq(dq.i)]
-        m.submodules.clk = clock = io.DDRBuffer("o", self._ports.clk, o_domain=self._quarter)
+        m.submodules.clk = clock = io.DDRBuffer("o", self._ports.clk, o_domain=QUARTER)
         m.d.comb += Cat(clock.o[0], clock.o[1]).eq(0b01)
         return m

@@ -101,7 +101,6 @@ class SimulatedSdram(wiring.Component):
         activates = command == SdramCommand.ACTIVATE
         precharges = command == SdramCommand.PRECHARGE
         wrong: list[Value] = []
-        any_open = Signal()
         opens: list[Signal] = []
         for bank in banks:
             is_open = Signal(name=f"open_{bank}")
@@ -126,9 +125,8 @@ class SimulatedSdram(wiring.Component):
                 closed & is_open & (self._left != 0) & of_burst,
                 (command == SdramCommand.REFRESH) & (since_closed < timing.rp),
             ]
-        m.d.comb += any_open.eq(Cat(opens).any())
         rests = (command == SdramCommand.REFRESH) | (command == SdramCommand.MODE)
-        return [*wrong, rests & any_open, rests & (self._left != 0)]
+        return [*wrong, rests & Cat(opens).any(), rests & (self._left != 0)]
 
     def _follow_refreshes(self, m: Module) -> list[Value]:
         """Power-up, the mode and refreshes; gives the conditions that are violations."""
