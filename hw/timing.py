@@ -42,7 +42,7 @@ TABLE_WORDS = 64
 # read before the dot products, and accumulators written after them.
 GEMM_LATENCY = DOT_PRODUCT_LATENCY + 2
 # Machines of at most this many multiply-accumulates per cycle are for small FPGAs.
-SMALL_MACS = 64
+SMALL_MACS = 128
 
 
 def is_small(config: Config) -> bool:
