@@ -49,9 +49,28 @@ def alu(acc: Tiles, operation: AluOp, dst: Indices, src: Indices | None, immedia
     ``acc`` is (depth, B, N); ``dst`` and ``src`` are (n,); without ``src`` the second operand is
     ``immediate``.
     """
+    if src is None:
+        targets, times = np.unique(dst, return_counts=True)
+        times = times[:, np.newaxis, np.newaxis]
+        acc[targets] = _repeated(operation, acc[targets], immediate, times)
+        return
     for part in _independent_parts(dst, src):
-        second = acc.dtype.type(immediate) if src is None else acc[src[part]]
-        acc[dst[part]] = alu_result(operation, acc[dst[part]], second)
+        acc[dst[part]] = alu_result(operation, acc[dst[part]], acc[src[part]])
+
+
+def _repeated(operation: AluOp, first: Tiles, immediate: int, times: Indices) -> Tiles:
+    """``first`` after ``operation`` with ``immediate`` ``times`` times, at least once: `alu_result`
+    with a sum, a power or a larger shift."""
+    if operation in (AluOp.ADD, AluOp.SHR):
+        second = immediate * times
+    elif operation is AluOp.MUL:
+        second = np.power(np.int64(immediate), times)
+    else:
+        second = np.asarray(immediate)
+    if operation is not AluOp.SHR:
+        # A shift is not of the accumulators' width.
+        second = second.astype(first.dtype)
+    return alu_result(operation, first, second)
 
 
 def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
@@ -166,7 +185,7 @@ def _tapped_products(inp: Tiles, wgt: Tiles) -> Tiles:
     return found
 
 
-def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
+def _independent_parts(dst: Indices, src: Indices) -> Iterator[Any]:
     """Sets of micro-ops, to be run in turn, within each of which all may run at once.
 
     ``src`` is (n,), or (n, m) if a micro-op reads m elements.
@@ -176,7 +195,7 @@ def _independent_parts(dst: Indices, src: Indices | None) -> Iterator[Any]:
     sorted_dst = dst[order]
     first_of_dst = np.searchsorted(sorted_dst, sorted_dst)
     earlier = np.arange(count) - first_of_dst  # micro-ops with the same destination before it
-    if src is None or not np.isin(src, dst).any():
+    if not np.isin(src, dst).any():
         # Micro-ops of different destinations are independent: the first of each, the second, …
         turns = np.argsort(earlier, kind="stable")
         ends = np.cumsum(np.bincount(earlier))
