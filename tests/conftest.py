@@ -5,12 +5,17 @@ from __future__ import annotations
 import gc
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.golden import Golden
 
 # Designs and schedules are many small objects that live long: collecting garbage as often as Python
 # does by default takes a sixth of the tests' time.
 gc.set_threshold(50_000)
+
+# How long an example takes is up to the computer, and to what the collector finds just then.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

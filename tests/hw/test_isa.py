@@ -179,6 +179,8 @@ def encodable(draw: st.DrawFn) -> tuple[Config, isa.Instruction]:
             values[name] = draw(st.integers(low, high))
     if config.pad_value and opcode == Opcode.LOAD and values["memory"] in list(isa.Padding):
         return config, isa.SetPadding(**values)
+    if config.forward and opcode == Opcode.STORE and values["memory"] == Memory.INP:
+        return config, isa.Forward(**values)
     return config, CLASSES[opcode](**values)
 
 

@@ -131,7 +131,7 @@ def transfers(draw: Any, config: Config, memory: Memory) -> dict[str, int]:
     return {**fields, "dram_base": draw(st.integers(0, most))}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), configs, seeds)
 def test_loads_do_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
     memory = data.draw(st.sampled_from([memory for memory in Memory if memory is not Memory.OUT]))
@@ -139,7 +139,7 @@ def test_loads_do_what_the_page_says(data: st.DataObject, config: Config, seed: 
     assert_same_effect(config, seed, load)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(PADDED), seeds)
 def test_loads_pad_with_what_was_set(data: st.DataObject, config: Config, seed: int) -> None:
     executor = executor_of(config, seed)
@@ -159,7 +159,7 @@ def test_loads_pad_with_what_was_set(data: st.DataObject, config: Config, seed: 
     assert_same_contents(executor, machine)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), configs, seeds)
 def test_stores_do_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
     assert_same_effect(config, seed, Store(**data.draw(transfers(config, Memory.OUT))))
@@ -190,7 +190,7 @@ def kernels(draw: Any, config: Config, depths: dict[str, int]) -> tuple[dict[str
     return fields, words
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), configs, seeds)
 def test_gemm_does_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
     depths = {"dst": config.acc.depth, "src": config.inp.depth, "wgt": config.wgt.depth}
@@ -199,7 +199,7 @@ def test_gemm_does_what_the_page_says(data: st.DataObject, config: Config, seed:
     assert_same_effect(config, seed, Gemm(reset=reset, **fields), words)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(EXTENDED), seeds)
 def test_multiply_keeps_the_last_product(data: st.DataObject, config: Config, seed: int) -> None:
     depths = {"dst": config.acc.depth, "src": config.inp.depth, "wgt": config.wgt.depth}
@@ -207,7 +207,7 @@ def test_multiply_keeps_the_last_product(data: st.DataObject, config: Config, se
     assert_same_effect(config, seed, Multiply(**fields), words)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(EXTENDED), seeds)
 def test_depthwise_products_are_of_several_inputs(
     data: st.DataObject, config: Config, seed: int
@@ -219,7 +219,7 @@ def test_depthwise_products_are_of_several_inputs(
     assert_same_effect(config, seed, Depthwise(overwrite=overwrite, **fields), words)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.sampled_from(FORWARDING), seeds)
 def test_forwarded_results_are_inputs(data: st.DataObject, config: Config, seed: int) -> None:
     sizes = st.integers(0, 4)
@@ -252,7 +252,7 @@ def test_forwarded_results_are_inputs(data: st.DataObject, config: Config, seed:
     assert_same_effect(config, seed, forward)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data(), st.sampled_from(EXTENDED), seeds)
 def test_requantize_does_what_numpy_floats_do(
     data: st.DataObject, config: Config, seed: int
@@ -265,7 +265,7 @@ def test_requantize_does_what_numpy_floats_do(
     assert_same_effect(config, seed, alu, words)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(TABLES), seeds)
 def test_lookups_do_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
     # Tables are arbitrary, and may be results of an earlier micro-op.
@@ -290,7 +290,7 @@ def test_requantize_reads_its_parameters_within_the_depth() -> None:
                 executor.execute(0, alu)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.data(), configs, seeds)
 def test_alu_does_what_the_page_says(data: st.DataObject, config: Config, seed: int) -> None:
     # Few accumulators, so that micro-ops use each other's results in all ways.
