@@ -40,20 +40,22 @@ AS_IT_IS = (
     "attrmap -modattr -remove amaranth.hierarchy -remove amaranth.decoding",
     "write_verilog -norename",
 )
-# All modules in one, choices as multiplexers, constants propagated, duplicate and unused logic
-# removed: for simulators that are built more often than they run long.
+# Constants propagated, duplicate and unused logic removed, and names that are unused or of one
+# signal with another.
+_SIMPLER = ("opt_expr", "opt_merge", "opt_clean -purge")
+# Choices as multiplexers, and all modules in one: for simulators that are built more often than
+# they run long. Simpler modules take less time to become one.
 FLAT = (
     "proc -norom",
     "memory_collect",
+    *_SIMPLER,
     "flatten",
-    "opt_expr",
-    "opt_merge",
-    "opt_clean",
+    *_SIMPLER,
     "write_verilog -noattr -norename",
 )
 # The same until nothing changes any more, registers too: takes a third more time, and a large
 # machine is simulated 1.05 times as fast.
-SIMPLIFIED = (*FLAT[:3], "opt -fast", FLAT[-1])
+SIMPLIFIED = (*FLAT[:-1], "opt -fast", FLAT[-1])
 
 
 def verilog(
