@@ -20,6 +20,7 @@ from amaranth_vta.sw.runtime.scalars import pack
 
 from .fusion.fused_expansion import fused_average
 from .parts.layer import Layer, Unsupported
+from .parts.layer_functions import where_it_fits
 from .parts.products import QuantizedProduct
 from .parts.scales import dequantized
 from .parts.tensors import Tensors
@@ -69,6 +70,7 @@ def max_pool(node: Node, tensors: Tensors) -> Layer:
     )
 
 
+@where_it_fits
 def _behind_convolution(node: Node, alone: MaxPool2d, out: Image, tensors: Tensors) -> Layer | None:
     """The layer of a pooling, ``alone`` by itself, and of the convolution whose result it reads;
     None if there is no such convolution, if windows are dilated or overlap by too much, or if two

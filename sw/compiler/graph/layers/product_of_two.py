@@ -17,7 +17,7 @@ from amaranth_vta.sw.compiler.graph.nodes import Node
 from amaranth_vta.sw.compiler.graph.second_factor import SECOND_FACTOR
 from amaranth_vta.sw.compiler.operators.dense import Dense, dense
 from amaranth_vta.sw.compiler.operators.parts.epilogue import Requantization, WholeSums
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.factors import FactorBias, FactorWeights, terms_between
 from amaranth_vta.sw.runtime.network.tile_layout import Image, TileLayout, tiles
 from amaranth_vta.sw.runtime.network.tiled_tensor import TiledTensor
@@ -87,10 +87,7 @@ def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
     if plain.terms == 1 or -zero > INT8_RANGE[1]:
         return plain
     other = replace(plain, terms=1, row_sums=True)
-    try:
-        return min((plain, other), key=lambda workload: choose(workload, config).cycles)
-    except NoScheduleFits:
-        return plain
+    return min((plain, other), key=lambda workload: choose(workload, config).cycles)
 
 
 def _factors(node: Node) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
-from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import MakeFunction
+from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import MakeFunction, where_it_fits
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.network import Network
 from amaranth_vta.sw.compiler.graph.nodes import Node
@@ -34,6 +34,7 @@ class _Candidate:
     saved: float
 
 
+@where_it_fits
 def fused_addition(
     nodes: tuple[Node, ...],
     sources: Sequence[str],

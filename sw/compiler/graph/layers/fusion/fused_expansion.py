@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer, Unsupported
+from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
 from amaranth_vta.sw.compiler.graph.layers.parts.products import ConstantProduct, QuantizedProduct
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.average_pool2d import AveragePool2d
@@ -17,7 +18,7 @@ from amaranth_vta.sw.compiler.operators.grouped_conv2d import (
     grouped_weights,
     taps_at_once,
 )
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, is_faster
+from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.factors import as_terms
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
@@ -65,6 +66,7 @@ def fused_average(
     return _fused(first, alone, filters, pack(weights, tensors.env.wgt_dtype), out, tensors, 0)
 
 
+@where_it_fits
 def _fused(
     product: ConstantProduct,
     alone: GroupedConv2d | AveragePool2d,
@@ -86,7 +88,4 @@ def _fused(
     if not is_possible(both, config) or not is_faster(both, (expansion, alone), config):
         return None
     (source,) = anchor.sources
-    try:
-        return product.layer(tensors, source, out, expanded_conv2d, both, weights, anchor, macs)
-    except NoScheduleFits:
-        return None
+    return product.layer(tensors, source, out, expanded_conv2d, both, weights, anchor, macs)

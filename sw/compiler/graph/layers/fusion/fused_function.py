@@ -10,6 +10,7 @@ import numpy as np
 
 from amaranth_vta.hw.isa import TABLE_BYTES
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
 from amaranth_vta.sw.compiler.graph.layers.parts.one_tensor import OneTensor
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.graph.network import Network
@@ -21,10 +22,11 @@ from amaranth_vta.sw.compiler.operators.lookup import PointwiseLookup
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
 from amaranth_vta.sw.compiler.operators.select_channels import SelectChannels
 from amaranth_vta.sw.compiler.tuner.cost_model import bus_cycles
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, choose
+from amaranth_vta.sw.compiler.tuner.workload import choose
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
 
+@where_it_fits
 def fused_function(
     function: OneTensor,
     alone: PointwiseLookup,
@@ -44,16 +46,11 @@ def fused_function(
     fused = _with_table(workload, alone.table_elements)
     if fused is None:
         return None
-    try:
-        first, second, both = (
-            choose(item, tensors.config).cycles for item in (workload, alone, fused)
-        )
-        # The estimate of the function by itself does not count its table.
-        if first + second + bus_cycles(tensors.config, 1, len(table)) <= both:
-            return None
-        made = tensors.function(make, fused, layer.nodes[0])
-    except NoScheduleFits:
+    first, second, both = (choose(item, tensors.config).cycles for item in (workload, alone, fused))
+    # The estimate of the function by itself does not count its table.
+    if first + second + bus_cycles(tensors.config, 1, len(table)) <= both:
         return None
+    made = tensors.function(make, fused, layer.nodes[0])
     if "table" in layer.constants:
         table = _composed(layer.constants["table"], table)
     given, image = layer.constants | {"table": table}, layer.result.image

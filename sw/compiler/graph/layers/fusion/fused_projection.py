@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
+from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import where_it_fits
 from amaranth_vta.sw.compiler.graph.layers.parts.products import ConstantProduct
 from amaranth_vta.sw.compiler.graph.layers.parts.tensors import Tensors
 from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
@@ -12,11 +13,12 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
     inverted_residual,
     is_possible,
 )
-from amaranth_vta.sw.compiler.tuner.workload import NoScheduleFits, is_faster
+from amaranth_vta.sw.compiler.tuner.workload import is_faster
 from amaranth_vta.sw.runtime.network.tile_layout import Image
 from amaranth_vta.sw.runtime.network.tiled_tensor import Bytes
 
 
+@where_it_fits
 def fused_projection(
     product: ConstantProduct, alone: Conv2d, weights: Bytes, out: Image, tensors: Tensors
 ) -> Layer | None:
@@ -34,7 +36,4 @@ def fused_projection(
     if not is_possible(whole, config) or not is_faster(whole, (expanded, alone), config):
         return None
     (source,) = anchor.sources
-    try:
-        return product.layer(tensors, source, out, inverted_residual, whole, weights, anchor)
-    except NoScheduleFits:
-        return None
+    return product.layer(tensors, source, out, inverted_residual, whole, weights, anchor)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from amaranth_vta.sw.compiler.build import Function
 from amaranth_vta.sw.compiler.environment import Environment
@@ -14,6 +15,22 @@ from .layer import Layer
 
 # Builds an operator, given a workload, the environment and the function's name.
 MakeFunction = Callable[..., Function]
+
+_P = ParamSpec("_P")
+
+
+def where_it_fits(fused: Callable[_P, Layer | None]) -> Callable[_P, Layer | None]:
+    """``fused``, which makes one layer of several, and where the function of that layer is known to
+    fit no schedule, although estimates said that it would, None: the layers stay apart."""
+
+    @wraps(fused)
+    def fitting(*args: _P.args, **kwargs: _P.kwargs) -> Layer | None:
+        try:
+            return fused(*args, **kwargs)
+        except NoScheduleFits:
+            return None
+
+    return fitting
 
 
 class LayerFunctions:

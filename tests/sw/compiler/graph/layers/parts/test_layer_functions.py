@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.session import compilation
 from amaranth_vta.sw.compiler.build import Function, build
 from amaranth_vta.sw.compiler.environment import Environment
-from amaranth_vta.sw.compiler.graph.layers import convolution
-from amaranth_vta.sw.compiler.graph.layers.fusion import fused_expansion, fused_projection
+from amaranth_vta.sw.compiler.graph.layers import convolution, pooling
+from amaranth_vta.sw.compiler.graph.layers.fusion import (
+    fused_addition,
+    fused_expansion,
+    fused_projection,
+)
 from amaranth_vta.sw.compiler.graph.layers.parts.layer import Layer
 from amaranth_vta.sw.compiler.graph.layers.parts.layer_functions import LayerFunctions
 from amaranth_vta.sw.compiler.operators.inverted_residual import inverted_residual
@@ -72,6 +77,28 @@ def test_what_cannot_be_built_stays_in_two_layers(
     assert operators(block(qdq)) == ["QLinearConv"] * 3
     monkeypatch.setattr(fused_projection, "inverted_residual", inverted_residual)
     assert operators(block(qdq)) == [BLOCK]
+
+
+def test_an_addition_or_a_pooling_that_cannot_be_fused_is_a_layer_of_its_own(
+    qdq: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def added() -> Any:
+        graph = qdq((1, 3, 12, 12)).qdq(0.031, 8).conv(3, 9).qdq(0.21, -3)
+        start = graph.value
+        graph.conv(9, 9, pads=[1] * 4).qdq(0.37, 9)
+        return graph.node("Add", start).qdq(0.41, 7)
+
+    def pooled() -> Any:
+        graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 5).node("Relu").qdq(2**-3)
+        return graph.node("MaxPool", kernel_shape=[2, 2], strides=[2, 2]).qdq(2**-3)
+
+    small = PRESETS["tiny-extended"]
+    assert operators(added(), small) == ["QLinearConv", "QLinearConv+Add"]
+    assert operators(pooled(), small) == ["QLinearConv+MaxPool"]
+    monkeypatch.setattr(fused_addition, "conv2d", refuse)
+    monkeypatch.setattr(pooling, "conv2d", refuse)
+    assert operators(added(), small) == ["QLinearConv", "QLinearConv", "Add"]
+    assert operators(pooled(), small) == ["QLinearConv", "MaxPool"]
 
 
 def test_equal_layers_that_cannot_be_built_are_all_left_to_the_host(
