@@ -75,6 +75,9 @@ def machines(family: str) -> dict[str, Config]:
         "4×4 requantize, 128-bit bus": replace(small, requantize=1, log_bus_width=7),
         "8×4 lookup": replace(_sized(3, 2), lookup=1),
         "4×4, 16 MiB, no counters": replace(small, log_dram_size=24, counters=0),
+        "4×4 depthwise": replace(small, depthwise=1),
+        "4×4 forward": replace(small, forward=1),
+        "8×8 depthwise, forward": replace(_sized(3, 3), depthwise=1, forward=1),
     }
     if family == "xc7":
         found["16×8 extended"] = replace(_sized(4, 3), **of_any_shape)

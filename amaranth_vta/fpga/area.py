@@ -72,6 +72,8 @@ def features(config: Config) -> dict[str, float]:
         "queues in LUTs": float(not is_small(config)),
         "counters": config.counters,
         "overlap": config.overlap,
+        "products, depthwise": config.macs_per_cycle * config.depthwise,
+        "forward": config.forward,
         "other extensions": config.overwrite + config.pad_value,
         "bus": 8.0 * config.bus_bytes,
         "addresses": float(config.log_dram_size),
