@@ -43,19 +43,14 @@ AS_IT_IS = (
 # Constants propagated, duplicate and unused logic removed, and names that are unused or of one
 # signal with another.
 _SIMPLER = ("opt_expr", "opt_merge", "opt_clean -purge")
-# Choices as multiplexers, and all modules in one: for simulators that are built more often than
-# they run long. Simpler modules take less time to become one.
-FLAT = (
-    "proc -norom",
-    "memory_collect",
-    *_SIMPLER,
-    "flatten",
-    *_SIMPLER,
-    "write_verilog -noattr -norename",
-)
+# Choices as multiplexers, and all modules in one; simpler ones take less time to become one.
+_FLATTENED = ("proc -norom", "memory_collect", *_SIMPLER, "flatten")
+_WRITTEN = "write_verilog -noattr -norename"
+# For simulators that are built more often than they run long.
+FLAT = (*_FLATTENED, *_SIMPLER, _WRITTEN)
 # The same until nothing changes any more, registers too: takes a third more time, and a large
 # machine is simulated 1.05 times as fast.
-SIMPLIFIED = (*FLAT[:-1], "opt -fast", FLAT[-1])
+SIMPLIFIED = (*_FLATTENED, "opt -fast", "opt_clean -purge", _WRITTEN)
 
 
 def verilog(
