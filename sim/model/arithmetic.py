@@ -51,26 +51,29 @@ def alu(acc: Tiles, operation: AluOp, dst: Indices, src: Indices | None, immedia
     """
     if src is None:
         targets, times = np.unique(dst, return_counts=True)
-        times = times[:, np.newaxis, np.newaxis]
-        acc[targets] = _repeated(operation, acc[targets], immediate, times)
+        combined = _combined(operation, immediate, times)
+        if combined is not None:
+            second = combined[:, np.newaxis, np.newaxis]
+            acc[targets] = alu_result(operation, acc[targets], second).astype(acc.dtype)
+            return
+        for turn in range(times.max()):
+            rest = targets[times > turn]
+            acc[rest] = alu_result(operation, acc[rest], acc.dtype.type(immediate))
         return
     for part in _independent_parts(dst, src):
         acc[dst[part]] = alu_result(operation, acc[dst[part]], acc[src[part]])
 
 
-def _repeated(operation: AluOp, first: Tiles, immediate: int, times: Indices) -> Tiles:
-    """``first`` after ``operation`` with ``immediate`` ``times`` times, at least once: `alu_result`
-    with a sum, a power or a larger shift."""
+def _combined(operation: AluOp, immediate: int, times: Indices) -> Indices | None:
+    """With what ``operation`` does at once, in 64 bits, what it does with ``immediate`` so many
+    ``times``, each at least 1; None if it has to be repeated."""
+    if operation in (AluOp.MIN, AluOp.MAX):
+        return np.full_like(times, immediate)
     if operation in (AluOp.ADD, AluOp.SHR):
-        second = immediate * times
-    elif operation is AluOp.MUL:
-        second = np.power(np.int64(immediate), times)
-    else:
-        second = np.asarray(immediate)
-    if operation is not AluOp.SHR:
-        # A shift is not of the accumulators' width.
-        second = second.astype(first.dtype)
-    return alu_result(operation, first, second)
+        return immediate * times
+    if operation is AluOp.MUL:
+        return np.power(np.int64(immediate), times)
+    return None
 
 
 def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
