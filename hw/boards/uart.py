@@ -1,6 +1,7 @@
 """A serial line, 8N1: a start bit (0), eight data bits with the lowest first, and a stop bit (1).
 
-``divisor`` is the clock cycles per bit, 4 or more.
+``divisor`` is the clock cycles per bit: 2 or more if both ends share a clock, as in simulation,
+and 4 or more if each has its own, so that a bit is still sampled inside it.
 """
 
 from typing import Any

@@ -18,10 +18,10 @@ from amaranth_vta.sw.boards.transport import BoardError
 HARNESS = Harness(Path(__file__).with_name("harness.cpp"))
 # What is simulated if nothing else is asked for.
 DEFAULT_BOARD = "ulx3s"
-# Clock cycles per bit on the line: as few as the design can have.
-DIVISOR = 4
+# Clock cycles per bit on the line: the fewest that a line works with, both ends having one clock.
+DIVISOR = 2
 # Less than on a board, so that tests of interrupted requests simulate fewer cycles.
-GAP_BITS = 1_000
+GAP_BITS = 2_000
 
 
 class SimulatedBoard:
