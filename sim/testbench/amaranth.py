@@ -15,11 +15,10 @@ from typing import Any
 
 from amaranth.hdl import Const, signed
 from amaranth.lib import data
-from amaranth.sim import Simulator
 
-from amaranth_vta.collector import collector_paused
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
+from amaranth_vta.sim.levelized import simulator
 
 Pauses = Callable[[], bool]
 """Says, once per cycle, whether to wait in that cycle."""
@@ -299,15 +298,14 @@ def simulate(
     Those in the ``background`` may run forever. Raises `TimeoutError` if the others take more than
     100,000 cycles: one waits for what does not come.
     """
-    with collector_paused():
-        simulator = Simulator(component)
-    simulator.add_clock(1e-8)
+    simulation = simulator(component)
+    simulation.add_clock(1e-8)
     for testbench in background:
-        simulator.add_testbench(testbench, background=True)
+        simulation.add_testbench(testbench, background=True)
     for testbench in testbenches:
-        simulator.add_testbench(testbench)
-    with nullcontext() if waves is None else simulator.write_vcd(waves):
+        simulation.add_testbench(testbench)
+    with nullcontext() if waves is None else simulation.write_vcd(waves):
         for _ in range(2 * _MAX_CYCLES):  # edges
-            if not simulator.advance():
+            if not simulation.advance():
                 return
     raise TimeoutError(f"a testbench has not ended after {_MAX_CYCLES} cycles")

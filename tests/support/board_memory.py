@@ -8,7 +8,6 @@ from typing import Any
 
 from amaranth.hdl import Const, Module
 from amaranth.lib.wiring import connect
-from amaranth.sim import Simulator
 
 from amaranth_vta.hw.boards.boards import BOARDS
 from amaranth_vta.hw.boards.memory import OnChipMemory
@@ -16,6 +15,7 @@ from amaranth_vta.hw.boards.sdram.chip import SdramChip
 from amaranth_vta.hw.boards.sdram.memory import SdramMemory
 from amaranth_vta.hw.boards.sdram.simulated import SimulatedSdram
 from amaranth_vta.hw.bus.axi import AXI4Signature
+from amaranth_vta.sim.levelized import simulator
 
 ON_CHIP_BYTES = 8192
 CLOCK_HZ = 50_000_000
@@ -60,12 +60,12 @@ class MemoryBench:
 
     def run(self, *tests: Any, expect_violations: bool = False) -> None:
         """Runs ``tests`` beside each other until all have ended."""
-        simulator = Simulator(self._module)
-        simulator.add_clock(1e-6)
+        simulation = simulator(self._module)
+        simulation.add_clock(1e-6)
         for test in tests:
-            simulator.add_testbench(test)
-        simulator.add_process(self._count)
-        simulator.run()
+            simulation.add_testbench(test)
+        simulation.add_process(self._count)
+        simulation.run()
         assert bool(self.violations) == expect_violations
 
     async def _count(self, ctx: Any) -> None:

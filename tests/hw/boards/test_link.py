@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator
 
 from amaranth_vta.hw.boards.link import Link
+from amaranth_vta.sim.levelized import simulator
 
 GAP = 200
 READ, WRITE, FILL, IDENTIFY = 1, 2, 3, 0
@@ -40,12 +40,12 @@ class Bench:
         self.answered = bytearray()
 
     def run(self, test: Callable[[Any], Awaitable[None]]) -> None:
-        simulator = Simulator(self.dut)
-        simulator.add_clock(1e-6)
-        simulator.add_testbench(self._serve, background=True)
-        simulator.add_testbench(self._collect, background=True)
-        simulator.add_testbench(test)
-        simulator.run()
+        simulation = simulator(self.dut)
+        simulation.add_clock(1e-6)
+        simulation.add_testbench(self._serve, background=True)
+        simulation.add_testbench(self._collect, background=True)
+        simulation.add_testbench(test)
+        simulation.run()
 
     async def send(self, ctx: Any, data: bytes) -> None:
         for byte in data:

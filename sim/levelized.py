@@ -1,0 +1,340 @@
+"""Amaranth's simulator, with its combinational logic levelized and idle registers left alone.
+
+`amaranth.sim` runs one process per fragment and clock domain: it computes all registers of a
+fragment at every edge, and its combinational logic as often as inputs change, in no order.
+`LevelizedEngine` compiles the same statements, with Amaranth's own compiler, in the smallest groups
+that set no signal in common. A group of registers runs at an edge only if one of its inputs has
+changed since the last one; a group of combinational logic runs after those that it reads from.
+
+All signals have the same values when an instant has settled; glitches within one are not seen.
+Built on internals of Amaranth 0.5, to which pyproject.toml holds it (docs/decisions/0040).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+from amaranth.hdl._ast import Assign, Switch, _StatementList
+from amaranth.hdl._ir import Fragment
+from amaranth.hdl._mem import MemoryInstance
+from amaranth.sim import Simulator, pysim
+from amaranth.sim._pyrtl import _FragmentCompiler
+
+from amaranth_vta.collector import collector_paused
+
+_Run = Callable[[], None]
+
+
+def simulator(component: Any) -> Simulator:
+    """A simulation of a component, on a `LevelizedEngine`."""
+    with collector_paused():
+        return Simulator(component, engine=LevelizedEngine)
+
+
+class _Group(NamedTuple):
+    """Compiled statements. Signals and memories are indices of slots of the engine's state."""
+
+    run: _Run
+    inputs: set[int]
+    outputs: set[int]
+
+
+class _Registers:
+    """The groups of registers of a clock domain."""
+
+    def __init__(self) -> None:
+        self.all: list[_Run] = []
+        # Those that also print or check something: they run at every edge.
+        self.always: list[_Run] = []
+        # To run at the next edge.
+        self.due: set[_Run] = set()
+
+
+class _State(pysim._PyEngineState):
+    """What a process that is being compiled waits for is noted in ``inputs``, if that is a set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: set[int] | None = None
+
+    def add_signal_waker(self, signal: Any, waker: Any) -> None:
+        if self.inputs is None:
+            super().add_signal_waker(signal, waker)
+        else:
+            self.inputs.add(self.get_signal(signal))
+
+    def add_memory_waker(self, memory: Any, waker: Any) -> None:
+        if self.inputs is None:
+            super().add_memory_waker(memory, waker)
+        else:
+            self.inputs.add(self.get_memory(memory))
+
+
+class LevelizedEngine(pysim.PySimEngine):
+    """An ``engine`` for `amaranth.sim.Simulator`."""
+
+    def __init__(self, design: Any) -> None:
+        self._design = design
+        self._state = _State()
+        # Clocks, and coroutines that drive signals.
+        self._processes: set[Any] = set()
+        self._testbenches: list[Any] = []
+        self._delta_cycles = 0
+        self._vcd_writers: list[Any] = []
+        self._active_triggers: set[Any] = set()
+        self._domains: dict[Any, _Registers] = {}
+        # Groups of registers whose clock has risen.
+        self._clocked: set[_Run] = set()
+        # A bit per group of combinational logic, in order of levels: whether it is to run.
+        self._stale = 0
+        combinational = []
+        wakes: dict[int, tuple[list[int], dict[_Registers, list[_Run]]]] = {}
+        for fragment in _fragments(design.fragment):
+            for part, domain in _parts(fragment):
+                group = self._compile(part, domain)
+                if domain == "comb":
+                    combinational.append(group)
+                    continue
+                registers = self._registers(part.domains[domain])
+                registers.all.append(group.run)
+                if not _splits(part.statements.get(domain, ())):
+                    registers.always.append(group.run)
+                # Its outputs as well, since a testbench may set them.
+                for slot in group.inputs | group.outputs:
+                    runs = wakes.setdefault(slot, ([], {}))[1]
+                    runs.setdefault(registers, []).append(group.run)
+        self._levels: list[_Run] = []
+        for level, group in enumerate(_levelized(combinational)):
+            self._levels.append(group.run)
+            for slot in group.inputs:
+                wakes.setdefault(slot, ([], {}))[0].append(level)
+        for slot, (levels, runs) in wakes.items():
+            self._wake(slot, sum(1 << level for level in levels), runs)
+        self._run_all()
+
+    def reset(self) -> None:
+        super().reset()
+        self._run_all()
+
+    def step_design(self) -> None:
+        pending, commit = self._state.pending, self._state.commit
+        converged = False
+        while not converged:
+            changed: set[Any] | None = set() if self._vcd_writers else None
+            for trigger in self._active_triggers:
+                trigger.run()
+            self._active_triggers.clear()
+            for process in self._processes:
+                if process.runnable:
+                    process.runnable = False
+                    process.run()
+            for run in self._clocked:
+                run()
+            self._clocked.clear()
+            converged = commit(changed)
+            while self._stale:
+                first = self._stale & -self._stale
+                self._stale ^= first
+                self._levels[first.bit_length() - 1]()
+                if pending and not commit(changed):
+                    converged = False
+            if changed is not None:
+                self._write_waves(changed)
+            self._delta_cycles += 1
+
+    def _write_waves(self, changed: set[Any]) -> None:
+        for writer in self._vcd_writers:
+            now = self._now_plus_deltas(writer.fs_per_delta)
+            for change in changed:
+                if isinstance(change, pysim._PyMemoryChange):
+                    writer.update_memory(now, change.state.memory, change.addr)
+                else:
+                    writer.update_signal(now, change.signal)
+
+    def _run_all(self) -> None:
+        """Has every group run next."""
+        self._stale = (1 << len(self._levels)) - 1
+        self._clocked.clear()
+        for registers in self._domains.values():
+            registers.due.update(registers.all)
+
+    def _compile(self, part: Fragment, domain: str) -> _Group:
+        state = self._state
+        state.inputs = set()
+        (process,) = _FragmentCompiler(state)(part)
+        statements = part.statements.get(domain, _StatementList())
+        read, written = [], [statements._lhs_signals()]
+        if domain != "comb":
+            state.inputs.clear()  # the clock
+            read.append(statements._rhs_signals())
+            if part.domains[domain].rst is not None:
+                read.append([part.domains[domain].rst])
+        if isinstance(part, MemoryInstance):
+            written += [port._data._lhs_signals() for port in part._read_ports]
+            if domain != "comb":
+                state.inputs.add(state.get_memory(part._data))
+                values = [port._data for port in part._write_ports]
+                for port in (*part._read_ports, *part._write_ports):
+                    values += [port._addr, port._en]
+                read += [value._rhs_signals() for value in values]
+        inputs, state.inputs = state.inputs, None
+        inputs.update(state.get_signal(signal) for signal in chain(*read))
+        return _Group(process.run, inputs, {state.get_signal(signal) for signal in chain(*written)})
+
+    def _registers(self, domain: Any) -> _Registers:
+        if domain not in self._domains:
+            registers = self._domains[domain] = _Registers()
+
+            active = int(domain.clk_edge == "pos")
+
+            def clocked(_before: int, after: int) -> bool:
+                if after == active:
+                    self._clocked.update(registers.due)
+                    registers.due.clear()
+                    registers.due.update(registers.always)
+                return True
+
+            def reset(_before: int, after: int) -> bool:
+                if after:
+                    self._clocked.update(registers.all)
+                return True
+
+            self._state.add_signal_waker(domain.clk, clocked)
+            if domain.async_reset and domain.rst is not None:
+                self._state.add_signal_waker(domain.rst, reset)
+        return self._domains[domain]
+
+    def _wake(self, slot: int, stale: int, runs: dict[_Registers, list[_Run]]) -> None:
+        """Has groups run when a signal or memory changes."""
+        due = [(registers.due, tuple(each)) for registers, each in runs.items()]
+        state = self._state.slots[slot]
+
+        def waker(*_values: int) -> bool:
+            self._stale |= stale
+            for registers, each in due:
+                registers.update(each)
+            return True
+
+        def written() -> bool:
+            data = state.data
+            if any(data[row] != value for row, value in state.write_queue.items()):
+                waker()
+            return True
+
+        state.add_waker(written if isinstance(state, pysim._PyMemoryState) else waker)
+
+
+def _fragments(fragment: Fragment) -> Iterator[Fragment]:
+    yield fragment
+    for inner, _, _ in fragment.subfragments:
+        yield from _fragments(inner)
+
+
+def _parts(fragment: Fragment) -> Iterator[tuple[Fragment, str]]:
+    """The fragment in parts of one domain each that set no signal in common."""
+    if isinstance(fragment, MemoryInstance):
+        ports = (*fragment._read_ports, *fragment._write_ports)
+        for domain in {*fragment.statements, *(port._domain for port in ports)}:
+            memory = MemoryInstance(data=fragment._data)
+            memory._read_ports = [p for p in fragment._read_ports if p._domain == domain]
+            memory._write_ports = [p for p in fragment._write_ports if p._domain == domain]
+            memory.domains = fragment.domains
+            yield memory, domain
+        return
+    for domain, statements in fragment.statements.items():
+        for group in _groups(list(_flat(statements))):
+            part = Fragment()
+            part.statements = {domain: group}
+            part.domains = fragment.domains
+            yield part, domain
+
+
+def _flat(statements: Iterable[Any]) -> Iterator[Any]:
+    for statement in statements:
+        if isinstance(statement, list):
+            yield from _flat(statement)
+        else:
+            yield statement
+
+
+def _splits(statements: Iterable[Any]) -> bool:
+    """Whether statements only set signals, which is what can be parted."""
+    return all(
+        isinstance(s, Assign)
+        or (isinstance(s, Switch) and all(_splits(body) for _, body, _ in s.cases))
+        for s in _flat(statements)
+    )
+
+
+def _groups(statements: list[Any]) -> list[_StatementList]:
+    """Statements in the smallest groups that set no signal in common, each in the same order."""
+    if not _splits(statements):
+        return [_StatementList(statements)]
+    # The signals that each statement sets, by identity, and a forest of those set together.
+    sets: dict[int, set[int]] = {}
+    parents: dict[int, int] = {}
+
+    def root(signal: int) -> int:
+        while (parent := parents.setdefault(signal, signal)) != signal:
+            parents[signal] = signal = parents[parent]
+        return signal
+
+    def visit(statement: Any) -> set[int]:
+        if isinstance(statement, Assign):
+            signals = {id(signal) for signal in statement._lhs_signals()}
+            for first, second in pairwise(signals):
+                parents[root(first)] = root(second)
+        else:
+            bodies = (_flat(body) for _, body, _ in statement.cases)
+            signals = {signal for inner in chain(*bodies) for signal in visit(inner)}
+        sets[id(statement)] = signals
+        return signals
+
+    def only(body: Iterable[Any], group: int) -> _StatementList:
+        kept = _StatementList()
+        for s in _flat(body):
+            if sets[id(s)] == {group}:
+                kept.append(s)
+            elif group in sets[id(s)]:
+                cases = [(patterns, only(inner, group), loc) for patterns, inner, loc in s.cases]
+                kept.append(Switch(s.test, cases, src_loc=s.src_loc))
+        return kept
+
+    for statement in statements:
+        visit(statement)
+    # From here on, the groups that each statement sets signals of.
+    sets = {key: {root(signal) for signal in signals} for key, signals in sets.items()}
+    members: dict[int, list[Any]] = {}
+    for statement in statements:
+        for group in sets[id(statement)]:
+            members.setdefault(group, []).append(statement)
+    return [only(body, group) for group, body in members.items()]
+
+
+def _levelized(groups: Sequence[_Group]) -> list[_Group]:
+    """Each group after those that it reads from, loops aside: they are run until they settle."""
+    drivers: dict[int, list[int]] = {}
+    for n, group in enumerate(groups):
+        for slot in group.outputs:
+            drivers.setdefault(slot, []).append(n)
+
+    def sources(n: int) -> Iterator[int]:
+        return chain.from_iterable(drivers.get(slot, ()) for slot in groups[n].inputs)
+
+    ordered: list[_Group] = []
+    seen: set[int] = set()
+    for first in range(len(groups)):
+        path = [] if first in seen else [(first, sources(first))]
+        seen.add(first)
+        while path:
+            n, ahead = path[-1]
+            source = next((m for m in ahead if m not in seen), None)
+            if source is None:
+                ordered.append(groups[n])
+                path.pop()
+            else:
+                seen.add(source)
+                path.append((source, sources(source)))
+    return ordered
