@@ -53,6 +53,7 @@ tutorials: setup  ## Run the tutorials and rewrite their outputs
 
 bench: setup  ## Measure how fast the compiled machine, the models and the compiler run
 	$(BIN)/python benchmarks/simulation_speed.py
+	$(BIN)/python benchmarks/pysim_speed.py
 	$(BIN)/python benchmarks/functional_speed.py
 	$(BIN)/python benchmarks/estimate_accuracy.py
 	$(BIN)/python benchmarks/compile_speed.py
