@@ -1,12 +1,16 @@
 """The resources that machines take on a Zynq-7020 and an ECP5, flattened, and whether they grew.
 
     python benchmarks/area.py [--config NAME ...] [--family xc7|ecp5 ...] [--check]
+    python benchmarks/area.py --clock [--config NAME ...]
     python benchmarks/area.py --route [--array 4x4|8x8|16x8 ...] [--grade 8|6 ...] [--seeds N]
 
 Synthesizes each preset for each family, as one module, and prints a table. Writes the counts into
 ``bitstreams/area.json`` and keeps those of the presets that it did not synthesize; with ``--check``
 it writes nothing, and ends with 1 if a count has grown by more than 1 %. For area by module, see
 ``resources.py``.
+
+With ``--clock`` it estimates the clock of presets on the 7-series instead, which is not placed:
+times in cells are those of Yosys' library, and each wire counts as half a nanosecond.
 
 With ``--route`` it places and routes the preset ``ecp5-25f`` on an ECP5 instead, without pins, as
 it is and with larger arrays: the LUTs after packing and the clock that the longest path allows, for
@@ -28,12 +32,13 @@ from pathlib import Path
 
 from resources import REPOSITORY
 
-from amaranth_vta.fpga import carries
 from amaranth_vta.fpga.area import FAMILIES
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.floorplan import drawn
+from amaranth_vta.fpga.refine import refine_sources
 from amaranth_vta.fpga.routing import routed
 from amaranth_vta.fpga.synthesis import commands, merged_modules, synthesized_area
+from amaranth_vta.fpga.timing import longest_path
 from amaranth_vta.fpga.tools import tool, version_of
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.sim.cache import hash_of, kept
@@ -73,16 +78,24 @@ def grown(before: Area, after: Area) -> list[str]:
     ]
 
 
-def netlist_of(config: Config) -> Path:
-    """The netlist of a machine on an ECP5, synthesized if its Verilog, the commands, the filling of
-    carry chains or Yosys is not that of a netlist in the cache."""
-    filling = Path(carries.__file__).read_text(encoding="utf-8")
-    design = merged_modules(verilog(config)), commands("ecp5"), filling, version_of(tool("YOSYS"))
-    return kept("routes", hash_of(*design), lambda path: _synthesize(config, path))
+def netlist_of(config: Config, family: str) -> Path:
+    """The netlist of a machine, synthesized if its Verilog, the commands, what `refine` does or
+    Yosys is not that of a netlist in the cache."""
+    text, yosys = merged_modules(verilog(config)), version_of(tool("YOSYS"))
+    design = text, commands(family), refine_sources(), yosys
+
+    def synthesize(path: Path) -> None:
+        synthesized_area(config, family, path)
+
+    return kept("routes", hash_of(*design), synthesize)
 
 
-def _synthesize(config: Config, path: Path) -> None:
-    synthesized_area(config, "ecp5", path)
+def clock(names: Iterable[str]) -> None:
+    """Prints a line for each of these presets: the clock and the longest path on the 7-series."""
+    print(f"{'machine':<16}{'MHz':>6}  longest path")
+    for name in names:
+        path = longest_path(netlist_of(PRESETS[name], "xc7"))
+        print(f"{name:<16}{path.mhz:>6.0f}  {path}", flush=True)
 
 
 def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
@@ -92,7 +105,7 @@ def route(arrays: Iterable[str], grades: Iterable[int], seeds: int) -> None:
     for array in arrays:
         block_in, block_out, name = ARRAYS[array]
         config = replace(PRESETS["ecp5-25f"], log_block_in=block_in, log_block_out=block_out)
-        netlist = netlist_of(config)
+        netlist = netlist_of(config, "ecp5")
         for grade in grades:
             fastest = 0.0
             for seed in range(1, seeds + 1):
@@ -114,6 +127,7 @@ def main() -> None:
     parser.add_argument("--config", action="append", choices=list(PRESETS))
     parser.add_argument("--family", action="append", choices=FAMILIES)
     parser.add_argument("--check", action="store_true", help="end with 1 if a count has grown")
+    parser.add_argument("--clock", action="store_true", help="estimate clocks on the 7-series")
     parser.add_argument("--route", action="store_true", help="place and route on an ECP5")
     parser.add_argument("--array", action="append", choices=list(ARRAYS))
     parser.add_argument("--grade", action="append", type=int, choices=(8, 7, 6))
@@ -121,6 +135,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.route:
         route(arguments.array or ARRAYS, arguments.grade or (8, 6), arguments.seeds)
+        return
+    if arguments.clock:
+        clock(arguments.config or ("pynq", "pynq-extended"))
         return
     known = json.loads(REPORT.read_text()) if REPORT.exists() else {}
     problems = []

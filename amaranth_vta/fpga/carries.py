@@ -7,26 +7,14 @@ the other, where the chain could compute it too.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations, permutations, product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-# A bit of a net: its number, or a constant.
-Bit = int | str
-Cell = dict[str, Any]
+from .netlist import Bit, Cell, uses
+
 _INPUTS = "ABCD"
 _ONE = "1"
-
-
-def fill_carries_of(path: Path) -> int:
-    """`fill_carries` of the netlist in a file, which it changes."""
-    netlist = json.loads(path.read_text(encoding="utf-8"))
-    lost = fill_carries(netlist)
-    path.write_text(json.dumps(netlist), encoding="utf-8")
-    return lost
 
 
 def fill_carries(netlist: dict[str, Any]) -> int:
@@ -42,7 +30,7 @@ def fill_carries(netlist: dict[str, Any]) -> int:
     lost = 0
     for module in netlist["modules"].values():
         cells: dict[str, Cell] = module["cells"]
-        uses = _uses(module)
+        used = uses(module)
         luts = {
             cell["connections"]["Z"][0]: name
             for name, cell in cells.items()
@@ -50,13 +38,13 @@ def fill_carries(netlist: dict[str, Any]) -> int:
         }
         chains = [cell for cell in cells.values() if cell["type"] == "CCU2C"]
         # First those that can go; others take what inputs are left.
-        for most_uses, chain, half in product((1, len(uses)), chains, "01"):
+        for most_uses, chain, half in product((1, len(used)), chains, "01"):
             while True:
                 inputs = [chain["connections"][f"{place}{half}"][0] for place in _INPUTS]
                 before = {
                     bit: cells[luts[bit]]
                     for bit in inputs
-                    if bit in luts and uses[bit] <= most_uses
+                    if bit in luts and used[bit] <= most_uses
                 }
                 filled = _filled(inputs, int(chain["parameters"][f"INIT{half}"], 2), before)
                 if filled is None:
@@ -64,11 +52,11 @@ def fill_carries(netlist: dict[str, Any]) -> int:
                 for place, bit in zip(_INPUTS, filled.inputs, strict=True):
                     chain["connections"][f"{place}{half}"] = [bit]
                 chain["parameters"][f"INIT{half}"] = f"{filled.init:016b}"
-                uses.subtract(inputs)
-                uses.update(filled.inputs)
-                for output in [bit for bit in filled.outputs if not uses[bit]]:
+                used.subtract(inputs)
+                used.update(filled.inputs)
+                for output in [bit for bit in filled.outputs if not used[bit]]:
                     cell = cells.pop(luts.pop(output))
-                    uses.subtract(bits[0] for bits in _inputs_of(cell))
+                    used.subtract(bits[0] for bits in _inputs_of(cell))
                     lost += 1
     return lost
 
@@ -79,18 +67,6 @@ class _Filled(NamedTuple):
     inputs: tuple[Bit, ...]
     init: int
     outputs: tuple[Bit, ...]
-
-
-def _uses(module: Mapping[str, Any]) -> Counter[Bit]:
-    """How often each bit is an input of a cell or an output of the module."""
-    ends = [port["bits"] for port in module["ports"].values() if port["direction"] != "input"]
-    for cell in module["cells"].values():
-        ends += [
-            bits
-            for port, bits in cell["connections"].items()
-            if cell["port_directions"][port] != "output"
-        ]
-    return Counter(bit for bits in ends for bit in bits)
 
 
 def _filled(inputs: list[Bit], init: int, before: Mapping[Bit, Cell]) -> _Filled | None:

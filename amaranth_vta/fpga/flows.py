@@ -23,15 +23,15 @@ class Flow:
 
     ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
     `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
-    Amaranth's platform knows it, and nothing is added. ``fills_carries`` says that `fill_carries`
-    changes what Yosys makes. ``placer`` are options of nextpnr.
+    Amaranth's platform knows it, and nothing is added. ``refined`` says that `refine` changes
+    what Yosys makes. ``placer`` are options of nextpnr.
     """
 
     chips: str
     suffix: str
     command: str = ""
     adders: str = ""
-    fills_carries: bool = False
+    refined: bool = False
     placer: str = ""
 
     @property
@@ -70,7 +70,7 @@ FLOWS = {
     "ecp5": Flow(
         *("LFE5", "bit", "synth_ecp5 -nowidelut"),
         adders=f"{_NARROW} {_NOT_BEHIND_BLOCK_RAM}",
-        fills_carries=True,
+        refined=True,
         placer=_TIMING,
     ),
     "gowin": Flow("GW2A", "fs", "synth_gowin -family gw2a -nowidelut", adders=_NARROW),

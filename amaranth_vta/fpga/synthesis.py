@@ -13,11 +13,13 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 from .area import Area
-from .carries import fill_carries_of
 from .flows import FLOWS, GATES
+from .refine import refine
 from .tools import Call, run, tool
 from .usage import synthesized
 
+# ABC maps to LUTs in more rounds than it does by itself.
+_THOROUGH = "scratchpad -copy abc9.script.flow3 abc9.script"
 # Flattened, as one module.
 _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
 _ECP5 = FLOWS["ecp5"]
@@ -28,14 +30,14 @@ _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 def commands(family: str) -> str:
     """The commands of Yosys that map a machine to the cells of a ``family`` of `FAMILIES`."""
-    return _ECP5.commands("vta") if family == "ecp5" else _SYNTH_XC7
+    return _ECP5.commands("vta") if family == "ecp5" else f"{_THOROUGH}; {_SYNTH_XC7}"
 
 
 def commands_without_memories(family: str) -> str:
-    """Those of `commands` that map everything but memories; on ECP5 without multipliers too."""
-    command, adders, (memories, following) = _SYNTH_XC7, "", _MEMORIES[family]
+    """Those of `commands` that map everything but memories."""
+    command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
     if family == "ecp5":
-        command, adders = f"{_ECP5.command} -nodsp -top vta", f"{_ECP5.narrow_adders}; "
+        command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
     return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
 
 
@@ -55,7 +57,7 @@ def synthesized_area(config: Config, family: str, netlist: Path | None = None) -
         design = json.loads((folder / _REPORT).read_text(encoding="utf-8"))["design"]
         cells = design["num_cells_by_type"]
         if family == "ecp5":
-            cells["LUT4"] = cells.get("LUT4", 0) - fill_carries_of(folder / _NETLIST)
+            cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / _NETLIST)
         if netlist is not None:
             shutil.move(folder / _NETLIST, netlist)  # maybe to another file system
     return area_of(cells, family)

@@ -114,7 +114,7 @@ def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -
     return run
 
 
-def fill(path: Path) -> int:
+def refine(path: Path) -> int:
     """Pretends to put ten LUTs into carry chains."""
     assert path.read_text() == NETLIST
     path.write_text("filled")
@@ -127,7 +127,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "path_of", lambda tool: tool.command)
     monkeypatch.setattr(flow, "version_of", lambda tool: f"{tool.package} 1.2")
     monkeypatch.setattr(flow, "run", tools())
-    monkeypatch.setattr(flow, "fill_carries_of", fill)
+    monkeypatch.setattr(flow, "refine", refine)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""What the cells of a 7-series FPGA take, from Yosys' own library: `cell_times`.
+
+The library has the times from measurements of an Artix-7 (Project X-Ray), as ``specify`` blocks in
+the models of its cells.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .netlist import Bit, Cell
+from .tools import Call, run, tool
+
+_LIBRARY = "+/xilinx/cells_sim.v"
+# Nanoseconds of the memories of LUTs that the library gives no times for, as of those that it does:
+# from an address to the output, from the clock to it, and before the clock.
+_LUT_MEMORY = (0.642, 1.163, 0.654)
+
+# The port of a cell and the place of a bit in it.
+Pin = tuple[str, int]
+
+
+class CellTimes(NamedTuple):
+    """Nanoseconds of a cell: from inputs to outputs, from the clock to outputs, and before it."""
+
+    through: Mapping[Pin, list[tuple[Pin, float]]]
+    after_clock: Mapping[Pin, float]
+    before_clock: Mapping[Pin, float]
+
+
+def cell_times(module: Mapping[str, Any]) -> dict[str, CellTimes]:
+    """The times of the kinds of cells in a ``module``, by `kind`, from Yosys' library."""
+    kinds = {kind(cell): cell for cell in module["cells"].values()}
+    names = {name: f"kind_{number}" for number, name in enumerate(kinds)}
+    probes = [f"{name} {names[name]} ();" for name in kinds if not name.startswith("$")]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = "\n".join(["module probes;", *probes, "endmodule\n"])
+        (folder / "probes.v").write_text(source, encoding="utf-8")
+        script = (
+            f"read_verilog -specify {_LIBRARY}; read_verilog probes.v; hierarchy -top probes; "
+            "proc; write_json times.json"
+        )
+        run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
+        library = json.loads((folder / "times.json").read_text(encoding="utf-8"))["modules"]
+    cells = library["probes"]["cells"]
+    return {
+        name: times_of(library[cells[names[name]]["type"]], kinds[name])
+        for name in kinds
+        if names[name] in cells
+    }
+
+
+def kind(cell: Cell) -> str:
+    """The type of a cell with the parameters on which its times depend, as in Verilog."""
+    chosen = {
+        name: value if value.strip("01") else f"{len(value)}'b{value}"
+        for name, value in cell["parameters"].items()
+        if name.endswith("REG") or name.startswith("USE_")
+    }
+    quoted = {
+        name: value if "'" in value else f'"{value.strip()}"' for name, value in chosen.items()
+    }
+    parameters = ", ".join(f".{name}({value})" for name, value in sorted(quoted.items()))
+    return f"{cell['type']} #({parameters})" if parameters else str(cell["type"])
+
+
+def times_of(module: Mapping[str, Any], cell: Cell) -> CellTimes:
+    """The times that a ``module`` of the library specifies for its pins; of each of several that
+    depend on values the longest."""
+    pins: dict[Bit, list[Pin]] = defaultdict(list)
+    for port, item in module["ports"].items():
+        for place, bit in enumerate(item["bits"]):
+            pins[bit].append((port, place))
+    through: dict[Pin, list[tuple[Pin, float]]] = defaultdict(list)
+    after: dict[Pin, float] = defaultdict(float)
+    before: dict[Pin, float] = defaultdict(float)
+
+    def all_pins(bits: Iterable[Bit]) -> list[Pin]:
+        return [pin for bit in bits for pin in pins.get(bit, ())]
+
+    for item in module["cells"].values():
+        parameters, ends = item["parameters"], item["connections"]
+        if item["type"] == "$specify2":
+            whole = int(parameters["FULL"], 2)
+            pairs = (
+                [(source, target) for source in ends["SRC"] for target in ends["DST"]]
+                if whole
+                else zip(ends["SRC"], ends["DST"], strict=False)
+            )
+            for source, target in pairs:
+                for pin in all_pins([source]):
+                    through[pin] += [
+                        (other, _ns(parameters["T_RISE_MAX"])) for other in all_pins([target])
+                    ]
+        elif item["type"] == "$specify3":
+            for pin in all_pins(ends["DST"]):
+                after[pin] = max(after[pin], _ns(parameters["T_RISE_MAX"]))
+        elif item["type"] == "$specrule":
+            for pin in all_pins(ends["SRC"]):
+                before[pin] = max(before[pin], _ns(parameters["T_LIMIT_MAX"]))
+    if cell["type"].startswith("RAM") and not (through or after):
+        return _times_of_lut_memory(cell)
+    return CellTimes(through, after, before)
+
+
+def _times_of_lut_memory(cell: Cell) -> CellTimes:
+    address, clock, setup = _LUT_MEMORY
+    sides: dict[str, list[str]] = {"input": [], "output": []}
+    for port, direction in cell["port_directions"].items():
+        sides[direction].append(port)
+    through: dict[Pin, list[tuple[Pin, float]]] = {
+        (port, 0): [((output, 0), address) for output in sides["output"]]
+        for port in sides["input"]
+        if port.startswith("A")
+    }
+    after = {(port, 0): clock for port in sides["output"]}
+    return CellTimes(through, after, {(port, 0): setup for port in sides["input"]})
+
+
+def _ns(picoseconds: str) -> float:
+    return int(picoseconds.replace("x", "0"), 2) / 1000

@@ -1,0 +1,58 @@
+"""Puts short factors into the upper bits of an ECP5's multipliers: `align_factors`.
+
+Yosys extends a factor of fewer than 18 bits by copies of its sign, and each copy is a wire to a
+part of the chip where wires are scarce. In the upper bits a factor has zeros below it instead, and
+those a multiplier gets from its own tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .netlist import Bit, Cell, uses
+
+# Bits of a factor of a MULT18X18D.
+_WIDTH = 18
+
+
+def align_factors(netlist: dict[str, Any]) -> int:
+    """Changes a ``netlist`` as Yosys writes it, in which all is in one module, and gives how many
+    wires to multipliers it has lost.
+
+    A signed factor whose upper n + 1 bits are equal is multiplied by 2^n, and with it the product
+    (FPGA-TN-02205): all its bits are n places higher. The uppermost n are lost, which are copies of
+    the one below them; a multiplier of which something reads them stays as it is.
+    """
+    lost = 0
+    for module in netlist["modules"].values():
+        used = uses(module)
+        for cell in module["cells"].values():
+            if cell["type"] == "MULT18X18D":
+                lost += _align(cell, used)
+    return lost
+
+
+def _align(cell: Cell, used: Mapping[Bit, int]) -> int:
+    pins: dict[str, list[Bit]] = cell["connections"]
+    copies = {factor: _copies(pins, factor) for factor in "AB"}
+    places = sum(copies.values())
+    kept = 2 * _WIDTH - places
+    if any(used[bit] for place in range(kept, 2 * _WIDTH) for bit in pins[f"P{place}"]):
+        return 0
+    for factor, count in copies.items():
+        bits = [pins[f"{factor}{place}"][0] for place in range(_WIDTH - count)]
+        for place, bit in enumerate(["0"] * count + bits):
+            pins[f"{factor}{place}"] = [bit]
+    products = [pins[f"P{place}"] for place in range(2 * _WIDTH)]
+    for place, product in enumerate(products[kept:] + products[:kept]):
+        pins[f"P{place}"] = product
+    return places
+
+
+def _copies(pins: Mapping[str, list[Bit]], factor: str) -> int:
+    """How many bits of a signed factor, from the upper end, are as the one below them."""
+    bits = [pins[f"{factor}{place}"] for place in range(_WIDTH)]
+    if pins[f"SIGNED{factor}"] != ["1"]:
+        return 0
+    return next((n for n in range(_WIDTH - 1) if bits[-2 - n] != bits[-1]), _WIDTH - 1)

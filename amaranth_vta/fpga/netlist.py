@@ -1,0 +1,23 @@
+"""Netlists as Yosys writes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+# A bit of a net: its number, or a constant.
+Bit = int | str
+Cell = dict[str, Any]
+
+
+def uses(module: Mapping[str, Any]) -> Counter[Bit]:
+    """How often each bit is an input of a cell or an output of the ``module`` of a netlist."""
+    ends = [port["bits"] for port in module["ports"].values() if port["direction"] != "input"]
+    for cell in module["cells"].values():
+        ends += [
+            bits
+            for port, bits in cell["connections"].items()
+            if cell["port_directions"][port] != "output"
+        ]
+    return Counter(bit for bits in ends for bit in bits)

@@ -1,0 +1,195 @@
+"""An estimate of a machine's clock on the 7-series, for which nothing on PyPI places and routes:
+`longest_path`.
+
+The path is that of the netlist, with the times in cells of `cell_times`. What a wire takes is
+known after placement alone: each counts as `NET_NS`, and nothing within a carry chain, a cascade of
+DSP slices or a slice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .cell_times import CellTimes, Pin, cell_times, kind
+from .netlist import Bit, Cell, uses
+
+# Of a wire from one slice, block RAM or DSP slice to another. A rule of thumb for such chips is
+# that half of a long path is in wires, which it gives for the machines here.
+NET_NS = 0.5
+# On global wires.
+_CLOCKS = ("C", "CLK", "WCLK", "CLKARDCLK", "CLKBWRCLK")
+# Ports with wires of their own, from the neighboring cell.
+_CASCADES = ("CI", "PCIN", "ACIN", "BCIN")
+
+
+@dataclass(frozen=True)
+class LongestPath:
+    """From register to register, or memory: the names of a net at its beginning and of one at its
+    end, nanoseconds in cells, and how many wires and cells of logic are between."""
+
+    begin: str
+    end: str
+    cells_ns: float
+    nets: int
+    levels: int
+
+    @property
+    def mhz(self) -> float:
+        """The clock that it allows."""
+        return 1000 / (self.cells_ns + self.nets * NET_NS)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cells_ns:.1f} ns in cells, {self.nets} wires, {self.levels} levels, "
+            f"{self.begin} -> {self.end}"
+        )
+
+
+def longest_path(netlist: Path) -> LongestPath:
+    """The longest path of the ``netlist`` that `synthesized_area` writes for the family xc7.
+
+    Raises `MissingExtra` without Yosys, and `ToolchainError` if it fails.
+    """
+    module = json.loads(netlist.read_text(encoding="utf-8"))["modules"]["vta"]
+    return longest_path_of(module, cell_times(module))
+
+
+def longest_path_of(module: Mapping[str, Any], times: Mapping[str, CellTimes]) -> LongestPath:
+    """The longest path of a ``module`` of a netlist whose cells take these ``times``, by `kind`."""
+    return _Paths(module, times).longest()
+
+
+class _Step(NamedTuple):
+    """A way to a bit: from another one, through a cell and maybe over a wire."""
+
+    source: Bit
+    ns: float
+    nets: int
+
+
+class _Paths:
+    """The longest path to each bit of a netlist."""
+
+    def __init__(self, module: Mapping[str, Any], times: Mapping[str, CellTimes]) -> None:
+        self._cells: dict[str, Cell] = module["cells"]
+        self._uses = uses(module)
+        self._names = _names(module)
+        self._drivers: dict[Bit, Cell] = {}
+        self._steps: dict[Bit, list[_Step]] = defaultdict(list)
+        self._begins: dict[Bit, float] = {}
+        # Where paths end: the bit, the cell, and the time that is left for the cell and the wire.
+        self._ends: list[tuple[Cell, _Step]] = []
+        for cell in self._cells.values():
+            for port, bits in cell["connections"].items():
+                if cell["port_directions"][port] == "output":
+                    self._drivers |= dict.fromkeys(bits, cell)
+        for cell in self._cells.values():
+            if (found := times.get(kind(cell))) is not None:
+                self._add(cell, found)
+
+    def _add(self, cell: Cell, times: CellTimes) -> None:
+        connections = cell["connections"]
+        for pin, ns in times.after_clock.items():
+            for bit in _bits(connections, pin):
+                self._begins[bit] = ns
+        for port in connections:
+            if cell["port_directions"][port] == "output" or port in _CLOCKS:
+                continue
+            for place, bit in enumerate(connections[port]):
+                if isinstance(bit, str):
+                    continue
+                pin, nets = (port, place), self._nets(cell, port, bit)
+                for other, ns in times.through.get(pin, ()):
+                    for target in _bits(connections, other):
+                        self._steps[target].append(_Step(bit, ns, nets))
+                if pin in times.before_clock:
+                    self._ends.append((cell, _Step(bit, times.before_clock[pin], nets)))
+
+    def _nets(self, cell: Cell, port: str, bit: Bit) -> int:
+        """Whether there is a wire to the ``port`` of a cell."""
+        driver = self._drivers.get(bit, {"type": ""})["type"]
+        alone = self._uses[bit] == 1 and driver.startswith(("LUT", "MUXF", "CARRY4"))
+        joins = cell["type"].startswith("FD") and port == "D"
+        adds = cell["type"] == "CARRY4" and port in ("S", "DI") and driver.startswith("LUT")
+        chooses = cell["type"].startswith("MUXF") and port.startswith("I")
+        inverts = cell["type"] == "INV"  # becomes part of what it leads to
+        within = port in _CASCADES or chooses or inverts or (alone and (joins or adds))
+        return 0 if within else 1
+
+    def longest(self) -> LongestPath:
+        arrivals: dict[Bit, float] = {}
+        before: dict[Bit, _Step] = {}
+        for bit in self._ordered():
+            arrivals[bit] = self._begins.get(bit, 0.0)
+            for step in self._steps[bit]:
+                if step.source not in arrivals:
+                    continue
+                ns = arrivals[step.source] + step.ns + step.nets * NET_NS
+                if ns > arrivals[bit]:
+                    arrivals[bit], before[bit] = ns, step
+        cell, last = max(
+            self._ends,
+            key=lambda end: arrivals.get(end[1].source, 0.0) + end[1].ns + end[1].nets * NET_NS,
+        )
+        steps, bit = [last], last.source
+        while bit in before:
+            steps.append(before[bit])
+            bit = before[bit].source
+        return LongestPath(
+            begin=self._names.get(bit, "?"),
+            end=self._end(cell),
+            cells_ns=self._begins.get(bit, 0.0) + sum(step.ns for step in steps),
+            nets=sum(step.nets for step in steps),
+            levels=len(steps) - 1,
+        )
+
+    def _ordered(self) -> Iterator[Bit]:
+        """All bits that cells drive, each behind those that it comes from. A loop through pins of
+        which the design never uses all at once is cut somewhere."""
+        begun: set[Bit] = set()
+        for first in self._drivers:
+            if first in begun:
+                continue
+            begun.add(first)
+            path = [(first, iter(self._steps.get(first, ())))]
+            while path:
+                bit, steps = path[-1]
+                before = next((step.source for step in steps if step.source not in begun), None)
+                if before is None:
+                    path.pop()
+                    yield bit
+                else:
+                    begun.add(before)
+                    path.append((before, iter(self._steps.get(before, ()))))
+
+    def _end(self, cell: Cell) -> str:
+        outputs = (
+            bit
+            for port, bits in cell["connections"].items()
+            if cell["port_directions"][port] == "output"
+            for bit in bits
+        )
+        names = [self._names[bit] for bit in outputs if bit in self._names]
+        return min(names, key=lambda name: ("$" in name, name), default="?")
+
+
+def _bits(connections: Mapping[str, list[Bit]], pin: Pin) -> list[Bit]:
+    port, place = pin
+    bits = connections.get(port, [])
+    return [bits[place]] if place < len(bits) and isinstance(bits[place], int) else []
+
+
+def _names(module: Mapping[str, Any]) -> dict[Bit, str]:
+    """A name of each bit, of the design rather than of synthesis."""
+    names: dict[Bit, str] = {}
+    for name, item in module["netnames"].items():
+        for place, bit in enumerate(item["bits"]):
+            known = names.get(bit, "$")
+            if "$" in known and ("$" not in name or bit not in names):
+                names[bit] = f"{name}[{place}]"
+    return names
