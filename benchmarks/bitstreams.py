@@ -47,7 +47,8 @@ def main() -> int:
         if arguments.check:
             manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
             same = made.summary["sha256"] == manifest["sha256"]
-            print(f"{board.name}: {'the same' if same else 'DIFFERENT'}")
+            tools = json.loads(made.files["manifest.json"])["tools"]
+            print(f"{board.name}: {'the same' if same else 'DIFFERENT'}, by {', '.join(tools)}")
             differs |= not same
             continue
         folder.mkdir(exist_ok=True)

@@ -11,11 +11,18 @@ from tests.support.golden import Golden
 
 # Designs and schedules are many small objects that live long: collecting garbage as often as Python
 # does by default takes a sixth of the tests' time.
-gc.set_threshold(50_000)
+gc.set_threshold(200_000, 20, 20)
 
 # How long an example takes is up to the computer, and to what the collector finds just then.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
+
+
+def pytest_sessionfinish() -> None:
+    # pytest collects garbage five times more, so that destructors can warn: once is enough for what
+    # the tests have left.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

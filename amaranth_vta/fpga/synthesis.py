@@ -20,7 +20,8 @@ from .usage import synthesized
 
 # ABC maps to LUTs in more rounds than it does by itself.
 _THOROUGH = "scratchpad -copy abc9.script.flow3 abc9.script"
-# Flattened, as one module.
+# Flattened, as one module. Not with -widemux, which takes 4 to 20 % of the LUTs away: Yosys 0.70
+# then makes another machine of it, as `benchmarks/netlists.py` shows.
 _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"
 _ECP5 = FLOWS["ecp5"]
 # By family, the step of its synthesis that maps memories, and the first one after that.
