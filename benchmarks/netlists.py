@@ -143,9 +143,11 @@ def main() -> None:
                 for what in found(machine, chosen):
                     differing += 1
                     print(f"{name}, {family}, program {number}: {what}", flush=True)
+                if differing:
+                    break  # a machine that is wrong may run each of the others to its time limit
             wrong += differing
             print(
-                f"{name}, {family}: {arguments.programs} programs, {instructions:,} instructions, "
+                f"{name}, {family}: {number + 1} programs, {instructions:,} instructions, "
                 f"{differing} differences; built in {built:.0f} s",
                 flush=True,
             )

@@ -17,6 +17,7 @@ The rules of this folder rewrite that and other forms:
   successive indices,
 - QLinearConcat becomes Concat, of operands requantized to one scale,
 - a pixel that is added to an image, or multiplied with it, becomes an image by Resize,
+- a region or scales of a Resize without elements are left out,
 - a product or average of int8 that is quantized to uint8, or of uint8 to int8, is quantized to its
   own type first, and the second factor of a MatMul to the type of the first,
 - products of matrices with a vector, of stacks of which one is repeated for the other, with a
@@ -79,6 +80,7 @@ from .rewriting import Rule, rewrite
 from .sides_of_functions import sides_of_prelu
 from .simpler_forms import (
     drop_identity,
+    leave_out_empty,
     merge_reshapes,
     share_quantize,
     slice_of_gather,
@@ -157,6 +159,7 @@ def _clamp_integers(network: Network, node: Node) -> bool:
 # In order of precedence.
 _RULES: tuple[Rule, ...] = (
     drop_identity,
+    leave_out_empty,
     sum_of_two,
     slices_of_split,
     slice_of_gather,

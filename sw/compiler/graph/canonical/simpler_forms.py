@@ -68,6 +68,18 @@ def sum_of_two(network: Network, node: Node) -> bool:
     return True
 
 
+def leave_out_empty(network: Network, node: Node) -> bool:
+    """A region or scales of a Resize that are constants without elements are left out."""
+    if node.domain or node.operator != "Resize":
+        return False
+    constants = network.constants
+    inputs = tuple("" if n in constants and not constants[n].size else n for n in node.inputs)
+    if inputs == node.inputs:
+        return False
+    network.nodes.replace(node, [replace(node, inputs=inputs)])
+    return True
+
+
 def slices_of_split(network: Network, node: Node) -> bool:
     """A Split of integers, or of what is dequantized, becomes a Slice for each part."""
     if node.domain or node.operator != "Split":

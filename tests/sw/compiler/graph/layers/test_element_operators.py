@@ -187,6 +187,14 @@ def test_resizing_to_the_nearest_pixel(
     assert_placed(graph, ["QLinearConv", "Resize"])
 
 
+def test_a_region_and_scales_without_elements_are_left_out(qdq: Make) -> None:
+    graph = convolved(qdq, np.int8)
+    empty = [graph.constant(np.zeros(0), np.float32) for _ in range(2)]
+    sizes = graph.constant([1, 6, 12, 12], np.int64)
+    graph.node("Resize", *empty, sizes, mode="nearest").qdq(0.3, 2)
+    assert_placed(graph, ["QLinearConv", "Resize"])
+
+
 def test_resizing_that_shifts_pixels_is_the_hosts(qdq: Make) -> None:
     graph = convolved(qdq, np.int8)
     scales = graph.constant([1, 1, 2, 2], np.float32)
