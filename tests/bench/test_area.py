@@ -33,8 +33,8 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[Con
 
 def test_the_netlist_of_a_machine_is_kept(made: tuple[Any, list[Config]]) -> None:
     area, machines = made
-    first = area.netlist_of(PRESETS["tiny"])
-    assert area.netlist_of(PRESETS["tiny"]) == first
+    first = area.netlist_of(PRESETS["tiny"], "ecp5")
+    assert area.netlist_of(PRESETS["tiny"], "ecp5") == first
     assert first.read_text() == "netlist 1"
     assert machines == [PRESETS["tiny"]]
 
@@ -44,6 +44,7 @@ def test_the_netlist_of_a_machine_is_kept(made: tuple[Any, list[Config]]) -> Non
     [
         ("verilog", lambda config: "another design"),
         ("commands", lambda family: "other commands"),
+        ("refine_sources", lambda: "another refinement"),
         ("version_of", lambda tool: "yosys 2"),
     ],
     ids=lambda pair: pair[0],
@@ -52,7 +53,7 @@ def test_it_is_synthesized_again_when_what_it_is_made_of_changes(
     made: tuple[Any, list[Config]], monkeypatch: pytest.MonkeyPatch, changed: tuple[str, Any]
 ) -> None:
     area, machines = made
-    area.netlist_of(PRESETS["tiny"])
+    area.netlist_of(PRESETS["tiny"], "ecp5")
     monkeypatch.setattr(area, *changed)
-    assert area.netlist_of(PRESETS["tiny"]).read_text() == "netlist 2"
+    assert area.netlist_of(PRESETS["tiny"], "ecp5").read_text() == "netlist 2"
     assert len(machines) == 2
