@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,16 +59,17 @@ def cell_times(module: Mapping[str, Any]) -> dict[str, CellTimes]:
 
 def kind(cell: Cell) -> str:
     """The type of a cell with the parameters on which its times depend, as in Verilog."""
-    chosen = {
-        name: value if value.strip("01") else f"{len(value)}'b{value}"
-        for name, value in cell["parameters"].items()
+    parameters = ", ".join(
+        f".{name}({_literal(value)})"
+        for name, value in sorted(cell["parameters"].items())
         if name.endswith("REG") or name.startswith("USE_")
-    }
-    quoted = {
-        name: value if "'" in value else f'"{value.strip()}"' for name, value in chosen.items()
-    }
-    parameters = ", ".join(f".{name}({value})" for name, value in sorted(quoted.items()))
+    )
     return f"{cell['type']} #({parameters})" if parameters else str(cell["type"])
+
+
+def _literal(value: str) -> str:
+    """The value of a parameter in a netlist, bits or a text, as in Verilog."""
+    return f'"{value.strip()}"' if value.strip("01") else f"{len(value)}'b{value}"
 
 
 def times_of(module: Mapping[str, Any], cell: Cell) -> CellTimes:
@@ -81,28 +83,23 @@ def times_of(module: Mapping[str, Any], cell: Cell) -> CellTimes:
     after: dict[Pin, float] = defaultdict(float)
     before: dict[Pin, float] = defaultdict(float)
 
-    def all_pins(bits: Iterable[Bit]) -> list[Pin]:
-        return [pin for bit in bits for pin in pins.get(bit, ())]
-
     for item in module["cells"].values():
         parameters, ends = item["parameters"], item["connections"]
         if item["type"] == "$specify2":
-            whole = int(parameters["FULL"], 2)
+            ns, full = _ns(parameters["T_RISE_MAX"]), int(parameters["FULL"], 2)
             pairs = (
-                [(source, target) for source in ends["SRC"] for target in ends["DST"]]
-                if whole
+                product(ends["SRC"], ends["DST"])
+                if full
                 else zip(ends["SRC"], ends["DST"], strict=False)
             )
             for source, target in pairs:
-                for pin in all_pins([source]):
-                    through[pin] += [
-                        (other, _ns(parameters["T_RISE_MAX"])) for other in all_pins([target])
-                    ]
+                for pin in pins[source]:
+                    through[pin] += [(other, ns) for other in pins[target]]
         elif item["type"] == "$specify3":
-            for pin in all_pins(ends["DST"]):
+            for pin in chain.from_iterable(pins[bit] for bit in ends["DST"]):
                 after[pin] = max(after[pin], _ns(parameters["T_RISE_MAX"]))
         elif item["type"] == "$specrule":
-            for pin in all_pins(ends["SRC"]):
+            for pin in chain.from_iterable(pins[bit] for bit in ends["SRC"]):
                 before[pin] = max(before[pin], _ns(parameters["T_LIMIT_MAX"]))
     if cell["type"].startswith("RAM") and not (through or after):
         return _times_of_lut_memory(cell)

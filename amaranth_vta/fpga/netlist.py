@@ -11,6 +11,16 @@ Bit = int | str
 Cell = dict[str, Any]
 
 
+def outputs(cell: Cell) -> list[Bit]:
+    """The bits that a ``cell`` drives."""
+    return [
+        bit
+        for port, bits in cell["connections"].items()
+        if cell["port_directions"][port] == "output"
+        for bit in bits
+    ]
+
+
 def uses(module: Mapping[str, Any]) -> Counter[Bit]:
     """How often each bit is an input of a cell or an output of the ``module`` of a netlist."""
     ends = [port["bits"] for port in module["ports"].values() if port["direction"] != "input"]

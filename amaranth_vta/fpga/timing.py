@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .cell_times import CellTimes, Pin, cell_times, kind
-from .netlist import Bit, Cell, uses
+from .netlist import Bit, Cell, outputs, uses
 
 # Of a wire from one slice, block RAM or DSP slice to another. A rule of thumb for such chips is
 # that half of a long path is in wires, which it gives for the machines here.
@@ -71,12 +71,16 @@ class _Step(NamedTuple):
     ns: float
     nets: int
 
+    def after(self, ns: float) -> float:
+        """When it ends, if it begins after ``ns``."""
+        return ns + self.ns + self.nets * NET_NS
+
 
 class _Paths:
     """The longest path to each bit of a netlist."""
 
     def __init__(self, module: Mapping[str, Any], times: Mapping[str, CellTimes]) -> None:
-        self._cells: dict[str, Cell] = module["cells"]
+        cells: dict[str, Cell] = module["cells"]
         self._uses = uses(module)
         self._names = _names(module)
         self._drivers: dict[Bit, Cell] = {}
@@ -84,11 +88,9 @@ class _Paths:
         self._begins: dict[Bit, float] = {}
         # Where paths end: the bit, the cell, and the time that is left for the cell and the wire.
         self._ends: list[tuple[Cell, _Step]] = []
-        for cell in self._cells.values():
-            for port, bits in cell["connections"].items():
-                if cell["port_directions"][port] == "output":
-                    self._drivers |= dict.fromkeys(bits, cell)
-        for cell in self._cells.values():
+        for cell in cells.values():
+            self._drivers |= dict.fromkeys(outputs(cell), cell)
+        for cell in cells.values():
             if (found := times.get(kind(cell))) is not None:
                 self._add(cell, found)
 
@@ -129,20 +131,17 @@ class _Paths:
             for step in self._steps[bit]:
                 if step.source not in arrivals:
                     continue
-                ns = arrivals[step.source] + step.ns + step.nets * NET_NS
-                if ns > arrivals[bit]:
+                if (ns := step.after(arrivals[step.source])) > arrivals[bit]:
                     arrivals[bit], before[bit] = ns, step
-        cell, last = max(
-            self._ends,
-            key=lambda end: arrivals.get(end[1].source, 0.0) + end[1].ns + end[1].nets * NET_NS,
-        )
+        cell, last = max(self._ends, key=lambda end: end[1].after(arrivals.get(end[1].source, 0.0)))
+        names = [self._names[bit] for bit in outputs(cell) if bit in self._names]
         steps, bit = [last], last.source
         while bit in before:
             steps.append(before[bit])
             bit = before[bit].source
         return LongestPath(
             begin=self._names.get(bit, "?"),
-            end=self._end(cell),
+            end=min(names, key=lambda name: ("$" in name, name), default="?"),
             cells_ns=self._begins.get(bit, 0.0) + sum(step.ns for step in steps),
             nets=sum(step.nets for step in steps),
             levels=len(steps) - 1,
@@ -166,16 +165,6 @@ class _Paths:
                 else:
                     begun.add(before)
                     path.append((before, iter(self._steps.get(before, ()))))
-
-    def _end(self, cell: Cell) -> str:
-        outputs = (
-            bit
-            for port, bits in cell["connections"].items()
-            if cell["port_directions"][port] == "output"
-            for bit in bits
-        )
-        names = [self._names[bit] for bit in outputs if bit in self._names]
-        return min(names, key=lambda name: ("$" in name, name), default="?")
 
 
 def _bits(connections: Mapping[str, list[Bit]], pin: Pin) -> list[Bit]:
