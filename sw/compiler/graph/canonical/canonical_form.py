@@ -8,7 +8,7 @@ The rules of this folder rewrite that and other forms:
 - BatchNormalization and constants per channel behind a Conv go into its weights and bias,
 - ConvTranspose likewise, with the phases of its output as channels of one QLinearConv, as those of
   a convolution before DepthToSpace are,
-- QLinearConv and QLinearMatMul of uint8 get weights of uint8,
+- QLinearConv, QLinearMatMul and QGemm of uint8 get weights of uint8,
 - DequantizeLinear → AveragePool | GlobalAveragePool | ReduceMean | ReduceSum → [Relu | Clip] →
   QuantizeLinear becomes QLinearConv with weights of one, then Clip; with a QLinearConv for each
   number of pixels, and Where, if windows at the border count fewer,

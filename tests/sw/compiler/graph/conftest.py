@@ -52,9 +52,11 @@ class Qdq:
     def qdq(self, scale: float, zero: int = 0) -> Qdq:
         return self.quantize(scale, zero).dequantize(zero)
 
-    def weights(self, *shape: int, scale: Any = 2**-6, axis: int = 0, zero: int = 0) -> str:
-        """A dequantized constant of random int8."""
-        data = self.constant(self.rng.integers(-100, 100, shape), np.int8)
+    def weights(
+        self, *shape: int, scale: Any = 2**-6, axis: int = 0, zero: int = 0, bound: int = 100
+    ) -> str:
+        """A dequantized constant of random int8, not above ``bound``."""
+        data = self.constant(self.rng.integers(-bound, bound, shape), np.int8)
         scale = np.asarray(scale, np.float32)
         name = f"w{len(self.constants)}"
         inputs = [data, self.constant(scale), self.constant(np.full(scale.shape, zero), np.int8)]

@@ -51,6 +51,23 @@ def test_weights_under_unsigned_data_are_moved_with_their_zero_point(qdq: Make) 
     assert_equal(graph, network)
 
 
+def test_weights_of_a_contributed_gemm_are_moved_likewise(qdq: Make) -> None:
+    """That of ONNX Runtime saturates as well, where a processor has no VNNI."""
+    graph = qdq((3, 12), np.uint8).quantize(2**-5, 128)
+    weights = graph.constant(graph.rng.integers(-64, 64, (12, 9)), np.int8)
+    given = [graph.constant(2**-5, np.float32), graph.constant(128, np.uint8)]
+    own = [graph.constant(2**-6, np.float32), graph.constant(0, np.int8)]
+    made = [graph.constant(2**-3, np.float32), graph.constant(100, np.uint8)]
+    bias = graph.constant(np.zeros(9), np.int32)
+    graph.node("QGemm", *given, weights, *own, bias, *made)
+    graph.nodes[-1].domain, graph.scale = "com.microsoft", 2**-3
+    network = canonical_of(graph.dequantize(100).model())
+    (gemm,) = [node for node in network.nodes if node.operator == "QGemm"]
+    assert network.constants[gemm.inputs[3]].dtype == np.uint8
+    assert network.constants[gemm.inputs[5]].item() == 128
+    assert_equal(graph, network)
+
+
 @pytest.mark.parametrize(("zero", "low"), [(0, 0), (-128, None), (7, 7)])
 def test_relu_becomes_a_clip_at_the_zero_point(qdq: Make, zero: int, low: int | None) -> None:
     graph = qdq((1, 3, 8, 8)).qdq(2**-5).conv(3, 5).node("Relu").qdq(2**-3, zero)
