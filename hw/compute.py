@@ -17,6 +17,7 @@ from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements, transfer
 from .fabric.buffer import ReadPortSignature, geometry
 from .fabric.command_queue import COUNT_WIDTH
+from .fabric.decode import Decoder
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import instruction_layout, is_for_load, is_illegal
@@ -88,13 +89,14 @@ class Compute(wiring.Component):
             isa.Module.COMPUTE,
             [isa.Cause.BUS_ERROR, isa.Cause.INDEX_OUT_OF_RANGE, isa.Cause.INDEX_OUT_OF_RANGE],
         )
+        m.submodules.decoder = decoder = Decoder(config, len(Unit) - 1)
         loader = Loader(config, _MEMORIES)
         m.submodules.loader = self._groups.member("compute_dma", loader)
         self._groups.activate(m, "compute_dma", loader.active)
         m.submodules.loops = loops = Loops(config)
         m.submodules.gemm = gemm = GemmUnit(config, self._groups)
         m.submodules.alu = alu = AluUnit(config, self._groups)
-        order.connect(m, self)
+        order.connect(m, self, decoder)
         connect(m, loader.read, flipped(self.read))
         connect(m, loops.gemm, gemm.i)
         connect(m, loops.alu, alu.i)
@@ -107,9 +109,10 @@ class Compute(wiring.Component):
         connect(m, gemm.wgt, flipped(self.wgt_read))
         self._connect_accumulators(m, loader, gemm, alu)
 
-        is_finish = self._decode(m, order, loader, loops)
+        self._decode(m, decoder)
+        is_finish = order.unit == Unit.NONE
         self._start(m, order, is_finish)
-        self._hand_out(m, order, loader, loops)
+        self._hand_out(m, decoder, order, loader, loops)
         self._wait_for_one_another(m, order, loops)
 
         # Retire.
@@ -124,52 +127,43 @@ class Compute(wiring.Component):
             self.multiplies.eq(
                 gemm.i.valid & gemm.i.ready & gemm.i.payload.enable & ~gemm.i.payload.context.reset
             ),
-            self.alu_works.eq(alu.i.valid & alu.i.ready & alu.i.payload.enable),
+            self.alu_works.eq(alu.takes),
             self.moved.eq(loader.moved),
         ]
         return m
 
-    def _view(self, order: InOrder, opcode: isa.Opcode) -> data.View:
-        """The next instruction, as one with this opcode."""
-        return data.View(instruction_layout(self._config, opcode), order.head.entry.bits)
+    def _view(self, entry: Any, opcode: isa.Opcode) -> data.View:
+        """An instruction as one with this opcode."""
+        return data.View(instruction_layout(self._config, opcode), entry.bits)
 
-    def _decode(self, m: Module, order: InOrder, loader: Loader, loops: Loops) -> Signal:
-        """Tells ``order`` what the next instruction is; gives whether it is FINISH."""
+    def _decode(self, m: Module, decoder: Decoder) -> None:
+        """Finds the unit of an instruction, and whether it is illegal."""
         config = self._config
-        is_finish = Signal()
         units = {
-            isa.Opcode.LOAD: (Unit.LOADER, loader.command.ready),
-            isa.Opcode.GEMM: (Unit.GEMM, loops.gemm_command.ready),
-            isa.Opcode.ALU: (Unit.ALU, loops.alu_command.ready),
-            isa.Opcode.FINISH: (Unit.NONE, 1),
+            isa.Opcode.LOAD: Unit.LOADER,
+            isa.Opcode.GEMM: Unit.GEMM,
+            isa.Opcode.ALU: Unit.ALU,
+            isa.Opcode.FINISH: Unit.NONE,
         }
         if config.overwrite:
-            units[isa.Opcode.MULTIPLY] = units[isa.Opcode.GEMM]
+            units[isa.Opcode.MULTIPLY] = Unit.GEMM
         if config.depthwise:
-            units[isa.Opcode.DEPTHWISE] = units[isa.Opcode.GEMM]
-        with m.Switch(self._view(order, isa.Opcode.FINISH).opcode):
-            for opcode, (unit, ready) in units.items():
+            units[isa.Opcode.DEPTHWISE] = Unit.GEMM
+        entry = decoder.insn.payload.entry
+        with m.Switch(self._view(entry, isa.Opcode.FINISH).opcode):
+            for opcode, unit in units.items():
                 with m.Case(opcode):
                     m.d.comb += [
-                        order.unit.eq(unit),
-                        order.unit_ready.eq(ready),
-                        order.illegal.eq(is_illegal(config, opcode, order.head.entry.bits)),
+                        decoder.unit.eq(unit),
+                        decoder.illegal.eq(is_illegal(config, opcode, entry.bits)),
                     ]
                     if opcode is isa.Opcode.LOAD:
-                        memory = self._view(order, opcode).memory
-                        m.d.comb += [
-                            order.out_of_range.eq(order.head.out_of_range),
-                            order.out_of_bounds.eq(order.head.out_of_bounds),
-                        ]
-                        with m.If(is_for_load(config, memory)):
-                            m.d.comb += order.illegal.eq(1)
-                    if opcode is isa.Opcode.FINISH:
-                        m.d.comb += is_finish.eq(1)
+                        with m.If(is_for_load(config, self._view(entry, opcode).memory)):
+                            m.d.comb += decoder.illegal.eq(1)
             with m.Default():
-                m.d.comb += order.illegal.eq(1)
-        return is_finish
+                m.d.comb += decoder.illegal.eq(1)
 
-    def _start(self, m: Module, order: InOrder, is_finish: Signal) -> None:
+    def _start(self, m: Module, order: InOrder, is_finish: Value) -> None:
         """An instruction waits for those of all other units to retire; those of GEMM and the ALU
         wait for one another in their queues instead."""
         waits = Signal()
@@ -183,15 +177,33 @@ class Compute(wiring.Component):
                     m.d.comb += waits.eq(Cat(*others).any())
         m.d.comb += order.may_start.eq((~is_finish | self.others_retired) & ~waits)
 
-    def _hand_out(self, m: Module, order: InOrder, loader: Loader, loops: Loops) -> None:
+    def _hand_out(
+        self, m: Module, decoder: Decoder, order: InOrder, loader: Loader, loops: Loops
+    ) -> None:
         """Hands the next instruction to its unit, or to its loops, when it starts."""
-        gemm_fields = self._view(order, isa.Opcode.GEMM)
-        alu_fields = self._view(order, isa.Opcode.ALU)
+        entry = order.head.entry
+        gemm_fields, alu_fields = (
+            self._view(entry, opcode) for opcode in (isa.Opcode.GEMM, isa.Opcode.ALU)
+        )
         gemm, alu = loops.gemm_command, loops.alu_command
         gemm_command, alu_command = gemm.payload.command, alu.payload.command
+        with m.Switch(order.unit):
+            for unit, ready in (
+                (Unit.LOADER, loader.command.ready),
+                (Unit.GEMM, gemm.ready),
+                (Unit.ALU, alu.ready),
+                (Unit.NONE, 1),
+            ):
+                with m.Case(unit):
+                    m.d.comb += order.unit_ready.eq(ready)
+        with m.If(order.unit == Unit.LOADER):
+            m.d.comb += [
+                order.out_of_range.eq(order.head.out_of_range),
+                order.out_of_bounds.eq(order.head.out_of_bounds),
+            ]
         m.d.comb += [
             loader.command.valid.eq(order.start & (order.unit == Unit.LOADER)),
-            loader.command.payload.eq(transfer(self._config, order.head)),
+            loader.command.payload.eq(transfer(self._config, decoder.decoded.payload)),
             gemm.valid.eq(order.start & (order.unit == Unit.GEMM)),
             gemm_command.sources_used.eq(~gemm_fields.reset),
             gemm_command.context.reset.eq(gemm_fields.reset),
@@ -222,26 +234,26 @@ class Compute(wiring.Component):
         """Makes commands wait for those of the other unit that were issued before them; one that
         is independent waits for none."""
         commands = {
-            isa.Opcode.GEMM: (loops.gemm_command, loops.gemm_done),
-            isa.Opcode.ALU: (loops.alu_command, loops.alu_done),
+            isa.Opcode.GEMM: (loops.gemm_command, loops.gemm_done, loops.gemm_ends),
+            isa.Opcode.ALU: (loops.alu_command, loops.alu_done, loops.alu_ends),
         }
         issued = {
             code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in commands
         }
         done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in commands}
         for unit, other in (commands, reversed(commands)):
-            (command, done_now), place = commands[unit], _place(unit)
+            (command, done_before, ends), place = commands[unit], _place(unit)
             m.d.sync += [
                 issued[unit].eq(issued[unit] + command.valid),
-                done[unit].eq(done_now),
+                done[unit].eq(done[unit] + ends),
             ]
             m.d.comb += [
-                # With what is done in this cycle.
-                done_now.eq(done[unit] + (order.done[place] & ~order.error[place])),
+                done_before.eq(done[unit]),
+                ends.eq(order.done[place] & ~order.error[place]),
                 command.payload.after.eq(issued[other]),
             ]
             if self._config.overlap:
-                with m.If(self._view(order, unit).independent):
+                with m.If(self._view(order.head.entry, unit).independent):
                     m.d.comb += command.payload.after.eq(done[other])
 
     def _connect_accumulators(
@@ -255,6 +267,7 @@ class Compute(wiring.Component):
         connect(m, gemm.acc_write, accumulators.gemm_write)
         connect(m, alu.dst_read, accumulators.alu_dst)
         connect(m, alu.src_read, accumulators.alu_src)
+        m.d.comb += accumulators.alu_src_clear.eq(alu.src_read_clear)
         connect(m, alu.write, accumulators.alu_write)
         if self._config.lookup:
             load = loader.acc
@@ -278,7 +291,7 @@ def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
     After a fault (``failed``) neither works on, though independent instructions after it are
     issued.
     """
-    gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.i.payload.indices.dst[-1]
+    gemm_bank, alu_bank = gemm.i.payload.indices.dst[-1], alu.bank
     m.d.comb += [
         gemm.denied.eq(alu.busy_banks.bit_select(gemm_bank, 1) | failed),
         alu.denied.eq(

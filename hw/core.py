@@ -77,7 +77,7 @@ class Core(wiring.Component):
 
     # A token given in one cycle shows in the next, and the module that it wakes is not quiet then:
     # two cycles would suffice.
-    _QUIET_CYCLES = 4
+    _QUIET_CYCLES = 3
 
     def __init__(self, config: Config, groups: ClockGroups = TOGETHER) -> None:
         self._config = config
@@ -123,7 +123,7 @@ class Core(wiring.Component):
         # The end of a run.
         fetch, load, compute, store = parts.fetch, parts.load, parts.compute, parts.store
         quiet = Signal()
-        m.d.comb += quiet.eq(
+        m.d.sync += quiet.eq(
             (fetch.quiet | fetch.waiting)
             & parts.queues.settled
             & load.status.quiet

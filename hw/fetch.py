@@ -103,7 +103,8 @@ class Fetch(wiring.Component):
             ask.eq(
                 active
                 & planned
-                & (~asking | self.read.request.ready)
+                # Not while a request is taken, which is known late in a cycle: bursts are long.
+                & ~asking
                 & (reserved + plan.words <= words)
             ),
             self.read.request.valid.eq(asking),
@@ -142,16 +143,27 @@ class Fetch(wiring.Component):
         per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
         log_burst = (per_burst - 1).bit_length()
         place = self.insn_addr >> 4  # in instructions
-        last_place = Signal(self._address_width - 4)
         chunk = Signal(self._address_width - 4 - log_burst)
-        slot, last_slot = Signal(range(per_burst)), Signal(range(per_burst))
+        slot, end_slot, last_slot = (
+            Signal(range(per_burst), name=name) for name in ("slot", "end_slot", "last_slot")
+        )
         plan = Signal(
             data.StructLayout({"address": self._address_width, "words": range(words + 1)})
         )
         planning, planned, last_chunk = Signal(), Signal(), Signal()
+        # Of the last instruction, from the beginning of the first chunk; and the chunks after
+        # ``chunk``.
+        last = Signal(self._index_width + 1)
+        chunks_left = Signal(len(last) - log_burst)
+        ends_here = Signal()
+        few = log_burst + 1
         m.d.comb += [
-            last_chunk.eq(chunk == last_place >> log_burst),
-            last_slot.eq(Mux(last_chunk, last_place, per_burst - 1)),
+            last.eq(place[:log_burst] + self._count - 1),
+            # As in "the chunk of the last one is 0", with a short sum.
+            ends_here.eq(
+                (self._count >> few == 0) & (place[:log_burst] + self._count[:few] <= per_burst)
+            ),
+            last_slot.eq(Mux(last_chunk, end_slot, per_burst - 1)),
         ]
         with m.If(ask):
             m.d.sync += planned.eq(0)
@@ -165,6 +177,8 @@ class Fetch(wiring.Component):
                 plan.words.eq((last_slot >> shift) - (slot >> shift) + 1),
                 chunk.eq(chunk + 1),
                 slot.eq(0),
+                chunks_left.eq(chunks_left - 1),
+                last_chunk.eq(chunks_left == 1),
                 planning.eq(~last_chunk),
             ]
         with m.If(self.start):
@@ -172,7 +186,9 @@ class Fetch(wiring.Component):
                 planning.eq(~bad_start),
                 chunk.eq(place >> log_burst),
                 slot.eq(place),
-                last_place.eq(place + self._count - 1),
+                end_slot.eq(last),
+                chunks_left.eq(last >> log_burst),
+                last_chunk.eq(ends_here),
             ]
         return planned, plan
 
@@ -238,7 +254,7 @@ class Fetch(wiring.Component):
     ) -> tuple[Signal, Signal]:
         """Whether there is an instruction without an error, and whether its module takes it."""
         per_word = len(buffer.o.payload.bits) // isa.INSTRUCTION_WIDTH
-        index, last_index = Signal(self._index_width), Signal(self._index_width)
+        index, last_but_one = Signal(self._index_width), Signal(self._index_width)
         part = Signal(range(per_word))
         entry = Signal(QueueEntry)
         m.d.comb += [
@@ -261,7 +277,7 @@ class Fetch(wiring.Component):
         with m.If(taken):
             m.d.sync += [
                 index.eq(index + 1),
-                is_last.eq(index + 1 == last_index),
+                is_last.eq(index == last_but_one),
                 part.eq(part + 1),
             ]
             with m.If(is_last):
@@ -283,7 +299,7 @@ class Fetch(wiring.Component):
                 active.eq(~bad_start),
                 part.eq(self.insn_addr >> 4),
                 index.eq(0),
-                last_index.eq(self._count - 1),
+                last_but_one.eq(self._count - 2),
                 is_last.eq(self._count == 1),
                 self.fault.valid.eq(bad_start),
                 self.fault.cause.eq(isa.Cause.BAD_STREAM),

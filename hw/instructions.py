@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 from . import isa
 from .config import Config
 from .dma.extent import CheckedEntry, ExtentChecker
+from .fabric.counting import counted, stays_above
 from .fabric.structures import Limits, QueueEntry
 from .timing import is_small
 
@@ -89,16 +90,15 @@ class InstructionQueues(wiring.Component):
             m.submodules[f"{name}_memory"] = memory
             write, read = memory.write_port(), memory.read_port(domain="comb")
             level = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_level")
-            level_next = Signal.like(level, name=f"{name}_level_next")
             takes = Signal(name=f"{name}_takes")
             m.d.comb += [
                 write.en.eq(puts[number]),
                 write.data.eq(Value.cast(checker.o.payload)),
                 Value.cast(out.payload).eq(read.data),
                 takes.eq(out.valid & out.ready),
-                level_next.eq(level + write.en - takes),
             ]
-            m.d.sync += [level.eq(level_next), out.valid.eq(level_next != 0)]
+            change = level, write.en, takes
+            m.d.sync += [level.eq(counted(*change)), out.valid.eq(stays_above(0, *change))]
             for port, moves in ((write, write.en), (read, takes)):
                 place = Signal.like(port.addr, name=f"{name}_{'tail' if port is write else 'head'}")
                 m.d.comb += port.addr.eq(place)
@@ -145,7 +145,7 @@ class InstructionQueues(wiring.Component):
             with m.If(gets):
                 m.d.comb += [read.en.eq(1), read.addr.eq(Cat(head, Const(number, 2)))]
                 m.d.sync += [head.eq(head + 1), arrives[number].eq(1)]
-            m.d.sync += level.eq(level + puts[number] - gets)
+            m.d.sync += level.eq(counted(level, puts[number], gets))
             with m.If(arrives[number]):
                 m.d.sync += [payload.eq(read.data), out.valid.eq(1)]
             with m.Elif(out.ready):
@@ -164,14 +164,15 @@ class InstructionQueues(wiring.Component):
         for number, name in enumerate(_NAMES):
             incoming = getattr(self, name)
             count = Signal(range(isa.QUEUE_DEPTH + 1), name=f"{name}_count")
-            room = Signal(name=f"{name}_room")
+            room, some = Signal(name=f"{name}_room"), Signal(name=f"{name}_some")
             m.d.comb += [
                 room.eq(count != isa.QUEUE_DEPTH),
                 incoming.ready.eq(room),
-                getattr(self, f"{name}_empty").eq(count == 0),
+                getattr(self, f"{name}_empty").eq(~some),
             ]
             taken = incoming.valid & room
-            m.d.sync += count.eq(count + taken - getattr(self, f"{name}_retire"))
+            change = count, taken, getattr(self, f"{name}_retire")
+            m.d.sync += [count.eq(counted(*change)), some.eq(stays_above(0, *change))]
             with m.If(taken):
                 m.d.comb += [checker.i.valid.eq(1), stages[0].eq(number)]
         return stages[-1]

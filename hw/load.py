@@ -12,6 +12,7 @@ from .config import Config
 from .dma.loader import Loader
 from .dma.transfer import Bases, moved_elements
 from .fabric.buffer import geometry
+from .fabric.decode import Decoder
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 
@@ -49,15 +50,16 @@ class Load(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.order = order = InOrder(self._config, isa.Module.LOAD, [isa.Cause.BUS_ERROR])
+        m.submodules.decoder = decoder = Decoder(self._config, units=1)
         loader = Loader(self._config, _MEMORIES)
         m.submodules.loader = self._groups.member("load_dma", loader)
         self._groups.activate(m, "load_dma", loader.active)
-        order.connect(m, self)
+        order.connect(m, self, decoder)
         connect(m, loader.read, flipped(self.read))
         connect(m, loader.inp, flipped(self.inp))
         connect(m, loader.wgt, flipped(self.wgt))
 
         # Fetch hands only LOADs to this module.
-        order.connect_unit(m, loader, isa.Opcode.LOAD)
+        order.connect_unit(m, decoder, loader, isa.Opcode.LOAD)
         m.d.comb += [loader.bases.eq(self.bases), self.moved.eq(loader.moved)]
         return m

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -13,6 +13,7 @@ from .dma.forwarder import Forwarder
 from .dma.storer import Storer
 from .dma.transfer import moved_elements
 from .fabric.buffer import ReadPortSignature, geometry
+from .fabric.decode import Decoder
 from .fabric.groups import TOGETHER, ClockGroups
 from .fabric.issue import InOrder, ModuleSignature
 from .fabric.structures import ADDRESS_WIDTH, instruction_layout
@@ -62,15 +63,16 @@ class Store(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.order = order = InOrder(self._config, isa.Module.STORE, [isa.Cause.BUS_ERROR])
+        m.submodules.decoder = decoder = Decoder(self._config, units=1)
         storer = Storer(self._config)
         m.submodules.storer = self._groups.member("store_dma", storer)
         self._groups.activate(m, "store_dma", storer.active)
-        order.connect(m, self)
+        order.connect(m, self, decoder)
         if not self._config.forward:
             connect(m, storer.scratchpad, flipped(self.scratchpad))
         connect(m, storer.write, flipped(self.write))
 
-        order.connect_unit(m, storer, isa.Opcode.STORE)
+        order.connect_unit(m, decoder, storer, isa.Opcode.STORE)
         m.d.comb += [
             storer.base.eq(self.base),
             storer.stop.eq(self.stop),
@@ -89,6 +91,9 @@ class Store(wiring.Component):
             instruction_layout(self._config, isa.Opcode.STORE), order.head.entry.bits
         )
         forwards = fields.memory == isa.Memory.INP
+        # A cycle late: whether the storer is idle depends on what memory answers.
+        storer_rests = Signal()
+        m.d.sync += storer_rests.eq(storer.idle & ~storer.command.valid)
         connect(m, forwarder.inp, flipped(self.inp))
         m.d.comb += [
             forwarder.hold.eq(self.hold),
@@ -97,7 +102,7 @@ class Store(wiring.Component):
             storer.command.valid.eq(order.start & ~forwards),
             order.unit_ready.eq(
                 storer.command.ready
-                & Mux(forwards, storer.idle & forwarder.command.ready, forwarder.idle)
+                & Mux(forwards, storer_rests & forwarder.command.ready, forwarder.idle)
             ),
             order.done.eq(storer.done | forwarder.done),
             self.scratchpad.enable.eq(storer.scratchpad.enable | forwarder.scratchpad.enable),

@@ -33,7 +33,7 @@ MAX_LANE_BEATS = 4
 # cannot requantize, both without the registers of small machines; and in lanes that can requantize.
 DOT_PRODUCT_LATENCY = 3
 ALU_LATENCY = 1
-REQUANTIZING_ALU_LATENCY = 5
+REQUANTIZING_ALU_LATENCY = 6
 # Registers of small machines, behind the operands of the ALU and behind its products.
 SMALL_ALU_REGISTERS = 2
 # Words in which a table of LOOKUP is copied into the lanes, one per cycle.
@@ -64,6 +64,12 @@ def alu_latency(config: Config) -> int:
     return ALU_LATENCY + (SMALL_ALU_REGISTERS if is_small(config) else 0)
 
 
+def has_long_alu(config: Config) -> bool:
+    """Whether a micro-op waits in a register before the ALU, since much depends on whether it has
+    to: where the pipeline is long, and where parameters or tables are read before."""
+    return bool(config.requantize or config.lookup)
+
+
 @dataclass(frozen=True)
 class Latencies:
     """Cycles from one event to the next of a small machine, if nothing else holds it up."""
@@ -90,8 +96,10 @@ class Latencies:
     announce_to_word: int = 4
     # From the last response of a STORE to its being done.
     response_to_done: int = 1
-    # From the issue of a GEMM or ALU instruction to its first micro-op's being taken.
+    # From the issue of a GEMM or ALU instruction to its unit's taking its first micro-op, and from
+    # there to that one's entering the pipeline of the ALU, without the register of a long one.
     issue_to_item: int = 3
+    item_to_alu: int = 0
     # From the issue of FINISH to the interrupt.
     finish_to_end: int = 3
 
@@ -100,7 +108,9 @@ LATENCIES = Latencies()
 
 
 def latencies(config: Config) -> Latencies:
-    """Those of a machine. In a large one the queues are in LUTs, which give instructions sooner."""
+    """Those of a machine. In a large one the queues are in LUTs, which give instructions sooner,
+    even though they are decoded in a cycle of their own."""
+    known = replace(LATENCIES, item_to_alu=int(has_long_alu(config)))
     if is_small(config):
-        return LATENCIES
-    return replace(LATENCIES, hand_over_to_issue=4, issue_to_issue=1)
+        return known
+    return replace(known, hand_over_to_issue=5, issue_to_issue=1)

@@ -15,11 +15,16 @@ from amaranth_vta.sim.machine.elaborate import verilog
 from .area import Area
 from .flows import FLOWS, GATES
 from .refine import refine
+from .timing import NET_NS
 from .tools import Call, run, tool
 from .usage import synthesized
 
-# ABC maps to LUTs in more rounds than it does by itself.
-_THOROUGH = "scratchpad -copy abc9.script.flow3 abc9.script"
+# ABC maps to LUTs in more rounds than it does by itself, and for the 7-series with the wires that
+# the estimate of the clock counts with, in picoseconds.
+_THOROUGH = (
+    "scratchpad -copy abc9.script.flow3 abc9.script; "
+    f"scratchpad -set synth_xilinx.abc9.W {NET_NS * 1000:.0f}"
+)
 # Flattened, as one module. Not with -widemux, which takes 4 to 20 % of the LUTs away: Yosys 0.70
 # then makes another machine of it, as `benchmarks/netlists.py` shows.
 _SYNTH_XC7 = "synth_xilinx -family xc7 -noiopad -flatten -top vta"

@@ -12,8 +12,8 @@ TITLE = "Stages of three micro-ops in GEMM and in the ALU: each takes one micro-
 
 def draw(theme: Theme) -> Drawing:
     """Three micro-ops of each unit, one line each; the columns are cycles."""
-    adds = ["add"] * (DOT_PRODUCT_LATENCY - 2)
-    gemm = ["read INP, WGT", "multiply", *adds, "add, read ACC", "write ACC"]
+    adds = ["add"] * (DOT_PRODUCT_LATENCY - 3)
+    gemm = ["read INP, WGT", "multiply", *adds, "add, read ACC", "add", "add, write ACC"]
     alu = ["read ACC", *["lane"] * REQUANTIZING_ALU_LATENCY, "write ACC"]
     cycles = max(len(gemm), len(alu)) + _MICRO_OPS - 1
     block = 12 + _ROW * _MICRO_OPS

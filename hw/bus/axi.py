@@ -7,7 +7,7 @@ width of the bus, at most 256 beats, and never cross a boundary of 4 KiB.
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -201,7 +201,7 @@ class ReadArbiter(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.owners = owners = Queue(
-            data.StructLayout({"reader": Reader}), BURSTS_IN_FLIGHT
+            data.StructLayout({"reader": Reader}), BURSTS_IN_FLIGHT, registered=True
         )
         m.submodules.requests = requests = Queue(BurstRequest, 2)
         m.submodules.beats = beats = Queue(ReadBeat(self._data_width), 2)
@@ -223,7 +223,10 @@ class ReadArbiter(wiring.Component):
             Reader.COMPUTE,
         )
         others = self.load.request.valid | self.compute.request.valid
-        beats_ahead = Signal(range(BEATS_AHEAD + 256))
+        # Beats to come, but for those of a burst granted in the cycle before: one and its length,
+        # which are known late in a cycle. Two carries below an adder make one.
+        beats_ahead, total = Signal(range(BEATS_AHEAD + 256)), Signal(range(BEATS_AHEAD + 512))
+        granted_before, length_before = Signal(), Signal(8)
         open_ = Signal()
         granted = Signal()
         m.d.comb += [
@@ -234,7 +237,8 @@ class ReadArbiter(wiring.Component):
                     other,
                 )
             ),
-            open_.eq(requests.i.ready & owners.i.ready & (beats_ahead < BEATS_AHEAD) & ~self.stop),
+            total.eq((Cat(granted_before, beats_ahead) + Cat(granted_before, length_before))[1:]),
+            open_.eq(requests.i.ready & owners.i.ready & (total < BEATS_AHEAD) & ~self.stop),
             granted.eq(open_ & (self.fetch.request.valid | others)),
             owners.i.payload.reader.eq(chosen),
             owners.i.valid.eq(granted),
@@ -268,7 +272,9 @@ class ReadArbiter(wiring.Component):
                 m.d.comb += beats.o.ready.eq(reader.beat.ready)
         with m.If(self.stop):
             m.d.comb += beats.o.ready.eq(1)
-        m.d.sync += beats_ahead.eq(
-            beats_ahead + Mux(granted, request.length + 1, 0) - taken.as_unsigned()
-        )
+        m.d.sync += [
+            granted_before.eq(granted),
+            length_before.eq(Mux(granted, request.length, 0)),
+            beats_ahead.eq(total - taken.as_unsigned()),
+        ]
         return m

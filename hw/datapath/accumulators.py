@@ -1,6 +1,8 @@
 """The accumulator scratchpad: in two banks where GEMM and ALU overlap."""
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
@@ -24,14 +26,15 @@ class Accumulators(wiring.Component):
     ``alu_dst``, and at most one of the three write ports, may use a bank in a cycle. Store never
     stalls for a port: it reads a copy of the low bits, which is written with the accumulators.
 
-    Timing: data one cycle after an enabled read. What a unit writes is forwarded to its own read of
-    the same element in the same cycle. A unit must not read an element in the cycle in which
-    another one writes it.
+    Timing: data one cycle after an enabled read, for GEMM two. What a unit writes is forwarded to
+    its own read of the same element in the same cycle, and what GEMM writes in the cycle after its
+    read too. A unit must not read an element in the cycle in which another one writes it.
 
     Ports
     -----
     gemm_read, alu_dst, alu_src : read ports, of one element
-    gemm_clear : with ``gemm_read``: its data are 0, whatever the element is
+    gemm_clear, alu_src_clear : with ``gemm_read`` or ``alu_src``: its data are 0, whatever the
+        element is
     gemm_write, alu_write : write ports, of one element, all of it; without REQUANTIZE data of the
         ALU are 0 while it writes nothing
     load_write : write port of the loader, whose data are 0 while a unit writes
@@ -45,10 +48,11 @@ class Accumulators(wiring.Component):
         read, write = acc_read_port(config), acc_write_port(config)
         super().__init__(
             {
-                "gemm_read": In(read),
+                "gemm_read": In(acc_read_port(config, cycles=2)),
                 "gemm_clear": In(1),
                 "alu_dst": In(read),
                 "alu_src": In(read),
+                "alu_src_clear": In(1),
                 "gemm_write": In(write),
                 "alu_write": In(write),
                 "load_write": In(shape.write_port()),
@@ -63,16 +67,12 @@ class Accumulators(wiring.Component):
         banks = 2 if self._config.overlap else 1
         size = self._shape.depth // banks
         parts = [self._add_bank(m, bank, size) for bank in range(banks)]
-        destinations, sources, shadows, _ = zip(*parts, strict=True)
-        if banks == 1:
-            self._connect_destinations(m, parts[0])
-        else:
-            _connect_read(
-                *(m, "gemm_read", self.gemm_read, destinations, self.gemm_write),
-                clear=self.gemm_clear,
-            )
-            _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
-        _connect_read(m, "alu_src", self.alu_src, sources, self.alu_write)
+        destinations, sources, shadows = zip(*parts, strict=True)
+        self._connect_gemm_read(m, destinations)
+        _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
+        _connect_read(
+            *(m, "alu_src", self.alu_src, sources, self.alu_write), clear=self.alu_src_clear
+        )
         for element in range(self._out_elements):
             bank = Signal(name=f"out_bank_{element}")
             with m.If(self.out_read.enable):
@@ -82,22 +82,41 @@ class Accumulators(wiring.Component):
             )
         return m
 
-    def _connect_destinations(self, m: Module, bank: "_Bank") -> None:
-        """Read ports for the destinations of both units, of one bank: they take turns, so that one
-        LUT per bit forwards what is written to either."""
-        read, write = acc_read_port(self._config).create(), acc_write_port(self._config).create()
-        for either, gemm, alu in (
-            (read, self.gemm_read, self.alu_dst),
-            (write, self.gemm_write, self.alu_write),
-        ):
-            m.d.comb += [
-                either.enable.eq(gemm.enable | alu.enable),
-                either.index.eq(Mux(gemm.enable, gemm.index, alu.index)),
-            ]
-        m.d.comb += write.data[0].eq(bank.written)
-        clear = self.gemm_read.enable & self.gemm_clear
-        _connect_read(m, "destination", read, [bank.destination], write, clear=clear)
-        m.d.comb += [port.data[0].eq(read.data[0]) for port in (self.gemm_read, self.alu_dst)]
+    def _connect_gemm_read(self, m: Module, banks: Sequence[Any]) -> None:
+        """Gives ``gemm_read`` what it is to be added to: of a bank, or of GEMM's latest writes.
+
+        Each has a register, which is reset if it is another one's turn: so they are joined without
+        a choice, in the LUTs of GEMM's adders.
+        """
+        port, write = self.gemm_read, self.gemm_write
+        size = self._shape.depth // len(banks)
+        index = Signal.like(port.index, name="gemm_index", reset_less=True)
+        cleared, hit, hit_now, is_latest = (
+            Signal(name=f"gemm_{name}") for name in ("cleared", "hit", "hit_now", "is_latest")
+        )
+        latest, before = (
+            Signal.like(write.data[0], name=f"gemm_{name}", reset_less=True)
+            for name in ("latest", "before")
+        )
+        m.d.comb += hit_now.eq(write.enable[0] & (write.index == index))
+        m.d.sync += [
+            index.eq(port.index),
+            cleared.eq(self.gemm_clear),
+            hit.eq(write.enable[0] & (write.index == port.index)),
+            latest.eq(write.data[0]),
+            is_latest.eq(hit_now & ~cleared),
+        ]
+        found = [latest & is_latest.replicate(len(latest)), before]
+        for bank, stored in enumerate(banks):
+            kept = Signal.like(latest, name=f"gemm_kept_{bank}", reset_less=True)
+            found.append(kept)
+            m.d.sync += kept.eq(stored.data[0])
+            with m.If(cleared | hit | hit_now | (_bank(index, size, len(banks)) != bank)):
+                m.d.sync += kept.eq(0)
+        m.d.sync += before.eq(latest)
+        with m.If(cleared | ~hit | hit_now):
+            m.d.sync += before.eq(0)
+        m.d.comb += port.data[0].eq(reduce(or_, found))
 
     def _add_bank(self, m: Module, bank: int, size: int) -> "_Bank":
         """One bank of ``size`` elements."""
@@ -132,12 +151,11 @@ class Accumulators(wiring.Component):
             shadow.read0.index.eq(self.out_read.index - bank * size),
         ]
 
-        written = self._connect_writes(m, accumulators.write, shadow.write, bank, size)
-        return _Bank(destination, source, shadow.read0, written)
+        self._connect_writes(m, accumulators.write, shadow.write, bank, size)
+        return _Bank(destination, source, shadow.read0)
 
-    def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> Signal:
-        """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits; gives
-        what units write."""
+    def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> None:
+        """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits."""
         shape, load = self._shape, self.load_write
         banks = shape.depth // size
         gemm_writes = self._uses(m, "gemm_write", bank, size)
@@ -181,7 +199,6 @@ class Accumulators(wiring.Component):
         ]
         for element in range(shape.elements):
             m.d.comb += shadow.data[element].eq(self._low_bits(write.data[element]))
-        return written.data
 
     def _low_bits(self, element: Value) -> Value:
         """What store sees of an element."""
@@ -199,12 +216,11 @@ class Accumulators(wiring.Component):
 
 
 class _Bank(NamedTuple):
-    """Read ports of a bank for destinations, sources and store; and what units write into it."""
+    """Read ports of a bank for destinations, sources and store."""
 
     destination: Any
     source: Any
     shadow: Any
-    written: Signal
 
 
 class _Written(wiring.Component):

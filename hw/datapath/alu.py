@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Module, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -11,11 +11,12 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.groups import TOGETHER, ClockGroups
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.hw.timing import alu_latency, is_small
+from amaranth_vta.hw.timing import alu_latency, has_long_alu, is_small
 
 from .alu_lane import AluLane
 from .dot_products import tile_layout
 from .gemm import acc_read_port, acc_write_port, busy_banks
+from .hazards import Hazards
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
 from .table import Table, TableReader, TableWords, written_elements
@@ -32,24 +33,27 @@ class AluContext(data.Struct):
 class AluUnit(wiring.Component):
     """Executes micro-ops: ``acc[dst] = operation(acc[dst], immediate or acc[src])``.
 
-    Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t and writes
-    `alu_latency` + 1 cycles later, where `alu_latency` is the lanes'. The read ports forward what
-    is being written. A micro-op with a hazard, which reads what an earlier one has yet to write,
-    stalls until that is written. A REQUANTIZE with parameters other than those of
-    the micro-op before it in its instruction stalls until everything before it is written and its
-    parameters have been read, one per cycle. So does a LOOKUP, while its table is copied into the
-    lanes, a word per cycle, unless they have it: the last table stays there until something is
-    written to its accumulators.
+    Timing: one micro-op per cycle. An item taken in cycle t reads its operands in t, or in t + 1
+    with `has_long_alu`, and writes `alu_latency` + 1 cycles later, where `alu_latency` is the
+    lanes'. The read ports forward what is being written. A micro-op with a hazard, which reads what
+    an earlier one has yet to write, stalls until that is written (`Hazards`). A REQUANTIZE with
+    parameters other than those of the micro-op before it in its instruction stalls until everything
+    before it is written and its parameters have been read, one per cycle. So does a LOOKUP, while
+    its table is copied into the lanes, a word per cycle, unless they have it: the last table stays
+    there until something is written to its accumulators.
 
     Ports
     -----
     i : micro-ops from the sequencer
     dst_read, src_read : read ports of the accumulators
+    src_read_clear : with ``src_read``: 0 is read, to which an immediate is added
     write : write port of the accumulators; whole elements are written; without REQUANTIZE its data
         are 0 while nothing is
     written : what others write to the accumulators (with LOOKUP)
-    denied : the other unit uses the bank that holds ``dst``: the item is not taken
+    bank, denied : the half of the accumulators in which the next micro-op writes; the other unit
+        uses that, so the micro-op stalls
     busy_banks : per half of the accumulators, whether a write to it is in flight
+    takes : it executes a micro-op, or stops at one
     done, error : as in the GEMM unit
     """
 
@@ -62,10 +66,13 @@ class AluUnit(wiring.Component):
                 "i": In(stream.Signature(IndexedUop(self.operands, AluContext))),
                 "dst_read": Out(acc_read_port(config)),
                 "src_read": Out(acc_read_port(config)),
+                "src_read_clear": Out(1),
                 "write": Out(acc_write_port(config)),
                 **({"written": In(written_elements(config))} if config.lookup else {}),
+                "bank": Out(1),
                 "denied": In(1),
                 "busy_banks": Out(2),
+                "takes": Out(1),
                 "done": Out(1),
                 "error": Out(1),
             }
@@ -74,7 +81,6 @@ class AluUnit(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
-        item = self.i.payload
         control = data.StructLayout(
             {
                 "write": 1,
@@ -91,39 +97,36 @@ class AluUnit(wiring.Component):
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
 
-        stopped, depends, works, taken, ready, failed = (
-            Signal(name=name)
-            for name in ("stopped", "depends", "works", "taken", "ready", "failed")
+        hazards = self._add_hazards(m, stages[:-1])
+        next_uop, item = hazards.o, hazards.o.payload
+        stopped, works, taken, ready = (
+            Signal(name=name) for name in ("stopped", "works", "taken", "ready")
         )
-        for stage in stages[:-1]:
-            with m.If(
-                stage.write
-                & (
-                    (stage.dst == item.indices.dst)
-                    | (~item.context.use_immediate & (stage.dst == item.indices.src))
-                )
-            ):
-                m.d.comb += depends.eq(1)
         m.d.comb += [
-            failed.eq(item.error),
             ready.eq(1),
-            self.i.ready.eq(~works | (~depends & ready & ~self.denied)),
-            taken.eq(self.i.valid & self.i.ready),
-            works.eq(self.i.valid & item.enable & ~failed & ~stopped),
+            next_uop.ready.eq(~works | (~hazards.waits & ready & ~self.denied)),
+            taken.eq(next_uop.valid & next_uop.ready),
+            works.eq(next_uop.valid & item.enable & ~item.error & ~stopped),
+            hazards.works.eq(works),
+            self.bank.eq(item.indices.dst[-1]),
+            self.takes.eq(taken & item.enable),
             self.dst_read.enable.eq(taken & works),
             self.dst_read.index.eq(item.indices.dst),
-            self.src_read.enable.eq(taken & works & ~item.context.use_immediate),
+            self.src_read.enable.eq(taken & works),
             self.src_read.index.eq(item.indices.src),
+            self.src_read_clear.eq(item.context.use_immediate),
             entering.write.eq(taken & works),
             entering.dst.eq(item.indices.dst),
             entering.context.eq(item.context),
-            entering.done.eq(taken & (item.last | failed) & ~stopped),
-            entering.error.eq(failed),
+            entering.done.eq(taken & (item.last | item.error) & ~stopped),
+            entering.error.eq(item.error),
         ]
-        with m.If(taken & failed):
+        with m.If(~item.context.use_immediate):
+            m.d.comb += entering.context.immediate.eq(0)
+        with m.If(taken & item.error):
             m.d.sync += stopped.eq(1)
-        for before, after in pairwise([entering, *stages, finished]):
-            m.d.sync += after.eq(before)
+        for one, other in pairwise([entering, *stages, finished]):
+            m.d.sync += other.eq(one)
 
         lanes = self._add_lanes(m, computing)
         m.d.comb += [
@@ -132,19 +135,49 @@ class AluUnit(wiring.Component):
             self.write.index.eq(writing.dst),
             self.done.eq(finished.done),
             self.error.eq(finished.error),
-            self.busy_banks.eq(busy_banks(stages)),
         ]
+        m.d.sync += self.busy_banks.eq(busy_banks([entering, *stages[:-1]]))
         busy = Signal()
         m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
         # While something is written too: after it, results return to 0.
         active: Value = busy
         if config.requantize:
-            active |= self._read_parameters(m, lanes, ready, failed, works, busy, taken)
+            active |= self._read_parameters(m, hazards, lanes, ready, works, busy, taken)
         if config.lookup:
             looks_up = stages[lanes[0].to_index]
-            active |= self._look_up(m, lanes, looks_up, ready, failed, works, busy, taken)
+            active |= self._look_up(m, hazards, lanes, looks_up, ready, works, busy, taken)
         self._groups.activate(m, "lanes", active)
         return m
+
+    def _add_hazards(self, m: Module, before: list[Any]) -> Hazards:
+        """What micro-ops come from; ``before``: the stages that have not written yet."""
+        m.submodules.hazards = hazards = Hazards(
+            self.operands, AluContext, len(before), has_long_alu(self._config)
+        )
+        incoming = hazards.i.payload
+        m.d.comb += [
+            hazards.i.valid.eq(self.i.valid),
+            self.i.ready.eq(hazards.i.ready),
+            incoming.eq(self.i.payload),
+        ]
+        with m.If(self._reads_beyond(self.i.payload)):
+            m.d.comb += incoming.error.eq(1)
+        for stage, write in zip(before, hazards.in_flight, strict=True):
+            m.d.comb += [write.write.eq(stage.write), write.dst.eq(stage.dst)]
+        return hazards
+
+    def _reads_beyond(self, item: Any) -> Value:
+        """Whether parameters or a table that the micro-op reads are past the depth."""
+        config, operation = self._config, item.context.operation
+        kinds = [AluOp.REQUANTIZE] * config.requantize + [AluOp.LOOKUP] * config.lookup
+        return (
+            item.enable
+            & Cat(
+                (operation == kind)
+                & (item.indices.src > config.acc.depth - config.alu_sources(kind))
+                for kind in kinds
+            ).any()
+        )
 
     def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
         """A lane for each scalar of an element, which operates on what stage ``computing`` has
@@ -154,6 +187,8 @@ class AluUnit(wiring.Component):
         first, second, written = (
             data.View(tile, port.data[0]) for port in (self.dst_read, self.src_read, self.write)
         )
+        immediate = Signal(signed(config.acc_width))
+        m.d.comb += immediate.eq(computing.context.immediate)
         lanes = []
         for b in range(config.batch):
             for j in range(config.block_out):
@@ -169,13 +204,8 @@ class AluUnit(wiring.Component):
                     lane.enable.eq(computing.write),
                     lane.operation.eq(computing.context.operation),
                     lane.a.eq(first[b][j]),
-                    lane.b.eq(
-                        Mux(
-                            computing.context.use_immediate,
-                            computing.context.immediate,
-                            second[b][j],
-                        )
-                    ),
+                    # One of them is 0. With the choices of the read port, one LUT of six inputs.
+                    lane.b.eq(second[b][j] | immediate),
                     written[b][j].eq(lane.result),
                 ]
         return lanes
@@ -183,32 +213,31 @@ class AluUnit(wiring.Component):
     def _read_parameters(
         self,
         m: Module,
+        hazards: Hazards,
         lanes: list[Any],
         ready: Signal,
-        failed: Signal,
         works: Signal,
         busy: Signal,
         taken: Signal,
     ) -> Value:
-        """Loads the parameters of REQUANTIZE into ``lanes`` when the item names others.
+        """Loads the parameters of REQUANTIZE into ``lanes`` when the next micro-op names others.
 
-        ``ready`` is low while the item stalls for them; ``failed`` is high if they are past the
-        depth. Gives whether a parameter arrives.
+        ``ready`` is low while it stalls for them. Gives whether a parameter arrives.
         """
-        item = self.i.payload
+        item, comes = hazards.o.payload, hazards.i.ready
         count = isa.REQUANTIZE_PARAMETERS
-        wanted, known, hit = Signal(), Signal(), Signal()
+        wanted, known, is_same, hit = Signal(), Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
         step = Signal(range(count + 2))
         arriving = Signal(count)
         m.d.comb += [
             wanted.eq(item.enable & (item.context.operation == AluOp.REQUANTIZE)),
-            hit.eq(known & (index == item.indices.src)),
+            hit.eq(known & is_same),
         ]
+        with m.If(comes):
+            m.d.sync += is_same.eq(index == self.i.payload.indices.src)
         with m.If(works & wanted & ~hit):
             m.d.comb += ready.eq(0)
-        with m.If(wanted & (item.indices.src > self._config.acc.depth - count)):
-            m.d.comb += failed.eq(1)
         m.d.sync += arriving.eq(0)
         with m.If(works & wanted & ~hit & ~busy):
             with m.If(step < count):
@@ -219,7 +248,12 @@ class AluUnit(wiring.Component):
                 m.d.sync += arriving.eq(1 << step)
             m.d.sync += step.eq(step + 1)
             with m.If(step == count):
-                m.d.sync += [step.eq(0), known.eq(1), index.eq(item.indices.src)]
+                m.d.sync += [
+                    step.eq(0),
+                    known.eq(1),
+                    is_same.eq(1),
+                    index.eq(item.indices.src),
+                ]
         # Accumulators may change between instructions.
         with m.If(taken & item.last):
             m.d.sync += known.eq(0)
@@ -230,26 +264,28 @@ class AluUnit(wiring.Component):
     def _look_up(
         self,
         m: Module,
+        hazards: Hazards,
         lanes: list[Any],
         looking: Any,
         ready: Signal,
-        failed: Signal,
         works: Signal,
         busy: Signal,
         taken: Signal,
     ) -> Value:
-        """Gives ``lanes`` copies of the table that the item names, and looks up the entries for
-        the micro-op in the stage ``looking``.
+        """Gives ``lanes`` copies of the table that the next micro-op names, and looks up the
+        entries for that in the stage ``looking``.
 
-        ``ready`` and ``failed`` as for `_read_parameters`. Gives whether a copy is written to.
+        ``ready`` as for `_read_parameters`. Gives whether a copy is written to.
         """
-        item, config = self.i.payload, self._config
+        item, config = hazards.o.payload, self._config
         m.submodules.table_reader = reader = TableReader(config)
         words = TableWords(config)
         m.submodules.table_words = self._groups.member("lanes", words)
         wanted, looks_up = Signal(), Signal()
         m.d.comb += [
             wanted.eq(item.enable & (item.context.operation == AluOp.LOOKUP)),
+            reader.comes.eq(hazards.i.ready),
+            reader.next_src.eq(self.i.payload.indices.src),
             reader.wanted.eq(works & wanted & ~busy),
             reader.src.eq(item.indices.src),
             words.element.eq(self.src_read.data[0]),
@@ -260,8 +296,6 @@ class AluUnit(wiring.Component):
         ]
         with m.If(works & wanted & ~reader.known):
             m.d.comb += ready.eq(0)
-        with m.If(wanted & (item.indices.src > config.acc.depth - config.table_elements)):
-            m.d.comb += failed.eq(1)
         with m.If(reader.read):
             m.d.comb += [self.src_read.enable.eq(1), self.src_read.index.eq(reader.index)]
         for number, lane in enumerate(lanes):

@@ -190,9 +190,9 @@ class DotProducts(wiring.Component):
         half, ones = config.inp_width + config.wgt_width, config.wgt_width - 1
         middle = Signal(config.inp_width + 1, name=f"shared_{name}", reset_less=True)
         # A sum from 2^n - 1: its bits inverted, but for the sign.
-        total = inputs[0] + inputs[1]
-        m.d.sync += middle.eq(Cat(~total[:-1], total[-1]))
-        return Cat(Const((1 << ones) - 1, ones), middle, Const((1 << half - 1) - 1, half))
+        m.d.sync += middle.eq(inputs[0] + inputs[1])
+        rest = Cat(~middle[:-1], middle[-1])
+        return Cat(Const((1 << ones) - 1, ones), rest, Const((1 << half - 1) - 1, half))
 
     def _register(self, m: Module, place: tuple[int, int], total: Value) -> None:
         """Makes ``total`` the sum of an output, whose row and column ``place`` is."""

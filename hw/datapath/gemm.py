@@ -1,6 +1,5 @@
 """The GEMM core: products of tiles, and their accumulation."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Signal, Value
@@ -36,9 +35,9 @@ class GemmUnit(wiring.Component):
     ``src`` on.
 
     Timing: one micro-op per cycle, whatever accumulators they name. An item taken in cycle t reads
-    its tiles in t, reads its accumulator `DotProducts.latency` cycles later and writes it in the
-    cycle after; the accumulators' read port forwards what is being written, so the next micro-op
-    sees that value although it reads in the same cycle.
+    its tiles in t, reads its accumulator a cycle before their dot products are there and writes it
+    in the cycle after that; the accumulators' read port forwards what is being written in the cycle
+    of the read and in the next, so the following micro-ops see that value.
 
     Ports
     -----
@@ -62,7 +61,7 @@ class GemmUnit(wiring.Component):
                 "i": In(stream.Signature(IndexedUop(self.operands, GemmContext(config)))),
                 "inp": Out(inp_read_port(config)),
                 "wgt": Out(ReadPortSignature(config.wgt.element_bits, config.wgt.depth, 1)),
-                "acc_read": Out(acc_read_port(config)),
+                "acc_read": Out(acc_read_port(config, cycles=2)),
                 "acc_read_clear": Out(1),
                 "acc_write": Out(acc_write_port(config)),
                 "denied": In(1),
@@ -79,10 +78,12 @@ class GemmUnit(wiring.Component):
 
         stopped = Signal()
         item = self.i.payload
-        would_work, works, taken = Signal(), Signal(), Signal()
+        would_work, works, taken, failed = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            would_work.eq(item.enable & ~item.error & ~stopped),
-            self.i.ready.eq(~would_work | ~self.denied),
+            failed.eq(item.error),
+            would_work.eq(item.enable & ~failed & ~stopped),
+            # Whether an index is past a depth is found meanwhile.
+            self.i.ready.eq(~item.enable | stopped | ~self.denied),
             taken.eq(self.i.valid & self.i.ready),
             works.eq(taken & would_work),
             self.inp.enable.eq(works & ~item.context.reset),
@@ -94,13 +95,16 @@ class GemmUnit(wiring.Component):
         ]
         if self._config.depthwise:
             further = [self.inp.data[tap] for tap in range(1, self._config.taps)]
-            tapped = Signal()
+            tapped, most = Signal(), self._config.inp.depth - self._config.taps
             m.d.sync += tapped.eq(item.context.tapped)
+            # The last input is past the depth though the first one is not.
+            with m.If(item.enable & item.context.tapped & (item.indices.src > most)):
+                m.d.comb += failed.eq(1)
             m.d.comb += [
                 Value.cast(dot_products.further).eq(Cat(further)),
                 dot_products.tapped.eq(tapped),
             ]
-        with m.If(taken & item.error):
+        with m.If(taken & failed):
             m.d.sync += stopped.eq(1)
 
         stage = GemmStage(self._config.acc.index_width)
@@ -110,8 +114,8 @@ class GemmUnit(wiring.Component):
             entering.reset.eq(item.context.reset),
             entering.adds.eq(~item.context.reset & ~item.context.overwrite),
             entering.dst.eq(item.indices.dst),
-            entering.done.eq(taken & (item.last | item.error) & ~stopped),
-            entering.error.eq(item.error),
+            entering.done.eq(taken & (item.last | failed) & ~stopped),
+            entering.error.eq(failed),
         ]
         # One cycle for the scratchpads, then the dot products'.
         stages = [entering]
@@ -119,10 +123,10 @@ class GemmUnit(wiring.Component):
             following = Signal(stage, name=f"stage_{number}")
             m.d.sync += following.eq(stages[-1])
             stages.append(following)
-        reading, writing = stages[dot_products.latency], stages[dot_products.latency + 1]
+        reading, summed, writing = stages[dot_products.latency - 1 : dot_products.latency + 2]
 
         m.d.comb += [
-            dot_products.clear.eq(reading.reset),
+            dot_products.clear.eq(summed.reset),
             self.acc_read.enable.eq(reading.write),
             self.acc_read.index.eq(reading.dst),
             self.acc_read_clear.eq(~reading.adds),
@@ -132,7 +136,8 @@ class GemmUnit(wiring.Component):
             self.done.eq(stages[-1].done),
             self.error.eq(stages[-1].error),
         ]
-        m.d.comb += self.busy_banks.eq(busy_banks(stages[1:-1]))
+        # Of the stages behind the first one, from a register: of all before the last but one.
+        m.d.sync += self.busy_banks.eq(busy_banks(stages[:-2]))
         multiplying = stages[1 : 1 + dot_products.latency]
         self._groups.activate(m, "products", Cat(stage.write for stage in multiplying).any())
         tile = tile_layout(self._config.acc)
@@ -171,15 +176,9 @@ def inp_read_port(config: Config) -> ReadPortSignature:
     return ReadPortSignature(config.inp.element_bits, config.inp.depth, config.taps)
 
 
-def reads_beyond(config: Config, context: Any, indices: Mapping[str, Value]) -> Value:
-    """Whether the last input of a micro-op is past the depth though the first one is not."""
-    tapped: Value = context.tapped & (indices["src"] > config.inp.depth - config.taps)
-    return tapped
-
-
-def acc_read_port(config: Config) -> ReadPortSignature:
+def acc_read_port(config: Config, cycles: int = 1) -> ReadPortSignature:
     """The port through which a unit reads one accumulator element per cycle."""
-    return ReadPortSignature(config.acc.element_bits, config.acc.depth, 1)
+    return ReadPortSignature(config.acc.element_bits, config.acc.depth, 1, cycles)
 
 
 def acc_write_port(config: Config) -> WritePortSignature:

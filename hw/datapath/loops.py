@@ -1,19 +1,19 @@
 """From issued GEMM and ALU instructions to the micro-ops of both units."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import ReadPortSignature
 from amaranth_vta.hw.fabric.command_queue import COUNT_WIDTH, CommandQueue, WaitingCommand
+from amaranth_vta.hw.fabric.counting import counted
 from amaranth_vta.hw.timing import ALU_COMMANDS, GEMM_COMMANDS
 
 from .alu import AluContext, alu_operands
-from .gemm import GemmContext, gemm_operands, reads_beyond
+from .gemm import GemmContext, gemm_operands
 from .sequencer import IndexedUop, LoopCommand, Sequencer
 
 
@@ -33,7 +33,8 @@ class Loops(wiring.Component):
     for_alu : a command that comes now is the ALU's; known before that it is issued
     gemm_level, alu_level : how many commands wait
     gemm_begins, alu_begins : one of them begins in this cycle
-    gemm_done, alu_done : how many instructions are done, counted as in `WaitingCommand`
+    gemm_done, alu_done, gemm_ends, alu_ends : of each unit, how many instructions were done before
+        this cycle, counted as in `WaitingCommand`, and whether one more is in this cycle
     gemm, alu : micro-ops
     uops : read port of the micro-op buffer
     """
@@ -62,6 +63,7 @@ class Loops(wiring.Component):
                         (f"{name}_level", Out(range(self._most[name] + 1))),
                         (f"{name}_begins", Out(1)),
                         (f"{name}_done", In(COUNT_WIDTH)),
+                        (f"{name}_ends", In(1)),
                         (name, Out(stream.Signature(uops[name]))),
                     )
                 },
@@ -78,7 +80,10 @@ class Loops(wiring.Component):
 
     def _unroll_apart(self, m: Module) -> None:
         """A queue and a sequencer for each unit."""
-        others = {"gemm": self.alu_done, "alu": self.gemm_done}
+        others = {
+            "gemm": (self.alu_done, self.alu_ends),
+            "alu": (self.gemm_done, self.gemm_ends),
+        }
         sequencers = {}
         for name, command in self._commands.items():
             m.submodules[f"{name}_commands"] = queue = CommandQueue(command, self._most[name])
@@ -86,13 +91,12 @@ class Loops(wiring.Component):
                 self._config,
                 self._operands[name],
                 self._contexts[name],
-                self._reads_beyond if name == "gemm" and self._config.depthwise else None,
             )
             connect(m, flipped(getattr(self, f"{name}_command")), queue.i)
             connect(m, queue.o, sequencer.i)
             connect(m, sequencer.o, flipped(getattr(self, name)))
             m.d.comb += [
-                queue.other_done.eq(others[name]),
+                Cat(queue.other_done, queue.other_ends).eq(Cat(others[name])),
                 getattr(self, f"{name}_level").eq(queue.level),
                 getattr(self, f"{name}_begins").eq(queue.o.valid & queue.o.ready),
             ]
@@ -112,20 +116,12 @@ class Loops(wiring.Component):
             alu.uop_denied.eq(for_gemm),
         ]
 
-    def _reads_beyond(self, item: data.View, indices: Mapping[str, Value]) -> Value:
-        """`reads_beyond` of GEMM, whether or not its sequencer is the ALU's too."""
-        if self._config.overlap:
-            return reads_beyond(self._config, item.context, indices)
-        own = list(self._commands).index("gemm")
-        return (item.kind == own) & reads_beyond(self._config, item.context.gemm, indices)
-
     def _unroll_in_turn(self, m: Module) -> None:
         """One queue and one sequencer, whose commands are of two kinds."""
         m.submodules.sequencer = sequencer = Sequencer(
             self._config,
             list(self._operands.values()),
             data.UnionLayout(self._contexts),
-            self._reads_beyond if self._config.depthwise else None,
         )
         m.submodules.commands = queue = CommandQueue(
             sequencer.i.payload.shape(), sum(self._most.values())
@@ -134,6 +130,7 @@ class Loops(wiring.Component):
         item = sequencer.o.payload
         m.d.comb += [
             queue.other_done.eq(Mux(queue.o.payload.kind, self.gemm_done, self.alu_done)),
+            queue.other_ends.eq(Mux(queue.o.payload.kind, self.gemm_ends, self.alu_ends)),
             queue.i.payload.command.kind.eq(self.for_alu),
             sequencer.o.ready.eq(Mux(item.kind, self.alu.ready, self.gemm.ready)),
             self.uops.enable.eq(sequencer.uop_enable),
@@ -156,7 +153,7 @@ class Loops(wiring.Component):
                 micro_ops.payload.context.eq(item.context[name]),
             ]
             issues = command.valid & command.ready
-            m.d.sync += level.eq(level + issues - begins)
+            m.d.sync += level.eq(counted(level, issues, begins))
             with m.If(issues):
                 m.d.comb += queue.i.valid.eq(1)
             with m.If(self.for_alu == kind):

@@ -29,7 +29,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
@@ -53,6 +53,10 @@ _INTEGER = 9
 class RequantizingLane(wiring.Component):
     """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
 
+    A shift is a product with a power of two of 17 bits or less; one to the right by n is a product
+    with 2^(17 - n), or with 2^(33 - n) if n is above 16, of which the lowest 17 or 33 bits are
+    dropped.
+
     Timing: the result is valid `latency` cycles after the operands. A parameter applies to the
     operations after it. With ``looks_up``, LOOKUP gives ``entry`` as in `AluLane`.
 
@@ -65,7 +69,7 @@ class RequantizingLane(wiring.Component):
     """
 
     latency = REQUANTIZING_ALU_LATENCY
-    to_index = 3
+    to_index = 4
 
     def __init__(self, looks_up: bool = False) -> None:
         self._looks_up = looks_up
@@ -85,7 +89,7 @@ class RequantizingLane(wiring.Component):
         m = Module()
         # Nothing is reset: control outside says which results count.
         kinds = [
-            Signal(_Kind, name=f"kind_{stage}", reset_less=True) for stage in range(self.latency)
+            Signal(_Kind, name=f"kind_{stage}", reset_less=True) for stage in range(1, self.latency)
         ]
         for before, after in pairwise(kinds):
             m.d.sync += after.eq(before)
@@ -94,102 +98,150 @@ class RequantizingLane(wiring.Component):
         sums = _sums(m, products)
         results = _results(m, kinds[3], sums)
         byte = _bounded(results, operands.bounds)
-        m.d.comb += kinds[0].makes_bytes.eq(kinds[0].requantizes)
         if self._looks_up:
-            looks_up = self.operation == AluOp.LOOKUP
-            m.d.comb += [
-                kinds[0].looks_up.eq(looks_up),
-                kinds[0].makes_bytes.eq(kinds[0].requantizes | looks_up),
-                # The stages before this one pass the operand of LOOKUP on unchanged.
-                self.index.eq(sums.shifted[:8]),
-            ]
+            m.d.comb += self.index.eq(sums.passed[:8])
             byte = Mux(kinds[4].looks_up, self.entry, byte)
         # Extended here, so that the upper bits take one LUT each.
         extended = Cat(byte, byte[-1].replicate(_WIDTH - 8)).as_signed()
         result = Mux(kinds[4].makes_bytes, extended, results.done)
-        m.d.comb += self.result.eq(_register(m, result, "result_5"))
+        m.d.comb += self.result.eq(_register(m, result, "result_6"))
         return m
 
     def _operands(self, m: Module, kind: Any) -> "_Operands":
-        """Stage 1. One adder makes sums, the differences that decide MIN and MAX, and adds the
-        bias; other operands go past it. A shift to the left multiplies by a power of two."""
-        shifts = self.operation == AluOp.SHR
-        to_left, beyond = Signal(), Signal()
+        """Stages 1 and 2. Stage 1 is a register of the inputs, which come from block RAM. In stage
+        2 one adder makes sums, the differences that decide MIN and MAX, and adds the bias; other
+        operands go past it."""
+        operation, enable, a, b, parameter = (
+            _register(m, value, name)
+            for value, name in (
+                (self.operation, "operation_1"),
+                (self.enable, "enable_1"),
+                (self.a, "a_1"),
+                (self.b, "b_1"),
+                (self.parameter, "parameter_1"),
+            )
+        )
+        shift = _shift(m, operation == AluOp.SHR, self.b, b)
         m.d.comb += [
-            kind.requantizes.eq(self.operation == AluOp.REQUANTIZE),
-            kind.compares.eq(compares(self.operation)),
-            kind.maximum.eq(self.operation == AluOp.MAX),
-            kind.multiplies.eq((self.operation == AluOp.MUL) | to_left),
-            to_left.eq(shifts & (self.b < 0)),
-            beyond.eq((self.b[5:-1] ^ self.b[-1].replicate(_WIDTH - 6)).any()),
+            kind.requantizes.eq(operation == AluOp.REQUANTIZE),
+            kind.compares.eq(compares(operation)),
+            kind.maximum.eq(operation == AluOp.MAX),
+            kind.looks_up.eq(operation == AluOp.LOOKUP),
+            kind.makes_bytes.eq(kind.requantizes | kind.looks_up),
+            kind.gives.eq(
+                Mux((operation == AluOp.MUL) | shift.to_left, _Gives.PRODUCT, _Gives.PASSED)
+            ),
         ]
+        with m.If(shift.to_right):
+            m.d.comb += kind.gives.eq(Mux(shift.far, _Gives.FAR, _Gives.NEAR))
         bias = Signal(signed(_WIDTH), reset_less=True)
         bounds = Signal(_Bounds, reset_less=True)
         addend = Signal(signed(_WIDTH))
         with m.If(kind.requantizes):
             m.d.comb += addend.eq(bias)
         with m.Elif(kind.compares):
-            m.d.comb += addend.eq(~self.b)
-        with m.Elif(self.operation == AluOp.ADD):
-            m.d.comb += addend.eq(self.b)
-        total = _register(m, _sum(self.a, addend, kind.compares)[:_WIDTH].as_signed(), "total")
-        first = _register(m, self.a, "first")
-        amount = _register(m, Mux(shifts & ~to_left, self.b[:5], 0), "amount")
-        all_sign = _register(m, shifts & beyond, "all_sign")
+            m.d.comb += addend.eq(~b)
+        with m.Elif(operation == AluOp.ADD):
+            m.d.comb += addend.eq(b)
+        total = _register(m, _sum(a, addend, kind.compares)[:_WIDTH].as_signed(), "total")
+        first = _register(m, a, "first")
 
         # The second operand, or the scale.
         second = Signal(signed(_WIDTH))
         lower = Signal(signed(_WIDTH), reset_less=True)
         upper = Signal(_UPPER, reset_less=True)
-        power = power_of_two(m, (-self.b[:5])[:5], to_left & ~beyond & self.b[:5].any())
-        m.d.comb += second.eq(Mux(to_left, power, self.b))
-        replaces = self.enable & ~kind.requantizes
-        for number, kept in enumerate((bias, lower, upper, bounds)):
-            with m.If(self.parameter[number] | (replaces if number in (1, 2) else 0)):
-                m.d.sync += Value.cast(kept).eq(second)
-        return _Operands(total, first, amount, all_sign, lower, upper, bounds)
+        m.d.comb += second.eq(Mux(operation == AluOp.SHR, shift.power, b))
+        replaces = enable & ~kind.requantizes
+        for number, kept, value in (
+            (0, bias, b),
+            (1, lower, second),
+            (2, upper, Mux(shift.to_right, second[_LOW:], second[:_UPPER])),
+            (3, bounds, b),
+        ):
+            with m.If(parameter[number] | (replaces if number in (1, 2) else 0)):
+                m.d.sync += Value.cast(kept).eq(value)
+        return _Operands(total, first, lower, upper, bounds)
+
+
+class _Gives(enum.Enum, shape=2):
+    """What the result of an operation other than REQUANTIZE is."""
+
+    PASSED = 0
+    PRODUCT = 1
+    # The bits of the product above the lowest 17, or 33.
+    NEAR = 2
+    FAR = 3
+
+
+class _Shift(NamedTuple):
+    """A shift as a product with ``power``; to the right, by more than 16 if it is ``far``."""
+
+    power: Value
+    to_left: Value
+    to_right: Value
+    far: Value
+
+
+def _shift(m: Module, shifts: Value, incoming: Value, b: Signal) -> _Shift:
+    """SHR by ``b``, which is ``incoming`` in the cycle before. By 0 it multiplies by 1, by less
+    than -31 by 0, and by more than 31 it gives the sign, as by 32."""
+    none = _register(m, incoming[:5] == 0, "shifts_none")
+    # Bits unlike the sign, five at a time: what comes from block RAM is late.
+    unlike = incoming[5:-1] ^ incoming[-1].replicate(_WIDTH - 6)
+    groups = Cat(unlike[place : place + 5].any() for place in range(0, len(unlike), 5))
+    beyond = _register(m, groups, "shifts_beyond").any()
+    to_right, exponent = Signal(name="shifts_to_right"), Signal(5, name="exponent")
+    # Of -b, whose lower bits are also those of 16 - b, 32 - b and 48 - b. Not by an adder, of which
+    # each bit would take an inverter and a carry.
+    opposite = Cat(b[place] ^ b[:place].any() for place in range(5))
+    m.d.comb += [
+        to_right.eq(shifts & ~b[-1] & (beyond | ~none)),
+        # The power's place in the middle one of three factors, whose lowest bit is 15.
+        exponent.eq(Cat(Mux(beyond, 0, opposite[:4]), to_right | opposite[4])),
+    ]
+    power = power_of_two(m, exponent, to_right | (~beyond & (none ^ b[-1])))
+    return _Shift(
+        power,
+        to_left=shifts & ~to_right,
+        to_right=to_right,
+        far=beyond | (b[4] & b[:4].any()),
+    )
 
 
 class _Operands(NamedTuple):
-    """Registers behind stage 1; ``lower`` and ``upper`` are the second operand, or the scale."""
+    """Registers behind stage 2; ``lower`` and ``upper`` are the second operand, or the scale."""
 
     total: Signal
     first: Signal
-    amount: Signal
-    all_sign: Signal
     lower: Signal
     upper: Signal
     bounds: Any
 
 
 class _Products(NamedTuple):
-    """Registers behind stage 2: three partial products; what is shifted to the right, and the part
-    of the amount that is still to come; of REQUANTIZE, the sign, and whether t is too wide."""
+    """Registers behind stage 3: three partial products; the result of an operation without any; of
+    REQUANTIZE, the sign, and whether t is too wide."""
 
     low: Signal
     middle: Signal
     high: Signal
-    shifted: Signal
-    amount: Signal
-    all_sign: Signal
+    passed: Signal
     negative: Signal
     outside: Signal
 
 
 class _Sums(NamedTuple):
-    """Registers behind stage 3: the product as a fixed-point number, and the rest as before."""
+    """Registers behind stage 4: the product as a fixed-point number, and the rest as before."""
 
     fixed: Any
     carried: Signal
-    shifted: Signal
-    amount: Signal
-    all_sign: Signal
+    passed: Signal
     negative: Signal
     outside: Signal
 
 
 class _Results(NamedTuple):
-    """Registers behind stage 4: the result of other operations; the integer part of REQUANTIZE's,
+    """Registers behind stage 5: the result of other operations; the integer part of REQUANTIZE's,
     whether it is rounded up, and whether it is out of bounds whatever the bounds are."""
 
     done: Signal
@@ -199,32 +251,34 @@ class _Results(NamedTuple):
     negative: Signal
 
 
-def _register(m: Module, value: Any, name: str) -> Signal:
-    stage = Signal(Value.cast(value).shape(), name=name, reset_less=True)
+def _register(m: Module, value: Any, name: str) -> Any:
+    stage = Signal(value.shape(), name=name, reset_less=True)
     m.d.sync += stage.eq(value)
     return stage
 
 
 def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
-    """Stage 2: partial products; operations that do not multiply are decided meanwhile."""
-    total, first, amount, all_sign, lower, upper, bounds = operands
+    """Stage 3: partial products; operations that do not multiply are decided meanwhile."""
+    total, first, lower, upper, bounds = operands
     less, chosen = Signal(), Signal(signed(_WIDTH))
     m.d.comb += [
         less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
         chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
     ]
-    some_shifted = _register(m, chosen >> amount[:2], "some_shifted")
-    amount = _register(m, amount[2:], "amount_2")
-    all_sign = _register(m, all_sign, "all_sign_2")
-    factor, other_factor = Signal(signed(_FACTOR)), Signal(signed(_FACTOR))
     wide = kind.requantizes & bounds.wide
     halved = total[_WIDTH - _FACTOR :] | total[: _WIDTH - _FACTOR].any()
     passed = Mux(wide, halved, total[:_FACTOR])
+    # Of other operations the lower bits, without a sign; the upper eight, with theirs, are at the
+    # place that they have in the upper part of a product after a shift to the right. In a MUL
+    # ``upper`` holds the low bits of b, which with the upper bits of a make the upper bits of the
+    # product: eight bits, to which others may be added above.
+    factor, top = Signal(signed(_FACTOR)), total[_FACTOR - 1 :]
+    other_factor, beside = Signal(signed(_FACTOR)), Signal(signed(_FACTOR))
+    to_right = (kind.gives == _Gives.NEAR) | (kind.gives == _Gives.FAR)
     m.d.comb += [
         factor.eq(Cat(passed[:-1], passed[-1] & kind.requantizes)),
-        # In a MUL ``upper`` holds the low bits of b, which with the upper bits of a make the upper
-        # bits of the product.
-        other_factor.eq(Cat(Mux(kind.requantizes, passed[:8], total[_FACTOR - 1 :]), passed[8:])),
+        beside.eq(Cat(Mux(to_right, Cat(Const(0, 7), top[0]), top), top[1:]).as_signed()),
+        other_factor.eq(Mux(kind.requantizes, passed, beside)),
     ]
     low, middle, high = (
         _register(m, a * Cat(b, Const(0, 1)).as_signed(), name)
@@ -234,15 +288,20 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
             ("high", other_factor, upper),
         )
     )
-    negative = _register(m, total[-1], "negative_2")
     too_wide = ~bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
-    outside = _register(m, too_wide, "outside_2")
-    return _Products(low, middle, high, some_shifted, amount, all_sign, negative, outside)
+    return _Products(
+        low,
+        middle,
+        high,
+        passed=_register(m, chosen, "passed_3"),
+        negative=_register(m, total[-1], "negative_3"),
+        outside=_register(m, too_wide, "outside_3"),
+    )
 
 
 def _sums(m: Module, products: _Products) -> _Sums:
-    """Stage 3: products added; the next part of the shift."""
-    low, middle, high, some_shifted, amount, all_sign, negative, outside = products
+    """Stage 4: products added."""
+    low, middle, high, passed, negative, outside = products
     lower_sum, sum_ = Signal(signed(44)), Signal(signed(44))
     m.d.comb += [
         lower_sum.eq((low >> _LOW) + middle),
@@ -254,38 +313,39 @@ def _sums(m: Module, products: _Products) -> _Sums:
         fixed,
         # The carry into the upper sum, which a product of integers must not have.
         carried=_register(m, lower_sum[_MIDDLE:][:8], "carried"),
-        shifted=_register(m, some_shifted >> (amount[:2] << 2), "more_shifted"),
-        amount=_register(m, amount[2], "amount_3"),
-        all_sign=_register(m, all_sign, "all_sign_3"),
-        negative=_register(m, negative, "negative_3"),
-        outside=_register(m, outside, "outside_3"),
+        passed=_register(m, passed, "passed_4"),
+        negative=_register(m, negative, "negative_4"),
+        outside=_register(m, outside, "outside_4"),
     )
 
 
 def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
-    """Stage 4: results except zero point and bounds."""
-    fixed, carried, more_shifted, amount, all_sign, negative, outside = sums
+    """Stage 5: results except zero point and bounds."""
+    fixed, carried, passed, negative, outside = sums
     bits = Value.cast(fixed)
-    product = Cat(bits[:24], (bits[24:32] + (bits[32:40] - carried))[:8])
+    upper = bits[_LOW + _MIDDLE :].as_signed()
     done = Signal(signed(_WIDTH))
-    with m.If(kind.multiplies):
-        m.d.comb += done.eq(product)
-    with m.Elif(all_sign):
-        m.d.comb += done.eq(more_shifted[-1].replicate(_WIDTH))
-    with m.Else():
-        m.d.comb += done.eq(Mux(amount, more_shifted >> 16, more_shifted))
+    with m.Switch(kind.gives):
+        with m.Case(_Gives.PASSED):
+            m.d.comb += done.eq(passed)
+        with m.Case(_Gives.PRODUCT):
+            m.d.comb += done.eq(Cat(bits[:24], (bits[24:32] + (bits[32:40] - carried))[:8]))
+        with m.Case(_Gives.NEAR):
+            m.d.comb += done.eq(upper)
+        with m.Case(_Gives.FAR):
+            m.d.comb += done.eq(upper >> 16)
     above = Cat(fixed.integer[-1], fixed.rest)
     return _Results(
         done=_register(m, done, "done"),
         whole=_register(m, fixed.integer, "whole"),
         up=_register(m, _is_rounded_up(m, fixed), "up"),
-        outside=_register(m, outside | (above.any() & ~above.all()), "outside_4"),
-        negative=_register(m, negative, "negative_4"),
+        outside=_register(m, outside | (above.any() & ~above.all()), "outside_5"),
+        negative=_register(m, negative, "negative_5"),
     )
 
 
 def _bounded(results: _Results, bounds: Any) -> Value:
-    """Stage 5: zero point and bounds. If the bounds cross, every value is above the upper one."""
+    """Stage 6: zero point and bounds. If the bounds cross, every value is above the upper one."""
     value = _sum(results.whole, bounds.zero_point, results.up)
     crossed = bounds.low > bounds.high
     too_low = Mux(results.outside, results.negative, value < bounds.low)
@@ -297,7 +357,7 @@ class _Kind(data.Struct):
     requantizes: 1
     compares: 1
     maximum: 1
-    multiplies: 1
+    gives: _Gives
     looks_up: 1
     makes_bytes: 1
 
@@ -320,8 +380,8 @@ class _Fixed(data.Struct):
 
 
 def _sum(a: Value, b: Value, carry: Value) -> Value:
-    """a + b + carry, in one adder."""
-    return (Cat(1, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()
+    """a + b + carry, in one adder: two carries below make one."""
+    return (Cat(carry, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()
 
 
 def _is_rounded_up(m: Module, value: data.View) -> Value:

@@ -1,9 +1,9 @@
 """The loops of a GEMM or ALU instruction, unrolled into one micro-op per cycle."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from amaranth.hdl import Module, Mux, ShapeLike, Signal, Value, unsigned
+from amaranth.hdl import Cat, Module, Mux, ShapeLike, Signal, Value, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -81,8 +81,6 @@ class Sequencer(wiring.Component):
     operands : index width of each operand by the name of its micro-op field; ``dst`` is one. With
         several such, commands of as many kinds, a source that one has not being ignored
     context : shape of what a command carries along
-    reads_beyond : of an item and its indices, whether elements that it reads behind these are past
-        the depth
 
     Ports
     -----
@@ -100,10 +98,8 @@ class Sequencer(wiring.Component):
         config: Config,
         operands: Operands | Sequence[Operands],
         context: ShapeLike,
-        reads_beyond: Callable[[Any, Mapping[str, Value]], Value] | None = None,
     ) -> None:
         self._config = config
-        self._reads_beyond = reads_beyond
         self._kinds = [operands] if isinstance(operands, dict) else list(operands)
         self._operands = widest(self._kinds)
         layout = self._operands, context, len(self._kinds)
@@ -146,31 +142,37 @@ class Sequencer(wiring.Component):
 
         # The indices of that item.
         uop_fields = data.View(uop_layout(self._config), word)
-        errors = [arrived_item.error]
+        # Those known before the micro-op arrives, and those of its sums.
+        early, late = [arrived_item.error], []
         indices = {}
         for name, bits in self._operands.items():
             index = Signal(range((1 << len(uop_fields[name])) + (1 << bits)), name=f"{name}_index")
             m.d.comb += index.eq(uop_fields[name] + arrived_offset[name][:bits])
-            beyond = Signal(name=f"{name}_beyond")
+            checked, beyond = (Signal(name=f"{name}_{verb}") for verb in ("checked", "beyond"))
             with m.Switch(arrived_item.kind):
                 for kind, widths in enumerate(self._kinds):
                     if name in widths:
-                        past = arrived_offset[name][bits] | (index[widths[name] :] != 0)
                         with m.Case(kind):
-                            m.d.comb += beyond.eq(past)
-            errors.append(beyond if name == "dst" else beyond & arrived_sources_used)
+                            m.d.comb += [
+                                checked.eq(1 if name == "dst" else arrived_sources_used),
+                                beyond.eq(index[widths[name] :] != 0),
+                            ]
+            early.append(checked & arrived_offset[name][bits])
+            late.append(checked & beyond)
             indices[name] = index
-        if self._reads_beyond is not None:
-            errors.append(self._reads_beyond(arrived_item, indices))
-        error = Signal()
-        m.d.comb += error.eq(arrived_item.enable & _any(errors))
+        item, late_error = Signal.like(arrived_item), Signal()
         with m.If(moves):
             m.d.sync += [
                 self.o.valid.eq(arrived),
-                self.o.payload.eq(arrived_item),
-                self.o.payload.error.eq(error),
+                item.eq(arrived_item),
+                item.error.eq(arrived_item.enable & Cat(early).any()),
+                late_error.eq(arrived_item.enable & Cat(late).any()),
+                *(item.indices[name].eq(index) for name, index in indices.items()),
             ]
-            m.d.sync += [self.o.payload.indices[name].eq(index) for name, index in indices.items()]
+        m.d.comb += [
+            self.o.payload.eq(item),
+            self.o.payload.error.eq(item.error | late_error),
+        ]
         return m
 
     def _count_loops(self, m: Module, moves: Signal, advance: Signal) -> "_Counters":
@@ -211,14 +213,13 @@ class Sequencer(wiring.Component):
                         factor = command.factors[name].outer
                         following = _add_sticky(m, outer_offset[name], factor, bits)
                         m.d.sync += [outer_offset[name].eq(following), offset[name].eq(following)]
-            with m.If(last):
-                m.d.sync += active.eq(0)
         m.d.comb += self.i.ready.eq(~active | (advance & last))
-        with m.If(self.i.valid & self.i.ready):
+        # Whether or not there is a command, which is known late in a cycle.
+        with m.If(self.i.ready):
             taken = self.i.payload
             m.d.sync += [
                 command.eq(taken),
-                active.eq(1),
+                active.eq(self.i.valid),
                 empty.eq(
                     (taken.uop_begin >= taken.uop_end)
                     | (taken.iter_out == 0)
@@ -231,25 +232,30 @@ class Sequencer(wiring.Component):
                 outer_offset.eq(0),
                 offset.eq(0),
             ]
-        self._ask_for_micro_op(m, uop, active & ~empty, moves, advance)
+        alone = last_uop & (command.uop_begin == final_uop)
+        self._ask_for_micro_op(m, uop, active & ~empty, moves, advance, alone & ~last)
         return _Counters(command, active, empty, uop, last, offset)
 
     def _ask_for_micro_op(
-        self, m: Module, uop: Signal, needed: Value, moves: Signal, advance: Signal
+        self,
+        m: Module,
+        uop: Signal,
+        needed: Value,
+        moves: Signal,
+        advance: Signal,
+        repeats: Value,
     ) -> None:
-        """Reads the micro-op, if it is not the one that was read last."""
-        known, known_uop = Signal(), Signal.like(uop)
+        """Reads the micro-op, unless the item before it had the same: that one ``repeats``."""
+        known = Signal()
         wanted = self.uop_wanted
         m.d.comb += [
-            wanted.eq(needed & ~(known & (known_uop == uop))),
+            wanted.eq(needed & ~known),
             self.uop_enable.eq(wanted & moves & ~self.uop_denied),
             self.uop_index.eq(uop),
             advance.eq(moves & ~(wanted & self.uop_denied)),
         ]
-        with m.If(self.uop_enable):
-            m.d.sync += [known.eq(1), known_uop.eq(uop)]
-        with m.If(self.i.valid & self.i.ready):
-            m.d.sync += known.eq(0)
+        with m.If(needed & advance):
+            m.d.sync += known.eq(repeats)
 
     def _receive_micro_op(self, m: Module) -> Signal:
         """The micro-op that arrives in this cycle, or the one before it, which is kept."""
@@ -284,11 +290,4 @@ def _add_sticky(m: Module, offset: Signal, factor: Signal, bits: int) -> Signal:
     m.d.comb += total.eq(offset[:bits] + factor)
     result = Signal(bits + 1)
     m.d.comb += result.eq(total | (offset & (1 << bits)))
-    return result
-
-
-def _any(conditions: list[Signal]) -> Any:
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = result | condition
     return result

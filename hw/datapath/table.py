@@ -119,7 +119,9 @@ class TableReader(wiring.Component):
 
     Ports
     -----
-    wanted, src : a table is to be copied, from this element on; nothing in flight writes to it
+    comes, next_src : a micro-op comes, which names the table from this element on
+    wanted, src : the table of the latest micro-op is to be copied, from this element on; nothing
+        in flight writes to it, and no other comes
     known : the copies are of that table
     read, index : an accumulator element, which is valid from the next cycle on
     take, place : a word of that, and where it goes; it is written in the next cycle
@@ -133,6 +135,8 @@ class TableReader(wiring.Component):
         others = written_elements(config)
         super().__init__(
             {
+                "comes": In(1),
+                "next_src": In(index),
                 "wanted": In(1),
                 "src": In(index),
                 "known": Out(1),
@@ -150,9 +154,13 @@ class TableReader(wiring.Component):
         # The word is the lower part of a step, the element the upper one.
         within = (TABLE_WORDS // count - 1).bit_length()
         is_valid, table = Signal(), Signal.like(self.src)
+        # Compared when the micro-op comes: much depends on it.
+        is_same = Signal()
+        with m.If(self.comes):
+            m.d.sync += is_same.eq(table == self.next_src)
         step, copies = Signal(range(TABLE_WORDS + 1)), Signal()
         m.d.comb += [
-            self.known.eq(is_valid & (table == self.src)),
+            self.known.eq(is_valid & is_same),
             copies.eq(self.wanted & ~self.known & (step != TABLE_WORDS)),
             self.read.eq(copies & (step[:within] == 0)),
             self.index.eq(self.src + step[within:]),
@@ -160,7 +168,7 @@ class TableReader(wiring.Component):
         with m.If(self.wanted & ~self.known):
             m.d.sync += step.eq(step + 1)
             with m.If(step == TABLE_WORDS):
-                m.d.sync += [step.eq(0), is_valid.eq(1), table.eq(self.src)]
+                m.d.sync += [step.eq(0), is_valid.eq(1), is_same.eq(1), table.eq(self.src)]
         m.d.sync += [self.take.eq(copies), self.place.eq(step)]
 
         def is_of_table(element: Any) -> Value:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -37,8 +37,8 @@ class ExtentChecker(wiring.Component):
     The multiplier is as wide as the deepest memory asks for (one DSP slice), since a side that is
     longer is out of range whatever the other one is.
 
-    Timing: one instruction per cycle, in three stages: registers, sums, product; an instruction
-    shows at ``o`` three cycles after it is taken. Nothing stalls it.
+    Timing: one instruction per cycle, in three stages: sums, product, comparison; an instruction
+    shows at ``o`` three cycles after it is taken, from registers. Nothing stalls it.
 
     Ports
     -----
@@ -68,77 +68,85 @@ class ExtentChecker(wiring.Component):
         valid = [self.i.valid, *(Signal(name=f"valid_{stage}") for stage in range(3))]
         entries = [
             self.i.payload,
-            *(Signal(QueueEntry, name=f"entry_{stage}", reset_less=True) for stage in range(3)),
+            *(Signal(QueueEntry, name=f"entry_{stage}", reset_less=True) for stage in range(2)),
         ]
+        checked = Signal(CheckedEntry, reset_less=True)
+        entries.append(checked.entry)
         for stage in range(3):
             m.d.sync += valid[stage + 1].eq(valid[stage])
             with m.If(valid[stage]):
                 m.d.sync += entries[stage + 1].eq(entries[stage])
 
         # Sums.
-        fields = data.View(layout, entries[1].bits)
-        rows_wide = Signal(range(1 << isa.SIZE_WIDTH + 1))
-        columns_wide = Signal(range(1 << isa.SIZE_WIDTH + 1))
-        m.d.comb += [
-            rows_wide.eq(fields.y_pad_0 + fields.y_size + fields.y_pad_1),
-            columns_wide.eq(fields.x_pad_0 + fields.x_size + fields.x_pad_1),
-        ]
-        rows, columns = Signal(side, reset_less=True), Signal(side, reset_less=True)
-        too_long, empty = Signal(reset_less=True), Signal(reset_less=True)
-        with m.If(valid[1]):
+        fields = data.View(layout, entries[0].bits)
+        wide = range(1 << isa.SIZE_WIDTH + 1)
+        rows_wide, columns_wide = Signal(wide, reset_less=True), Signal(wide, reset_less=True)
+        no_data = Signal(reset_less=True)
+        with m.If(valid[0]):
             m.d.sync += [
-                rows.eq(rows_wide),
-                columns.eq(columns_wide),
-                too_long.eq((rows_wide > deepest) | (columns_wide > deepest)),
-                empty.eq((fields.x_size == 0) | (rows_wide == 0)),
+                rows_wide.eq(fields.y_pad_0 + fields.y_size + fields.y_pad_1),
+                columns_wide.eq(fields.x_pad_0 + fields.x_size + fields.x_pad_1),
+                no_data.eq(fields.x_size == 0),
             ]
-
-        # Product.
-        product = Signal(range(deepest * deepest + 1), reset_less=True)
-        above = Signal(isa.SRAM_BASE_WIDTH, reset_less=True)
-        too_long_next, empty_next = Signal(reset_less=True), Signal(reset_less=True)
-        y_pad_0 = data.View(layout, entries[2].bits).y_pad_0
-        with m.If(valid[2]):
-            m.d.sync += [
-                above.eq(sum_of_shifted(m, "above", y_pad_0, columns)),
-                product.eq(product_of(m, "product", rows, columns, deepest)),
-                too_long_next.eq(too_long & ~empty),
-                empty_next.eq(empty),
-            ]
-
         m.submodules.bounds = bounds = BoundsChecker(self._config, deepest)
         m.d.comb += [
-            bounds.valid.eq(valid[1]),
-            bounds.bits.eq(entries[1].bits),
+            bounds.valid.eq(valid[0]),
+            bounds.bits.eq(entries[0].bits),
             bounds.limits.eq(self.limits),
         ]
 
+        # Product.
+        rows, columns, is_empty, too_long = Signal(side), Signal(side), Signal(), Signal()
+        m.d.comb += [
+            rows.eq(rows_wide),
+            columns.eq(columns_wide),
+            is_empty.eq(no_data | (rows_wide == 0)),
+            too_long.eq((rows_wide > deepest) | (columns_wide > deepest)),
+        ]
+        product = Signal(range(deepest * deepest + 1), reset_less=True)
+        above = Signal(isa.SRAM_BASE_WIDTH, reset_less=True)
+        refused, empty = Signal(reset_less=True), Signal(reset_less=True)
+        # The elements of the scratchpad from the first that is touched on.
+        fields = data.View(layout, entries[1].bits)
+        room = Signal(range(-(1 << isa.SRAM_BASE_WIDTH), deepest + 1), reset_less=True)
+        depth = self._depth_of(m, fields.memory)
+        with m.If(valid[1]):
+            m.d.sync += [
+                room.eq(depth - fields.sram_base),
+                above.eq(sum_of_shifted(m, "above", fields.y_pad_0, columns)),
+                product.eq(product_of(m, "product", rows, columns, deepest)),
+                refused.eq(too_long & ~is_empty),
+                empty.eq(is_empty),
+            ]
+
         # Comparison.
-        fields = data.View(layout, entries[3].bits)
-        end = Signal(range(deepest * deepest + (1 << isa.SRAM_BASE_WIDTH) + 1))
-        past = Signal()
-        m.d.comb += end.eq(fields.sram_base + product)
-        with m.Switch(fields.memory):
-            for memory, depth in self._depths.items():
-                # Both ways of loading accumulators fill one memory.
-                ids = [memory, isa.Memory.ACC_8BIT] if memory is isa.Memory.ACC else [memory]
-                with m.Case(*ids):
-                    m.d.comb += past.eq(end > depth)
+        fields = data.View(layout, entries[2].bits)
+        past, outside = refused | ((product > room) & ~empty), bounds.outside
+        # What bounds the rows of a FORWARD is not DRAM but the accumulators.
+        of_forward = is_forward(fields) if self._config.forward else Const(0)
+        with m.If(valid[2]):
+            m.d.sync += [
+                checked.first.eq(fields.sram_base + above + fields.x_pad_0),
+                checked.elements.eq(Mux(empty, 0, product)),
+                checked.out_of_range.eq(past | (outside & of_forward)),
+                checked.out_of_bounds.eq(outside & ~of_forward),
+            ]
         m.d.comb += [
             self.o.valid.eq(valid[3]),
             self.empty.eq(~Cat(valid[1:]).any()),
-            self.o.payload.entry.eq(entries[3]),
-            self.o.payload.first.eq(fields.sram_base + above + fields.x_pad_0),
-            self.o.payload.elements.eq(Mux(empty_next, 0, product)),
-            self.o.payload.out_of_range.eq(too_long_next | (past & ~empty_next)),
-            self.o.payload.out_of_bounds.eq(bounds.outside),
+            self.o.payload.eq(checked),
         ]
-        if self._config.forward:
-            # What bounds its rows is not DRAM but the accumulators.
-            with m.If(is_forward(fields) & bounds.outside):
-                checked = self.o.payload
-                m.d.comb += [checked.out_of_range.eq(1), checked.out_of_bounds.eq(0)]
         return m
+
+    def _depth_of(self, m: Module, memory: Value) -> Signal:
+        depth = Signal(range(max(self._depths.values()) + 1))
+        with m.Switch(memory):
+            for item, its_depth in self._depths.items():
+                # Both ways of loading accumulators fill one memory.
+                ids = [item, isa.Memory.ACC_8BIT] if item is isa.Memory.ACC else [item]
+                with m.Case(*ids):
+                    m.d.comb += depth.eq(its_depth)
+        return depth
 
 
 _MEMORIES = tuple(memory for memory in isa.Memory if memory is not isa.Memory.ACC_8BIT)

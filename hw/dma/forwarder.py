@@ -64,7 +64,8 @@ class Forwarder(wiring.Component):
         left = Signal(range(depth + 1))
         index = Signal(range(depth))
         source, row, stride = (Signal(range(config.acc.depth)) for _ in range(3))
-        padding = Signal(config.inp_width)
+        # That of the command, and of what has been read.
+        padding, read_padding = Signal(config.inp_width), Signal(config.inp_width)
 
         # What has been read, and then what is written.
         active, free, reads = Signal(), Signal(), Signal()
@@ -72,7 +73,7 @@ class Forwarder(wiring.Component):
         read = Signal(data.StructLayout(layout))
         write = Signal(data.StructLayout(layout))
         element = Signal(config.inp.element_bits, reset_less=True)
-        padding_element = padding.replicate(config.inp.element_bits // config.inp_width)
+        padding_element = read_padding.replicate(config.inp.element_bits // config.inp_width)
         pads, last, row_ends = Signal(), Signal(), Signal()
         next_row = Signal.like(row)
         m.d.comb += [
@@ -84,7 +85,7 @@ class Forwarder(wiring.Component):
             reads.eq(active & free),
             self.scratchpad.enable.eq(reads & ~pads),
             self.scratchpad.index.eq(source),
-            self.command.ready.eq(~active & free),
+            self.command.ready.eq(~active),
             self.idle.eq(~active & ~read.valid & ~write.valid),
         ]
         with m.If(free):
@@ -94,6 +95,7 @@ class Forwarder(wiring.Component):
                 read.pads.eq(pads),
                 read.last.eq(last),
                 read.index.eq(index),
+                read_padding.eq(padding),
                 write.eq(read),
                 element.eq(Mux(read.pads, padding_element, self.scratchpad.data[0])),
             ]

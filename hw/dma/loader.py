@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -11,11 +11,14 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import ReadSignature
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import Geometry, geometry
+from amaranth_vta.hw.fabric.counting import counted
 from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
 from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, Rows, widens
 from .transfer import TRANSFERS_AHEAD, Bases, MoverSignature, describe_rows, rows_of
+
+_ALWAYS = Const(1, 1)
 
 
 class Loader(wiring.Component):
@@ -82,8 +85,8 @@ class Loader(wiring.Component):
             data.StructLayout(
                 {
                     "valid": 1,
-                    "kind": rows.kind,
-                    "mask": rows.elements,
+                    # For each scratchpad.
+                    "masks": data.ArrayLayout(rows.elements, len(self._targets)),
                     "lanes": max(item.lanes for item in self._targets.values()),
                     "index": rows.index,
                     "word": self._word_bits,
@@ -116,8 +119,7 @@ class Loader(wiring.Component):
         with m.If(free):
             m.d.sync += [
                 write.valid.eq(put | padding.step | ends | fail),
-                write.kind.eq(Mux(put, beats.kind, padding.kind)),
-                write.mask.eq(Mux(put, beats.mask, Mux(padding.step, padding.mask, 0))),
+                Value.cast(write.masks).eq(self._masks(beats, padding, put)),
                 write.lanes.eq(Mux(put, lanes, ~0)),
                 write.index.eq(Mux(put, beats.index, padding.index)),
                 write.word.eq(Mux(put, word, Mux(padding.step, self._padded(m, padding), 0))),
@@ -137,7 +139,7 @@ class Loader(wiring.Component):
         in_flight = Signal(range(2 * BURSTS_IN_FLIGHT + 1))
         asked = self.read.request.valid & self.read.request.ready
         answered = beat.valid & beat.ready & beat.payload.last
-        m.d.sync += in_flight.eq(in_flight + asked - answered)
+        m.d.sync += in_flight.eq(counted(in_flight, asked, answered))
         m.d.comb += self.idle.eq(
             bursts.idle & (in_flight == 0) & ~write.valid & (failed | (~working & ~turns.o.valid))
         )
@@ -148,11 +150,10 @@ class Loader(wiring.Component):
         """Takes commands: their bursts are requested at once, their data and padding wait for
         their turn."""
         rows, command = self._rows, self.command.payload
-        has_data, has_padding, accept = Signal(), Signal(), Signal()
+        has_data, has_padding, accept = command.has_data, Signal(), Signal()
         pads_above_below = (command.y_pad_0 | command.y_pad_1) != 0
         pads_left_right = (command.x_pad_0 | command.x_pad_1) != 0
         m.d.comb += [
-            has_data.eq((command.x_size != 0) & (command.y_size != 0)),
             has_padding.eq(
                 (command.x_size != 0)
                 & (pads_above_below | (pads_left_right & (command.y_size != 0)))
@@ -168,7 +169,10 @@ class Loader(wiring.Component):
         bases = [_base(self.bases, kind.memory) for kind in rows.kinds]
         beats, turn = Signal(rows.beats()), turns.i.payload
         describe_rows(m, rows, command, bases, bursts.command.payload, beats)
-        m.d.comb += turn.sram_base.eq(command.sram_base)
+        m.d.comb += [
+            turn.sram_base.eq(command.sram_base),
+            turn.width.eq(command.x_pad_0 + command.x_size + command.x_pad_1),
+        ]
         m.d.comb += [turn[name].eq(beats[name]) for name in _SHARED]
         m.d.comb += [turn[name].eq(command[name]) for name in _PADS]
         if self._config.pad_value:
@@ -198,7 +202,7 @@ class Loader(wiring.Component):
             padding.command.payload.index.eq(following.sram_base),
             padding.command.payload.x_size.eq(following.row_size),
             padding.command.payload.y_size.eq(following.rows),
-            *(padding.command.payload[name].eq(following[name]) for name in (*_PADS, "value")),
+            *(padding.command.payload[name].eq(following[name]) for name in _OF_PADDING),
             padding.command.valid.eq(turns.o.valid & turns.o.ready & following.has_padding),
         ]
         with m.If(turns.o.ready):
@@ -206,12 +210,10 @@ class Loader(wiring.Component):
         return working, ends
 
     def _connect_writes(self, m: Module, write: Any) -> None:
-        for memory, target in self._targets.items():
+        for (memory, target), mask in zip(self._targets.items(), write.masks, strict=True):
             port = getattr(self, memory.name.lower())
-            mine = Signal(name=f"{memory.name.lower()}_mine")
             m.d.comb += [
-                mine.eq(Cat(write.kind == number for number in self._kinds_of(memory)).any()),
-                port.enable.eq(Mux(write.valid & ~self.hold & mine, write.mask, 0)),
+                port.enable.eq(Mux(self.hold, 0, mask)),
                 port.lanes.eq(write.lanes),
                 port.index.eq(write.index),
                 Value.cast(port.data).eq(self._spread(target, write)),
@@ -221,6 +223,23 @@ class Loader(wiring.Component):
         """The numbers of the kinds that go to the scratchpad of ``memory``."""
         both = (memory, isa.Memory.ACC_8BIT) if memory is isa.Memory.ACC else (memory,)
         return [number for number, kind in enumerate(self._rows.kinds) if kind.memory in both]
+
+    def _masks(self, beats: BeatWalker, padding: PaddingWalker, put: Value) -> Value:
+        """Which elements are written, for each scratchpad: those of a beat if it is ``put``."""
+        return Cat(
+            Mux(
+                put,
+                beats.mask & self._goes_to(memory, beats.kind),
+                padding.mask & self._goes_to(memory, padding.kind, padding.step),
+            )
+            for memory in self._targets
+        )
+
+    def _goes_to(self, memory: isa.Memory, kind: Value, writes: Value = _ALWAYS) -> Value:
+        """Ones if elements of ``kind`` go to the scratchpad of ``memory``, and something
+        ``writes`` them, else zeros; as many as elements that are written at once."""
+        mine = Cat(kind == number for number in self._kinds_of(memory)).any() & writes
+        return mine.replicate(self._rows.elements)
 
     def _padded_kind(self, kind: Value) -> Value:
         """The kind of the padding around elements of ``kind``: as wide as the scratchpad's scalars,
@@ -335,6 +354,7 @@ class Loader(wiring.Component):
 # What the walkers of beats and of padding have in common: rows with padding are never made one.
 _SHARED = ("kind", "index", "row_size", "rows", "lane", "lane_stride")
 _PADS = ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")
+_OF_PADDING = (*_PADS, "width", "value")
 
 
 def _turn(rows: Rows) -> data.StructLayout:
@@ -344,7 +364,7 @@ def _turn(rows: Rows) -> data.StructLayout:
         {
             **{name: beats[name] for name in _SHARED},
             "sram_base": padding["index"],
-            **{name: padding[name] for name in (*_PADS, "value")},
+            **{name: padding[name] for name in _OF_PADDING},
             "has_data": 1,
             "has_padding": 1,
         }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -38,6 +38,11 @@ class Kind:
     @property
     def log_bytes(self) -> int:
         return _log2(self.element_bytes)
+
+    @property
+    def step(self) -> int:
+        """The most elements that a step takes."""
+        return 1 if self.serial else self.elements
 
     def lane(self, index: Value) -> Value:
         """The lane of its beat in which element ``index`` of the memory lies."""
@@ -128,8 +133,8 @@ class Rows:
         )
 
     def padding(self) -> data.StructLayout:
-        """A command to `PaddingWalker`: the fields of a LOAD that has padding, and the scalar
-        ``value`` of all of it."""
+        """A command to `PaddingWalker`: the fields of a LOAD that has padding, the ``width`` of a
+        row with its padding, and the scalar ``value`` of all of it."""
         pad = unsigned(isa.PAD_WIDTH)
         return data.StructLayout(
             {
@@ -137,6 +142,7 @@ class Rows:
                 "index": self.index,
                 "x_size": self.count,
                 "y_size": self.count,
+                "width": self.count,
                 "y_pad_0": pad,
                 "y_pad_1": pad,
                 "x_pad_0": pad,
@@ -291,6 +297,14 @@ class BeatWalker(wiring.Component):
         command = Signal(rows.beats())
         # The elements of this row that are still to come, and where they go.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
+        # Found a cycle before: bit n, that n + 1 elements are left, or fewer; that this is the last
+        # row, and the last beat of an element that is wider.
+        few_left, last_row = Signal(rows.elements), Signal()
+        final, final_next, final_first = Signal(), Signal(), Signal()
+        # Elements that a step completes, unless it ends the row, and what is left then; and where
+        # the next row begins.
+        advance, left_after = Signal(range(rows.elements + 1)), Signal(rows.count)
+        next_row = Signal(rows.index)
 
         taken, row_ends = self.taken, Signal()
         lane_next, row_lane = Signal(rows.lane), Signal(rows.lane)
@@ -306,11 +320,11 @@ class BeatWalker(wiring.Component):
                 with m.Case(number):
                     m.d.comb += row_lane.eq(kind.lane(command.lane))
                     if kind.serial:
-                        final = lane == kind.elements - 1
                         m.d.comb += [
+                            advance.eq(1),
                             taken.eq(1),
-                            row_ends.eq(left == 1),
-                            self.release.eq(final | row_ends),
+                            row_ends.eq(few_left[0]),
+                            self.release.eq((lane == kind.elements - 1) | row_ends),
                             lane_next.eq(Mux(self.release, 0, lane + 1)),
                         ]
                     elif kind.elements > 1:
@@ -318,7 +332,9 @@ class BeatWalker(wiring.Component):
                         end = Signal(range(rows.depth + kind.elements), name=f"end_{number}")
                         m.d.comb += [
                             room.eq(kind.elements - lane),
-                            row_ends.eq(left <= room),
+                            advance.eq(room),
+                            # By the room behind each lane.
+                            row_ends.eq(few_left[: kind.elements][::-1].bit_select(lane, 1)),
                             taken.eq(Mux(row_ends, left, room)),
                             self.index.eq(index - lane),
                             end.eq(lane + left),
@@ -327,46 +343,65 @@ class BeatWalker(wiring.Component):
                             self.mask[j].eq((lane <= j) & (end > j)) for j in range(kind.elements)
                         ]
                     else:
-                        final = lane == kind.beats - 1
                         m.d.comb += [
+                            advance.eq(final),
                             taken.eq(final),
-                            row_ends.eq((left == 1) & final),
+                            row_ends.eq(few_left[0] & final),
                             lane_next.eq(Mux(final, 0, lane + 1)),
+                            final_next.eq(
+                                (lane == kind.beats - 2) & ~final if kind.beats > 1 else 1
+                            ),
                         ]
 
-        last_row = Signal()
         m.d.comb += [
-            last_row.eq(command.rows == 1),
+            left_after.eq(left - advance),
             self.last.eq(row_ends & last_row),
             self.command.ready.eq(~self.valid | (self.step & self.last)),
         ]
         with m.If(self.step):
             m.d.sync += [
-                left.eq(left - taken),
-                index.eq(index + taken),
+                left.eq(left_after),
+                index.eq(index + advance),
                 lane.eq(lane_next),
+                few_left.eq(self._at_most(left_after)),
+                final.eq(final_next),
             ]
             with m.If(row_ends):
                 m.d.sync += [
                     left.eq(command.row_size),
-                    index.eq(index + taken + command.gap),
+                    few_left.eq(self._at_most(command.row_size)),
+                    last_row.eq(command.rows == 2),
+                    index.eq(next_row),
+                    next_row.eq(next_row + command.row_size + command.gap),
                     lane.eq(row_lane),
                     command.lane.eq(command.lane + command.lane_stride),
                     command.rows.eq(command.rows - 1),
                     self.valid.eq(~last_row),
                 ]
+        new = self.command.payload
+        with m.Switch(new.kind):
+            for number, kind in enumerate(rows.kinds):
+                with m.Case(number):
+                    m.d.comb += final_first.eq(kind.beats == 1)
         with m.If(self.command.valid & self.command.ready):
-            new = self.command.payload
             m.d.sync += [
                 command.eq(new),
+                final.eq(final_first),
                 # That of the second row.
                 command.lane.eq(new.lane + new.lane_stride),
                 left.eq(new.row_size),
+                few_left.eq(self._at_most(new.row_size)),
+                last_row.eq(new.rows == 1),
                 index.eq(new.index),
+                next_row.eq(new.index + new.row_size + new.gap),
                 lane.eq(new.lane),
                 self.valid.eq(1),
             ]
         return m
+
+    def _at_most(self, count: Value) -> Value:
+        """Bit n: ``count`` is n + 1 or less."""
+        return Cat(count <= n + 1 for n in range(self._rows.elements))
 
 
 class _Part(enum.Enum, shape=2):
@@ -416,21 +451,32 @@ class PaddingWalker(wiring.Component):
         part = Signal(_Part)
         # Elements left of this run of padding; rows of this part, this one included.
         run, part_rows = Signal(rows.count), Signal(rows.count)
-        row_size = Signal(rows.count)
 
-        taken, run_ends = Signal(range(rows.elements + 1)), Signal()
-        most = Signal(range(rows.elements + 1))
+        # The most that a step takes, of this command and of the next.
+        most, new_most = (
+            Signal(range(rows.elements + 1), name=name) for name in ("most", "new_most")
+        )
+        # Found a cycle before: that a step takes the rest of the run, and that there is none.
+        run_ends, ends_next, none = Signal(), Signal(), Signal()
+        taken = Signal(range(rows.elements + 1))
         with m.Switch(command.kind):
             for number, kind in enumerate(rows.kinds):
                 with m.Case(number):
-                    m.d.comb += most.eq(1 if kind.serial else kind.elements)
+                    m.d.comb += [most.eq(kind.step), ends_next.eq(run <= 2 * kind.step)]
+        with m.Switch(self.command.payload.kind):
+            for number, kind in enumerate(rows.kinds):
+                with m.Case(number):
+                    m.d.comb += new_most.eq(kind.step)
+
+        def begin_run(size: Value, most: Value = most) -> None:
+            m.d.sync += [run.eq(size), run_ends.eq(size <= most), none.eq(size == 0)]
+
         m.d.comb += [
-            run_ends.eq(run <= most),
             taken.eq(Mux(run_ends, run, most)),
             self.kind.eq(command.kind),
             self.index.eq(command.index),
             self.value.eq(command.value),
-            self.write.eq(self.active & (run != 0)),
+            self.write.eq(self.active & ~none),
             self.command.ready.eq(~self.active),
         ]
         m.d.comb += [self.mask[j].eq(taken > j) for j in range(rows.elements)]
@@ -438,7 +484,7 @@ class PaddingWalker(wiring.Component):
         ends, last_row = Signal(), Signal()
         below, beside = Signal(), Signal()
         m.d.comb += [
-            ends.eq(self.active & ((run == 0) | (self.step & run_ends))),
+            ends.eq(self.active & (none | (self.step & run_ends))),
             last_row.eq(part_rows == 1),
             below.eq(command.y_pad_1 != 0),
             beside.eq((command.y_size != 0) & (below | ((command.x_pad_0 | command.x_pad_1) != 0))),
@@ -447,20 +493,26 @@ class PaddingWalker(wiring.Component):
         def enter(target: Any) -> None:
             """Goes on with the first row of a part."""
             size, count = {
-                _Part.ABOVE: (row_size, command.y_pad_0),
+                _Part.ABOVE: (command.width, command.y_pad_0),
                 _Part.LEFT: (command.x_pad_0, command.y_size),
                 _Part.RIGHT: (command.x_pad_1, part_rows),
-                _Part.BELOW: (row_size, command.y_pad_1),
+                _Part.BELOW: (command.width, command.y_pad_1),
             }[target]
-            m.d.sync += [part.eq(target), run.eq(size), part_rows.eq(count)]
+            begin_run(size)
+            m.d.sync += [part.eq(target), part_rows.eq(count)]
 
         with m.If(self.step):
-            m.d.sync += [run.eq(run - taken), command.index.eq(command.index + taken)]
+            m.d.sync += [
+                run.eq(run - taken),
+                run_ends.eq(ends_next),
+                command.index.eq(command.index + taken),
+            ]
         with m.If(ends):
             with m.Switch(part):
                 with m.Case(_Part.ABOVE, _Part.BELOW):
                     with m.If(~last_row):
-                        m.d.sync += [run.eq(row_size), part_rows.eq(part_rows - 1)]
+                        begin_run(command.width)
+                        m.d.sync += part_rows.eq(part_rows - 1)
                     with m.Elif((part == _Part.ABOVE) & beside):
                         enter(_Part.LEFT)
                     with m.Elif((part == _Part.ABOVE) & below):
@@ -469,9 +521,8 @@ class PaddingWalker(wiring.Component):
                         m.d.sync += self.active.eq(0)
                 with m.Case(_Part.LEFT):
                     enter(_Part.RIGHT)
-                    m.d.sync += command.index.eq(
-                        command.index + Mux(self.step, taken, 0) + command.x_size
-                    )
+                    # Without padding on the left nothing is taken.
+                    m.d.sync += command.index.eq(command.index + taken + command.x_size)
                 with m.Case(_Part.RIGHT):
                     with m.If(~last_row):
                         enter(_Part.LEFT)
@@ -485,25 +536,14 @@ class PaddingWalker(wiring.Component):
         # Whether or not there is a command, which is known late in a cycle.
         with m.If(~self.active):
             new = self.command.payload
-            new_row_size = Signal(rows.count)
-            m.d.comb += new_row_size.eq(new.x_pad_0 + new.x_size + new.x_pad_1)
-            m.d.sync += [command.eq(new), row_size.eq(new_row_size)]
+            m.d.sync += command.eq(new)
             with m.If(new.y_pad_0 != 0):
-                m.d.sync += [
-                    part.eq(_Part.ABOVE),
-                    run.eq(new_row_size),
-                    part_rows.eq(new.y_pad_0),
-                ]
+                begin_run(new.width, new_most)
+                m.d.sync += [part.eq(_Part.ABOVE), part_rows.eq(new.y_pad_0)]
             with m.Elif(new.y_size != 0):
-                m.d.sync += [
-                    part.eq(_Part.LEFT),
-                    run.eq(new.x_pad_0),
-                    part_rows.eq(new.y_size),
-                ]
+                begin_run(new.x_pad_0, new_most)
+                m.d.sync += [part.eq(_Part.LEFT), part_rows.eq(new.y_size)]
             with m.Else():
-                m.d.sync += [
-                    part.eq(_Part.BELOW),
-                    run.eq(new_row_size),
-                    part_rows.eq(new.y_pad_1),
-                ]
+                begin_run(new.width, new_most)
+                m.d.sync += [part.eq(_Part.BELOW), part_rows.eq(new.y_pad_1)]
         return m

@@ -76,7 +76,7 @@ class Storer(wiring.Component):
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
-            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT
+            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=True
         )
         # No combinational path leads from an input of the memory to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
@@ -110,12 +110,13 @@ class Storer(wiring.Component):
         rows = self._rows
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
-        m.submodules.order = order = Queue(data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD)
+        m.submodules.order = order = Queue(
+            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=True
+        )
         connect(m, turns.o, beats.command)
         command = self.command.payload
-        has_data, accept = Signal(), Signal()
+        has_data, accept = command.has_data, Signal()
         m.d.comb += [
-            has_data.eq((command.x_size != 0) & (command.y_size != 0)),
             self.command.ready.eq(
                 order.i.ready & turns.i.ready & (bursts.command.ready | ~has_data) & ~failed
             ),

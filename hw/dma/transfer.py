@@ -44,7 +44,8 @@ _FIELDS = (
 
 
 def transfer_layout(config: Config) -> data.StructLayout:
-    """What a LOAD or STORE moves: fields of the instruction and of `CheckedEntry`.
+    """What a LOAD or STORE moves: fields of the instruction and of `CheckedEntry`, and whether it
+    moves any data.
 
     `Loader` and `Storer` expect a legal instruction that is in range. A LOAD that sets a padding
     value is a transfer of no elements.
@@ -56,14 +57,18 @@ def transfer_layout(config: Config) -> data.StructLayout:
             **{name: unsigned(fields[name].width) for name in _FIELDS},
             "elements": checked["elements"].shape,
             "first": checked["first"].shape,
+            "has_data": 1,
         }
     )
 
 
-def transfer(config: Config, checked: data.View) -> Value:
-    """The payload of `transfer_layout` for a `CheckedEntry`."""
+def transfer(config: Config, decoded: data.View) -> Value:
+    """The payload of `transfer_layout` for a `DecodedEntry`."""
+    checked = decoded.checked
     fields = data.View(instruction_layout(config, isa.Opcode.LOAD), checked.entry.bits)
-    return Cat(*(fields[name] for name in _FIELDS), checked.elements, checked.first)
+    return Cat(
+        *(fields[name] for name in _FIELDS), checked.elements, checked.first, decoded.has_data
+    )
 
 
 class MoverSignature(wiring.Signature):

@@ -42,11 +42,13 @@ class WritePortSignature(wiring.Signature):
 class ReadPortSignature(wiring.Signature):
     """A reader of ``elements`` consecutive elements from ``index`` on.
 
-    ``data`` holds them in the cycle after ``enable``, and keeps them while ``enable`` is low.
-    Elements outside of the memory (a negative ``index`` included) have undefined values.
+    ``data`` holds them in the cycle after ``enable``, and keeps them while ``enable`` is low; or,
+    if ``cycles`` is 2, in the cycle after that alone. Elements outside of the memory (a negative
+    ``index`` included) have undefined values.
     """
 
-    def __init__(self, element_bits: int, depth: int, elements: int) -> None:
+    def __init__(self, element_bits: int, depth: int, elements: int, cycles: int = 1) -> None:
+        self.cycles = cycles
         super().__init__(
             {
                 "enable": Out(1),

@@ -9,6 +9,8 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
+from .counting import counted, stays_above
+
 # Bits of a count of instructions, modulo a power of two: two counts of one unit that are compared
 # differ by less than half of that. A command waits for those in flight; and while it waits for
 # earlier ones of its unit, those in flight when it came may be done, and as many that came later.
@@ -30,7 +32,7 @@ class CommandQueue(wiring.Component):
     has nothing to wait for; here ``after`` is 0 for a, and 1 for b and c::
 
         i           a   b   c
-        other_done  0           1
+        other_ends              1
         o           a           b   c
 
     Parameters
@@ -42,7 +44,8 @@ class CommandQueue(wiring.Component):
     -----
     i : `WaitingCommand`
     o : the commands, in order
-    other_done : how many instructions of the other unit are done, counted as in `WaitingCommand`
+    other_done, other_ends : how many instructions of the other unit were done before this cycle,
+        counted as in `WaitingCommand`, and whether one more is in this cycle
     level : how many commands it holds
     """
 
@@ -54,6 +57,7 @@ class CommandQueue(wiring.Component):
                 "i": In(stream.Signature(self._entry)),
                 "o": Out(stream.Signature(command)),
                 "other_done": In(COUNT_WIDTH),
+                "other_ends": In(1),
                 "level": Out(range(depth + 1)),
             }
         )
@@ -63,14 +67,16 @@ class CommandQueue(wiring.Component):
         first, last = Signal(range(self._depth)), Signal(range(self._depth))
         taken, waits = Signal(), Signal()
         # A flip-flop that selects the output alone, so that each of its bits takes one LUT.
-        holds, puts, level_next = Signal(), Signal(), Signal.like(self.level)
-        oldest = Signal(self._entry)
+        holds, puts = Signal(), Signal()
+        oldest, ahead = Signal(self._entry), Signal(COUNT_WIDTH)
         m.d.comb += [
             puts.eq(self.i.valid & self.i.ready & (holds | ~taken)),
             Value.cast(oldest).eq(
-                Mux(holds, self._stored(m, puts, last, first), Value.cast(self.i.payload))
+                Mux(holds, self._stored(m, last, first), Value.cast(self.i.payload))
             ),
-            waits.eq((self.other_done - oldest.after)[COUNT_WIDTH - 1]),
+            # Negative while it waits; all ones if it waits for one more.
+            ahead.eq(self.other_done - oldest.after),
+            waits.eq(ahead[-1] & ~(self.other_ends & ahead.all())),
             self.o.payload.eq(oldest.command),
             self.o.valid.eq((holds | self.i.valid) & ~waits),
             self.i.ready.eq(self.level != self._depth),
@@ -80,19 +86,20 @@ class CommandQueue(wiring.Component):
             m.d.sync += last.eq(Mux(last == self._depth - 1, 0, last + 1))
         with m.If(taken & holds):
             m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
-        m.d.comb += level_next.eq(self.level + puts - (taken & holds))
-        m.d.sync += [self.level.eq(level_next), holds.eq(level_next != 0)]
+        change = self.level, puts, taken & holds
+        m.d.sync += [self.level.eq(counted(*change)), holds.eq(stays_above(0, *change))]
         return m
 
-    def _stored(self, m: Module, puts: Signal, last: Signal, first: Signal) -> Value:
-        """Stores the command at ``i`` as number ``last`` if it ``puts``; gives that of number
-        ``first``, in this cycle: the unit that takes it has the register."""
+    def _stored(self, m: Module, last: Signal, first: Signal) -> Value:
+        """Stores the command at ``i`` as number ``last``, as long as there is room, since whether
+        it is to be kept is known late in a cycle; gives that of number ``first``, in this cycle:
+        the unit that takes it has the register."""
         payload = Value.cast(self.i.payload)
         if self._depth == 2:
             # Two registers and a choice take less than a memory, of which 14 of 16 words were idle.
             words = [Signal(len(payload), name=f"word_{n}", reset_less=True) for n in range(2)]
             for number, word in enumerate(words):
-                with m.If(puts & (last == number)):
+                with m.If(self.i.ready & (last == number)):
                     m.d.sync += word.eq(payload)
             return Mux(first, words[1], words[0])
         m.submodules.storage = storage = Memory(shape=len(payload), depth=self._depth, init=[])
@@ -100,7 +107,7 @@ class CommandQueue(wiring.Component):
         m.d.comb += [
             write.addr.eq(last),
             write.data.eq(payload),
-            write.en.eq(puts),
+            write.en.eq(self.i.ready),
             read.addr.eq(first),
         ]
         return read.data

@@ -14,6 +14,8 @@ from amaranth_vta.hw.load import Load
 from amaranth_vta.hw.registers import COUNTER_WIDTH, COUNTERS
 from amaranth_vta.hw.store import Store
 
+from .counting import counted
+
 
 def events(
     m: Module,
@@ -64,7 +66,7 @@ def events(
     ):
         under_way = Signal(_BURSTS_WIDTH, name=f"{name}s_under_way")
         begins = request.valid & request.ready
-        m.d.sync += under_way.eq(Mux(held, 0, under_way + begins - ends))
+        m.d.sync += under_way.eq(Mux(held, 0, counted(under_way, begins, ends)))
         found[f"{name}_bursts"] = begins
         found[f"{name}_latency"] = under_way
     return {counter.name: found[counter.name] for counter in COUNTERS}
@@ -81,10 +83,10 @@ _BURSTS_WIDTH = 4
 class CounterBank(wiring.Component):
     """Adds up events, up to `COUNTER_WIDTH` bits each.
 
-    Events are first counted in a few flip-flops per counter; each cycle one of these counts, in
-    turn, is added to its sum in the memory.
+    Events, a cycle after they have come, are first counted in a few flip-flops per counter; each
+    cycle one of these counts, in turn, is added to its sum in the memory.
 
-    Timing: a sum lags behind by a round of the counters, until ``settled``.
+    Timing: a sum lags behind by a round of the counters and two cycles, until ``settled``.
 
     Parameters
     ----------
@@ -122,31 +124,42 @@ class CounterBank(wiring.Component):
         turn = Signal(range(self._rounds))
         # Sums from before ``clear`` that have not had their turn since; and, after the last
         # event, counters that have not had theirs.
-        stale, unsettled = Signal(range(self._rounds + 1)), Signal(range(self._rounds + 1))
+        stale, unsettled = Signal(range(self._rounds + 1)), Signal(range(self._rounds + 2))
         recent = Signal(max(self._recent_width(width) for width in self._events.values()))
         m.d.sync += turn.eq(turn + 1)
         with m.If(self.clear):
             m.d.sync += stale.eq(self._rounds)
         with m.Elif(stale != 0):
             m.d.sync += stale.eq(stale - 1)
-        with m.If(self.clear | self.counting):
-            m.d.sync += unsettled.eq(self._rounds)
+        counted = Signal()
+        m.d.sync += counted.eq(self.counting)
+        with m.If(self.clear | self.counting | counted):
+            m.d.sync += unsettled.eq(self._rounds + 1)
         with m.Elif(unsettled != 0):
             m.d.sync += unsettled.eq(unsettled - 1)
+        # What is added to a sum, whose turn it was a cycle before.
+        place, amount, restarts = Signal.like(turn), Signal.like(recent), Signal()
+        m.d.sync += [
+            place.eq(turn),
+            amount.eq(Mux(self.clear, 0, recent)),
+            restarts.eq(self.clear | (stale != 0)),
+        ]
         m.d.comb += [
-            read.addr.eq(turn),
-            write.addr.eq(turn),
-            write.data.eq(Mux(stale != 0, 0, read.data) + recent),
-            write.en.eq(~self.clear),
+            read.addr.eq(place),
+            write.addr.eq(place),
+            write.data.eq(Mux(restarts, 0, read.data) + amount),
+            write.en.eq(1),
             show.addr.eq(self.index),
             self.value.eq(show.data),
-            self.settled.eq((unsettled == 0) & ~self.counting),
+            self.settled.eq((unsettled == 0) & ~self.counting & ~counted),
         ]
         # What has come since its counter's last turn, for all counters at once: a bit of each in
         # every plane, added up plane by plane.
-        added = [getattr(self, name) for name in self._events]
-        mine = Signal(len(added))
-        m.d.comb += mine.eq(1 << turn)
+        added = [Signal(width, name=f"added_{name}") for name, width in self._events.items()]
+        for name, event in zip(self._events, added, strict=True):
+            m.d.sync += event.eq(Mux(self.clear, 0, getattr(self, name)))
+        mine = Signal(len(added), init=1)
+        m.d.sync += mine.eq(1 << (turn + 1)[: len(turn)])
         carry: Any = 0
         for number in range(len(recent)):
             plane = Signal(len(added), name=f"plane_{number}")

@@ -14,6 +14,8 @@ from amaranth_vta.hw.dma.transfer import transfer
 from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
 
 from .activity import ModuleActivity
+from .counting import counted, stays_above
+from .decode import Decoder
 from .stream import Queue
 from .structures import (
     FaultPort,
@@ -88,7 +90,7 @@ class InOrder(wiring.Component):
     Ports
     -----
     (all of `ModuleSignature`)
-    head : the next instruction, which the module decodes into the next six
+    head : the next instruction, of which the next six are
     illegal : it is refused; flags towards a neighbour that does not exist are found here
     out_of_range : it would touch elements past the depth of a scratchpad
     out_of_bounds : it would touch DRAM beyond the limit of its memory
@@ -135,23 +137,35 @@ class InOrder(wiring.Component):
             }
         )
 
-    def connect(self, m: Module, component: Any) -> None:
-        """Makes the ports of `ModuleSignature` those of ``component``, in its elaboration."""
-        for name in self._shared.members:
-            connect(m, flipped(getattr(component, name)), getattr(self, name))
-
-    def connect_unit(self, m: Module, unit: Any, opcode: isa.Opcode) -> None:
-        """Hands all instructions, which have this opcode, to one `Loader` or `Storer`."""
+    def connect(self, m: Module, component: Any, decoder: Decoder) -> None:
+        """Makes the ports of `ModuleSignature` those of ``component``, in its elaboration, its
+        instructions by way of the ``decoder``."""
+        connect(m, flipped(component.insn), decoder.insn)
+        decoded = decoder.decoded.payload
         m.d.comb += [
-            self.illegal.eq(is_illegal(self._config, opcode, self.head.entry.bits)),
+            self.insn.valid.eq(decoder.decoded.valid),
+            self.insn.payload.eq(decoded.checked),
+            decoder.decoded.ready.eq(self.insn.ready),
+            self.unit.eq(decoded.unit),
+            self.illegal.eq(decoded.illegal),
+        ]
+        for name in self._shared.members:
+            if name != "insn":
+                connect(m, flipped(getattr(component, name)), getattr(self, name))
+
+    def connect_unit(self, m: Module, decoder: Decoder, unit: Any, opcode: isa.Opcode) -> None:
+        """Hands all instructions, which have this opcode, to one `Loader` or `Storer`."""
+        bits = decoder.insn.payload.entry.bits
+        m.d.comb += [
+            decoder.unit.eq(1),
+            decoder.illegal.eq(is_illegal(self._config, opcode, bits)),
             self.out_of_range.eq(self.head.out_of_range),
             self.out_of_bounds.eq(self.head.out_of_bounds),
-            self.unit.eq(1),
             self.unit_ready.eq(unit.command.ready),
             self.may_start.eq(1),
             unit.command.valid.eq(self.start),
             self.begins.eq(self.start),
-            unit.command.payload.eq(transfer(self._config, self.head)),
+            unit.command.payload.eq(transfer(self._config, decoder.decoded.payload)),
             self.done.eq(unit.done),
             self.error.eq(unit.error),
             self.drained.eq(unit.idle),
@@ -160,7 +174,7 @@ class InOrder(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.in_flight = in_flight = Queue(
-            InFlight(self._config, len(self._causes)), INSTRUCTIONS_IN_FLIGHT
+            InFlight(self._config, len(self._causes)), INSTRUCTIONS_IN_FLIGHT, registered=True
         )
         index = self.insn.payload.entry.index[: index_width(self._config)]
         # The rest of an index is 0; queues in block RAM hide that from synthesis.
@@ -171,7 +185,7 @@ class InOrder(wiring.Component):
 
         # Status: what is issued, and what of that its unit works on.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
-        m.d.sync += issued.eq(issued + issue - retire)
+        m.d.sync += issued.eq(counted(issued, issue, retire))
         under_way = self._report_activity(m, in_flight, retire, finished)
         starved, overflowing = Signal(), Signal()
         m.d.comb += [
@@ -304,11 +318,9 @@ class InOrder(wiring.Component):
         ]
         for unit in range(len(self._causes) + 1):
             count = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1), name=f"pending_{unit}")
-            m.d.sync += count.eq(count + activity.starts[unit] - (retire & (oldest.unit == unit)))
-            m.d.comb += [
-                self.pending[unit].eq(count != 0),
-                activity.busy[unit].eq(count != 0),
-            ]
+            change = count, activity.starts[unit], retire & (oldest.unit == unit)
+            m.d.sync += [count.eq(counted(*change)), self.pending[unit].eq(stays_above(0, *change))]
+            m.d.comb += activity.busy[unit].eq(self.pending[unit])
             if unit:
                 done, queued = finished[unit - 1], self.queued[unit - 1]
                 under_way.append(count != done)
@@ -336,17 +348,18 @@ class InOrder(wiring.Component):
             finished.append(count)
             error = Signal(name=f"error_{number}")
             errors.append(error)
-            mine = Signal(name=f"oldest_is_{number}")
+            mine, some = Signal(name=f"oldest_is_{number}"), Signal(name=f"some_done_{number}")
             succeeds = Signal(name=f"succeeds_{number}")
             m.d.comb += [
                 mine.eq((oldest.unit == number + 1) & (oldest.cause == 0)),
                 succeeds.eq(self.done[number] & ~self.error[number]),
             ]
-            m.d.sync += count.eq(count + succeeds - (mine & in_flight.o.valid & in_flight.o.ready))
+            change = count, succeeds, mine & in_flight.o.valid & in_flight.o.ready
+            m.d.sync += [count.eq(counted(*change)), some.eq(stays_above(0, *change))]
             with m.If(self.done[number] & self.error[number]):
                 m.d.sync += error.eq(1)
             with m.If(mine):
-                m.d.comb += done.eq((count != 0) | succeeds)
-                with m.If(error & (count == 0)):
+                m.d.comb += done.eq(some | succeeds)
+                with m.If(error & ~some):
                     m.d.comb += failure.eq(cause)
         return done, failure, finished, Cat(errors).any()

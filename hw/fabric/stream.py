@@ -9,6 +9,8 @@ from amaranth.lib.wiring import In, Out
 
 from amaranth_vta.hw import isa
 
+from .counting import counted, stays_above
+
 
 class Queue(wiring.Component):
     """A first-in first-out queue of payloads that keep their shape.
@@ -16,7 +18,8 @@ class Queue(wiring.Component):
     ``o.payload`` is undefined while ``o.valid`` is low. It comes straight from flip-flops if the
     depth is 2; a deeper queue is a memory that is read within a cycle, which needs no register
     behind it, and no multiplexer for what would bypass it. In block RAM, which is read at the end
-    of the cycle before, an item that comes to an empty queue bypasses it.
+    of the cycle before, an item that comes to an empty queue bypasses it; so does one of few bits
+    that has to come from flip-flops.
 
     Timing: an item offered in one cycle can be taken in the next; while the queue is neither empty
     nor full, one goes in and one comes out in every cycle::
@@ -29,13 +32,22 @@ class Queue(wiring.Component):
     shape : of a payload
     depth : the most items that it holds; 2 or more, since a depth of 1 could not pass an item in
         every cycle
-    in_block_ram : of a queue deeper than 2
+    in_block_ram, registered : of a queue deeper than 2: it is in block RAM, or ``o.payload`` comes
+        from flip-flops
     """
 
-    def __init__(self, shape: ShapeLike, depth: int, *, in_block_ram: bool = False) -> None:
+    def __init__(
+        self,
+        shape: ShapeLike,
+        depth: int,
+        *,
+        in_block_ram: bool = False,
+        registered: bool = False,
+    ) -> None:
         self._shape = shape
         self._depth = depth
         self._in_block_ram = in_block_ram
+        self._registered = registered
         super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
 
     def elaborate(self, platform: Any) -> Module:
@@ -77,22 +89,37 @@ class Queue(wiring.Component):
         )
         write = storage.write_port()
         read = storage.read_port(domain="sync" if self._in_block_ram else "comb")
-        level, level_next = Signal(range(self._depth + 1)), Signal(range(self._depth + 1))
+        level, full = Signal(range(self._depth + 1)), Signal()
         takes = Signal()
         m.d.comb += [
-            self.i.ready.eq(level != self._depth),
+            self.i.ready.eq(~full),
             takes.eq(self.o.valid & self.o.ready),
             write.data.eq(Value.cast(self.i.payload)),
             write.en.eq(self.i.valid & self.i.ready),
-            level_next.eq(level + write.en - takes),
         ]
-        m.d.sync += [level.eq(level_next), self.o.valid.eq(level_next != 0)]
+        change = level, write.en, takes
+        m.d.sync += [
+            level.eq(counted(*change)),
+            full.eq(stays_above(self._depth - 1, *change)),
+            self.o.valid.eq(stays_above(0, *change)),
+        ]
         head, tail = Signal.like(read.addr), Signal.like(write.addr)
         head_next = Mux(takes, _next(head, self._depth), head)
         m.d.comb += write.addr.eq(tail)
         m.d.sync += head.eq(head_next)
         with m.If(write.en):
             m.d.sync += tail.eq(_next(tail, self._depth))
+        if self._registered:
+            out = Signal(Shape.cast(self._shape), reset_less=True)
+            alone = Signal(init=1)
+            m.d.comb += [
+                read.addr.eq(_next(head, self._depth)),
+                Value.cast(self.o.payload).eq(out),
+            ]
+            m.d.sync += alone.eq(~stays_above(1, *change))
+            with m.If(~self.o.valid | self.o.ready):
+                m.d.sync += out.eq(Mux(alone, write.data, read.data))
+            return
         if not self._in_block_ram:
             m.d.comb += [read.addr.eq(head), Value.cast(self.o.payload).eq(read.data)]
             return
@@ -131,9 +158,11 @@ class TokenCounter(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.d.comb += [
-            self.full.eq(self.count == isa.TOKEN_LIMIT),
-            self.available.eq(self.count != 0),
+        change = self.count, self.give, self.take
+        # From flip-flops, since issue and retirement depend on them.
+        m.d.sync += [
+            self.count.eq(counted(*change)),
+            self.available.eq(stays_above(0, *change)),
+            self.full.eq(stays_above(isa.TOKEN_LIMIT - 1, *change)),
         ]
-        m.d.sync += self.count.eq(self.count + self.give - self.take)
         return m

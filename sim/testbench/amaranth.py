@@ -81,6 +81,7 @@ def transfer_command(
         **{name: int(getattr(instruction, name)) for name in names.split()},
         "elements": instruction.elements,
         "first": instruction.sram_base + pads_before,
+        "has_data": int(instruction.x_size != 0 and instruction.y_size != 0),
     }
 
 
@@ -237,25 +238,23 @@ def run_unit(
 
     Returns what ``error`` was at each ``done``, and the cycles until the last micro-op was taken.
     The read and write ports that the keys of ``reads`` and ``writes`` name are served from arrays
-    (element, row, column); what is written in a cycle can be read in it. A read with an output of
-    the unit NAME_clear, if it has one, gives zeros.
+    (element, row, column); what is written in a cycle can be read in it, and by a port that takes
+    two cycles what is written in the second one. A read with an output of the unit NAME_clear, if
+    it has one, gives zeros.
     """
     errors: list[int] = []
     cycles = taken = 0
 
-    def layout(port: Any, contents: Any) -> data.ArrayLayout:
-        _, rows, columns = contents.shape
-        width = len(port.data[0]) // (rows * columns)
-        return data.ArrayLayout(data.ArrayLayout(signed(width), columns), rows)
-
     sampled: list[Any] = []
     for name, contents in writes.items():
         port = getattr(unit, name)
-        tile = data.View(layout(port, contents), port.data[0])
-        sampled += [port.enable, port.index, tile]
+        sampled += [port.enable, port.index, _tile(port, contents)]
     for name in reads:
         port = getattr(unit, name)
         sampled += [port.enable, port.index, getattr(unit, f"{name}_clear", Const(0))]
+
+    # Of the ports that take two cycles, what they asked for in the cycle before.
+    asked_before = {name: (0, 0, 0) for name in reads if getattr(unit, name).signature.cycles == 2}
 
     async def serve(ctx: Any) -> None:
         nonlocal cycles
@@ -268,10 +267,12 @@ def run_unit(
                 if enable:
                     contents[index] = [list(row) for row in tile]
             for name, contents in reads.items():
-                enable, index, clear = next(value), next(value), next(value)
+                asked = next(value), next(value), next(value)
+                if name in asked_before:
+                    asked, asked_before[name] = asked_before[name], asked
+                enable, index, clear = asked
                 if enable:
-                    port = getattr(unit, name)
-                    tile = data.View(layout(port, contents), port.data[0])
+                    tile = _tile(getattr(unit, name), contents)
                     given = 0 * contents[index] if clear else contents[index]
                     ctx.set(tile, given.tolist())
             if done:
@@ -285,6 +286,14 @@ def run_unit(
 
     simulate(unit, drive, background=[serve])
     return errors, taken
+
+
+def _tile(port: Any, contents: Any) -> data.View:
+    """The data of a port as one of the tiles of ``contents``."""
+    _, rows, columns = contents.shape
+    width = len(port.data[0]) // (rows * columns)
+    layout = data.ArrayLayout(data.ArrayLayout(signed(width), columns), rows)
+    return data.View(layout, port.data[0])
 
 
 def simulate(

@@ -6,7 +6,7 @@ effect from then on. Payloads are integers: `packed` makes them, `unpacked` take
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,12 +118,19 @@ def _burst(request: int) -> tuple[int, int]:
     return request & (1 << 48) - 1, (request >> 48) + 1
 
 
-async def serve_tiles(dut: Any, reads: Mapping[str, Tiles], writes: Mapping[str, Tiles]) -> None:
+async def serve_tiles(
+    dut: Any,
+    reads: Mapping[str, Tiles],
+    writes: Mapping[str, Tiles],
+    in_two_cycles: Collection[str] = (),
+) -> None:
     """Serves the ports that begin with these names from arrays (element, row, column), forever.
 
     The arrays have dtypes as wide as the scalars of the ports. What is written in a cycle can be
-    read in it. A read with an output NAME_clear, if there is one, gives zeros.
+    read in it, and by the ports ``in_two_cycles`` what is written in the second one. A read with an
+    output NAME_clear, if there is one, gives zeros.
     """
+    asked_before: dict[str, tuple[int, bool] | None] = dict.fromkeys(in_two_cycles)
     while True:
         await RisingEdge(dut.clk)
         for name, tiles in writes.items():
@@ -132,9 +139,14 @@ async def serve_tiles(dut: Any, reads: Mapping[str, Tiles], writes: Mapping[str,
                 raw = np.frombuffer(value.to_bytes(tiles[0].nbytes, "little"), tiles.dtype)
                 tiles[int(getattr(dut, f"{name}_index").value)] = raw.reshape(tiles[0].shape)
         for name, tiles in reads.items():
+            asked = None
             if getattr(dut, f"{name}_enable").value == 1:
-                tile = tiles[int(getattr(dut, f"{name}_index").value)]
-                word = int.from_bytes(np.ascontiguousarray(tile).tobytes(), "little")
                 clear = getattr(dut, f"{name}_clear", None)
                 cleared = clear is not None and clear.value == 1
+                asked = int(getattr(dut, f"{name}_index").value), cleared
+            if name in asked_before:
+                asked, asked_before[name] = asked_before[name], asked
+            if asked is not None:
+                index, cleared = asked
+                word = int.from_bytes(np.ascontiguousarray(tiles[index]).tobytes(), "little")
                 getattr(dut, f"{name}_data").value = 0 if cleared else word

@@ -40,7 +40,7 @@ async def products_add_up(dut: Any, gaps: float) -> None:
     expected[MICRO_OPS[-1][0]] = 0
 
     await start(dut, "i_valid", "denied")
-    cocotb.start_soon(serve_tiles(dut, tiles, {"acc_write": accumulators}))
+    cocotb.start_soon(serve_tiles(dut, tiles, {"acc_write": accumulators}, ["acc_read"]))
     items = [
         {
             "indices": {"dst": dst, "src": src, "wgt": wgt},

@@ -190,7 +190,7 @@ PROOFS = (
         ),
         smaller=(
             ("Reader}), BURSTS_IN_FLIGHT", f"Reader}}), {_BURSTS_IN_FLIGHT}"),
-            ("beats_ahead < BEATS_AHEAD", f"beats_ahead < {_BEATS_AHEAD}"),
+            ("total < BEATS_AHEAD", f"total < {_BEATS_AHEAD}"),
         ),
     ),
 )

@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In
 from amaranth_vta.hw import compute, isa
 from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.datapath import alu, gemm
+from amaranth_vta.hw.timing import has_long_alu
 
 from .lists import List, assume_stable
 from .proving import Proof
@@ -53,18 +54,8 @@ class BankProperty(wiring.Component):
         m.d.sync += failed_before.eq(self.failed)
         m.d.comb += Assume(self.failed | ~failed_before)
 
-        in_gemm, gemm_works = self._follow(m, "gemm", self._gemm, self._gemm.acc_write, 0)
-        operation, source = self.alu_item.context.operation, self.alu_item.indices.src
-        elements = {
-            isa.AluOp.REQUANTIZE: self._config.requantize and isa.REQUANTIZE_PARAMETERS,
-            isa.AluOp.LOOKUP: self._config.lookup and self._config.table_elements,
-        }
-        beyond = Cat(
-            (operation == item) & (source > self._config.acc.depth - count)
-            for item, count in elements.items()
-            if count
-        ).any()
-        in_alu, alu_works = self._follow(m, "alu", self._alu, self._alu.write, beyond)
+        in_gemm, gemm_works = self._follow(m, "gemm", self._gemm, self._gemm.acc_write)
+        in_alu, alu_works = self._follow(m, "alu", self._alu, self._alu.write)
 
         gemm_bank = self.gemm_item.indices.dst[-1]
         waits = self._gemm.i.valid & ~self._gemm.i.ready
@@ -82,13 +73,32 @@ class BankProperty(wiring.Component):
         m.d.comb += Cover(swapped & (in_gemm == 0) & (in_alu == 0))
         return m
 
-    def _follow(
-        self, m: Module, name: str, unit: Any, write: Any, beyond: Any
-    ) -> tuple[Signal, Signal]:
+    def _reads_beyond(self, item: Any) -> Value:
+        """Whether parameters or a table that the ALU reads are past the depth."""
+        operation, source = item.context.operation, item.indices.src
+        elements = {
+            isa.AluOp.REQUANTIZE: self._config.requantize and isa.REQUANTIZE_PARAMETERS,
+            isa.AluOp.LOOKUP: self._config.lookup and self._config.table_elements,
+        }
+        return Cat(
+            (operation == kind) & (source > self._config.acc.depth - count)
+            for kind, count in elements.items()
+            if count
+        ).any()
+
+    def _follow(self, m: Module, name: str, unit: Any, write: Any) -> tuple[Signal, Signal]:
         """Per bank, whether the unit has taken a micro-op that it has still to write, and whether
-        it takes one now."""
-        item = getattr(self, f"{name}_item")
+        it takes one now: into its pipeline, if micro-ops wait in front of that."""
+        given = getattr(self, f"{name}_item")
+        item, waits = given, name == "alu" and has_long_alu(self._config)
+        if waits:
+            item = Signal.like(given)
+            with m.If(unit.i.valid & unit.i.ready):
+                m.d.sync += item.eq(given)
+            # As the sequencer has it.
+            m.d.comb += Assume(given.enable | ~given.error)
         index = item.indices.dst
+        beyond = self._reads_beyond(item) if name == "alu" else 0
         m.submodules[f"{name}_writes"] = writes = List(len(index), _IN_FLIGHT)
         stopped, taken, wrong, works = (
             Signal(name=f"{name}_{what}") for what in ("stopped", "taken", "wrong", "works")
@@ -96,8 +106,8 @@ class BankProperty(wiring.Component):
         inside = Signal(2, name=f"in_{name}")
         m.d.comb += [
             unit.i.valid.eq(getattr(self, f"{name}_valid")),
-            Value.cast(unit.i.payload).eq(Value.cast(item)),
-            taken.eq(unit.i.valid & unit.i.ready),
+            Value.cast(unit.i.payload).eq(Value.cast(given)),
+            taken.eq(unit.takes if waits else unit.i.valid & unit.i.ready),
             wrong.eq(item.error | (item.enable & beyond)),
             works.eq(taken & item.enable & ~wrong & ~stopped),
             writes.put.eq(works),
@@ -136,8 +146,8 @@ PROOFS = tuple(
             ("gemm.busy_banks.bit_select(alu_bank, 1)\n", "0\n"),
             ("            | (gemm.i.valid & (gemm_bank == alu_bank))\n", ""),
             ("gemm_bank, 1) | failed", "gemm_bank, 1)"),
-            ("busy_banks(stages[1:-1])", "busy_banks(stages[1:-2])"),
-            ("busy_banks(stages))", "busy_banks(stages[:-1]))"),
+            ("busy_banks(stages[:-2])", "busy_banks(stages[:-3])"),
+            ("[entering, *stages[:-1]]", "[entering, *stages[:-2]]"),
             ("stage.dst[-1] == bank", "stage.dst[-2] == bank"),
         ),
     )

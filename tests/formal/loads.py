@@ -95,6 +95,7 @@ class LoadFaultProperty(wiring.Component):
             self._loader.command.valid.eq(self.valid & (given != _COMMANDS)),
             payload.memory.eq(Mux(command.weights, isa.Memory.WGT, isa.Memory.INP)),
             payload.elements.eq(command.x_size * command.y_size),
+            payload.has_data.eq(payload.elements != 0),
             *(payload[name].eq(command[name]) for name, _ in _COMMAND if name != "weights"),
         ]
         assume_stable(m, self._loader.command, "command")

@@ -21,8 +21,8 @@ class QueueProperty(wiring.Component):
     in, and stays until it is taken. There is room for all but the last item, and never more than
     ``depth`` are held."""
 
-    def __init__(self, module: Any, depth: int, in_block_ram: bool) -> None:
-        self._queue = module.Queue(_BITS, depth, in_block_ram=in_block_ram)
+    def __init__(self, module: Any, depth: int, form: str) -> None:
+        self._queue = module.Queue(_BITS, depth, **{form: True} if form else {})
         self._depth = depth
         super().__init__({"valid": In(1), "payload": In(_BITS), "ready": In(1)})
 
@@ -90,9 +90,14 @@ _BUGS_IN_REGISTERS = (
 )
 _BUGS_IN_MEMORY = (
     ("write.en.eq(self.i.valid & self.i.ready)", "write.en.eq(self.i.valid)"),
-    ("self.i.ready.eq(level != self._depth)", "self.i.ready.eq(1)"),
+    ("full.eq(stays_above(self._depth - 1, *change))", "full.eq(0)"),
     ("takes.eq(self.o.valid & self.o.ready)", "takes.eq(self.o.ready)"),
     ("Mux(pointer == depth - 1, 0, pointer + 1)", "pointer + 1"),
+)
+_BUGS_BEHIND_MEMORY = (
+    ("read.addr.eq(_next(head, self._depth))", "read.addr.eq(head)"),
+    ("alone.eq(~stays_above(1, *change))", "alone.eq(~stays_above(0, *change))"),
+    ("with m.If(~self.o.valid | self.o.ready):", "with m.If(self.o.ready):"),
 )
 _BUGS_IN_BLOCK_RAM = (
     ("bypasses.eq(level == takes)", "bypasses.eq(level == 0)"),
@@ -102,18 +107,19 @@ _BUGS_IN_BLOCK_RAM = (
 PROOFS = (
     *(
         Proof(
-            name=f"queue of {depth}{' in block RAM' * block}",
+            name=f"queue of {depth}{', ' * bool(form)}{form}",
             modules=(stream,),
-            specify=lambda module, depth=depth, block=block: QueueProperty(module, depth, block),
+            specify=lambda module, depth=depth, form=form: QueueProperty(module, depth, form),
             mode="bmc",
             depth=2 * depth + 4,  # to be filled and emptied
             bugs=bugs,
         )
-        for depth, block, bugs in (
-            (2, False, _BUGS_IN_REGISTERS),
-            (3, False, _BUGS_IN_MEMORY),
-            (5, False, _BUGS_IN_MEMORY),
-            (3, True, _BUGS_IN_BLOCK_RAM),
+        for depth, form, bugs in (
+            (2, "", _BUGS_IN_REGISTERS),
+            (3, "", _BUGS_IN_MEMORY),
+            (5, "", _BUGS_IN_MEMORY),
+            (3, "registered", _BUGS_BEHIND_MEMORY),
+            (3, "in_block_ram", _BUGS_IN_BLOCK_RAM),
         )
     ),
     Proof(
@@ -123,8 +129,8 @@ PROOFS = (
         mode="prove",
         depth=16,
         bugs=(
-            ("self.count + self.give - self.take", "self.count + self.give"),
-            ("self.full.eq(self.count == isa.TOKEN_LIMIT)", "self.full.eq(0)"),
+            ("self.count.eq(counted(*change))", "self.count.eq(self.count + self.give)"),
+            ("self.full.eq(stays_above(isa.TOKEN_LIMIT - 1, *change))", "self.full.eq(0)"),
         ),
         smaller=(("isa.TOKEN_LIMIT", str(_LIMIT)),),
     ),

@@ -122,6 +122,7 @@ class StoreProperty(wiring.Component):
             payload.y_size.eq(command.y_size),
             payload.x_stride.eq(command.x_stride),
             payload.elements.eq(command.x_size * command.y_size),
+            payload.has_data.eq(payload.elements != 0),
             storer.write.request.ready.eq(self.burst_ready),
             storer.write.beat.ready.eq(self.beat_ready),
         ]

@@ -284,8 +284,8 @@ def test_independent_instructions_overlap_in_different_banks() -> None:
 
 
 def test_several_alu_instructions_overlap_the_next_gemm() -> None:
-    outcome = overlapping(independent=1, alu_bank=1, passes=6)
-    assert outcome.retired[4 * 7 + 1] - outcome.retired[1] == 4 * 32
+    outcome = overlapping(independent=1, alu_bank=1, passes=4)
+    assert outcome.retired[4 * 5 + 1] - outcome.retired[1] == 4 * 32
 
 
 @pytest.mark.parametrize("gemm_fails", [True, False])

@@ -10,7 +10,7 @@ import pytest
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.instructions import InstructionQueues
 from amaranth_vta.hw.isa import Load, Memory, instruction_set
-from amaranth_vta.hw.timing import latencies
+from amaranth_vta.hw.timing import is_small, latencies
 from amaranth_vta.sim.testbench.amaranth import pauses, simulate
 
 NAMES = ("load", "compute", "store")
@@ -80,7 +80,9 @@ def test_instructions_can_be_taken_when_the_latencies_say(config: str) -> None:
             await ctx.tick()
 
     simulate(dut, run)
-    first, interval = known.hand_over_to_issue, known.issue_to_issue
+    # The decoder of a large machine, behind its queue, has a register.
+    decoded = not is_small(PRESETS[config])
+    first, interval = known.hand_over_to_issue - decoded, known.issue_to_issue
     assert taken == [first + interval * number for number in range(3)]
 
 

@@ -66,8 +66,8 @@ class Forwarder {
     void end() { is_active = false; }
 
     // In which cycle from `time` on it takes a transfer, if none is in progress: not before the
-    // last write but one, and not while the last one is held up.
-    Time takes(Time time) const { return time > before_last && time < last ? last : std::max(time, before_last); }
+    // last write but one.
+    Time takes(Time time) const { return std::max(time, before_last); }
     // From when on it has nothing to write.
     Time idle_from() const { return last + 1; }
 

@@ -70,6 +70,7 @@ struct Parameters {
     Time announce_to_word;    // from there to the first word on the bus
     Time response_to_done;    // from the last response of a STORE to its end
     Time issue_to_item;       // of GEMM and ALU, to the first micro-op
+    Time item_to_alu;         // from there to its entering the pipeline of the ALU
     Time finish_to_end;       // from the issue of FINISH to the interrupt
 
     bool fit() const {

@@ -21,7 +21,8 @@ class Storer {
         return transfer.shape->forwards ? turns.empty() : !transfer.words || walker.has_room();
     }
     Time room_from(const Transfer& transfer) const {
-        if (transfer.shape->forwards) return ended + 1;
+        // That the storer rests is known a cycle late.
+        if (transfer.shape->forwards) return ended + 2;
         return std::max(forwarder.idle_from(), transfer.words ? walker.room_from() : 0);
     }
     // When one is issued that could be at `time`.

@@ -106,7 +106,7 @@ class Units {
         const Command& first = waiting[alu].commands.front();
         const auto& others = waiting[!alu].done;
         if (first.after > others.count()) return NEVER;
-        const Time free = (alu ? this->alu.last : gemm.last) - parameters.issue_to_item + 1;
+        const Time free = (alu ? this->alu.last - parameters.item_to_alu : gemm.last) - parameters.issue_to_item + 1;
         const Time before = first.after ? others.numbered(first.after - 1) : 0;
         return latest(first.issued, free, before);
     }
@@ -135,7 +135,7 @@ class Units {
 
     void begin_alu(Time now, Instruction& instruction) {
         const Loops& loops = *instruction.loops;
-        const Time valid = std::max(now + parameters.issue_to_item, alu.last + 1);
+        const Time valid = std::max(now + parameters.issue_to_item + parameters.item_to_alu, alu.last + 1);
         Time begin = valid + hazard(valid, loops);
         if (loops.requantizes && loops.works) {
             begin = std::max(begin, alu.last + parameters.alu_latency + 2) + parameters.requantize_parameters + 1;

@@ -49,18 +49,23 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
 
     async def check(ctx: Any) -> None:
         await fill(ctx)
+        # What GEMM will have read a cycle later: the element, unless it is written meanwhile.
+        late: tuple[int, int] | None = None
         for cycle in range(300):
             gemm_half = cycle // 50 % 2
             # With one bank, the units take turns as well.
             units = ["gemm", "alu"] if config.overlap else [["gemm", "alu"][gemm_half]]
             expected: list[tuple[Any, int]] = []
-            clear = int(rng.integers(2))
-            ctx.set(dut.gemm_clear, clear)
+            zeros = []
+            for port, clear in ((dut.gemm_read, dut.gemm_clear), (dut.alu_src, dut.alu_src_clear)):
+                reads_zero = int(rng.integers(2))
+                ctx.set(clear, reads_zero)
+                zeros += [port] * reads_zero
             for port in (dut.gemm_read, dut.alu_dst, dut.alu_src, dut.gemm_write, dut.alu_write):
                 ctx.set(port.enable, 0)
             if not config.requantize:
                 ctx.set(dut.alu_write.data, [0])
-            written_by_gemm = None
+            written_by_gemm, read_before, late = None, late, None
             for unit in units:
                 upper = gemm_half if unit == "gemm" else 1 - gemm_half
                 # Few places, so that a read often meets the write of its own cycle.
@@ -75,6 +80,8 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
                 ctx.set(write.data, [value])
                 contents[target] = value
                 written_by_gemm = target if unit == "gemm" else written_by_gemm
+                if read_before is not None and unit == "gemm" and read_before[0] == target:
+                    read_before = target, value
                 ctx.set(read.enable, 1)
                 ctx.set(read.index, place)
                 expected.append((read, place))
@@ -84,8 +91,14 @@ def test_units_read_what_was_written_last_in_any_bank(name: str) -> None:
             expected.append((dut.alu_src, source))
             await ctx.tick()
             for port, index in expected:
-                cleared = clear and port is dut.gemm_read
-                assert ctx.get(port.data[0]) == (0 if cleared else contents[index]), (cycle, index)
+                cleared = any(port is other for other in zeros)
+                if port is dut.gemm_read:
+                    late = (depth, 0) if cleared else (index, contents[index])
+                else:
+                    want = 0 if cleared else contents[index]
+                    assert ctx.get(port.data[0]) == want, (cycle, index)
+            if read_before is not None:
+                assert ctx.get(dut.gemm_read.data[0]) == read_before[1], (cycle, read_before)
         for port in (dut.gemm_write, dut.alu_write):
             ctx.set(port.enable, 0)
         ctx.set(dut.out_read.enable, 1)

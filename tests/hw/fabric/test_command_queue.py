@@ -39,9 +39,10 @@ def test_each_command_waits_for_those_of_the_other_unit(
                 return
             # As far ahead as instructions in flight allow: those of both sides of the command.
             ahead = afters[len(taken)] + 2 * (INSTRUCTIONS_IN_FLIGHT - 1)
-            if generator.random() < 0.9 and done < ahead:
-                done += 1
+            ends = generator.random() < 0.9 and done < ahead
             ctx.set(queue.other_done, done % (1 << COUNT_WIDTH))
+            ctx.set(queue.other_ends, ends)
+            done += ends
             ctx.set(queue.o.ready, int(not stall()))
             _, _, valid, ready, command = await ctx.tick().sample(
                 queue.o.valid, queue.o.ready, queue.o.payload
@@ -63,7 +64,7 @@ def test_a_command_passes_an_empty_queue_in_its_cycle() -> None:
         ctx.set(queue.i.valid, 1)
         ctx.set(queue.i.payload, {"command": 5, "after": 1})
         assert not ctx.get(queue.o.valid)
-        ctx.set(queue.other_done, 1)
+        ctx.set(queue.other_ends, 1)
         assert ctx.get(queue.o.valid)
         assert ctx.get(queue.o.payload) == 5
         ctx.set(queue.o.ready, 1)

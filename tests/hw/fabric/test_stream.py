@@ -12,13 +12,18 @@ from amaranth_vta.sim.testbench.amaranth import get_all, pauses, put_all, simula
 
 
 @pytest.mark.parametrize(
-    ("depth", "in_block_ram"), [(2, False), (3, False), (3, True), (64, False), (64, True)]
+    ("depth", "form"),
+    [
+        (2, {}),
+        *((depth, form) for depth in (3, 64) for form in ({}, {"in_block_ram": True})),
+        *((depth, {"registered": True}) for depth in (3, 8)),
+    ],
 )
 @pytest.mark.parametrize(("gaps", "stalls"), [(0, 0), (0.5, 0), (0, 0.5), (0.3, 0.3)])
 def test_queue_gives_back_everything_in_order(
-    depth: int, in_block_ram: bool, gaps: float, stalls: float
+    depth: int, form: dict[str, bool], gaps: float, stalls: float
 ) -> None:
-    queue = Queue(QueueEntry, depth, in_block_ram=in_block_ram)
+    queue = Queue(QueueEntry, depth, **form)
     generator = random.Random(1)
     items = [
         {"bits": generator.getrandbits(128), "index": generator.getrandbits(32)} for _ in range(150)

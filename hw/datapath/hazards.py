@@ -1,0 +1,94 @@
+"""Between the sequencer and the ALU: the next micro-op, and what it has to wait for."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, ShapeLike, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .sequencer import IndexedUop, Operands
+
+
+class Write(data.StructLayout):
+    """A micro-op in flight that may write to accumulator ``dst``."""
+
+    def __init__(self, index_width: int) -> None:
+        super().__init__({"write": 1, "dst": index_width})
+
+
+class Hazards(wiring.Component):
+    """Holds the next micro-op while one that it depends on is in flight.
+
+    If it is ``registered``, indices are compared when a micro-op comes, with those that will be in
+    flight a cycle later; then a flip-flop alone says whether it waits.
+
+    Timing: a micro-op shows at ``o`` in the cycle in which it is offered, or, ``registered``, in
+    the cycle after it is taken; one can pass in every cycle.
+
+    Parameters
+    ----------
+    operands, context : of the micro-ops
+    stages : of the pipeline behind ``o`` that have not written yet
+    registered : micro-ops wait in a register
+
+    Ports
+    -----
+    i, o : micro-ops
+    works : that at ``o`` is to write its ``dst``; high only if it is valid
+    in_flight : per stage, what it has; in the next cycle the following stage has that
+    waits : the micro-op at ``o`` must not enter the pipeline in this cycle
+    """
+
+    def __init__(
+        self, operands: Operands, context: ShapeLike, stages: int, registered: bool
+    ) -> None:
+        item = stream.Signature(IndexedUop(operands, context))
+        self._registered = registered
+        self._write = Write(operands["dst"])
+        super().__init__(
+            {
+                "i": In(item),
+                "o": Out(item),
+                "works": In(1),
+                "in_flight": In(data.ArrayLayout(self._write, stages)),
+                "waits": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        if not self._registered:
+            names = [_names(self.i.payload, write) for write in self.in_flight]
+            m.d.comb += [
+                self.i.ready.eq(self.o.ready),
+                self.o.valid.eq(self.i.valid),
+                self.o.payload.eq(self.i.payload),
+                self.waits.eq(Cat(names).any()),
+            ]
+            return m
+        item = Signal(self.o.payload.shape(), reset_less=True)
+        depends = Signal(len(self.in_flight))
+        depends_next, waits = Signal.like(depends), Signal()
+        enters = Signal(self._write)
+        m.d.comb += [
+            self.o.payload.eq(item),
+            self.waits.eq(waits),
+            depends_next.eq(depends << 1),
+            self.i.ready.eq(~self.o.valid | self.o.ready),
+            # If another one comes, this one is in the first stage then.
+            enters.write.eq(self.works),
+            enters.dst.eq(item.indices.dst),
+        ]
+        following = [enters, *self.in_flight][: len(depends)]
+        with m.If(self.i.ready):
+            m.d.comb += depends_next.eq(Cat(_names(self.i.payload, write) for write in following))
+            m.d.sync += [self.o.valid.eq(self.i.valid), item.eq(self.i.payload)]
+        m.d.sync += [depends.eq(depends_next), waits.eq(depends_next.any())]
+        return m
+
+
+def _names(item: Any, write: Any) -> Value:
+    """Whether a micro-op reads or writes what another one writes."""
+    indices = item.indices
+    reads = ~item.context.use_immediate & (write.dst == indices.src)
+    return write.write & ((write.dst == indices.dst) | reads)

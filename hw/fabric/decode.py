@@ -1,0 +1,77 @@
+"""Between a module's queue of instructions and their issue: what their bits say."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw import isa
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.dma.extent import CheckedEntry
+from amaranth_vta.hw.timing import is_small
+
+from .structures import instruction_layout
+
+
+class DecodedEntry(data.StructLayout):
+    """An instruction, the unit that executes it (1 to ``units``, or 0 for none), and whether it is
+    illegal; and whether, as a LOAD or STORE, it moves any data."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__(
+            {"checked": CheckedEntry, "unit": range(units + 1), "illegal": 1, "has_data": 1}
+        )
+
+
+class Decoder(wiring.Component):
+    """Holds the next instruction of a module with what the module finds in its bits.
+
+    Timing: an instruction shows at ``decoded`` in the cycle after it is taken, from registers; one
+    can pass in every cycle. In a small machine, whose queues have such a register already, it shows
+    in the same cycle.
+
+    Ports
+    -----
+    insn, decoded : instructions
+    unit, illegal : of that at ``insn``, which the module decodes
+    """
+
+    def __init__(self, config: Config, units: int) -> None:
+        self._registered = not is_small(config)
+        self._layout = instruction_layout(config, isa.Opcode.LOAD)
+        self._entry = DecodedEntry(units)
+        super().__init__(
+            {
+                "insn": In(stream.Signature(CheckedEntry)),
+                "unit": In(range(units + 1)),
+                "illegal": In(1),
+                "decoded": Out(stream.Signature(self._entry)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        found = Signal(self._entry)
+        fields = data.View(self._layout, self.insn.payload.entry.bits)
+        m.d.comb += [
+            found.has_data.eq((fields.x_size != 0) & (fields.y_size != 0)),
+            found.checked.eq(self.insn.payload),
+            found.unit.eq(self.unit),
+            found.illegal.eq(self.illegal),
+        ]
+        if not self._registered:
+            m.d.comb += [
+                self.insn.ready.eq(self.decoded.ready),
+                self.decoded.valid.eq(self.insn.valid),
+                self.decoded.payload.eq(found),
+            ]
+            return m
+        entry = Signal(self._entry, reset_less=True)
+        m.d.comb += [
+            self.insn.ready.eq(~self.decoded.valid | self.decoded.ready),
+            self.decoded.payload.eq(entry),
+        ]
+        with m.If(self.insn.ready):
+            m.d.sync += [self.decoded.valid.eq(self.insn.valid), entry.eq(found)]
+        return m

@@ -1,0 +1,25 @@
+"""A clock for components that have no register, which a simulator needs: `Clocked`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import connect, flipped
+
+
+class Clocked(wiring.Component):
+    """The component with the same ports, beside a register."""
+
+    def __init__(self, component: Any) -> None:
+        self._component = component
+        super().__init__(component.signature)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.component = self._component
+        connect(m, flipped(self), self._component)
+        toggles = Signal()
+        m.d.sync += toggles.eq(~toggles)
+        return m
