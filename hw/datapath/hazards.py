@@ -58,12 +58,11 @@ class Hazards(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         if not self._registered:
-            names = [_names(self.i.payload, write) for write in self.in_flight]
             m.d.comb += [
                 self.i.ready.eq(self.o.ready),
                 self.o.valid.eq(self.i.valid),
                 self.o.payload.eq(self.i.payload),
-                self.waits.eq(Cat(names).any()),
+                self.waits.eq(self._depends(list(self.in_flight)).any()),
             ]
             return m
         item = Signal(self.o.payload.shape(), reset_less=True)
@@ -81,14 +80,17 @@ class Hazards(wiring.Component):
         ]
         following = [enters, *self.in_flight][: len(depends)]
         with m.If(self.i.ready):
-            m.d.comb += depends_next.eq(Cat(_names(self.i.payload, write) for write in following))
+            m.d.comb += depends_next.eq(self._depends(following))
             m.d.sync += [self.o.valid.eq(self.i.valid), item.eq(self.i.payload)]
         m.d.sync += [depends.eq(depends_next), waits.eq(depends_next.any())]
         return m
 
-
-def _names(item: Any, write: Any) -> Value:
-    """Whether a micro-op reads or writes what another one writes."""
-    indices = item.indices
-    reads = ~item.context.use_immediate & (write.dst == indices.src)
-    return write.write & ((write.dst == indices.dst) | reads)
+    def _depends(self, writes: list[Any]) -> Value:
+        """Per write, whether the micro-op at ``i`` reads or writes the same accumulator."""
+        item = self.i.payload
+        reads = ~item.context.use_immediate
+        return Cat(
+            write.write
+            & ((write.dst == item.indices.dst) | (reads & (write.dst == item.indices.src)))
+            for write in writes
+        )

@@ -297,14 +297,15 @@ class BeatWalker(wiring.Component):
         command = Signal(rows.beats())
         # The elements of this row that are still to come, and where they go.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
-        # Found a cycle before: bit n, that n + 1 elements are left, or fewer; that this is the last
-        # row, and the last beat of an element that is wider.
-        few_left, last_row = Signal(rows.elements), Signal()
+        # Found a cycle before: bit n, that n + 1 elements are left, or fewer, and that a row has so
+        # many; that this is the last row, and the last beat of an element that is wider.
+        few_left, few_in_row, last_row = Signal(rows.elements), Signal(rows.elements), Signal()
         final, final_next, final_first = Signal(), Signal(), Signal()
-        # Elements that a step completes, unless it ends the row, and what is left then; and where
-        # the next row begins.
+        # Elements that a step completes, unless it ends the row, and what is left then.
         advance, left_after = Signal(range(rows.elements + 1)), Signal(rows.count)
-        next_row = Signal(rows.index)
+        # Where this row and the next one begin, and what is between.
+        row, next_row = Signal(rows.index), Signal(rows.index)
+        pitch = Signal(range(rows.depth + (2 << isa.PAD_WIDTH)))
 
         taken, row_ends = self.taken, Signal()
         lane_next, row_lane = Signal(rows.lane), Signal(rows.lane)
@@ -355,6 +356,7 @@ class BeatWalker(wiring.Component):
 
         m.d.comb += [
             left_after.eq(left - advance),
+            next_row.eq(row + pitch),
             self.last.eq(row_ends & last_row),
             self.command.ready.eq(~self.valid | (self.step & self.last)),
         ]
@@ -369,16 +371,16 @@ class BeatWalker(wiring.Component):
             with m.If(row_ends):
                 m.d.sync += [
                     left.eq(command.row_size),
-                    few_left.eq(self._at_most(command.row_size)),
+                    few_left.eq(few_in_row),
                     last_row.eq(command.rows == 2),
-                    index.eq(next_row),
-                    next_row.eq(next_row + command.row_size + command.gap),
+                    Cat(index, row).eq(Cat(next_row, next_row)),
                     lane.eq(row_lane),
                     command.lane.eq(command.lane + command.lane_stride),
                     command.rows.eq(command.rows - 1),
                     self.valid.eq(~last_row),
                 ]
-        new = self.command.payload
+        new, few_in_new = self.command.payload, Signal(rows.elements)
+        m.d.comb += few_in_new.eq(self._at_most(new.row_size))
         with m.Switch(new.kind):
             for number, kind in enumerate(rows.kinds):
                 with m.Case(number):
@@ -390,10 +392,10 @@ class BeatWalker(wiring.Component):
                 # That of the second row.
                 command.lane.eq(new.lane + new.lane_stride),
                 left.eq(new.row_size),
-                few_left.eq(self._at_most(new.row_size)),
+                Cat(few_left, few_in_row).eq(Cat(few_in_new, few_in_new)),
                 last_row.eq(new.rows == 1),
-                index.eq(new.index),
-                next_row.eq(new.index + new.row_size + new.gap),
+                Cat(index, row).eq(Cat(new.index, new.index)),
+                pitch.eq(new.row_size + new.gap),
                 lane.eq(new.lane),
                 self.valid.eq(1),
             ]
@@ -411,6 +413,12 @@ class _Part(enum.Enum, shape=2):
     LEFT = 1
     RIGHT = 2
     BELOW = 3
+
+
+# Of each length of a run: one step takes all of it, and it has no elements.
+_RUNS = data.StructLayout(
+    {name: data.StructLayout({"short": 1, "none": 1}) for name in ("width", "x_pad_0", "x_pad_1")}
+)
 
 
 class PaddingWalker(wiring.Component):
@@ -452,24 +460,28 @@ class PaddingWalker(wiring.Component):
         # Elements left of this run of padding; rows of this part, this one included.
         run, part_rows = Signal(rows.count), Signal(rows.count)
 
-        # The most that a step takes, of this command and of the next.
-        most, new_most = (
-            Signal(range(rows.elements + 1), name=name) for name in ("most", "new_most")
-        )
-        # Found a cycle before: that a step takes the rest of the run, and that there is none.
+        most, taken = (Signal(range(rows.elements + 1), name=name) for name in ("most", "taken"))
+        # Found a cycle before: that a step takes the rest of the run, and that there is none; and
+        # the same of all of each run, of this command and of the next.
         run_ends, ends_next, none = Signal(), Signal(), Signal()
-        taken = Signal(range(rows.elements + 1))
+        new, runs, new_runs = self.command.payload, Signal(_RUNS), Signal(_RUNS)
+        pairs = [(name, new_runs[name]) for name in _RUNS.members]
         with m.Switch(command.kind):
             for number, kind in enumerate(rows.kinds):
                 with m.Case(number):
                     m.d.comb += [most.eq(kind.step), ends_next.eq(run <= 2 * kind.step)]
-        with m.Switch(self.command.payload.kind):
+        with m.Switch(new.kind):
             for number, kind in enumerate(rows.kinds):
                 with m.Case(number):
-                    m.d.comb += new_most.eq(kind.step)
+                    m.d.comb += [found.short.eq(new[name] <= kind.step) for name, found in pairs]
+        m.d.comb += [found.none.eq(new[name] == 0) for name, found in pairs]
 
-        def begin_run(size: Value, most: Value = most) -> None:
-            m.d.sync += [run.eq(size), run_ends.eq(size <= most), none.eq(size == 0)]
+        def begin_run(name: str, command: Any = command, runs: Any = runs) -> None:
+            m.d.sync += [
+                run.eq(command[name]),
+                run_ends.eq(runs[name].short),
+                none.eq(runs[name].none),
+            ]
 
         m.d.comb += [
             taken.eq(Mux(run_ends, run, most)),
@@ -492,13 +504,13 @@ class PaddingWalker(wiring.Component):
 
         def enter(target: Any) -> None:
             """Goes on with the first row of a part."""
-            size, count = {
-                _Part.ABOVE: (command.width, command.y_pad_0),
-                _Part.LEFT: (command.x_pad_0, command.y_size),
-                _Part.RIGHT: (command.x_pad_1, part_rows),
-                _Part.BELOW: (command.width, command.y_pad_1),
+            run_name, count = {
+                _Part.ABOVE: ("width", command.y_pad_0),
+                _Part.LEFT: ("x_pad_0", command.y_size),
+                _Part.RIGHT: ("x_pad_1", part_rows),
+                _Part.BELOW: ("width", command.y_pad_1),
             }[target]
-            begin_run(size)
+            begin_run(run_name)
             m.d.sync += [part.eq(target), part_rows.eq(count)]
 
         with m.If(self.step):
@@ -511,7 +523,7 @@ class PaddingWalker(wiring.Component):
             with m.Switch(part):
                 with m.Case(_Part.ABOVE, _Part.BELOW):
                     with m.If(~last_row):
-                        begin_run(command.width)
+                        begin_run("width")
                         m.d.sync += part_rows.eq(part_rows - 1)
                     with m.Elif((part == _Part.ABOVE) & beside):
                         enter(_Part.LEFT)
@@ -535,15 +547,14 @@ class PaddingWalker(wiring.Component):
             m.d.sync += self.active.eq(1)
         # Whether or not there is a command, which is known late in a cycle.
         with m.If(~self.active):
-            new = self.command.payload
-            m.d.sync += command.eq(new)
+            m.d.sync += [command.eq(new), runs.eq(new_runs)]
             with m.If(new.y_pad_0 != 0):
-                begin_run(new.width, new_most)
+                begin_run("width", new, new_runs)
                 m.d.sync += [part.eq(_Part.ABOVE), part_rows.eq(new.y_pad_0)]
             with m.Elif(new.y_size != 0):
-                begin_run(new.x_pad_0, new_most)
+                begin_run("x_pad_0", new, new_runs)
                 m.d.sync += [part.eq(_Part.LEFT), part_rows.eq(new.y_size)]
             with m.Else():
-                begin_run(new.width, new_most)
+                begin_run("width", new, new_runs)
                 m.d.sync += [part.eq(_Part.BELOW), part_rows.eq(new.y_pad_1)]
         return m

@@ -108,8 +108,8 @@ def component_verilog(
     rst of its own resets itself by it. ``passes`` are those of Yosys. Raises `MissingExtra`
     without Yosys.
     """
-    text = _run_yosys(component, name, passes)
-    return _HEAD + _STARTER.sub(rf"{_STARTED} ", _STARTER_AT_ZERO.sub(_STARTS, text))
+    text = _STARTER_AT_ZERO.sub(_STARTS, _run_yosys(component, name, passes))
+    return _HEAD + _STATEMENT.sub(_BLOCK, _STARTER.sub(rf"{_STARTED} ", text))
 
 
 def cxxrtl(config: Config, watched: bool = False) -> str:
@@ -197,3 +197,7 @@ _STARTER = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
 _STARTER_AT_ZERO = re.compile(rf"  reg {_STARTER.pattern} = 0;\n")
 _STARTED = r"\\$started"
 _STARTS = rf"  reg {_STARTED} ;\n  initial {_STARTED} <= 1'h1;\n"
+# A part of a register that no choice drives: the backend writes one statement, which does not run
+# at the start.
+_STATEMENT = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
+_BLOCK = rf"  always @* begin\n    if ({_STARTED} ) begin end\n    \1\n  end\n"

@@ -45,8 +45,12 @@ NAMED = (
         "write.index == port.index",
         "write.index[:-2] == port.index[:-2]",
     ),
-    ("datapath/gemm.py", "busy_banks(stages[1:-1])", "busy_banks(stages[1:-2])"),
-    ("datapath/alu.py", "busy_banks(stages)", "busy_banks(stages[:-1])"),
+    ("datapath/gemm.py", "busy_banks(stages[:-2])", "busy_banks(stages[:-3])"),
+    (
+        "datapath/alu.py",
+        "busy_banks([entering, *stages[:-1]])",
+        "busy_banks([entering, *stages[:-2]])",
+    ),
     # Rows longer than a scratchpad are not seen.
     ("dma/extent.py", "(rows_wide > deepest) | (columns_wide > deepest)", "0"),
     # A read error counts only on the last beat of a burst, or not at all; the same for SLVERR.
@@ -67,9 +71,9 @@ NAMED = (
     ("bus/csr.py", "self.counters_ready | ~of_counter", "1"),
     # Hazards are lost at one distance.
     *(
-        ("datapath/alu.py", found, f"({found}) & (stage is not stages[{place}])")
-        for found in ("stage.dst == item.indices.dst", "stage.dst == item.indices.src")
-        for place in (0, -2)
+        ("datapath/hazards.py", found, f"({found}) & (write is not writes[{place}])")
+        for found in ("write.dst == item.indices.dst", "write.dst == item.indices.src")
+        for place in (0, -1)
     ),
     # Rules of extensions.
     ("fabric/structures.py", "bits & uncovered != 0", "0"),

@@ -50,6 +50,14 @@ def test_icarus_elaborates_it(tiny_file: Path) -> None:
     subprocess.run(["iverilog", "-g2005-sv", "-t", "null", "-s", "vta", tiny_file], check=True)
 
 
+def test_each_block_runs_at_the_start(tiny_file: Path) -> None:
+    """As SystemVerilog alone does not have it, where nothing that it reads ever changes."""
+    for module in re.findall(r"^module .*?^endmodule", tiny_file.read_text(), re.S | re.M):
+        blocks = re.findall(r"always @\*(.*\n.*)", module)
+        assert set(blocks) <= {" begin\n    if (\\$started ) begin end"}
+        assert not blocks or "initial \\$started <= 1'h1;" in module
+
+
 def test_the_text_does_not_depend_on_the_process(tiny_file: Path) -> None:
     program = (
         "from amaranth_vta.hw.config import PRESETS;"
