@@ -91,31 +91,39 @@ class Accumulators(wiring.Component):
         port, write = self.gemm_read, self.gemm_write
         size = self._shape.depth // len(banks)
         index = Signal.like(port.index, name="gemm_index", reset_less=True)
-        cleared, hit, hit_now, is_latest = (
-            Signal(name=f"gemm_{name}") for name in ("cleared", "hit", "hit_now", "is_latest")
+        cleared, hit, hit_now, had_hit = (
+            Signal(name=f"gemm_{name}") for name in ("cleared", "hit", "hit_now", "had_hit")
         )
-        latest, before = (
+        # What is written in the cycle of the read, a cycle later the same, and what is then.
+        first, before, latest = (
             Signal.like(write.data[0], name=f"gemm_{name}", reset_less=True)
-            for name in ("latest", "before")
+            for name in ("first", "before", "latest")
         )
-        m.d.comb += hit_now.eq(write.enable[0] & (write.index == index))
+        m.d.comb += [
+            hit.eq(write.enable[0] & (write.index == port.index)),
+            hit_now.eq(write.enable[0] & (write.index == index)),
+        ]
         m.d.sync += [
             index.eq(port.index),
             cleared.eq(self.gemm_clear),
-            hit.eq(write.enable[0] & (write.index == port.index)),
+            had_hit.eq(hit),
+            first.eq(write.data[0]),
+            before.eq(first),
             latest.eq(write.data[0]),
-            is_latest.eq(hit_now & ~cleared),
         ]
-        found = [latest & is_latest.replicate(len(latest)), before]
+        with m.If(~hit):
+            m.d.sync += first.eq(0)
+        with m.If(cleared | hit_now):
+            m.d.sync += before.eq(0)
+        with m.If(cleared | ~hit_now):
+            m.d.sync += latest.eq(0)
+        found = [latest, before]
         for bank, stored in enumerate(banks):
             kept = Signal.like(latest, name=f"gemm_kept_{bank}", reset_less=True)
             found.append(kept)
             m.d.sync += kept.eq(stored.data[0])
-            with m.If(cleared | hit | hit_now | (_bank(index, size, len(banks)) != bank)):
+            with m.If(cleared | had_hit | hit_now | (_bank(index, size, len(banks)) != bank)):
                 m.d.sync += kept.eq(0)
-        m.d.sync += before.eq(latest)
-        with m.If(cleared | ~hit | hit_now):
-            m.d.sync += before.eq(0)
         m.d.comb += port.data[0].eq(reduce(or_, found))
 
     def _add_bank(self, m: Module, bank: int, size: int) -> "_Bank":

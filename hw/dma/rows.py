@@ -18,7 +18,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.bus.axi import BurstRequest
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.structures import address_width
-from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES
+from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES, is_small
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,9 @@ class Rows:
 
     def __init__(self, config: Config, kinds: Sequence[Kind]) -> None:
         self.kinds = tuple(kinds)
+        # Whether the end of a row is known a cycle before, which takes some flip-flops and
+        # comparisons, and shortens paths that limit the clock of large machines alone.
+        self.looks_ahead = not is_small(config)
         self.depth = max(config.memory(kind.memory).depth for kind in kinds)
         self.bus_bytes = config.bus_bytes
         self.address = unsigned(address_width(config))
@@ -303,6 +306,9 @@ class BeatWalker(wiring.Component):
         final, final_next, final_first = Signal(), Signal(), Signal()
         # Elements that a step completes, unless it ends the row, and what is left then.
         advance, left_after = Signal(range(rows.elements + 1)), Signal(rows.count)
+        ahead: Any = m.d.sync if rows.looks_ahead else []  # if not, they are found when needed
+        if not rows.looks_ahead:
+            m.d.comb += [few_left.eq(self._at_most(left)), last_row.eq(command.rows == 1)]
         # Where this row and the next one begin, and what is between.
         row, next_row = Signal(rows.index), Signal(rows.index)
         pitch = Signal(range(rows.depth + (2 << isa.PAD_WIDTH)))
@@ -349,10 +355,13 @@ class BeatWalker(wiring.Component):
                             taken.eq(final),
                             row_ends.eq(few_left[0] & final),
                             lane_next.eq(Mux(final, 0, lane + 1)),
-                            final_next.eq(
-                                (lane == kind.beats - 2) & ~final if kind.beats > 1 else 1
-                            ),
                         ]
+                        if not rows.looks_ahead:
+                            m.d.comb += final.eq(lane == kind.beats - 1)
+                        elif kind.beats > 1:
+                            m.d.comb += final_next.eq((lane == kind.beats - 2) & ~final)
+                        else:
+                            m.d.comb += final_next.eq(1)
 
         m.d.comb += [
             left_after.eq(left - advance),
@@ -365,20 +374,18 @@ class BeatWalker(wiring.Component):
                 left.eq(left_after),
                 index.eq(index + advance),
                 lane.eq(lane_next),
-                few_left.eq(self._at_most(left_after)),
-                final.eq(final_next),
             ]
+            ahead += [few_left.eq(self._at_most(left_after)), final.eq(final_next)]
             with m.If(row_ends):
                 m.d.sync += [
                     left.eq(command.row_size),
-                    few_left.eq(few_in_row),
-                    last_row.eq(command.rows == 2),
                     Cat(index, row).eq(Cat(next_row, next_row)),
                     lane.eq(row_lane),
                     command.lane.eq(command.lane + command.lane_stride),
                     command.rows.eq(command.rows - 1),
                     self.valid.eq(~last_row),
                 ]
+                ahead += [few_left.eq(few_in_row), last_row.eq(command.rows == 2)]
         new, few_in_new = self.command.payload, Signal(rows.elements)
         m.d.comb += few_in_new.eq(self._at_most(new.row_size))
         with m.Switch(new.kind):
@@ -388,16 +395,18 @@ class BeatWalker(wiring.Component):
         with m.If(self.command.valid & self.command.ready):
             m.d.sync += [
                 command.eq(new),
-                final.eq(final_first),
                 # That of the second row.
                 command.lane.eq(new.lane + new.lane_stride),
                 left.eq(new.row_size),
-                Cat(few_left, few_in_row).eq(Cat(few_in_new, few_in_new)),
-                last_row.eq(new.rows == 1),
                 Cat(index, row).eq(Cat(new.index, new.index)),
                 pitch.eq(new.row_size + new.gap),
                 lane.eq(new.lane),
                 self.valid.eq(1),
+            ]
+            ahead += [
+                Cat(few_left, few_in_row).eq(Cat(few_in_new, few_in_new)),
+                last_row.eq(new.rows == 1),
+                final.eq(final_first),
             ]
         return m
 
@@ -476,12 +485,13 @@ class PaddingWalker(wiring.Component):
                     m.d.comb += [found.short.eq(new[name] <= kind.step) for name, found in pairs]
         m.d.comb += [found.none.eq(new[name] == 0) for name, found in pairs]
 
+        if not rows.looks_ahead:
+            m.d.comb += [run_ends.eq(run <= most), none.eq(run == 0)]
+
         def begin_run(name: str, command: Any = command, runs: Any = runs) -> None:
-            m.d.sync += [
-                run.eq(command[name]),
-                run_ends.eq(runs[name].short),
-                none.eq(runs[name].none),
-            ]
+            m.d.sync += run.eq(command[name])
+            if rows.looks_ahead:
+                m.d.sync += [run_ends.eq(runs[name].short), none.eq(runs[name].none)]
 
         m.d.comb += [
             taken.eq(Mux(run_ends, run, most)),
@@ -514,11 +524,9 @@ class PaddingWalker(wiring.Component):
             m.d.sync += [part.eq(target), part_rows.eq(count)]
 
         with m.If(self.step):
-            m.d.sync += [
-                run.eq(run - taken),
-                run_ends.eq(ends_next),
-                command.index.eq(command.index + taken),
-            ]
+            m.d.sync += [run.eq(run - taken), command.index.eq(command.index + taken)]
+            if rows.looks_ahead:
+                m.d.sync += run_ends.eq(ends_next)
         with m.If(ends):
             with m.Switch(part):
                 with m.Case(_Part.ABOVE, _Part.BELOW):

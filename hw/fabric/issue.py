@@ -11,7 +11,7 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.dma.extent import CheckedEntry
 from amaranth_vta.hw.dma.transfer import transfer
-from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT
+from amaranth_vta.hw.timing import INSTRUCTIONS_IN_FLIGHT, is_small
 
 from .activity import ModuleActivity
 from .counting import counted, stays_above
@@ -174,7 +174,9 @@ class InOrder(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         m.submodules.in_flight = in_flight = Queue(
-            InFlight(self._config, len(self._causes)), INSTRUCTIONS_IN_FLIGHT, registered=True
+            InFlight(self._config, len(self._causes)),
+            INSTRUCTIONS_IN_FLIGHT,
+            registered=not is_small(self._config),
         )
         index = self.insn.payload.entry.index[: index_width(self._config)]
         # The rest of an index is 0; queues in block RAM hide that from synthesis.
