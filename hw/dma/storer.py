@@ -76,7 +76,7 @@ class Storer(wiring.Component):
             data.StructLayout({"length": 8}), BURSTS_IN_FLIGHT
         )
         m.submodules.unanswered = unanswered = Queue(
-            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=True
+            data.StructLayout({"last": 1}), BURSTS_IN_FLIGHT, registered=self._rows.looks_ahead
         )
         # No combinational path leads from an input of the memory to an output.
         m.submodules.requests = requests = Queue(BurstRequest, 2)
@@ -111,7 +111,7 @@ class Storer(wiring.Component):
         m.submodules.bursts = bursts = BurstWalker(rows)
         m.submodules.turns = turns = Queue(rows.beats(), TRANSFERS_AHEAD)
         m.submodules.order = order = Queue(
-            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=True
+            data.StructLayout({"has_data": 1}), TRANSFERS_AHEAD, registered=rows.looks_ahead
         )
         connect(m, turns.o, beats.command)
         command = self.command.payload
