@@ -208,8 +208,8 @@ PROOFS = (
         ),
         smaller=(
             (
-                "len(self._causes)), INSTRUCTIONS_IN_FLIGHT",
-                f"len(self._causes)), {_IN_FLIGHT}",
+                "INSTRUCTIONS_IN_FLIGHT,\n            registered",
+                f"{_IN_FLIGHT},\n            registered",
             ),
         ),
     ),
