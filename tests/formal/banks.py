@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from amaranth.hdl import Assert, Assume, Cat, Cover, Module, Signal, Value
+from amaranth.hdl import Assert, Assume, Cat, Const, Cover, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
@@ -73,9 +73,15 @@ class BankProperty(wiring.Component):
         m.d.comb += Cover(swapped & (in_gemm == 0) & (in_alu == 0))
         return m
 
-    def _reads_beyond(self, item: Any) -> Value:
-        """Whether parameters or a table that the ALU reads are past the depth."""
-        operation, source = item.context.operation, item.indices.src
+    def _reads_beyond(self, name: str, item: Any) -> Value:
+        """Whether what the unit ``name`` reads behind its source is past the depth: further inputs
+        of GEMM, or parameters or a table of the ALU."""
+        source = item.indices.src
+        if name == "gemm":
+            config = self._config
+            most = config.inp.depth - config.taps
+            return item.context.tapped & (source > most) if config.depthwise else Const(0)
+        operation = item.context.operation
         elements = {
             isa.AluOp.REQUANTIZE: self._config.requantize and isa.REQUANTIZE_PARAMETERS,
             isa.AluOp.LOOKUP: self._config.lookup and self._config.table_elements,
@@ -98,7 +104,7 @@ class BankProperty(wiring.Component):
             # As the sequencer has it.
             m.d.comb += Assume(given.enable | ~given.error)
         index = item.indices.dst
-        beyond = self._reads_beyond(item) if name == "alu" else 0
+        beyond = self._reads_beyond(name, item)
         m.submodules[f"{name}_writes"] = writes = List(len(index), _IN_FLIGHT)
         stopped, taken, wrong, works = (
             Signal(name=f"{name}_{what}") for what in ("stopped", "taken", "wrong", "works")
@@ -140,7 +146,7 @@ PROOFS = tuple(
         modules=(gemm, alu, compute),
         specify=lambda *modules, config=config: BankProperty(*modules, config),
         mode="bmc",
-        depth=14,
+        depth=16,
         bugs=(
             ("alu.busy_banks.bit_select(gemm_bank, 1) | failed", "failed"),
             ("gemm.busy_banks.bit_select(alu_bank, 1)\n", "0\n"),
