@@ -300,13 +300,13 @@ class BeatWalker(wiring.Component):
         command = Signal(rows.beats())
         # The elements of this row that are still to come, and where they go.
         left, index, lane = Signal(rows.count), Signal(rows.index), Signal(rows.lane)
-        # Found a cycle before: bit n, that n + 1 elements are left, or fewer, and that a row has so
-        # many; that this is the last row, and the last beat of an element that is wider.
+        # Found a cycle before, or when needed: bit n, that n + 1 elements are left, or fewer, and
+        # that a row has so many; that this is the last row, and the last beat of an element that is
+        # wider.
         few_left, few_in_row, last_row = Signal(rows.elements), Signal(rows.elements), Signal()
         final, final_next, final_first = Signal(), Signal(), Signal()
         # Elements that a step completes, unless it ends the row, and what is left then.
         advance, left_after = Signal(range(rows.elements + 1)), Signal(rows.count)
-        ahead: Any = m.d.sync if rows.looks_ahead else []  # if not, they are found when needed
         if not rows.looks_ahead:
             m.d.comb += [few_left.eq(self._at_most(left)), last_row.eq(command.rows == 1)]
         # Where this row and the next one begin, and what is between.
@@ -375,7 +375,8 @@ class BeatWalker(wiring.Component):
                 index.eq(index + advance),
                 lane.eq(lane_next),
             ]
-            ahead += [few_left.eq(self._at_most(left_after)), final.eq(final_next)]
+            if rows.looks_ahead:
+                m.d.sync += [few_left.eq(self._at_most(left_after)), final.eq(final_next)]
             with m.If(row_ends):
                 m.d.sync += [
                     left.eq(command.row_size),
@@ -385,7 +386,8 @@ class BeatWalker(wiring.Component):
                     command.rows.eq(command.rows - 1),
                     self.valid.eq(~last_row),
                 ]
-                ahead += [few_left.eq(few_in_row), last_row.eq(command.rows == 2)]
+                if rows.looks_ahead:
+                    m.d.sync += [few_left.eq(few_in_row), last_row.eq(command.rows == 2)]
         new, few_in_new = self.command.payload, Signal(rows.elements)
         m.d.comb += few_in_new.eq(self._at_most(new.row_size))
         with m.Switch(new.kind):
@@ -403,11 +405,12 @@ class BeatWalker(wiring.Component):
                 lane.eq(new.lane),
                 self.valid.eq(1),
             ]
-            ahead += [
-                Cat(few_left, few_in_row).eq(Cat(few_in_new, few_in_new)),
-                last_row.eq(new.rows == 1),
-                final.eq(final_first),
-            ]
+            if rows.looks_ahead:
+                m.d.sync += [
+                    Cat(few_left, few_in_row).eq(Cat(few_in_new, few_in_new)),
+                    last_row.eq(new.rows == 1),
+                    final.eq(final_first),
+                ]
         return m
 
     def _at_most(self, count: Value) -> Value:
@@ -470,8 +473,8 @@ class PaddingWalker(wiring.Component):
         run, part_rows = Signal(rows.count), Signal(rows.count)
 
         most, taken = (Signal(range(rows.elements + 1), name=name) for name in ("most", "taken"))
-        # Found a cycle before: that a step takes the rest of the run, and that there is none; and
-        # the same of all of each run, of this command and of the next.
+        # Found a cycle before, or when needed: that a step takes the rest of the run, and that
+        # there is none; and the same of all of each run, of this command and of the next.
         run_ends, ends_next, none = Signal(), Signal(), Signal()
         new, runs, new_runs = self.command.payload, Signal(_RUNS), Signal(_RUNS)
         pairs = [(name, new_runs[name]) for name in _RUNS.members]

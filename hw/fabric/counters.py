@@ -131,9 +131,9 @@ class CounterBank(wiring.Component):
             m.d.sync += stale.eq(self._rounds)
         with m.Elif(stale != 0):
             m.d.sync += stale.eq(stale - 1)
-        counted = Signal()
-        m.d.sync += counted.eq(self.counting)
-        with m.If(self.clear | self.counting | counted):
+        counted_before = Signal()
+        m.d.sync += counted_before.eq(self.counting)
+        with m.If(self.clear | self.counting | counted_before):
             m.d.sync += unsettled.eq(self._rounds + 1)
         with m.Elif(unsettled != 0):
             m.d.sync += unsettled.eq(unsettled - 1)
@@ -151,7 +151,7 @@ class CounterBank(wiring.Component):
             write.en.eq(1),
             show.addr.eq(self.index),
             self.value.eq(show.data),
-            self.settled.eq((unsettled == 0) & ~self.counting & ~counted),
+            self.settled.eq((unsettled == 0) & ~self.counting & ~counted_before),
         ]
         # What has come since its counter's last turn, for all counters at once: a bit of each in
         # every plane, added up plane by plane.

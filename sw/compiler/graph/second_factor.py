@@ -3,8 +3,10 @@ point input 2."""
 
 from __future__ import annotations
 
-# By operator, the inputs that are the second factor and its zero point.
+# By domain and operator, the inputs that are the second factor and its zero point.
 SECOND_FACTOR = {
-    **dict.fromkeys(("ConvInteger", "MatMulInteger"), (1, 3)),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), (3, 5)),
+    **dict.fromkeys((("", "ConvInteger"), ("", "MatMulInteger")), (1, 3)),
+    **dict.fromkeys(
+        (("", "QLinearConv"), ("", "QLinearMatMul"), ("com.microsoft", "QGemm")), (3, 5)
+    ),
 }

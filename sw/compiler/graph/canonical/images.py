@@ -38,7 +38,7 @@ def with_rows(network: Network, node: Node) -> bool:
         return False
     inputs = list(node.inputs)
     if node.operator in _CONVOLUTIONS:
-        at, _ = SECOND_FACTOR[node.operator]
+        at, _ = SECOND_FACTOR[node.domain, node.operator]
         weight = network.constants.get(inputs[at])
         if weight is None:
             return False

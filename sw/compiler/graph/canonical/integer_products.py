@@ -382,9 +382,8 @@ def _steps(bias: Array, scale: Array) -> Array | None:
 def match_weights(network: Network, node: Node) -> bool:
     """A product of uint8 data by constant int8 weights gets uint8 weights: on processors without
     VNNI, ONNX Runtime saturates sums of two products of uint8 and int8."""
-    places = SECOND_FACTOR.get(node.operator)
-    known = not node.domain or (node.domain, node.operator) == ("com.microsoft", "QGemm")
-    if not known or places is None or len(node.inputs) <= places[1]:
+    places = SECOND_FACTOR.get((node.domain, node.operator))
+    if places is None or len(node.inputs) <= places[1]:
         return False
     weight, zero = (network.constants.get(node.inputs[index]) for index in places)
     data = network.types.get(node.inputs[0])

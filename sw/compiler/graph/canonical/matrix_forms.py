@@ -103,7 +103,7 @@ def same_stacks(network: Network, node: Node) -> bool:
     second factor for all becomes a matrix, other factors are repeated by Expand."""
     if node.domain or node.operator not in ("QLinearMatMul", "MatMulInteger"):
         return False
-    second_at, _ = SECOND_FACTOR[node.operator]
+    second_at, _ = SECOND_FACTOR[node.domain, node.operator]
     first, second = (network.types[node.inputs[at]].shape for at in (0, second_at))
     if first is None or second is None or min(len(first), len(second)) < 2:
         return False

@@ -45,7 +45,7 @@ def product_of_two(node: Node, tensors: Tensors) -> Layer:
         raise Unsupported(f"its {rows:,} rows are not a multiple of BATCH, {config.batch}")
     given = tensors.product_input(first, image, tensors.held(first, image) == image)
     limits, clip = (INT8_RANGE, ()) if whole else tensors.clip_after(result)
-    _, zero_at = SECOND_FACTOR[node.operator]
+    _, zero_at = SECOND_FACTOR[node.domain, node.operator]
     zero_points = tensors.zero_point(node, 2), tensors.zero_point(node, zero_at)
     how, constants = _requantization(node, summed, zero_points, limits, tensors)
     zero = zero_points[1]
@@ -91,7 +91,7 @@ def _cheapest(plain: Dense, zero: int, config: Config) -> Dense:
 
 
 def _factors(node: Node) -> tuple[str, str]:
-    second_at, _ = SECOND_FACTOR[node.operator]
+    second_at, _ = SECOND_FACTOR[node.domain, node.operator]
     return node.inputs[0], node.inputs[second_at]
 
 

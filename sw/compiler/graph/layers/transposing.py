@@ -107,7 +107,7 @@ def _is_for_machine(network: Network, name: str) -> bool:
     for reader in network.nodes.readers(name):
         if reader.domain == "com.microsoft" or reader.operator in _READERS:
             return True
-        if reader.operator in SECOND_FACTOR and reader.inputs[0] == name:
+        if (reader.domain, reader.operator) in SECOND_FACTOR and reader.inputs[0] == name:
             return True
         if reader.operator == "Reshape" and _is_for_machine(network, reader.outputs[0]):
             return True

@@ -98,7 +98,7 @@ def requantized_sums(tensors: Tensors, node: Node, limits: Range) -> Requantized
 def sums(tensors: Tensors, node: Node, added: Any) -> Sums:
     """The sums of a product with constant weights, with the bias ``added`` unless it is None.
     Raises `Unsupported`."""
-    weights_at, zero_at = SECOND_FACTOR[node.operator]
+    weights_at, zero_at = SECOND_FACTOR[node.domain, node.operator]
     weights = tensors.constant(node, weights_at)
     zero = tensors.constant(node, zero_at).astype(np.int64)
     if node.operator not in _CONVOLUTIONS:
