@@ -237,8 +237,10 @@ class Compute(wiring.Component):
             isa.Opcode.GEMM: (loops.gemm_command, loops.gemm_done, loops.gemm_ends),
             isa.Opcode.ALU: (loops.alu_command, loops.alu_done, loops.alu_ends),
         }
+        # The number of the latest one.
         issued = {
-            code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued") for code in commands
+            code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_issued", init=-1)
+            for code in commands
         }
         done = {code: Signal(COUNT_WIDTH, name=f"{code.name.lower()}_done") for code in commands}
         for unit, other in (commands, reversed(commands)):
@@ -250,11 +252,12 @@ class Compute(wiring.Component):
             m.d.comb += [
                 done_before.eq(done[unit]),
                 ends.eq(order.done[place] & ~order.error[place]),
-                command.payload.after.eq(issued[other]),
+                command.payload.follows.eq(issued[other]),
             ]
             if self._config.overlap:
-                with m.If(self._view(order.head.entry, unit).independent):
-                    m.d.comb += command.payload.after.eq(done[other])
+                m.d.comb += command.payload.independent.eq(
+                    self._view(order.head.entry, unit).independent
+                )
 
     def _connect_accumulators(
         self, m: Module, loader: Loader, gemm: GemmUnit, alu: AluUnit

@@ -381,12 +381,12 @@ def _lowest(m: Module, states: list[_State]) -> data.View:
         m.d.sync += [
             failed.eq(state.failed),
             waited.eq(state.waiting),
-            index.eq(Mux(state.failed | state.waiting, state.index, 0)),
-            cause.eq(Mux(state.failed, state.cause, int(isa.Cause.DEADLOCK))),
+            index.eq(state.index),
+            cause.eq(state.cause),
         ]
         counts = Mux(any_failed, failed, waited)
         m.d.comb += [
-            report.cause.eq(Mux(counts, cause, 0)),
+            report.cause.eq(Mux(counts, Mux(any_failed, cause, int(isa.Cause.DEADLOCK)), 0)),
             report.module.eq(Mux(counts, state.module, 0)),
             report.index.eq(index),
         ]
@@ -401,4 +401,10 @@ def _lowest(m: Module, states: list[_State]) -> data.View:
             m.d.comb += report.eq(Mux(better, other, one))
             lower.append(report)
         reports = lower + reports[2 * len(lower) :]
-    return reports[0]
+    # Nothing but a choice of its index comes after what is known late.
+    (lowest,) = reports
+    found = Signal(FaultReport, name="found")
+    m.d.comb += found.eq(lowest)
+    with m.If(lowest.cause == 0):
+        m.d.comb += found.index.eq(0)
+    return found

@@ -19,11 +19,13 @@ from .timing import NET_NS
 from .tools import Call, run, tool
 from .usage import synthesized
 
-# ABC maps to LUTs in more rounds than it does by itself, and for the 7-series with the wires that
-# the estimate of the clock counts with, in picoseconds.
+# ABC maps to LUTs in more rounds than it does by itself. For the 7-series a wire to a LUT takes a
+# fifth more than in the estimate of the clock, since ABC counts no others: not those to enables,
+# resets and memories. In picoseconds.
+_WIRE = 1200 * NET_NS
 _THOROUGH = (
     "scratchpad -copy abc9.script.flow3 abc9.script; "
-    f"scratchpad -set synth_xilinx.abc9.W {NET_NS * 1000:.0f}"
+    f"scratchpad -set synth_xilinx.abc9.W {_WIRE:.0f}"
 )
 # Flattened, as one module. Not with -widemux, which takes 4 to 20 % of the LUTs away: Yosys 0.70
 # then makes another machine of it, as `benchmarks/netlists.py` shows.

@@ -94,11 +94,15 @@ class Accumulators(wiring.Component):
         cleared, hit, hit_now, had_hit = (
             Signal(name=f"gemm_{name}") for name in ("cleared", "hit", "hit_now", "had_hit")
         )
-        # What is written in the cycle of the read, a cycle later the same, and what is then.
-        first, before, latest = (
-            Signal.like(write.data[0], name=f"gemm_{name}", reset_less=True)
-            for name in ("first", "before", "latest")
-        )
+
+        def keep(name: str, value: Value, unless: Value) -> Signal:
+            """A register of ``value``, or of 0."""
+            kept = Signal.like(write.data[0], name=f"gemm_{name}", reset_less=True)
+            m.d.sync += kept.eq(value)
+            with m.If(unless):
+                m.d.sync += kept.eq(0)
+            return kept
+
         m.d.comb += [
             hit.eq(write.enable[0] & (write.index == port.index)),
             hit_now.eq(write.enable[0] & (write.index == index)),
@@ -107,23 +111,15 @@ class Accumulators(wiring.Component):
             index.eq(port.index),
             cleared.eq(self.gemm_clear),
             had_hit.eq(hit),
-            first.eq(write.data[0]),
-            before.eq(first),
-            latest.eq(write.data[0]),
         ]
-        with m.If(~hit):
-            m.d.sync += first.eq(0)
-        with m.If(cleared | hit_now):
-            m.d.sync += before.eq(0)
-        with m.If(cleared | ~hit_now):
-            m.d.sync += latest.eq(0)
+        # What is written in the cycle of the read, the same a cycle later, and what is then.
+        first = keep("first", write.data[0], ~hit)
+        before = keep("before", first, cleared | hit_now)
+        latest = keep("latest", write.data[0], cleared | ~hit_now)
         found = [latest, before]
         for bank, stored in enumerate(banks):
-            kept = Signal.like(latest, name=f"gemm_kept_{bank}", reset_less=True)
-            found.append(kept)
-            m.d.sync += kept.eq(stored.data[0])
-            with m.If(cleared | had_hit | hit_now | (_bank(index, size, len(banks)) != bank)):
-                m.d.sync += kept.eq(0)
+            elsewhere = cleared | had_hit | hit_now | (_bank(index, size, len(banks)) != bank)
+            found.append(keep(f"kept_{bank}", stored.data[0], elsewhere))
         m.d.comb += port.data[0].eq(reduce(or_, found))
 
     def _add_bank(self, m: Module, bank: int, size: int) -> "_Bank":

@@ -166,6 +166,11 @@ class AluUnit(wiring.Component):
             m.d.comb += [write.write.eq(stage.write), write.dst.eq(stage.dst)]
         return hazards
 
+    def _comes(self, operation: AluOp) -> Value:
+        """Whether the micro-op that comes is such an operation."""
+        item = self.i.payload
+        return item.enable & (item.context.operation == operation)
+
     def _reads_beyond(self, item: Any) -> Value:
         """Whether parameters or a table that the micro-op reads are past the depth."""
         config, operation = self._config, item.context.operation
@@ -226,17 +231,17 @@ class AluUnit(wiring.Component):
         """
         item, comes = hazards.o.payload, hazards.i.ready
         count = isa.REQUANTIZE_PARAMETERS
-        wanted, known, is_same, hit = Signal(), Signal(), Signal(), Signal()
+        wanted, known, hit = Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
         step = Signal(range(count + 2))
         arriving = Signal(count)
-        m.d.comb += [
-            wanted.eq(item.enable & (item.context.operation == AluOp.REQUANTIZE)),
-            hit.eq(known & is_same),
-        ]
+        # Found when the micro-op comes: much depends on it.
         with m.If(comes):
-            m.d.sync += is_same.eq(index == self.i.payload.indices.src)
-        with m.If(works & wanted & ~hit):
+            m.d.sync += [
+                wanted.eq(self._comes(AluOp.REQUANTIZE)),
+                hit.eq(known & (index == self.i.payload.indices.src)),
+            ]
+        with m.If(wanted & ~hit):
             m.d.comb += ready.eq(0)
         m.d.sync += arriving.eq(0)
         with m.If(works & wanted & ~hit & ~busy):
@@ -251,12 +256,12 @@ class AluUnit(wiring.Component):
                 m.d.sync += [
                     step.eq(0),
                     known.eq(1),
-                    is_same.eq(1),
+                    hit.eq(1),
                     index.eq(item.indices.src),
                 ]
         # Accumulators may change between instructions.
         with m.If(taken & item.last):
-            m.d.sync += known.eq(0)
+            m.d.sync += [known.eq(0), hit.eq(0)]
         for lane in lanes:
             m.d.comb += lane.parameter.eq(arriving)
         return arriving.any()
@@ -282,8 +287,9 @@ class AluUnit(wiring.Component):
         words = TableWords(config)
         m.submodules.table_words = self._groups.member("lanes", words)
         wanted, looks_up = Signal(), Signal()
+        with m.If(hazards.i.ready):
+            m.d.sync += wanted.eq(self._comes(AluOp.LOOKUP))
         m.d.comb += [
-            wanted.eq(item.enable & (item.context.operation == AluOp.LOOKUP)),
             reader.comes.eq(hazards.i.ready),
             reader.next_src.eq(self.i.payload.indices.src),
             reader.wanted.eq(works & wanted & ~busy),
@@ -294,7 +300,7 @@ class AluUnit(wiring.Component):
             Value.cast(reader.written).eq(Cat(self.written, taken & works, item.indices.dst)),
             looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
         ]
-        with m.If(works & wanted & ~reader.known):
+        with m.If(wanted & ~reader.known):
             m.d.comb += ready.eq(0)
         with m.If(reader.read):
             m.d.comb += [self.src_read.enable.eq(1), self.src_read.index.eq(reader.index)]

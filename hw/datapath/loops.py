@@ -164,7 +164,7 @@ def _offer(m: Module, given: data.View, offered: data.View, name: str) -> None:
     """Offers a command of the unit ``name`` to the queue of both."""
     own, common = given.command, offered.command
     m.d.comb += [
-        offered.after.eq(given.after),
+        offered.follows.eq(given.follows),
         *(
             common[part].eq(own[part])
             for part in ("uop_begin", "uop_end", "iter_out", "iter_in", "sources_used")

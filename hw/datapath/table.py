@@ -154,13 +154,14 @@ class TableReader(wiring.Component):
         # The word is the lower part of a step, the element the upper one.
         within = (TABLE_WORDS // count - 1).bit_length()
         is_valid, table = Signal(), Signal.like(self.src)
-        # Compared when the micro-op comes: much depends on it.
+        # Found when the micro-op comes: much depends on it.
         is_same = Signal()
         with m.If(self.comes):
-            m.d.sync += is_same.eq(table == self.next_src)
+            m.d.sync += is_same.eq(is_valid & (table == self.next_src))
         step, copies = Signal(range(TABLE_WORDS + 1)), Signal()
+        changed, changes_own = Signal(), Signal()
         m.d.comb += [
-            self.known.eq(is_valid & is_same),
+            self.known.eq(is_same & ~changes_own),
             copies.eq(self.wanted & ~self.known & (step != TABLE_WORDS)),
             self.read.eq(copies & (step[:within] == 0)),
             self.index.eq(self.src + step[within:]),
@@ -175,9 +176,11 @@ class TableReader(wiring.Component):
             distance = (element.index - table)[: len(table)]
             return element.enable & (distance < count)
 
-        changed = Signal()
         *others, own = self.written
-        m.d.sync += changed.eq(Cat(is_of_table(element) for element in others).any())
-        with m.If(changed | is_of_table(own)):
-            m.d.sync += is_valid.eq(0)
+        m.d.sync += [
+            changed.eq(Cat(is_of_table(element) for element in others).any()),
+            changes_own.eq(is_of_table(own)),
+        ]
+        with m.If(changed | changes_own):
+            m.d.sync += [is_valid.eq(0), is_same.eq(0)]
         return m

@@ -15,7 +15,10 @@ from amaranth_vta.hw.fabric.counting import counted
 from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
-from .rows import BeatWalker, BurstWalker, Kind, PaddingWalker, Rows, widens
+from .beats import BeatWalker
+from .bursts import BurstWalker
+from .padding import PaddingWalker
+from .rows import Kind, Rows, widens
 from .transfer import TRANSFERS_AHEAD, Bases, MoverSignature, describe_rows, rows_of
 
 _ALWAYS = Const(1, 1)

@@ -19,7 +19,8 @@ from amaranth_vta.hw.fabric.stream import Queue
 from amaranth_vta.hw.fabric.structures import ADDRESS_WIDTH
 from amaranth_vta.hw.timing import BURSTS_IN_FLIGHT
 
-from .rows import BeatWalker, BurstWalker
+from .beats import BeatWalker
+from .bursts import BurstWalker
 from .transfer import TRANSFERS_AHEAD, MoverSignature, describe_rows, rows_of
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, ShapeLike, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, ShapeLike, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -18,18 +18,19 @@ COUNT_WIDTH = (4 * INSTRUCTIONS_IN_FLIGHT - 1).bit_length()
 
 
 class WaitingCommand(data.StructLayout):
-    """A command that must not begin before ``after`` instructions of the other unit are done,
-    counted since the machine was cleared, modulo 2 ** `COUNT_WIDTH`."""
+    """A command that, unless it is ``independent``, must not begin before instruction ``follows``
+    of the other unit is done, counted from 0 since the machine was cleared, modulo
+    2 ** `COUNT_WIDTH`."""
 
     def __init__(self, command: ShapeLike) -> None:
-        super().__init__({"command": command, "after": COUNT_WIDTH})
+        super().__init__({"command": command, "follows": COUNT_WIDTH, "independent": 1})
 
 
 class CommandQueue(wiring.Component):
     """A first-in first-out queue, so that the instructions behind a waiting one can be issued.
 
     Timing: a command is offered in the cycle in which it arrives, if it finds the queue empty and
-    has nothing to wait for; here ``after`` is 0 for a, and 1 for b and c::
+    has nothing to wait for; here b and c follow the instruction that ends::
 
         i           a   b   c
         other_ends              1
@@ -67,19 +68,20 @@ class CommandQueue(wiring.Component):
         first, last = Signal(range(self._depth)), Signal(range(self._depth))
         taken, waits = Signal(), Signal()
         # A flip-flop that selects the output alone, so that each of its bits takes one LUT.
-        holds, puts = Signal(), Signal()
-        oldest, ahead = Signal(self._entry), Signal(COUNT_WIDTH)
+        holds, puts, full = Signal(), Signal(), Signal()
+        oldest, before = Signal(self._entry), Signal(COUNT_WIDTH)
         m.d.comb += [
             puts.eq(self.i.valid & self.i.ready & (holds | ~taken)),
             Value.cast(oldest).eq(
                 Mux(holds, self._stored(m, last, first), Value.cast(self.i.payload))
             ),
-            # Negative while it waits; all ones if it waits for one more.
-            ahead.eq(self.other_done - oldest.after),
-            waits.eq(ahead[-1] & ~(self.other_ends & ahead.all())),
+            # Of those before the one that it follows, how many are still to come; negative if that
+            # is done too. Two ones make a carry.
+            before.eq((Cat(1, oldest.follows) + Cat(~self.other_ends, ~self.other_done))[1:]),
+            waits.eq(~oldest.independent & ~before[-1]),
             self.o.payload.eq(oldest.command),
             self.o.valid.eq((holds | self.i.valid) & ~waits),
-            self.i.ready.eq(self.level != self._depth),
+            self.i.ready.eq(~full),
             taken.eq(self.o.valid & self.o.ready),
         ]
         with m.If(puts):
@@ -87,7 +89,11 @@ class CommandQueue(wiring.Component):
         with m.If(taken & holds):
             m.d.sync += first.eq(Mux(first == self._depth - 1, 0, first + 1))
         change = self.level, puts, taken & holds
-        m.d.sync += [self.level.eq(counted(*change)), holds.eq(stays_above(0, *change))]
+        m.d.sync += [
+            self.level.eq(counted(*change)),
+            holds.eq(stays_above(0, *change)),
+            full.eq(stays_above(self._depth - 1, *change)),
+        ]
         return m
 
     def _stored(self, m: Module, last: Signal, first: Signal) -> Value:

@@ -183,12 +183,12 @@ class InOrder(wiring.Component):
         m.d.comb += [self.head.eq(self.insn.payload), self.head.entry.index.eq(index)]
         refused = Signal()
         issue, lacks_tokens, illegal = self._issue(m, in_flight, refused)
-        retire, overflows, finished, failed = self._retire(m, in_flight, refused)
+        retire, overflows, failed = self._retire(m, in_flight, refused)
 
         # Status: what is issued, and what of that its unit works on.
         issued = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1))
         m.d.sync += issued.eq(counted(issued, issue, retire))
-        under_way = self._report_activity(m, in_flight, retire, finished)
+        under_way = self._report_activity(m, in_flight, retire)
         starved, overflowing = Signal(), Signal()
         m.d.comb += [
             # The instruction lacks tokens, or waits for other modules.
@@ -277,13 +277,11 @@ class InOrder(wiring.Component):
             m.d.sync += refused.eq(cause != 0)
         return issue, ~tokens, illegal
 
-    def _retire(
-        self, m: Module, in_flight: Queue, refused: Signal
-    ) -> tuple[Signal, Value, list[Signal], Value]:
+    def _retire(self, m: Module, in_flight: Queue, refused: Signal) -> tuple[Signal, Value, Value]:
         """Retires the oldest instruction; gives whether it does, whether room for a token is all
-        that keeps it from that, what `_completion` counts, and whether a unit has failed."""
+        that keeps it from that, and whether a unit has failed."""
         oldest, gives = in_flight.o.payload, self._ports("to")
-        done, failure, finished, failed = self._completion(m, in_flight)
+        done, failure, failed = self._completion(m, in_flight)
         full, retire = Signal(), Signal()
         m.d.comb += [
             # The oldest stays: after a fault nothing retires.
@@ -300,12 +298,10 @@ class InOrder(wiring.Component):
                 self.fault.cause.eq(failure),
                 refused.eq(1),
             ]
-        return retire, in_flight.o.valid & done & full, finished, failed
+        return retire, in_flight.o.valid & done & full, failed
 
-    def _report_activity(
-        self, m: Module, in_flight: Queue, retire: Signal, finished: list[Signal]
-    ) -> Value:
-        """Gives, per unit, whether it has instructions that are not done."""
+    def _report_activity(self, m: Module, in_flight: Queue, retire: Signal) -> Value:
+        """Gives, per unit, whether it has instructions that are not done, or have failed."""
         oldest, activity = in_flight.o.payload, self.activity
         under_way = []
         m.d.comb += [
@@ -324,30 +320,29 @@ class InOrder(wiring.Component):
             m.d.sync += [count.eq(counted(*change)), self.pending[unit].eq(stays_above(0, *change))]
             m.d.comb += activity.busy[unit].eq(self.pending[unit])
             if unit:
-                done, queued = finished[unit - 1], self.queued[unit - 1]
-                under_way.append(count != done)
-                m.d.comb += activity.busy[unit].eq(count != (done + queued))
+                given = Signal.like(count, name=f"given_{unit}")
+                works = Signal(name=f"works_{unit}")
+                change = given, activity.starts[unit], activity.ends[unit]
+                m.d.sync += [given.eq(counted(*change)), works.eq(stays_above(0, *change))]
+                under_way.append(works)
+                m.d.comb += activity.busy[unit].eq(given != self.queued[unit - 1])
         return Cat(under_way)
 
-    def _completion(
-        self, m: Module, in_flight: Queue
-    ) -> tuple[Signal, Signal, list[Signal], Value]:
-        """Whether the oldest instruction in flight is done, the cause if it has failed, per unit
-        how many are done and have not retired, and whether any unit has failed, at this
-        instruction or a later one.
+    def _completion(self, m: Module, in_flight: Queue) -> tuple[Signal, Signal, Value]:
+        """Whether the oldest instruction in flight is done, the cause if it has failed, and whether
+        any unit has failed, at this instruction or a later one.
 
         Units may be done with instructions before the oldest one is done: they are counted until
         they are the oldest.
         """
         oldest = in_flight.o.payload
-        done, failure, finished, errors = Signal(), Signal(3), [], []
+        done, failure, errors = Signal(), Signal(3), []
         with m.If(oldest.cause != 0):
             m.d.comb += failure.eq(oldest.cause)
         with m.Elif(oldest.unit == 0):
             m.d.comb += done.eq(1)
         for number, cause in enumerate(self._causes):
             count = Signal(range(INSTRUCTIONS_IN_FLIGHT + 1), name=f"done_{number}")
-            finished.append(count)
             error = Signal(name=f"error_{number}")
             errors.append(error)
             mine, some = Signal(name=f"oldest_is_{number}"), Signal(name=f"some_done_{number}")
@@ -364,4 +359,4 @@ class InOrder(wiring.Component):
                 m.d.comb += done.eq(some | succeeds)
                 with m.If(error & ~some):
                     m.d.comb += failure.eq(cause)
-        return done, failure, finished, Cat(errors).any()
+        return done, failure, Cat(errors).any()

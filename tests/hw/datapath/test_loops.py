@@ -37,7 +37,7 @@ def test_each_command_begins_once_after_those_that_it_waits_for(name: str, stall
             ctx.set(loops.for_alu, unit == "alu")
             command = {"uop_end": 1, "iter_out": 1, "iter_in": count}
             port = getattr(loops, f"{unit}_command")
-            await put_all(ctx, port, [{"command": command, "after": others}])
+            await put_all(ctx, port, [{"command": command, "follows": others - 1}])
 
     async def execute(ctx: Any) -> None:
         while sum(done.values()) < len(order):

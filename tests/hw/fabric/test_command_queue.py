@@ -24,7 +24,7 @@ def test_each_command_waits_for_those_of_the_other_unit(
     for _ in range(150):
         afters.append(afters[-1] + generator.choice([0, 0, 1, 2, 5]))
     items = [
-        {"command": number, "after": after % (1 << COUNT_WIDTH)}
+        {"command": number, "follows": (after - 1) % (1 << COUNT_WIDTH)}
         for number, after in enumerate(afters)
     ]
     taken: list[int] = []
@@ -62,7 +62,7 @@ def test_a_command_passes_an_empty_queue_in_its_cycle() -> None:
 
     async def check(ctx: Any) -> None:
         ctx.set(queue.i.valid, 1)
-        ctx.set(queue.i.payload, {"command": 5, "after": 1})
+        ctx.set(queue.i.payload, {"command": 5, "follows": 0})
         assert not ctx.get(queue.o.valid)
         ctx.set(queue.other_ends, 1)
         assert ctx.get(queue.o.valid)
@@ -70,6 +70,17 @@ def test_a_command_passes_an_empty_queue_in_its_cycle() -> None:
         ctx.set(queue.o.ready, 1)
         await ctx.tick()
         assert ctx.get(queue.level) == 0
+
+    simulate(queue, check)
+
+
+def test_an_independent_command_waits_for_nothing() -> None:
+    queue = CommandQueue(8, 2)
+
+    async def check(ctx: Any) -> None:
+        ctx.set(queue.i.valid, 1)
+        ctx.set(queue.i.payload, {"command": 5, "follows": 0, "independent": 1})
+        assert ctx.get(queue.o.valid)
 
     simulate(queue, check)
 

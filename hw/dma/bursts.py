@@ -1,0 +1,108 @@
+"""From the rows of a transfer to the bursts that move them."""
+
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw.bus.axi import BurstRequest
+from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES
+
+from .rows import Rows, log2
+
+
+class BurstWalker(wiring.Component):
+    """Cuts rows into bursts. Addresses take only additions.
+
+    Timing: one burst per cycle, also from one row to the next and, if the last row of a command is
+    of two bursts or more, to the next command; the first burst of a command two cycles after it is
+    taken::
+
+        command  a       b
+        request          a0  a1  b0
+
+    Ports
+    -----
+    command : of `Rows.bursts`
+    request : the bursts
+    last : the burst on ``request`` is the last one of its command
+    stop : nothing follows the burst that is being offered; no command is taken
+    idle : nothing is held
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        super().__init__(
+            {
+                "command": In(stream.Signature(rows.bursts())),
+                "request": Out(stream.Signature(BurstRequest)),
+                "last": Out(1),
+                "stop": In(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        log_bus = log2(self._rows.bus_bytes)
+        # Bursts end where their address is a multiple of this.
+        log_chunk = log2(min(BURST_BEATS * self._rows.bus_bytes, BURST_BYTES))
+
+        # The row that comes next.
+        row_valid, row = Signal(), Signal(self._rows.bursts())
+        # The rest of the row that is being cut: its place in the chunk, the chunks after this
+        # one, and where in the last of them it ends.
+        cutting = Signal()
+        chunk = Signal(self._rows.address.width - log_chunk)
+        first = Signal(log_chunk - log_bus)
+        last = Signal(log_chunk - log_bus)
+        ends_at = Signal(range((1 << log_chunk) + self._rows.row_bytes.stop))
+        chunks_after = Signal(len(ends_at) - log_chunk)
+        last_row = Signal()
+
+        last_chunk, cut, take_row = Signal(), Signal(), Signal()
+        m.d.comb += [
+            last_chunk.eq(chunks_after == 0),
+            cut.eq(cutting & self.request.ready),
+            take_row.eq(row_valid & (~cutting | (cut & last_chunk)) & ~self.stop),
+            # From registers alone: whether memory takes a burst is known late in a cycle, and the
+            # path through the issue of instructions that follows is long.
+            self.command.ready.eq(~row_valid & ~self.stop),
+            self.request.valid.eq(cutting),
+            self.request.payload.address.eq((chunk << log_chunk) | (first << log_bus)),
+            self.last.eq(last_chunk & last_row),
+            self.idle.eq(~row_valid & ~cutting),
+            ends_at.eq(row.address[:log_chunk] + row.last_byte),
+        ]
+        # To the end of its chunk a burst has ~first + 1 beats: the largest length less first.
+        full = (1 << log_chunk - log_bus) - 1
+        m.d.comb += self.request.payload.length.eq(Mux(last_chunk, last, full) - first)
+
+        with m.If(cut):
+            m.d.sync += [
+                chunk.eq(chunk + 1),
+                first.eq(0),
+                chunks_after.eq(chunks_after - 1),
+                cutting.eq(~last_chunk & ~self.stop),
+            ]
+        with m.If(take_row):
+            m.d.sync += [
+                cutting.eq(1),
+                chunk.eq(row.address >> log_chunk),
+                first.eq(row.address[log_bus:log_chunk]),
+                last.eq(ends_at[log_bus:log_chunk]),
+                chunks_after.eq(ends_at >> log_chunk),
+                last_row.eq(row.rows == 1),
+                row.address.eq(row.address + row.stride),
+                row.rows.eq(row.rows - 1),
+                row_valid.eq(row.rows != 1),
+            ]
+        # Whether or not there is a command, which is known late in a cycle.
+        with m.If(~row_valid):
+            m.d.sync += row.eq(self.command.payload)
+        with m.If(self.stop):
+            m.d.sync += row_valid.eq(0)
+        with m.Elif(self.command.valid & self.command.ready):
+            m.d.sync += row_valid.eq(1)
+        return m
