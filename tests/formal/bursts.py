@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.dma import rows
+from amaranth_vta.hw.dma import bursts, rows
 
 from .lists import List, assert_stable, assume_stable
 from .proving import Proof, narrow_addresses
@@ -32,10 +32,10 @@ class BurstProperty(wiring.Component):
     of a command.
     """
 
-    def __init__(self, module: Any, max_beats: int) -> None:
+    def __init__(self, rows: Any, bursts: Any, max_beats: int) -> None:
         config = PRESETS["tiny"]
-        self._rows = module.Rows(config, [module.Kind.of(config, isa.Memory.UOP)])
-        self._walker = module.BurstWalker(self._rows)
+        self._rows = rows.Rows(config, [rows.Kind.of(config, isa.Memory.UOP)])
+        self._walker = bursts.BurstWalker(self._rows)
         self._bus_bytes, self._max_beats = config.bus_bytes, max_beats
         super().__init__({"valid": In(1), "command": In(self._rows.bursts()), "ready": In(1)})
 
@@ -112,7 +112,7 @@ _BUGS = (
     ("Mux(last_chunk, last, full) - first", "Mux(last_chunk, last, full)"),
     ("ends_at.eq(row.address[:log_chunk] + row.last_byte)", "ends_at.eq(row.last_byte)"),
     ("first.eq(0),", ""),
-    ("log_chunk = _log2(min(", "log_chunk = 1 + _log2(min("),
+    ("log_chunk = log2(min(", "log_chunk = 1 + log2(min("),
     ("row.address.eq(row.address + row.stride)", "row.address.eq(row.address)"),
     ("last_row.eq(row.rows == 1)", "last_row.eq(row.rows <= 2)"),
     ("row_valid & (~cutting | (cut & last_chunk))", "row_valid & (~cutting | cut)"),
@@ -121,8 +121,8 @@ _BUGS = (
 PROOFS = tuple(
     Proof(
         name=f"bursts of at most {max_beats} beats",
-        modules=(rows,),
-        specify=lambda module, max_beats=max_beats: BurstProperty(module, max_beats),
+        modules=(rows, bursts),
+        specify=lambda *modules, max_beats=max_beats: BurstProperty(*modules, max_beats),
         mode="bmc",
         depth=8,
         bugs=_BUGS,

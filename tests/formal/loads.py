@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
-from amaranth_vta.hw.dma import loader, rows, transfer
+from amaranth_vta.hw.dma import beats, bursts, loader, padding, rows, transfer
 
 from .lists import List, assert_stable, assume_stable
 from .proving import Proof, narrow_addresses
@@ -45,8 +45,8 @@ class LoadFaultProperty(wiring.Component):
     its commands is left.
     """
 
-    def __init__(self, rows: Any, transfer: Any, loader: Any) -> None:
-        self._loader = loader.Loader(PRESETS["tiny"], _MEMORIES)
+    def __init__(self, *modules: Any) -> None:
+        self._loader = modules[-1].Loader(PRESETS["tiny"], _MEMORIES)
         super().__init__(
             {
                 "valid": In(1),
@@ -129,7 +129,7 @@ class LoadFaultProperty(wiring.Component):
 PROOFS = (
     Proof(
         name="loads after an error",
-        modules=(rows, transfer, loader),
+        modules=(rows, bursts, beats, padding, transfer, loader),
         specify=LoadFaultProperty,
         mode="bmc",
         depth=14,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from amaranth.hdl import Assert, Assume, Cat, Cover, Module, Mux, Signal, Value
@@ -11,7 +12,7 @@ from amaranth.lib.wiring import In
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.dma import rows, storer, transfer
+from amaranth_vta.hw.dma import beats, bursts, rows, storer, transfer
 
 from .lists import List, assert_stable, assume_stable
 from .proving import Proof, narrow_addresses
@@ -42,8 +43,8 @@ class StoreProperty(wiring.Component):
     taken. Nothing is missing when the storer says that it is idle or drained.
     """
 
-    def __init__(self, rows: Any, transfer: Any, storer: Any, config: Config, faults: bool) -> None:
-        self._storer = storer.Storer(config)
+    def __init__(self, rows: Any, *others: Any, config: Config, faults: bool) -> None:
+        self._storer = others[-1].Storer(config)
         self._faults = faults
         self._log_bus = (config.bus_bytes - 1).bit_length()
         self._kind = rows.Kind.of(config, isa.Memory.OUT)
@@ -271,10 +272,8 @@ _WIDE = replace(PRESETS["tiny"], log_block_out=4, log_acc_buff_size=13)
 PROOFS = tuple(
     Proof(
         name=name,
-        modules=(rows, transfer, storer),
-        specify=lambda *modules, config=config, faults=faults: StoreProperty(
-            *modules, config, faults
-        ),
+        modules=(rows, bursts, beats, transfer, storer),
+        specify=partial(StoreProperty, config=config, faults=faults),
         mode="bmc",
         depth=12 if faults else 10,
         bugs=bugs,
