@@ -71,23 +71,21 @@ class DotProducts(wiring.Component):
     1.
 
     One multiplication makes the products of one input x with the weights v and w of two outputs,
-    where n is the bits of a product and h = 2^(bits of a weight - 1), since ``w + h`` is not
-    negative and a plain concatenation makes the factor::
+    where n is the bits of a product::
 
-        (v * 2^n + w + h) * x  =  (v * x) * 2^n + w * x + h * x
+        (v * 2^n + w) * x  =  (v * x) * 2^n + w * x
 
-    Two such are added, and the h * x of both, which all outputs share, is subtracted. Then each
-    half is the sum of two products, at most 2^(n - 1) and more than -2^(n - 1): with an offset of
-    2^(n - 1) - 1, no half borrows from the other or overflows. A DSP slice of an FPGA holds the
-    multiplier, its register, and an adder, so that only sums of four products and more are made of
-    logic; and no number has more than 32 bits, so that they simulate quickly.
+    Two such are added. Then each half is the sum of two products, at most 2^(n - 1) and more than
+    -2^(n - 1): with an offset of 2^(n - 1) - 1, no half borrows from the other or overflows. A DSP
+    slice of an FPGA holds the adder of the weights, the multiplier, its register, and the adder
+    behind it, so that only sums of four products and more are made of logic; and no number has more
+    than 32 bits, so that they simulate quickly.
 
     With the carries of their adders, p such halves add up to p * 2^(n - 1) - 1 more than the sum of
     products: a power of two, taken off by inverting one bit, less the 1 that ``sums`` lack.
 
     With DEPTHWISE there are the tiles ``further``, those that follow ``inp``. While ``tapped``,
-    inputs 2t and 2t + 1 of each pair of outputs are its own two channels of tile t (`_input`), so
-    that what is subtracted depends on the pair.
+    inputs 2t and 2t + 1 of each pair of outputs are its own two channels of tile t (`_input`).
     """
 
     # What ``sums`` are less than the sums of products.
@@ -116,32 +114,20 @@ class DotProducts(wiring.Component):
         config = self._config
         half = config.inp_width + config.wgt_width
         offset = (1 << half - 1) - 1
-        of_taps = 2 * config.taps if config.depthwise else 0
-        pairs = range(0, config.block_in, 2)
+        offsets = Const((offset << half) + offset, 2 * half)
         factors = self._factors(m)
-        inp, wgt = factors.inp, factors.wgt
         for b in range(config.batch):
-            shared = {}
-            for k in pairs[of_taps // 2 :]:
-                inputs = inp[b][k] + inp[b][k + 1]
-                rest = Signal(2 * half, name=f"shared_b{b}_i{k}", reset_less=True)
-                m.d.sync += rest.eq((offset << half) + offset - (inputs << config.wgt_width - 1))
-                shared[k] = rest
             for j in range(0, config.block_out, 2):
                 lower, upper = [], []
-                for k in pairs:
+                for k in range(0, config.block_in, 2):
                     name = f"b{b}_o{j}_i{k}"
-                    two = [self._input(m, factors, (b, j, k + place)) for place in range(2)]
-                    rest = shared[k] if k in shared else self._rest(m, two, name)
-                    products = [
-                        self._product(m, two[place], wgt, (b, j, k + place)) for place in range(2)
-                    ]
+                    products = [self._product(m, factors, (b, j, k + place)) for place in range(2)]
                     both = Signal(2 * half, name=f"both_{name}", reset_less=True)
                     # Each DSP slice adds its product to a sum. Sums are as wide as their terms: the
                     # upper bits do not matter, and more than 32 bits take a simulator twice the
                     # time.
                     first = Signal(2 * half, name=f"first_{name}")
-                    m.d.comb += first.eq(rest + products[0].as_unsigned())
+                    m.d.comb += first.eq(offsets + products[0].as_unsigned())
                     m.d.sync += both.eq(first + products[1].as_unsigned())
                     lower.append(both[:half])
                     upper.append(both[half:])
@@ -183,17 +169,6 @@ class DotProducts(wiring.Component):
         )
         return chosen
 
-    def _rest(self, m: Module, inputs: list[Value], name: str) -> Value:
-        """What is subtracted for two ``inputs``, from the offsets of both halves; it leaves all
-        bits but those in the middle of the lower half as they are."""
-        config = self._config
-        half, ones = config.inp_width + config.wgt_width, config.wgt_width - 1
-        middle = Signal(config.inp_width + 1, name=f"shared_{name}", reset_less=True)
-        # A sum from 2^n - 1: its bits inverted, but for the sign.
-        m.d.sync += middle.eq(inputs[0] + inputs[1])
-        rest = Cat(~middle[:-1], middle[-1])
-        return Cat(Const((1 << ones) - 1, ones), rest, Const((1 << half - 1) - 1, half))
-
     def _register(self, m: Module, place: tuple[int, int], total: Value) -> None:
         """Makes ``total`` the sum of an output, whose row and column ``place`` is."""
         b, j = place
@@ -202,17 +177,16 @@ class DotProducts(wiring.Component):
         with m.Else():
             m.d.sync += self.sums[b][j].eq(total)
 
-    def _product(self, m: Module, inp: Value, wgt: Any, place: tuple[int, int, int]) -> Signal:
-        """The product of ``inp``, input k of row b, and the weights of outputs j and j + 1, where
-        ``place`` is b, j and k."""
-        config = self._config
-        half = config.inp_width + config.wgt_width
+    def _product(self, m: Module, factors: Factors, place: tuple[int, int, int]) -> Signal:
+        """The product of input k of row b and the weights of outputs j and j + 1, where ``place``
+        is b, j and k."""
+        half = self._config.inp_width + self._config.wgt_width
         b, j, k = place
-        lower, upper = wgt[j][k], wgt[j + 1][k]
-        weights = Signal(signed(half + config.wgt_width), name=f"weights_b{b}_o{j}_i{k}")
+        lower, upper = factors.wgt[j][k], factors.wgt[j + 1][k]
+        weights = Signal(signed(_factor_width(self._config)), name=f"weights_b{b}_o{j}_i{k}")
         both = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}", reset_less=True)
-        m.d.comb += weights.eq(Cat(lower[:-1], ~lower[-1], Const(0, config.inp_width), upper))
-        m.d.sync += both.eq(weights * inp)
+        m.d.comb += weights.eq((upper << half) + lower)
+        m.d.sync += both.eq(weights * self._input(m, factors, place))
         return both
 
 
@@ -291,7 +265,12 @@ class LoopedDotProducts(DotProducts):
 def multiplies_singly(config: Config) -> bool:
     """Whether each product of GEMM takes a multiplication: in small machines, unless factors of two
     products fit the multipliers of a small FPGA."""
-    return is_small(config) and config.inp_width + 2 * config.wgt_width > SMALL_FACTOR_WIDTH
+    return is_small(config) and _factor_width(config) > SMALL_FACTOR_WIDTH
+
+
+def _factor_width(config: Config) -> int:
+    """Bits of the weights of two outputs in one factor."""
+    return config.inp_width + 2 * config.wgt_width + 1
 
 
 def _further_ports(config: Config) -> dict[str, Any]:

@@ -26,33 +26,27 @@ module dot_products #(
   // The operands as they are: a weight of each output of a pair, and the input of both.
   weights_t lower, upper;
   inputs_t inputs;
-  // The registers; those that all pairs share are here once for each pair.
+  // The registers.
   products_t product;
-  terms_t shared, both;
+  terms_t both;
   // What comes into less_one.
   sums_t sums;
 
-  function automatic void multiply(ref products_t product, ref terms_t shared,
-                                   ref weights_t lower, ref weights_t upper, ref inputs_t inputs);
+  function automatic void multiply(ref products_t product, ref weights_t lower, ref weights_t upper,
+                                   ref inputs_t inputs);
     /* verilator no_inline_task */
-    reg signed [2*HALF-1:0] weights, two;
+    reg signed [2*HALF-1:0] weights;
     int unsigned b, i;
     for (b = 0; b < BATCH; b = b + 1) begin
       /* verilator unroll_disable */
       for (i = 0; i < PAIRS * BLOCK_IN; i = i + 1) begin
-        weights = (upper[i] <<< HALF) + $signed({1'b0, ~lower[i][WGT_WIDTH-1], lower[i][WGT_WIDTH-2:0]});
+        weights = (upper[i] <<< HALF) + lower[i];
         product[b*PAIRS*BLOCK_IN+i] = weights * inputs[b*PAIRS*BLOCK_IN+i];
       end
     end
-    /* verilator unroll_disable */
-    for (i = 0; i < BATCH * PAIRS * TERMS; i = i + 1) begin
-      two = inputs[2*i] + inputs[2*i+1];
-      shared[i] = {OFFSET, OFFSET} - (two <<< WGT_WIDTH - 1);
-    end
   endfunction
 
-  function automatic void add(ref sums_t sums, ref terms_t both, ref terms_t shared,
-                              ref products_t product);
+  function automatic void add(ref sums_t sums, ref terms_t both, ref products_t product);
     /* verilator no_inline_task */
     reg [31:0] low, high;
     int unsigned i, k;
@@ -70,13 +64,13 @@ module dot_products #(
     end
     /* verilator unroll_disable */
     for (i = 0; i < BATCH * PAIRS * TERMS; i = i + 1)
-      both[i] = shared[i] + product[2*i] + product[2*i+1];
+      both[i] = {OFFSET, OFFSET} + product[2*i] + product[2*i+1];
   endfunction
 
   // From the last stage to the first: each reads what the one before it held.
   always @(posedge clk) begin
     reg [BATCH*BLOCK_OUT*SUM_WIDTH-1:0] next;
-    add(sums, both, shared, product);
+    add(sums, both, product);
     /* verilator unroll_full */
     for (int i = 0; i < BATCH * BLOCK_OUT; i = i + 1)
       next[i*SUM_WIDTH+:SUM_WIDTH] = clear ? ~0 : sums[i][SUM_WIDTH-1:0];
@@ -97,6 +91,6 @@ module dot_products #(
           inputs[i] = inp[((i%BLOCK_IN/2*BATCH+i/(PAIRS*BLOCK_IN))*BLOCK_IN
                            +(i/BLOCK_IN%PAIRS*2+i%2)%BLOCK_IN)*INP_WIDTH+:INP_WIDTH];
     end
-    multiply(product, shared, lower, upper, inputs);
+    multiply(product, lower, upper, inputs);
   end
 endmodule
