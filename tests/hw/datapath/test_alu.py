@@ -10,7 +10,7 @@ from amaranth_vta.hw.config import PRESETS, Config
 from amaranth_vta.hw.datapath.alu import AluUnit
 from amaranth_vta.hw.datapath.alu_lane import AluLane
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
-from amaranth_vta.hw.isa import BASE_ALU_OPS, AluOp
+from amaranth_vta.hw.isa import BASE_ALU_OPS, REQUANTIZE_PARAMETERS, AluOp
 from amaranth_vta.hw.timing import TABLE_WORDS
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
 
@@ -200,6 +200,41 @@ def test_alu_unit_reads_a_table_once() -> None:
     *_, cycles = run(EXTENDED, items, 0)
     # The table is read once more, after it has been written to.
     assert cycles == 60 + 2 * (TABLE_WORDS + 1) + RequantizingLane.latency + 1
+
+
+def test_alu_unit_reads_a_table_again_for_the_micro_op_behind_a_write_to_it() -> None:
+    element = EXTENDED.table_elements - 1
+    entry = element * 256 // EXTENDED.table_elements
+    items = [
+        micro_op(65, 2, operation=AluOp.LOOKUP),
+        micro_op(64, operation=AluOp.MIN, immediate=entry),
+        micro_op(64, operation=AluOp.MAX, immediate=entry),
+        # Nothing in flight that the lookup would wait for.
+        *(micro_op(66 + n) for n in range(RequantizingLane.latency + 1)),
+        micro_op(2 + element, immediate=1),
+        micro_op(64, 2, operation=AluOp.LOOKUP),
+        micro_op(66, last=1),
+    ]
+    got, want, *_ = run(EXTENDED, items, 0)
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("instructions", [1, 5, 60])
+def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) -> None:
+    """Whatever has been written to them meanwhile, by GEMM or by a load."""
+    each = 60 // instructions
+    items = [
+        micro_op(64 + n, 2, operation=AluOp.REQUANTIZE, last=int(n % each == each - 1))
+        for n in range(60)
+    ]
+    items.append(micro_op(0, last=1))
+    accumulators = np.zeros((EXTENDED.acc.depth, EXTENDED.acc.rows, EXTENDED.acc.columns), int)
+    ports = {"dst_read": accumulators, "src_read": accumulators}
+    unit = AluUnit(EXTENDED)
+    _, cycles = run_unit(unit, items, ports, {"write": accumulators}, pauses(0))
+    drained = RequantizingLane.latency + 1
+    stalls = REQUANTIZE_PARAMETERS + 1
+    assert cycles == len(items) + stalls + (instructions - 1) * (stalls + drained)
 
 
 def test_alu_unit_takes_one_independent_micro_op_per_cycle() -> None:
