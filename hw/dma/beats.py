@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 
-from .rows import Kind, Rows, log2
+from .rows import Kind, Rows
 
 
 class BeatWalker(wiring.Component):
@@ -166,10 +167,7 @@ class BeatWalker(wiring.Component):
     def _ends_row(self, number: Value, left: Value, lane: Value, steps: int = 1) -> Value:
         """Whether the last of so many ``steps`` ends a row that has ``left`` elements of kind
         ``number``, from ``lane`` on; no earlier one does."""
-        return Cat(
-            (number == place) & _takes_all(kind, left, lane, steps)
-            for place, kind in enumerate(self._rows.kinds)
-        ).any()
+        return self._rows.says(number, lambda kind: _takes_all(kind, left, lane, steps))
 
     def _lane(self, number: Value, lane: Value) -> Value:
         """The lane of a row of elements of kind ``number``: as much of it as there are lanes."""
@@ -194,4 +192,4 @@ def _takes_all(kind: Kind, left: Value, lane: Value, steps: int) -> Value:
         return (left == 1) & (lane == kind.beats - steps)
     # By the room behind each lane.
     room = [steps * kind.step - place for place in range(kind.step)]
-    return Cat(left <= count for count in room).bit_select(lane[: log2(kind.step)], 1)
+    return Cat(left <= count for count in room).bit_select(lane[: exact_log2(kind.step)], 1)

@@ -5,6 +5,7 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -63,7 +64,7 @@ class BoundsChecker(wiring.Component):
         m.d.comb += no_limit.eq((given == 0) | beyond_most)
         with m.Switch(fields.memory):
             for memory in isa.Memory:
-                log_bytes = config.memory(memory).element_bytes.bit_length() - 1
+                log_bytes = exact_log2(config.memory(memory).element_bytes)
                 log_most = config.log_dram_size - log_bytes
                 with m.Case(memory):
                     m.d.comb += given.eq(self.limits[isa.limited_as(memory).name.lower()])

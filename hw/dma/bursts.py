@@ -5,11 +5,12 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from amaranth_vta.hw.bus.axi import BurstRequest
 from amaranth_vta.hw.timing import BURST_BEATS, BURST_BYTES
 
-from .rows import Rows, log2
+from .rows import Rows
 
 
 class BurstWalker(wiring.Component):
@@ -45,9 +46,9 @@ class BurstWalker(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        log_bus = log2(self._rows.bus_bytes)
+        log_bus = exact_log2(self._rows.bus_bytes)
         # Bursts end where their address is a multiple of this.
-        log_chunk = log2(min(BURST_BEATS * self._rows.bus_bytes, BURST_BYTES))
+        log_chunk = exact_log2(min(BURST_BEATS * self._rows.bus_bytes, BURST_BYTES))
 
         # The row that comes next.
         row_valid, row = Signal(), Signal(self._rows.bursts())

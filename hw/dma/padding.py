@@ -149,10 +149,7 @@ class PaddingWalker(wiring.Component):
 
     def _ends_run(self, number: Value, length: Value, steps: int = 1) -> Value:
         """Whether so many ``steps`` take ``length`` elements of kind ``number``."""
-        return Cat(
-            (number == place) & (length <= steps * kind.step)
-            for place, kind in enumerate(self._rows.kinds)
-        ).any()
+        return self._rows.says(number, lambda kind: length <= steps * kind.step)
 
     def _ends_part(self, command: Any, part: Value) -> Value:
         """Of each run of a ``part``: whether a step ends it, and whether it has no elements."""

@@ -6,12 +6,13 @@ in a scratchpad. Addresses run ahead of the data: `BurstWalker`, which cuts rows
 `PaddingWalker` finds the elements around the rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from amaranth.hdl import Value, signed, unsigned
+from amaranth.hdl import Cat, Value, signed, unsigned
 from amaranth.lib import data
+from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -35,7 +36,7 @@ class Kind:
 
     @property
     def log_bytes(self) -> int:
-        return log2(self.element_bytes)
+        return exact_log2(self.element_bytes)
 
     @property
     def step(self) -> int:
@@ -44,7 +45,7 @@ class Kind:
 
     def lane(self, index: Value) -> Value:
         """The lane of its beat in which element ``index`` of the memory lies."""
-        return index[: log2(self.elements)]
+        return index[: exact_log2(self.elements)]
 
     @classmethod
     def of(cls, config: Config, memory: isa.Memory) -> Self:
@@ -63,11 +64,6 @@ class Kind:
 def widens(config: Config, memory: isa.Memory) -> bool:
     """Whether scalars in DRAM are narrower than in the scratchpad."""
     return memory is isa.Memory.ACC_8BIT and config.out_width < config.acc_width
-
-
-def log2(value: int) -> int:
-    """Of a power of two."""
-    return value.bit_length() - 1
 
 
 class Rows:
@@ -89,7 +85,7 @@ class Rows:
         self.elements = max(kind.elements for kind in kinds)
         self.lane = range(max(max(kind.elements, kind.beats) for kind in kinds))
         # Index of the element in the first lane of a beat, which may lie before the scratchpad.
-        self.index = signed(log2(max(self.depth, self.elements)) + 2)
+        self.index = signed(exact_log2(max(self.depth, self.elements)) + 2)
         self.kind = range(len(kinds))
         self.row_bytes = range(self.depth * max(kind.element_bytes for kind in kinds))
         # A scalar of padding; of no bits where padding is always zero.
@@ -102,6 +98,10 @@ class Rows:
             )
         )
         self.stride = range((1 << isa.SIZE_WIDTH) * max(kind.element_bytes for kind in kinds))
+
+    def says(self, number: Value, of: Callable[[Kind], Value]) -> Value:
+        """What ``of`` says of a kind, of that with this ``number``; one bit."""
+        return Cat((number == place) & of(kind) for place, kind in enumerate(self.kinds)).any()
 
     def bursts(self) -> data.StructLayout:
         """A command to `BurstWalker`: ``rows`` rows, one or more, of ``last_byte`` + 1 bytes,
@@ -121,7 +121,7 @@ class Rows:
         Element ``index`` of the scratchpad is the first; ``gap`` elements lie between rows.
         ``lane`` is the lane in which the first row starts, and grows by ``lane_stride`` per row.
         """
-        lane = unsigned(log2(self.elements))
+        lane = unsigned(exact_log2(self.elements))
         return data.StructLayout(
             {
                 "kind": self.kind,

@@ -8,6 +8,7 @@ from amaranth.hdl import Array, Const, Module, Mux, Shape, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory, ReadPort, WritePort
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -59,13 +60,7 @@ class ReadPortSignature(wiring.Signature):
 
 
 def _index_shape(depth: int, elements: int) -> Shape:
-    return signed(_log2(max(depth, elements)) + 1)
-
-
-def _log2(value: int) -> int:
-    if value < 1 or value & (value - 1):
-        raise ValueError(f"{value} is not a power of two")
-    return value.bit_length() - 1
+    return signed(exact_log2(max(depth, elements)) + 1)
 
 
 class Scratchpad(wiring.Component):
@@ -107,7 +102,7 @@ class Scratchpad(wiring.Component):
         self._depth = depth
         self._lanes = lanes
         self._read_elements = tuple(read_elements)
-        _log2(write_elements)
+        exact_log2(write_elements)
         self._log_banks = (max(write_elements, *read_elements) - 1).bit_length()
         super().__init__(
             {
@@ -123,7 +118,7 @@ class Scratchpad(wiring.Component):
         m = Module()
         banks = 1 << self._log_banks
         # Two rows at least: a memory of one word has no address.
-        row_width = max(1, _log2(self._depth) - self._log_banks)
+        row_width = max(1, exact_log2(self._depth) - self._log_banks)
 
         def row(index: Value, first: Value, bank: int) -> Value:
             """Where ``bank`` keeps its element of those that start at ``index``."""
@@ -199,7 +194,7 @@ def _padded(values: list[Value], count: int) -> list[Value]:
 def _rotate(values: list[Value], amount: Value, count: int | None = None) -> list[Value]:
     """``values`` rotated towards higher places: the first one goes to place ``amount``."""
     values = [Value.cast(value) for value in values]
-    for stage in range(_log2(count or len(values))):
+    for stage in range(exact_log2(count or len(values))):
         step = 1 << stage
         values = [
             Mux(amount[stage], values[place - step], values[place]) for place in range(len(values))

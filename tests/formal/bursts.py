@@ -112,7 +112,7 @@ _BUGS = (
     ("Mux(last_chunk, last, full) - first", "Mux(last_chunk, last, full)"),
     ("ends_at.eq(row.address[:log_chunk] + row.last_byte)", "ends_at.eq(row.last_byte)"),
     ("first.eq(0),", ""),
-    ("log_chunk = log2(min(", "log_chunk = 1 + log2(min("),
+    ("log_chunk = exact_log2(min(", "log_chunk = 1 + exact_log2(min("),
     ("row.address.eq(row.address + row.stride)", "row.address.eq(row.address)"),
     ("last_row.eq(row.rows == 1)", "last_row.eq(row.rows <= 2)"),
     ("row_valid & (~cutting | (cut & last_chunk))", "row_valid & (~cutting | cut)"),
