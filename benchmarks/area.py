@@ -35,7 +35,7 @@ from resources import REPOSITORY
 from amaranth_vta.fpga.area import FAMILIES
 from amaranth_vta.fpga.chips import CHIPS
 from amaranth_vta.fpga.floorplan import drawn
-from amaranth_vta.fpga.refine import refine_sources
+from amaranth_vta.fpga.refinement.refine import refine_sources
 from amaranth_vta.fpga.routing import routed
 from amaranth_vta.fpga.synthesis import commands, merged_modules, synthesized_area
 from amaranth_vta.fpga.timing import longest_path

@@ -4,7 +4,7 @@
                                   [--seed N]
 
 Yosys maps a machine to the look-up tables, carry chains, wide multiplexers and flip-flops of an
-FPGA, and to its multipliers, flattened and optimized as for a bitstream, on ECP5 with what `refine`
+FPGA, and to its multipliers, flattened and optimized as for a bitstream, with what `refine`
 changes. Memories stay as they are written: Yosys has no models of block RAMs. Verilator compiles
 these cells with Yosys' models of each, and one of ours of the ECP5's multipliers. They run programs
 of ``vta fuzz``, faulty ones included; faults, tokens, counters and all of memory are compared with
@@ -23,7 +23,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from amaranth_vta.fpga.area import FAMILIES
-from amaranth_vta.fpga.refine import refine, refine_sources
+from amaranth_vta.fpga.refinement.refine import refine, refine_sources
 from amaranth_vta.fpga.synthesis import commands_without_memories, merged_modules
 from amaranth_vta.fpga.tools import Call, run, tool
 from amaranth_vta.hw.config import PRESETS, Config
@@ -41,38 +41,44 @@ from amaranth_vta.sim.machine.rtl.engine import CompiledMachine
 # By family: the file of Yosys with the models of its cells.
 _MODELS = {"ecp5": "ecp5/cells_sim.v", "xc7": "xilinx/cells_sim.v"}
 _INCLUDE = re.compile(r'^`include "(.+)"', re.MULTILINE)
+_DSP_SLICE = re.compile(r"(^module DSP48E1 .*?)(?=^endmodule)", re.DOTALL | re.MULTILINE)
 # Of the models, which are written for other simulators.
 _ACCEPTED = ("SPECIFYIGN", "INITIALDLY", "ALWNEVER", "COMBDLY", "TIMESCALEMOD", "UNOPTFLAT")
 # Verilator's optimization of the graph of data ends in an internal error on a netlist of LUTs.
-_UNOPTIMIZED = ("-fno-dfg",)
+UNOPTIMIZED = ("-fno-dfg",)
 
 
 def netlist(config: Config, family: str) -> str:
     """The machine of ``config`` as Verilog, after synthesis for ``family``, with the models of its
     cells."""
     text = merged_modules(verilog(config))
-    sources = refine_sources()
-    script = (
-        f"read_verilog vta.v; {commands_without_memories(family)}; "
-        "blackbox =A:whitebox; write_json cells.json"
-    )
-    final = "read_json cells.json; write_verilog -noattr cells.v"
 
     def synthesize(target: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "vta.v").write_text(text, encoding="utf-8")
-            run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
-            if family == "ecp5":
-                refine(folder / "cells.json")
-            run(Call(tool("YOSYS"), ("-q", "-p", final)), folder)
-            (folder / "cells.v").replace(target)
+            target.write_text(mapped(text, family, Path(name)), encoding="utf-8")
 
-    cells = kept("netlists", hash_of(text, script, final, sources), synthesize).read_text(
-        encoding="utf-8"
+    key = hash_of(text, *_scripts(family), refine_sources())
+    return models(family) + kept("netlists", key, synthesize).read_text(encoding="utf-8")
+
+
+def mapped(text: str, family: str, folder: Path) -> str:
+    """The module ``vta`` of the Verilog ``text`` as cells of ``family``; files are written into
+    ``folder``."""
+    script, final = _scripts(family)
+    (folder / "vta.v").write_text(text, encoding="utf-8")
+    run(Call(tool("YOSYS"), ("-q", "-p", script)), folder)
+    refine(folder / "cells.json", family)
+    run(Call(tool("YOSYS"), ("-q", "-p", final)), folder)
+    return (folder / "cells.v").read_text(encoding="utf-8")
+
+
+def _scripts(family: str) -> tuple[str, str]:
+    """What Yosys does before and after `refine`."""
+    return (
+        f"read_verilog vta.v; {commands_without_memories(family)}; "
+        "blackbox =A:whitebox; write_json cells.json",
+        "read_json cells.json; write_verilog -noattr cells.v",
     )
-    accepted = "".join(f"/* verilator lint_off {name} */\n" for name in _ACCEPTED)
-    return accepted + cells + models(family)
 
 
 def models(family: str) -> str:
@@ -84,7 +90,11 @@ def models(family: str) -> str:
         # Other files are of the cells around a design, and of older ones.
         return _INCLUDE.sub(lambda m: included(m[1]) if m[1].endswith("_sim.vh") else "", text)
 
-    return included(path.name) + (_multiplier() if family == "ecp5" else "")
+    accepted = "".join(f"/* verilator lint_off {name} */\n" for name in _ACCEPTED)
+    text = accepted + included(path.name)
+    # Yosys' model of a DSP slice says nothing of what its neighbour gets, which is its result.
+    text = _DSP_SLICE.sub(r"\1  assign PCOUT = P;\n", text)
+    return text + (_multiplier() if family == "ecp5" else "")
 
 
 def _multiplier() -> str:
@@ -135,7 +145,7 @@ def main() -> None:
         for family in arguments.family or FAMILIES:
             start = time.monotonic()
             text = netlist(PRESETS[name], family)
-            machine = design_library(text, Harness(HARNESS, PINS), _UNOPTIMIZED)
+            machine = design_library(text, Harness(HARNESS, PINS), UNOPTIMIZED)
             built, instructions, differing = time.monotonic() - start, 0, 0
             for number in range(arguments.programs):
                 chosen = case(arguments.seed, number, {name: PRESETS[name]})

@@ -20,7 +20,7 @@ from amaranth_vta.sim.machine.rtl.build import hardware_sources
 
 from .floorplan import CriticalPath, FloorPlan, drawn
 from .flows import Flow, flow_of
-from .refine import refine
+from .refinement.refine import refine
 from .tools import Call, calls_of, path_of, run, version_of
 from .usage import FitError, PlacedDesign, Usage, check_fit, placed, synthesized
 from .zynq_project import project_files
@@ -186,7 +186,7 @@ def _run_all(
             modules = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
             cells = modules["design"]["num_cells_by_type"]
             if flow.refined:
-                cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / f"{_NAME}.json")
+                cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / f"{_NAME}.json", "ecp5")
             usage = synthesized(cells)
             check_fit(usage, board.capacity, "the design", f"the {board.chip} of {board.title}")
     assert usage is not None

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 # The step of Yosys' synthesis for ECP5 and Gowin that makes chains of carries of adders.
 GATES = "map_gates"
+# Wires for elements of arrays, such as ``data[0]``: they are copies, and where ABC's result gives
+# bit 0 of the array the same name, Yosys 0.70 ends in an assertion.
+HIDE_ELEMENTS = "rename -hide */w:*[*"
 # Adders of up to 12 bits are made of LUTs: to enter and to leave a chain of carries takes up to
 # four LUTs, and logic around an adder cannot share LUTs with one. Packed, `ecp5-25f` took 11,327
 # LUTs of an ECP5 instead of 11,921; 11,757 with those of up to 8 bits, and 11,349 with those of up
@@ -23,7 +26,7 @@ class Flow:
 
     ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
     `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
-    Amaranth's platform knows it, and nothing is added. ``refined`` says that `refine` changes
+    Amaranth's platform knows it. ``refined`` says that `refine` changes
     what Yosys makes. ``placer`` are options of nextpnr.
     """
 
@@ -41,7 +44,8 @@ class Flow:
 
     def before_gates(self, top: str) -> str:
         """The commands of Yosys for the module ``top`` before the step `GATES`."""
-        return f"{self.command} -top {top} -run begin:{GATES}; {self.narrow_adders}"
+        begin = f"{self.command} -top {top} -run begin:{GATES}"
+        return f"{HIDE_ELEMENTS}; {begin}; {self.narrow_adders}"
 
     def commands(self, top: str) -> str:
         """All commands of Yosys for the module ``top``."""
@@ -50,7 +54,7 @@ class Flow:
     def overrides(self, top: str) -> dict[str, str]:
         """What Amaranth's platform is told of synthesis for the module ``top``."""
         if not self.command:
-            return {}
+            return {"script_after_read": HIDE_ELEMENTS}
         options = self.command.partition(" ")[2]
         return {
             "script_after_read": self.before_gates(top),

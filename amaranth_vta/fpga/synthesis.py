@@ -13,8 +13,8 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 from .area import Area
-from .flows import FLOWS, GATES
-from .refine import refine
+from .flows import FLOWS, GATES, HIDE_ELEMENTS
+from .refinement.refine import refine
 from .timing import NET_NS
 from .tools import Call, run, tool
 from .usage import synthesized
@@ -38,7 +38,9 @@ _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 def commands(family: str) -> str:
     """The commands of Yosys that map a machine to the cells of a ``family`` of `FAMILIES`."""
-    return _ECP5.commands("vta") if family == "ecp5" else f"{_THOROUGH}; {_SYNTH_XC7}"
+    if family == "ecp5":
+        return _ECP5.commands("vta")
+    return f"{HIDE_ELEMENTS}; {_THOROUGH}; {_SYNTH_XC7}"
 
 
 def commands_without_memories(family: str) -> str:
@@ -46,7 +48,8 @@ def commands_without_memories(family: str) -> str:
     command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
     if family == "ecp5":
         command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
-    return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
+    begin = f"{HIDE_ELEMENTS}; {command} -run begin:{memories}"
+    return f"{begin}; {adders}{command} -run {following}:check"
 
 
 def synthesized_area(config: Config, family: str, netlist: Path | None = None) -> Area:
@@ -64,8 +67,8 @@ def synthesized_area(config: Config, family: str, netlist: Path | None = None) -
         run(Call(tool("YOSYS"), ("-q", "-p", "; ".join(script))), folder)
         design = json.loads((folder / _REPORT).read_text(encoding="utf-8"))["design"]
         cells = design["num_cells_by_type"]
-        if family == "ecp5":
-            cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / _NETLIST)
+        if (folder / _NETLIST).exists():
+            cells["LUT4"] = cells.get("LUT4", 0) - refine(folder / _NETLIST, family)
         if netlist is not None:
             shutil.move(folder / _NETLIST, netlist)  # maybe to another file system
     return area_of(cells, family)

@@ -21,8 +21,8 @@ from .netlist import Bit, Cell, outputs, uses
 # Of a wire from one slice, block RAM or DSP slice to another. A rule of thumb for such chips is
 # that half of a long path is in wires, which it gives for the machines here.
 NET_NS = 0.5
-# On global wires.
-_CLOCKS = ("C", "CLK", "WCLK", "CLKARDCLK", "CLKBWRCLK")
+# On global wires; and of flip-flops C, which is an addend of a DSP slice.
+_CLOCKS = ("CLK", "WCLK", "CLKARDCLK", "CLKBWRCLK")
 # Ports with wires of their own, from the neighboring cell.
 _CASCADES = ("CI", "PCIN", "ACIN", "BCIN")
 
@@ -64,6 +64,10 @@ def longest_path_of(module: Mapping[str, Any], times: Mapping[str, CellTimes]) -
     return _Paths(module, times).longest()
 
 
+def _is_clock(cell: Cell, port: str) -> bool:
+    return port in _CLOCKS or (port == "C" and cell["type"].startswith("FD"))
+
+
 class _Step(NamedTuple):
     """A way to a bit: from another one, through a cell and maybe over a wire."""
 
@@ -100,7 +104,7 @@ class _Paths:
             for bit in _bits(connections, pin):
                 self._begins[bit] = ns
         for port in connections:
-            if cell["port_directions"][port] == "output" or port in _CLOCKS:
+            if cell["port_directions"][port] == "output" or _is_clock(cell, port):
                 continue
             for place, bit in enumerate(connections[port]):
                 if isinstance(bit, str):

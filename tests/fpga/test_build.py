@@ -114,7 +114,7 @@ def tools(cells: dict[str, int] = CELLS, fmax: float = 81.25, fails: str = "") -
     return run
 
 
-def refine(path: Path) -> int:
+def refine(path: Path, family: str) -> int:
     """Pretends to put ten LUTs into carry chains."""
     assert path.read_text() == NETLIST
     path.write_text("filled")

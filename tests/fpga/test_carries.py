@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.fpga.carries import fill_carries
+from amaranth_vta.fpga.refinement.carries import fill_carries
 
 # As Yosys maps an addition: the sum of a and b, of b inverted if c, while d is 1.
 ADDER = 0b1001_0110_1010_1010

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amaranth_vta.fpga.factors import align_factors
+from amaranth_vta.fpga.refinement.factors import align_factors
 from tests.support.seeds import each_seed
 
 Netlist = dict[str, Any]

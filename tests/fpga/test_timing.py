@@ -57,6 +57,12 @@ def test_a_register_with_other_readers_of_its_lut_is_a_wire_away() -> None:
     assert longest_path_of(module, TIMES).nets == 2
 
 
+def test_an_addend_is_no_clock() -> None:
+    adds = CellTimes({("C", 0): [(("P", 0), 1.0)]}, {}, {})
+    module = design(register(9, 2), cell("DSP48E1", "P", C=2, P=3), register(3, 4))
+    assert longest_path_of(module, TIMES | {"DSP48E1": adds}).cells_ns == pytest.approx(1.4)
+
+
 def test_nothing_counts_within_a_carry_chain() -> None:
     lut = cell("LUT2", "O", I0=2, I1="0", O=3)
     chain = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .netlist import Bit, Cell, uses
+from amaranth_vta.fpga.netlist import Bit, Cell, uses
 
 # Bits of a factor of a MULT18X18D.
 _WIDTH = 18

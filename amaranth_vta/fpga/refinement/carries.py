@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations, permutations, product
 from typing import Any, NamedTuple
 
-from .netlist import Bit, Cell, uses
+from amaranth_vta.fpga.netlist import Bit, Cell, uses
 
 _INPUTS = "ABCD"
 _ONE = "1"

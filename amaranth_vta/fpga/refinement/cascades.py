@@ -1,0 +1,60 @@
+"""Joins DSP slices of the 7-series by the wires between neighbours: `join_cascades`.
+
+Yosys uses them for chains that begin without an addition; all others it leads over wires from the
+result of one slice to the addend of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain, count
+from typing import Any
+
+from amaranth_vta.fpga.netlist import Bit, Cell, uses
+
+_WIDTH = 48
+# Which addend a slice takes, by bits of OPMODE from this place on: C, or that of its neighbour.
+_PLACE = 4
+_ADDEND, _CASCADE = ["1", "1", "0"], ["1", "0", "0"]
+
+
+def join_cascades(netlist: dict[str, Any]) -> None:
+    """Changes a ``netlist`` as Yosys writes it.
+
+    A slice that adds what another one gives to nothing else takes all 48 bits of it by PCIN, if it
+    has the lowest of them as addend, and none above these is used of its own result.
+    """
+    for module in netlist["modules"].values():
+        slices = [cell for cell in module["cells"].values() if cell["type"] == "DSP48E1"]
+        givers = {cell["connections"]["P"][0]: cell for cell in slices}
+        used = uses(module)
+        numbers = _unused(module)
+        for cell in slices:
+            giver = givers.get(cell["connections"]["C"][0])
+            if giver is not None and _joins(giver, cell, used):
+                pins, wires = cell["connections"], [next(numbers) for _ in range(_WIDTH)]
+                giver["port_directions"]["PCOUT"] = "output"
+                giver["connections"]["PCOUT"] = pins["PCIN"] = wires
+                pins["C"] = ["0"] * _WIDTH
+                pins["OPMODE"][_PLACE:] = _CASCADE
+
+
+def _unused(module: Mapping[str, Any]) -> Iterator[int]:
+    """Numbers of nets that the ``module`` does not have."""
+    groups = [
+        *(port["bits"] for port in module["ports"].values()),
+        *(net["bits"] for net in module["netnames"].values()),
+        *(bits for cell in module["cells"].values() for bits in cell["connections"].values()),
+    ]
+    return count(1 + max((bit for bit in chain(*groups) if isinstance(bit, int)), default=1))
+
+
+def _joins(giver: Cell, cell: Cell, used: Mapping[Bit, int]) -> bool:
+    """Whether ``cell`` can take what ``giver`` gives from its neighbour."""
+    pins, given = cell["connections"], giver["connections"]["P"]
+    if pins["OPMODE"][_PLACE:] != _ADDEND or int(str(cell["parameters"]["CREG"]), 2):
+        return False
+    if any(used[bit] != pins["C"].count(bit) for bit in given):
+        return False
+    most = 1 + max(place for place, bit in enumerate(pins["P"]) if used[bit])
+    return bool(pins["C"][:most] == given[:most])

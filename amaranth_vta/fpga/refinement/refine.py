@@ -1,0 +1,34 @@
+"""What is changed in the netlist of a family after synthesis: `refine`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from amaranth_vta.fpga import netlist
+
+from . import carries, cascades, factors
+from .carries import fill_carries
+from .cascades import join_cascades
+from .factors import align_factors
+
+
+def refine(path: Path, family: str) -> int:
+    """Changes the netlist in a file of Yosys, for a ``family`` of `FAMILIES`: that of an ECP5 by
+    `fill_carries` and `align_factors`, that of the 7-series by `join_cascades`. Gives how many LUTs
+    it has lost."""
+    design = json.loads(path.read_text(encoding="utf-8"))
+    lost = 0
+    if family == "ecp5":
+        align_factors(design)
+        lost = fill_carries(design)
+    else:
+        join_cascades(design)
+    path.write_text(json.dumps(design), encoding="utf-8")
+    return lost
+
+
+def refine_sources() -> str:
+    """The text of all that `refine` depends on, to tell one version of it from another."""
+    modules = (carries, cascades, factors, netlist)
+    return "".join(Path(str(m.__file__)).read_text(encoding="utf-8") for m in modules)
