@@ -77,6 +77,7 @@ coverage: setup  ## Count the lines and toggles of the machine that random progr
 
 netlists: setup  ## Run random programs on the machine after synthesis for ECP5 and 7-series; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fpga]'
+	$(BIN)/python -m pytest -q tests/sim/machine/rtl/test_dot_products.py
 	$(BIN)/python benchmarks/netlists.py
 
 nightly: setup fuzz safety mutants proofs netlists  ## fuzz, safety, mutants, proofs, netlists, races of whole networks, and ten million random instructions on all simulators; hours

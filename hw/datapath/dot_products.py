@@ -22,6 +22,8 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.hw.timing import DOT_PRODUCT_LATENCY, is_small
 
+# Products that a chain of DSP slices adds in a cycle.
+_CHAINED = 4
 # Bits of a factor of a multiplier of an ECP5.
 SMALL_FACTOR_WIDTH = 18
 
@@ -33,17 +35,17 @@ def tile_layout(memory: TileMemory) -> data.ArrayLayout:
     )
 
 
-def sum_and_carries(m: Module, terms: list[Any], name: str) -> Any:
-    """The sum of ``terms``, unsigned, plus 1 per addition of two terms: the carry input of an adder
-    is free, where adding a constant takes one more adder.
+def sum_and_carries(m: Module, terms: list[Any], carries: list[Any], name: str) -> Any:
+    """The sum of ``terms``, unsigned, and of a bit of ``carries`` per addition of two terms: the
+    carry input of an adder is free, where adding a bit takes one more adder.
 
     Each level is one bit wider than the one before it.
     """
-    level = 0
+    level, carry = 0, iter(carries)
     while len(terms) > 1:
         sums = []
         for position in range(0, len(terms), 2):
-            total = (Cat(1, terms[position]) + Cat(1, terms[position + 1]))[1:]
+            total = (Cat(1, terms[position]) + Cat(next(carry), terms[position + 1]))[1:]
             node = Signal(len(total), name=f"{name}_{level}_{position // 2}")
             m.d.comb += node.eq(total)
             sums.append(node)
@@ -62,79 +64,122 @@ class Factors(NamedTuple):
     tapped: Any
 
 
+class _Chain(NamedTuple):
+    """The sums of the products of a chain, for two outputs: ``upper`` is more than that of the
+    second one by the carry from ``lower``, its last bit."""
+
+    lower: Value
+    upper: Value
+
+
 class DotProducts(wiring.Component):
-    """``sums[b][j] = sum over k of inp[b][k] * wgt[j][k], less 1``, one pair of tiles per cycle.
+    """``sums[b][j] + carries[b][j] = sum over k of inp[b][k] * wgt[j][k]``, one pair of tiles per
+    cycle.
 
     Timing: tiles presented in one cycle give their sums `latency` cycles later: products are
-    registered, then the sums of two of them, then the sums themselves; in a machine for a small
-    FPGA (`is_small`) the tiles before all these. In the cycle after ``clear`` all sums are 0, less
-    1.
+    registered, then the sums of four of them, then the sums themselves; in a machine for a small
+    FPGA (`is_small`) the tiles before all these. In the cycle after ``clear`` all sums and carries
+    add up to 0.
 
     One multiplication makes the products of one input x with the weights v and w of two outputs,
     where n is the bits of a product::
 
         (v * 2^n + w) * x  =  (v * x) * 2^n + w * x
 
-    Two such are added. Then each half is the sum of two products, at most 2^(n - 1) and more than
-    -2^(n - 1): with an offset of 2^(n - 1) - 1, no half borrows from the other or overflows. A DSP
-    slice of an FPGA holds the adder of the weights, the multiplier, its register, and the adder
-    behind it, so that only sums of four products and more are made of logic; and no number has more
-    than 32 bits, so that they simulate quickly.
+    Four such are added in a chain of DSP slices, each of which holds the adder of two weights, a
+    multiplier, its register, and an adder behind that: only sums of eight products and more are
+    made of logic. Each half is then the sum of four products, at most 2^n and more than -2^n: with
+    an offset of 2^n - 1 it is never negative, and at most 2^(n + 1) - 1. So the lower half may
+    carry 1 into the upper one. That bit of the sum is the carry plus the last bit of the upper
+    half, which is known: of a sum of products it is the parity of the factors' last bits. The
+    carry is taken off in the carry inputs of the adders behind the chains, which are free; but for
+    one, in ``carries``, for the adder of the accumulators.
 
-    With the carries of their adders, p such halves add up to p * 2^(n - 1) - 1 more than the sum of
-    products: a power of two, taken off by inverting one bit, less the 1 that ``sums`` lack.
+    With the carries of their adders, p / 4 such halves add up to p * 2^(n - 2) - 1 more than the
+    sum of p products: a power of two, taken off by inverting one bit, less the 1 in ``carries``.
 
     With DEPTHWISE there are the tiles ``further``, those that follow ``inp``. While ``tapped``,
     inputs 2t and 2t + 1 of each pair of outputs are its own two channels of tile t (`_input`).
     """
 
-    # What ``sums`` are less than the sums of products.
-    less = 1
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self.latency = DOT_PRODUCT_LATENCY + is_small(config)
-        width = config.inp_width + config.wgt_width + config.log_block_in - 1
+        # One bit is for a single sum, of products of the lowest scalars alone.
+        width = config.inp_width + config.wgt_width + config.log_block_in
+        outputs = config.block_out
+
+        def of_outputs(shape: Any) -> data.ArrayLayout:
+            return data.ArrayLayout(data.ArrayLayout(shape, outputs), config.batch)
+
         super().__init__(
             {
                 "inp": In(tile_layout(config.inp)),
                 "wgt": In(tile_layout(config.wgt)),
                 **(_further_ports(config) if config.depthwise else {}),
                 "clear": In(1),
-                "sums": Out(
-                    data.ArrayLayout(
-                        data.ArrayLayout(signed(width), config.block_out), config.batch
-                    )
-                ),
+                "sums": Out(of_outputs(signed(width))),
+                "carries": Out(of_outputs(1)),
             }
         )
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         config = self._config
-        half = config.inp_width + config.wgt_width
-        offset = (1 << half - 1) - 1
-        offsets = Const((offset << half) + offset, 2 * half)
         factors = self._factors(m)
         for b in range(config.batch):
             for j in range(0, config.block_out, 2):
-                lower, upper = [], []
-                for k in range(0, config.block_in, 2):
-                    name = f"b{b}_o{j}_i{k}"
-                    products = [self._product(m, factors, (b, j, k + place)) for place in range(2)]
-                    both = Signal(2 * half, name=f"both_{name}", reset_less=True)
-                    # Each DSP slice adds its product to a sum. Sums are as wide as their terms: the
-                    # upper bits do not matter, and more than 32 bits take a simulator twice the
-                    # time.
-                    first = Signal(2 * half, name=f"first_{name}")
-                    m.d.comb += first.eq(offsets + products[0].as_unsigned())
-                    m.d.sync += both.eq(first + products[1].as_unsigned())
-                    lower.append(both[:half])
-                    upper.append(both[half:])
-                for place, terms in enumerate((lower, upper)):
-                    total = sum_and_carries(m, terms, f"tree_b{b}_o{j + place}")
-                    self._register(m, (b, j + place), Cat(total[:-1], ~total[-1]))
+                chains = [
+                    self._chain(m, factors, (b, j, k)) for k in range(0, config.block_in, _CHAINED)
+                ]
+                carried = [chain.lower[-1] for chain in chains]
+                ones = [Const(1, 1) for _ in chains]
+                self._add(m, (b, j), [chain.lower for chain in chains], ones)
+                self._add(m, (b, j + 1), [chain.upper for chain in chains], [~c for c in carried])
         return m
+
+    def _chain(self, m: Module, factors: Factors, place: tuple[int, int, int]) -> _Chain:
+        """The sum of the products of `_CHAINED` inputs from k on, where ``place`` is b, j and k."""
+        half = self._config.inp_width + self._config.wgt_width
+        b, j, k = place
+        name = f"b{b}_o{j}_i{k}"
+        offset = (1 << half) - 1
+        # Each half takes one bit more, and the upper one the carry.
+        width = 2 * half + 2
+        total: Value = Const((offset << half) + offset, width)
+        parities = []
+        for number in range(k, k + _CHAINED):
+            inp = self._input(m, factors, (b, j, number))
+            lower, upper = factors.wgt[j][number], factors.wgt[j + 1][number]
+            weights = Signal(
+                signed(_factor_width(self._config)), name=f"weights_b{b}_o{j}_i{number}"
+            )
+            both = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{number}", reset_less=True)
+            m.d.comb += weights.eq((upper << half) + lower)
+            m.d.sync += both.eq(weights * inp)
+            # A signal for each sum, to which the next DSP slice adds its product.
+            before, total = total, Signal(width, name=f"chain_b{b}_o{j}_i{number}")
+            m.d.comb += total.eq(before + both)
+            parities.append(upper[0] & inp[0])
+        halves = Signal(width, name=f"halves_{name}", reset_less=True)
+        parity, odd = (Signal(name=f"{kind}_{name}", reset_less=True) for kind in ("parity", "odd"))
+        # The offset is odd too.
+        m.d.sync += [halves.eq(total), parity.eq(Cat(parities).xor()), odd.eq(~parity)]
+        carry = Signal(name=f"carry_{name}")
+        m.d.comb += carry.eq(halves[half] ^ odd)
+        return _Chain(Cat(halves[:half], carry), halves[half:])
+
+    def _add(self, m: Module, place: tuple[int, int], terms: list[Any], carries: list[Any]) -> None:
+        """Makes the sum of ``terms`` and ``carries``, less offsets, that of an output, whose row
+        and column ``place`` is."""
+        b, j = place
+        total = sum_and_carries(m, terms, carries, f"tree_b{b}_o{j}")
+        top = len(self.sums[b][j]) - 2
+        signed_total = Cat(total[:top], ~total[top], ~total[top:].any()).as_signed()
+        with m.If(self.clear):
+            m.d.sync += [self.sums[b][j].eq(-1), self.carries[b][j].eq(1)]
+        with m.Else():
+            m.d.sync += [self.sums[b][j].eq(signed_total), self.carries[b][j].eq(carries[-1])]
 
     def _factors(self, m: Module) -> Factors:
         """The tiles, or in a machine for a small FPGA registers of them."""
@@ -169,36 +214,14 @@ class DotProducts(wiring.Component):
         )
         return chosen
 
-    def _register(self, m: Module, place: tuple[int, int], total: Value) -> None:
-        """Makes ``total`` the sum of an output, whose row and column ``place`` is."""
-        b, j = place
-        with m.If(self.clear):
-            m.d.sync += self.sums[b][j].eq(-self.less)
-        with m.Else():
-            m.d.sync += self.sums[b][j].eq(total)
-
-    def _product(self, m: Module, factors: Factors, place: tuple[int, int, int]) -> Signal:
-        """The product of input k of row b and the weights of outputs j and j + 1, where ``place``
-        is b, j and k."""
-        half = self._config.inp_width + self._config.wgt_width
-        b, j, k = place
-        lower, upper = factors.wgt[j][k], factors.wgt[j + 1][k]
-        weights = Signal(signed(_factor_width(self._config)), name=f"weights_b{b}_o{j}_i{k}")
-        both = Signal(signed(2 * half), name=f"product_b{b}_o{j}_i{k}", reset_less=True)
-        m.d.comb += weights.eq((upper << half) + lower)
-        m.d.sync += both.eq(weights * self._input(m, factors, place))
-        return both
-
 
 class SingleDotProducts(DotProducts):
-    """The same, less nothing, with a multiplication for each product: an ECP5 multiplies 18 bits by
-    18, too few for two products of 8 bits by 8, and has no adder behind the multiplier that Yosys
-    uses.
+    """The same without carries, with a multiplication for each product: an ECP5 multiplies 18 bits
+    by 18, too few for two products of 8 bits by 8, and has no adder behind the multiplier that
+    Yosys uses.
 
-    Timing: that of `DotProducts`.
+    Timing: that of `DotProducts`, but for the sums of two products in place of four.
     """
-
-    less = 0
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -225,15 +248,18 @@ class SingleDotProducts(DotProducts):
                     for total in sums
                 ]
                 m.d.comb += [term.eq(total) for term, total in zip(terms, sums, strict=True)]
-            self._register(m, (b, j), terms[0])
+            with m.If(self.clear):
+                m.d.sync += self.sums[b][j].eq(0)
+            with m.Else():
+                m.d.sync += self.sums[b][j].eq(terms[0])
         return m
 
 
 class LoopedDotProducts(DotProducts):
-    """The same registers, written as loops in the module `LOOPS`: for simulation, where they take a
-    third of the host's instructions.
+    """The same without carries, written as loops in the module `LOOPS`: for simulation, where they
+    take a third of the host's instructions.
 
-    Timing: that of `DotProducts`.
+    Timing: that of `SingleDotProducts`.
     """
 
     LOOPS = Path(__file__).with_name("dot_products.sv")
@@ -257,7 +283,7 @@ class LoopedDotProducts(DotProducts):
             i_inp=Value.cast(inp) if further is None else Cat(inp, further),
             i_tapped=Const(0, 1) if tapped is None else tapped,
             i_wgt=Value.cast(wgt),
-            o_less_one=Value.cast(self.sums),
+            o_sums=Value.cast(self.sums),
         )
         return m
 

@@ -1,6 +1,6 @@
-// The registers of `DotProducts` in dot_products.py, written as loops: for simulation, where a compiler makes
-// vector instructions of them. What each register holds is the same, but for `less_one` while the
-// core is reset, when nothing reads it.
+// The sums of `DotProducts` in dot_products.py, written as loops: for simulation, where a compiler makes
+// vector instructions of them. They are the same in each cycle; before them, products are added in
+// twos, in words of 32 bits.
 //
 // The functions take their arrays by reference and count unsigned: only then does Verilator leave
 // them loops whose iterations a compiler can count.
@@ -11,7 +11,7 @@ module dot_products #(
     input clk, input clear, input tapped,
     input [TAPS*BATCH*BLOCK_IN*INP_WIDTH-1:0] inp,
     input [BLOCK_OUT*BLOCK_IN*WGT_WIDTH-1:0] wgt,
-    output reg [BATCH*BLOCK_OUT*SUM_WIDTH-1:0] less_one
+    output reg [BATCH*BLOCK_OUT*SUM_WIDTH-1:0] sums
 );
   localparam HALF = INP_WIDTH + WGT_WIDTH;
   localparam PAIRS = BLOCK_OUT / 2, TERMS = BLOCK_IN / 2;
@@ -29,8 +29,8 @@ module dot_products #(
   // The registers.
   products_t product;
   terms_t both;
-  // What comes into less_one.
-  sums_t sums;
+  // What comes into sums.
+  sums_t sum;
 
   function automatic void multiply(ref products_t product, ref weights_t lower, ref weights_t upper,
                                    ref inputs_t inputs);
@@ -46,21 +46,21 @@ module dot_products #(
     end
   endfunction
 
-  function automatic void add(ref sums_t sums, ref terms_t both, ref products_t product);
+  function automatic void add(ref sums_t sum, ref terms_t both, ref products_t product);
     /* verilator no_inline_task */
     reg [31:0] low, high;
     int unsigned i, k;
     /* verilator unroll_disable */
     for (i = 0; i < BATCH * PAIRS; i = i + 1) begin
-      low = TERMS - 1;
-      high = TERMS - 1;
+      low = -TERMS * OFFSET;
+      high = low;
       /* verilator unroll_disable */
       for (k = 0; k < TERMS; k = k + 1) begin
         low = low + {{32-HALF{1'b0}}, both[i*TERMS+k][HALF-1:0]};
         high = high + {{32-HALF{1'b0}}, both[i*TERMS+k][2*HALF-1:HALF]};
       end
-      sums[2*i] = low ^ 1 << SUM_WIDTH - 1;
-      sums[2*i+1] = high ^ 1 << SUM_WIDTH - 1;
+      sum[2*i] = low;
+      sum[2*i+1] = high;
     end
     /* verilator unroll_disable */
     for (i = 0; i < BATCH * PAIRS * TERMS; i = i + 1)
@@ -70,11 +70,11 @@ module dot_products #(
   // From the last stage to the first: each reads what the one before it held.
   always @(posedge clk) begin
     reg [BATCH*BLOCK_OUT*SUM_WIDTH-1:0] next;
-    add(sums, both, product);
+    add(sum, both, product);
     /* verilator unroll_full */
     for (int i = 0; i < BATCH * BLOCK_OUT; i = i + 1)
-      next[i*SUM_WIDTH+:SUM_WIDTH] = clear ? ~0 : sums[i][SUM_WIDTH-1:0];
-    less_one <= next;
+      next[i*SUM_WIDTH+:SUM_WIDTH] = clear ? 0 : sum[i][SUM_WIDTH-1:0];
+    sums <= next;
     /* verilator unroll_full */
     for (int i = 0; i < PAIRS * BLOCK_IN; i = i + 1) begin
       lower[i] = wgt[(i/BLOCK_IN*2*BLOCK_IN+i%BLOCK_IN)*WGT_WIDTH+:WGT_WIDTH];

@@ -144,8 +144,9 @@ class GemmUnit(wiring.Component):
         kept, written = (data.View(tile, port.data[0]) for port in (self.acc_read, self.acc_write))
         for b in range(self._config.batch):
             for j in range(self._config.block_out):
-                # Two ones make a carry.
-                one, other = Cat(dot_products.less, dot_products.sums[b][j]), Cat(1, kept[b][j])
+                # A bit and a one make a carry.
+                carry, total = dot_products.carries[b][j], dot_products.sums[b][j]
+                one, other = Cat(carry, total), Cat(1, kept[b][j])
                 m.d.comb += written[b][j].eq((one.as_signed() + other.as_signed())[1:])
         return m
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from amaranth.hdl import Module, Value
+import pytest
+from amaranth.hdl import Cat, Module, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from amaranth_vta.extras import MissingExtra
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.datapath.dot_products import DotProducts, LoopedDotProducts
+from amaranth_vta.hw.datapath.dot_products import (
+    DotProducts,
+    LoopedDotProducts,
+    SingleDotProducts,
+)
 from amaranth_vta.sim.machine.elaborate import SIMPLIFIED, component_verilog
 from amaranth_vta.sim.machine.rtl.build import Harness, design_library
 from tests.support.corners import CORNERS
@@ -21,15 +31,18 @@ CONFIGS = {
     "int4 4x8": CORNERS["int4 4x8"],
 }
 CYCLES = 20_000
+LOOPS = LoopedDotProducts.LOOPS.read_text(encoding="utf-8")
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 
 
 class Pairs(wiring.Component):
-    """Both kinds of dot products for each of ``configs``, with the same operands from the low bits
-    of ``inp`` and ``wgt``. Bit n of ``differs`` is set if their registers differ for configuration
+    """Dot products of all ``kinds`` for each of ``configs``, with the same operands from the low
+    bits of ``inp`` and ``wgt``. Bit n of ``differs`` is set if their sums differ for configuration
     n."""
 
-    def __init__(self, configs: list[Config]) -> None:
+    def __init__(self, configs: list[Config], kinds: Sequence[type[DotProducts]]) -> None:
         self._configs = configs
+        self._kinds = kinds
         super().__init__(
             {
                 # All tiles of inputs that a product takes.
@@ -45,7 +58,7 @@ class Pairs(wiring.Component):
         m = Module()
         for number, config in enumerate(self._configs):
             results = []
-            for kind in (DotProducts, LoopedDotProducts):
+            for kind in self._kinds:
                 m.submodules[f"{kind.__name__}_{number}"] = dut = kind(config)
                 m.d.comb += [
                     Value.cast(dut.inp).eq(self.inp),
@@ -57,17 +70,43 @@ class Pairs(wiring.Component):
                         Value.cast(dut.further).eq(self.inp[config.inp.element_bits :]),
                         dut.tapped.eq(self.tapped),
                     ]
-                results.append(Value.cast(dut.sums))
-            m.d.comb += self.differs[number].eq(results[0] != results[1])
+                places = product(range(config.batch), range(config.block_out))
+                results.append(Cat(dut.sums[b][j] + dut.carries[b][j] for b, j in places))
+            m.d.comb += self.differs[number].eq(
+                Cat(result != results[-1] for result in results[:-1]).any()
+            )
         return m
 
 
-def test_dot_products_in_loops_hold_what_those_of_the_design_hold() -> None:
-    verilog = component_verilog(Pairs(list(CONFIGS.values())), "vta", SIMPLIFIED)
+def differing(verilog: str, flags: tuple[str, ...] = ()) -> int:
+    """What is found to differ in `Pairs`, as ``verilog`` without the module of the loops."""
     harness = Harness(Path(__file__).with_name("dot_products.cpp"))
-    loops = LoopedDotProducts.LOOPS.read_text(encoding="utf-8")
-    library = ctypes.CDLL(str(design_library(verilog + loops, harness)))
+    library = ctypes.CDLL(str(design_library(verilog + LOOPS, harness, flags)))
     library.differences.argtypes = [ctypes.c_uint64, ctypes.c_uint32]
     library.differences.restype = ctypes.c_uint32
-    found = library.differences(1, CYCLES)
+    return int(library.differences(1, CYCLES))
+
+
+def test_dot_products_in_loops_hold_what_those_of_the_design_hold() -> None:
+    kinds = (DotProducts, SingleDotProducts, LoopedDotProducts)
+    found = differing(component_verilog(Pairs(list(CONFIGS.values()), kinds), "vta", SIMPLIFIED))
     assert [name for bit, name in enumerate(CONFIGS) if found >> bit & 1] == []
+
+
+def test_chains_of_dsp_slices_hold_what_the_loops_hold(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    netlists = importlib.import_module("netlists")
+    # As few products as in a machine that is not small.
+    config = replace(PRESETS["pynq-extended"], log_block_in=3, log_block_out=5, forward=0)
+    pairs = Pairs([config], (DotProducts, LoopedDotProducts))
+    # Yosys sees the ports of the loops alone.
+    loops = "(* blackbox *) " + LOOPS[LOOPS.index("module") : LOOPS.index(");")] + "); endmodule\n"
+    try:
+        cells = netlists.mapped(loops + component_verilog(pairs, "vta"), "xc7", tmp_path)
+    except MissingExtra as missing:
+        pytest.skip(f"{missing}; `make netlists` has it")
+    assert cells.count('.USE_DPORT("TRUE")') == 8 * 16
+    assert cells.count(".OPMODE(7'h15)") == 3 * 2 * 16  # adds what its neighbour gives
+    assert differing(netlists.models("xc7") + cells, netlists.UNOPTIMIZED) == 0
