@@ -12,17 +12,9 @@ float32 numbers themselves: -2^24 < t < 2^24, and a scale from 2^-20 up to 2^6. 
 `amaranth_vta.sim.model.scalar.requantize`; the lane is checked against the NumPy model of it,
 `amaranth_vta.sim.model.arithmetic.requantized`.
 
-This takes no shift that normalizes the product:
-
-- t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is fixed.
-- Let n be the integer part, and f the fraction. Rounding to 24 bits first matters only where its
-  result is n + 1/2, since then the even one of n and n + 1 is taken. It moves a product
-  (t * M / 2^43) whose magnitude is at least 2^k and less than 2^(k + 1) by at most half a unit in
-  the last place, which is 2^(k - 24); a move by just as much to n + 1/2 does happen, since a tie is
-  rounded to even and the last of the 24 bits of n + 1/2 is zero. So the even one is taken where f
-  is at most 2^(k - 24) away from 1/2, and everywhere else f alone decides.
-- An integer part of more than 9 bits is out of bounds, whatever the zero point: k is at most 7.
-  Below 1/4 nothing is rounded to 1/2: k is at least -2.
+t * M is exact: three DSP slices, of 15, 17 and 17 bits of M. Its binary point is fixed, and
+`rounding` rounds it without a shift that normalizes it. An integer part of more than 9 bits is out
+of bounds, whatever the zero point.
 """
 
 from itertools import pairwise
@@ -37,6 +29,7 @@ from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
 
 from .operation import compares, power_of_two
+from .rounding import ScaledSum, is_rounded_up
 from .table import LOOKUP_PORTS
 
 _WIDTH = 32
@@ -46,8 +39,6 @@ _UPPER = isa.SCALE_WIDTH - _WIDTH
 # The lower part of a scale, in two factors; a DSP slice adds the result of another, shifted right
 # by the latter width.
 _LOW, _MIDDLE = 15, 17
-_FRACTION = isa.SCALE_FRACTION
-_INTEGER = 9
 
 
 class RequantizingLane(wiring.Component):
@@ -101,10 +92,14 @@ class RequantizingLane(wiring.Component):
         if self._looks_up:
             m.d.comb += self.index.eq(sums.passed[:8])
             byte = Mux(kinds[4].looks_up, self.entry, byte)
-        # Extended here, so that the upper bits take one LUT each.
-        extended = Cat(byte, byte[-1].replicate(_WIDTH - 8)).as_signed()
-        result = Mux(kinds[4].makes_bytes, extended, results.done)
-        m.d.comb += self.result.eq(_register(m, result, "result_6"))
+        # Where a byte is made, the rest is 0: a register that is set extends the sign of the byte
+        # without a LUT.
+        makes_bytes = kinds[4].makes_bytes
+        low = _register(m, Mux(makes_bytes, byte, results.done[:8].as_signed()), "result_low")
+        high = _register(m, results.done[8:], "result_high")
+        with m.If(makes_bytes & byte[-1]):
+            m.d.sync += high.eq(-1)
+        m.d.comb += self.result.eq(Cat(low, high))
         return m
 
     def _operands(self, m: Module, kind: Any) -> "_Operands":
@@ -143,8 +138,9 @@ class RequantizingLane(wiring.Component):
             m.d.comb += addend.eq(~b)
         with m.Elif(operation == AluOp.ADD):
             m.d.comb += addend.eq(b)
-        total = _register(m, _sum(a, addend, kind.compares)[:_WIDTH].as_signed(), "total")
-        first = _register(m, a, "first")
+        sum_ = _sum(a, addend, kind.compares)[:_WIDTH].as_signed()
+        total, first = _register(m, sum_, "total"), _register(m, a, "first")
+        narrow, halved = _multiplied(m, kind, sum_, bounds)
 
         # The second operand, or the scale.
         second = Signal(signed(_WIDTH))
@@ -160,7 +156,22 @@ class RequantizingLane(wiring.Component):
         ):
             with m.If(parameter[number] | (replaces if number in (1, 2) else 0)):
                 m.d.sync += Value.cast(kept).eq(value)
-        return _Operands(total, first, lower, upper, bounds)
+        return _Operands(total, first, narrow, halved, lower, upper, bounds)
+
+
+def _multiplied(m: Module, kind: Any, sum_: Value, bounds: Any) -> tuple[Signal, Signal]:
+    """What is multiplied, in two registers of which one is 0: the pre-adders of DSP slices join
+    them. The last bit of a quotient joins them there, when it is known."""
+    narrow = _register(m, sum_[:_FACTOR].as_signed(), "narrow")
+    halved = _register(m, sum_[_WIDTH - _FACTOR :].as_signed(), "halved")
+    with m.If(~kind.requantizes):
+        # The lower bits, without a sign.
+        m.d.sync += narrow[-1].eq(0)
+    with m.If(kind.requantizes & bounds.wide):
+        m.d.sync += narrow.eq(0)
+    with m.Else():
+        m.d.sync += halved.eq(0)
+    return narrow, halved
 
 
 class _Gives(enum.Enum, shape=2):
@@ -209,10 +220,14 @@ def _shift(m: Module, shifts: Value, incoming: Value, b: Signal) -> _Shift:
 
 
 class _Operands(NamedTuple):
-    """Registers behind stage 2; ``lower`` and ``upper`` are the second operand, or the scale."""
+    """Registers behind stage 2: ``total`` is what the adder gives, ``narrow`` its lower bits, or 0
+    where it is divided; then ``halved`` is the quotient without what its last bit says of the
+    remainder, else 0. ``lower`` and ``upper`` are the second operand, or the scale."""
 
     total: Signal
     first: Signal
+    narrow: Signal
+    halved: Signal
     lower: Signal
     upper: Signal
     bounds: Any
@@ -241,8 +256,9 @@ class _Sums(NamedTuple):
 
 
 class _Results(NamedTuple):
-    """Registers behind stage 5: the result of other operations; the integer part of REQUANTIZE's,
-    whether it is rounded up, and whether it is out of bounds whatever the bounds are."""
+    """Registers behind stage 5: the result of operations that make no bytes, else 0; the integer
+    part of REQUANTIZE's, whether it is rounded up, and whether it is out of bounds whatever the
+    bounds are."""
 
     done: Signal
     whole: Signal
@@ -259,33 +275,22 @@ def _register(m: Module, value: Any, name: str) -> Any:
 
 def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
     """Stage 3: partial products; operations that do not multiply are decided meanwhile."""
-    total, first, lower, upper, bounds = operands
+    total, first, lower, bounds = (
+        getattr(operands, name) for name in ("total", "first", "lower", "bounds")
+    )
     less, chosen = Signal(), Signal(signed(_WIDTH))
     m.d.comb += [
         less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
         chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
     ]
-    wide = kind.requantizes & bounds.wide
-    halved = total[_WIDTH - _FACTOR :] | total[: _WIDTH - _FACTOR].any()
-    passed = Mux(wide, halved, total[:_FACTOR])
-    # Of other operations the lower bits, without a sign; the upper eight, with theirs, are at the
-    # place that they have in the upper part of a product after a shift to the right. In a MUL
-    # ``upper`` holds the low bits of b, which with the upper bits of a make the upper bits of the
-    # product: eight bits, to which others may be added above.
-    factor, top = Signal(signed(_FACTOR)), total[_FACTOR - 1 :]
-    other_factor, beside = Signal(signed(_FACTOR)), Signal(signed(_FACTOR))
-    to_right = (kind.gives == _Gives.NEAR) | (kind.gives == _Gives.FAR)
-    m.d.comb += [
-        factor.eq(Cat(passed[:-1], passed[-1] & kind.requantizes)),
-        beside.eq(Cat(Mux(to_right, Cat(Const(0, 7), top[0]), top), top[1:]).as_signed()),
-        other_factor.eq(Mux(kind.requantizes, passed, beside)),
-    ]
+    factors = _factors(m, kind, operands)
     low, middle, high = (
-        _register(m, a * Cat(b, Const(0, 1)).as_signed(), name)
-        for name, a, b in (
-            ("low", factor, lower[:_LOW]),
-            ("middle", factor, lower[_LOW:]),
-            ("high", other_factor, upper),
+        _register(m, factor * Cat(scale, Const(0, 1)).as_signed(), name)
+        for name, factor, scale in zip(
+            ("low", "middle", "high"),
+            factors,
+            (lower[:_LOW], lower[_LOW:], operands.upper),
+            strict=True,
         )
     )
     too_wide = ~bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
@@ -299,6 +304,35 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
     )
 
 
+def _factors(m: Module, kind: Any, operands: _Operands) -> tuple[Signal, Signal, Signal]:
+    """What the two lower parts of the second operand are multiplied by, and its upper part.
+
+    Of operations other than REQUANTIZE these are the lower 24 bits of the first operand, without a
+    sign, and its upper eight, with theirs, at the place that they have in the upper part of a
+    product after a shift to the right. In a MUL ``upper`` holds the low bits of b, which with the
+    upper bits of a make the upper bits of the product: eight bits, to which others may be added
+    above.
+    """
+    total, narrow, halved = operands.total, operands.narrow, operands.halved
+    wide = kind.requantizes & operands.bounds.wide
+    # Whether a quotient's last bit is set for what is lost.
+    sets = wide & ~halved[0] & total[: _WIDTH - _FACTOR].any()
+    quotient = Cat(halved[0] | sets, halved[1:])
+    low, middle, high = (
+        Signal(signed(_FACTOR), name=f"{name}_factor") for name in ("low", "middle", "high")
+    )
+    top, beside = total[_FACTOR - 1 :], Signal(signed(_FACTOR))
+    to_right = (kind.gives == _Gives.NEAR) | (kind.gives == _Gives.FAR)
+    m.d.comb += [
+        # Two sums of different terms: of two alike Yosys makes one, which is in neither DSP slice.
+        low.eq(narrow + quotient.as_signed()),
+        middle.eq(Cat(narrow[0] | sets, narrow[1:]).as_signed() + halved),
+        beside.eq(Cat(Mux(to_right, Cat(Const(0, 7), top[0]), top), top[1:]).as_signed()),
+        high.eq(Mux(kind.requantizes, quotient | Mux(wide, 0, total[:_FACTOR]), beside)),
+    ]
+    return low, middle, high
+
+
 def _sums(m: Module, products: _Products) -> _Sums:
     """Stage 4: products added."""
     low, middle, high, passed, negative, outside = products
@@ -307,7 +341,7 @@ def _sums(m: Module, products: _Products) -> _Sums:
         lower_sum.eq((low >> _LOW) + middle),
         sum_.eq((lower_sum >> _MIDDLE) + high),
     ]
-    fixed = Signal(_Fixed, reset_less=True)
+    fixed = Signal(ScaledSum, reset_less=True)
     m.d.sync += Value.cast(fixed).eq(Cat(low[:_LOW], lower_sum[:_MIDDLE], sum_))
     return _Sums(
         fixed,
@@ -334,12 +368,15 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
             m.d.comb += done.eq(upper)
         with m.Case(_Gives.FAR):
             m.d.comb += done.eq(upper >> 16)
-    above = Cat(fixed.integer[-1], fixed.rest)
+    above = fixed.rest ^ fixed.integer[-1].replicate(len(fixed.rest))
+    done = _register(m, done, "done")
+    with m.If(kind.makes_bytes):
+        m.d.sync += done.eq(0)
     return _Results(
-        done=_register(m, done, "done"),
+        done=done,
         whole=_register(m, fixed.integer, "whole"),
-        up=_register(m, _is_rounded_up(m, fixed), "up"),
-        outside=_register(m, outside | (above.any() & ~above.all()), "outside_5"),
+        up=_register(m, is_rounded_up(m, fixed), "up"),
+        outside=_register(m, outside | above.any(), "outside_5"),
         negative=_register(m, negative, "negative_5"),
     )
 
@@ -371,33 +408,6 @@ class _Bounds(data.Struct):
     wide: 1
 
 
-class _Fixed(data.Struct):
-    """t times M."""
-
-    fraction: _FRACTION
-    integer: signed(_INTEGER)
-    rest: 23
-
-
 def _sum(a: Value, b: Value, carry: Value) -> Value:
     """a + b + carry, in one adder: two carries below make one."""
     return (Cat(carry, a).as_signed() + Cat(carry, b).as_signed())[1:].as_signed()
-
-
-def _is_rounded_up(m: Module, value: data.View) -> Value:
-    """Whether n + 1 is the result for ``value``, and not its integer part n."""
-    n, f = value.integer, value.fraction
-    half = f[-1]
-    # Next to a half, |value| < 2^j exactly if the bits of n from j on are equal.
-    small = {j: (n[j:] == n[-1].replicate(_INTEGER - j)) for j in range(_INTEGER - 1)}
-    # Bits of f from this one on have to be as those of a half, or of the number just below.
-    last = _FRACTION - 24 - 2
-    counts = Signal(10)
-    m.d.comb += counts.eq(Cat(small[0] & (half == n[-1]), *small.values(), 1))
-    differs = Signal(_FRACTION - 1 - last, name="differs")
-    m.d.comb += differs.eq(~(f[last:-1] ^ half.replicate(len(differs))))
-    within = ~(Cat(differs[:10] & counts, differs[10:])).any()
-    # Exactly at the limit from a half: a single bit is set, the lowest that counts.
-    lowest = counts & ~(counts << 1)[:10]
-    at_end = (f[last:] == Cat(lowest, Const(0, 15), 1)) & (f[:last] == 0)
-    return Mux(within | at_end, n[0], half)
