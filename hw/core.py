@@ -370,9 +370,10 @@ class _State(NamedTuple):
 def _lowest(m: Module, states: list[_State]) -> data.View:
     """The fault with the lowest index in the cycle before; without one, a deadlock at the lowest
     of the modules that waited; all zeros if none did."""
-    any_failed = Signal()
-    reports: list[Any] = []
-    failures = []
+    any_failed, found_any = Signal(), Signal()
+    # Each with whether it counts.
+    reports: list[tuple[Value, Any]] = []
+    failures, stops = [], []
     for state in states:
         name = state.module.name.lower()
         failed, waited = Signal(name=f"{name}_failed"), Signal(name=f"{name}_waited")
@@ -384,27 +385,26 @@ def _lowest(m: Module, states: list[_State]) -> data.View:
             index.eq(state.index),
             cause.eq(state.cause),
         ]
-        counts = Mux(any_failed, failed, waited)
         m.d.comb += [
-            report.cause.eq(Mux(counts, Mux(any_failed, cause, int(isa.Cause.DEADLOCK)), 0)),
-            report.module.eq(Mux(counts, state.module, 0)),
+            report.cause.eq(Mux(any_failed, cause, int(isa.Cause.DEADLOCK))),
+            report.module.eq(state.module),
             report.index.eq(index),
         ]
         failures.append(failed)
-        reports.append(report)
-    m.d.comb += any_failed.eq(Cat(failures).any())
+        stops.append(failed | waited)
+        reports.append((Mux(any_failed, failed, waited), report))
+    m.d.comb += [any_failed.eq(Cat(failures).any()), found_any.eq(Cat(stops).any())]
     while len(reports) > 1:
-        lower: list[Any] = []
-        for one, other in zip(reports[::2], reports[1::2], strict=False):
+        lower: list[tuple[Value, Any]] = []
+        for (counts, one), (other_counts, other) in zip(reports[::2], reports[1::2], strict=False):
             report = Signal(FaultReport, name=f"fault_of_{len(reports)}_{len(lower)}")
-            better = (other.cause != 0) & ((one.cause == 0) | (other.index < one.index))
+            better = other_counts & (~counts | (other.index < one.index))
             m.d.comb += report.eq(Mux(better, other, one))
-            lower.append(report)
+            lower.append((counts | other_counts, report))
         reports = lower + reports[2 * len(lower) :]
-    # Nothing but a choice of its index comes after what is known late.
-    (lowest,) = reports
+    ((_, lowest),) = reports
+    # Known early: nothing but the choice comes after the comparison of indices.
     found = Signal(FaultReport, name="found")
-    m.d.comb += found.eq(lowest)
-    with m.If(lowest.cause == 0):
-        m.d.comb += found.index.eq(0)
+    with m.If(found_any):
+        m.d.comb += found.eq(lowest)
     return found

@@ -105,7 +105,7 @@ class Fetch(wiring.Component):
                 & planned
                 # Not while a request is taken, which is known late in a cycle: bursts are long.
                 & ~asking
-                & (reserved + plan.words <= words)
+                & (reserved + plan.further < words)
             ),
             self.read.request.valid.eq(asking),
             self.read.request.payload.eq(request),
@@ -116,9 +116,14 @@ class Fetch(wiring.Component):
             m.d.sync += [
                 asking.eq(1),
                 request.address.eq(plan.address),
-                request.length.eq(plan.words * (word_bytes // bus_bytes) - 1),
+                request.length.eq((plan.further + 1) * (word_bytes // bus_bytes) - 1),
             ]
-        m.d.sync += reserved.eq(reserved + Mux(ask, plan.words, 0) - freed)
+        # What is freed is known late, and chooses between sums with a carry and without: what is
+        # added is less 1.
+        added = plan.further | (~ask).replicate(len(plan.further))
+        m.d.sync += reserved.eq(
+            Mux(freed, reserved + added, (Cat(1, reserved) + Cat(1, added))[1:])
+        )
 
         in_flight = self._receive(m, buffer, words)
         good, taken = self._hand_over(m, buffer, active, freed, bad_start)
@@ -138,7 +143,7 @@ class Fetch(wiring.Component):
         self, m: Module, word_bytes: int, words: int, bad_start: Value, ask: Signal
     ) -> tuple[Signal, Any]:
         """Whether the next burst is planned, and the burst: up to the end of its chunk of memory,
-        or of the program."""
+        or of the program, with the words after its first one."""
         shift = (word_bytes // isa.INSTRUCTION_BYTES - 1).bit_length()
         per_burst = FETCH_BURST_BYTES // isa.INSTRUCTION_BYTES
         log_burst = (per_burst - 1).bit_length()
@@ -148,7 +153,7 @@ class Fetch(wiring.Component):
             Signal(range(per_burst), name=name) for name in ("slot", "end_slot", "last_slot")
         )
         plan = Signal(
-            data.StructLayout({"address": self._address_width, "words": range(words + 1)})
+            data.StructLayout({"address": self._address_width, "further": range(words + 1)})
         )
         planning, planned, last_chunk = Signal(), Signal(), Signal()
         # Of the last instruction, from the beginning of the first chunk; and the chunks after
@@ -174,7 +179,7 @@ class Fetch(wiring.Component):
                     (chunk << (FETCH_BURST_BYTES - 1).bit_length())
                     | ((slot >> shift) << (word_bytes - 1).bit_length())
                 ),
-                plan.words.eq((last_slot >> shift) - (slot >> shift) + 1),
+                plan.further.eq((last_slot >> shift) - (slot >> shift)),
                 chunk.eq(chunk + 1),
                 slot.eq(0),
                 chunks_left.eq(chunks_left - 1),

@@ -3,7 +3,7 @@
 from amaranth.hdl import Cat, Signal, Value
 
 # Bits of a count without a carry chain, in which each bit takes a LUT of six inputs or two.
-_FEW = 5
+_FEW = 6
 
 
 def counted(count: Signal, up: Value, down: Value) -> Value:
