@@ -17,11 +17,13 @@ PARAMETER_SETS = 30
 
 
 def random_data(config: Config, chance: random.Random) -> npt.NDArray[np.uint8]:
-    """Tiles at random, with small accumulators at the end, and at the beginning, if the machine has
-    REQUANTIZE, `PARAMETER_SETS` of its parameters."""
+    """Tiles at random, a quarter of them of the lowest scalar, with small accumulators at the end,
+    and at the beginning, if the machine has REQUANTIZE, `PARAMETER_SETS` of its parameters."""
     memories = (config.inp, config.wgt, config.acc)
     size = max(1 << 16, 2 * REACH * max(memory.element_bytes for memory in memories))
     data = np.frombuffer(chance.randbytes(size), np.uint8).copy()
+    # Only the lowest factors make the largest sums.
+    data[size // 4 : size // 2] = 0x80 if config.inp_width == 8 else 0x88
     # Some small accumulators too: amounts to shift by.
     small = np.array([chance.randint(-40, 40) for _ in range(size // 16)], "<i4")
     data[-4 * small.size :] = small.view(np.uint8)
