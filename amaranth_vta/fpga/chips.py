@@ -48,11 +48,11 @@ CHIPS = {
             nextpnr="--25k --package CABGA381",
         ),
         Chip(
-            *("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 58),
+            *("ecp5-45f", "ecp5", 43_848, 43_848, 72, 54, 56),
             nextpnr="--45k --package CABGA381",
         ),
         Chip(
-            *("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 58),
+            *("ecp5-85f", "ecp5", 83_640, 83_640, 156, 104, 56),
             routed="tiny on the ULX3S",
             nextpnr="--85k --package CABGA381",
         ),
