@@ -7,8 +7,8 @@ from dataclasses import dataclass
 # The step of Yosys' synthesis for ECP5 and Gowin that makes chains of carries of adders.
 GATES = "map_gates"
 # Wires for elements of arrays, such as ``data[0]``: they are copies, and where ABC's result gives
-# bit 0 of the array the same name, Yosys 0.70 ends in an assertion.
-HIDE_ELEMENTS = "rename -hide */w:*[*"
+# bit 0 of the array the same name, Yosys 0.70 ends in an assertion. `verilog` names them otherwise.
+_HIDE_ELEMENTS = "rename -hide */w:*[*"
 # Adders of up to 12 bits are made of LUTs: to enter and to leave a chain of carries takes up to
 # four LUTs, and logic around an adder cannot share LUTs with one. Packed, `ecp5-25f` took 11,327
 # LUTs of an ECP5 instead of 11,921; 11,757 with those of up to 8 bits, and 11,349 with those of up
@@ -44,8 +44,7 @@ class Flow:
 
     def before_gates(self, top: str) -> str:
         """The commands of Yosys for the module ``top`` before the step `GATES`."""
-        begin = f"{self.command} -top {top} -run begin:{GATES}"
-        return f"{HIDE_ELEMENTS}; {begin}; {self.narrow_adders}"
+        return f"{self.command} -top {top} -run begin:{GATES}; {self.narrow_adders}"
 
     def commands(self, top: str) -> str:
         """All commands of Yosys for the module ``top``."""
@@ -54,10 +53,10 @@ class Flow:
     def overrides(self, top: str) -> dict[str, str]:
         """What Amaranth's platform is told of synthesis for the module ``top``."""
         if not self.command:
-            return {"script_after_read": HIDE_ELEMENTS}
+            return {"script_after_read": _HIDE_ELEMENTS}
         options = self.command.partition(" ")[2]
         return {
-            "script_after_read": self.before_gates(top),
+            "script_after_read": f"{_HIDE_ELEMENTS}; {self.before_gates(top)}",
             "synth_opts": f"{options} -run {GATES}:",
         }
 

@@ -13,7 +13,7 @@ from amaranth_vta.hw.config import Config
 from amaranth_vta.sim.machine.elaborate import verilog
 
 from .area import Area
-from .flows import FLOWS, GATES, HIDE_ELEMENTS
+from .flows import FLOWS, GATES
 from .refinement.refine import refine
 from .timing import NET_NS
 from .tools import Call, run, tool
@@ -38,9 +38,7 @@ _SOURCE, _REPORT, _NETLIST = "vta.v", "area.json", "netlist.json"
 
 def commands(family: str) -> str:
     """The commands of Yosys that map a machine to the cells of a ``family`` of `FAMILIES`."""
-    if family == "ecp5":
-        return _ECP5.commands("vta")
-    return f"{HIDE_ELEMENTS}; {_THOROUGH}; {_SYNTH_XC7}"
+    return _ECP5.commands("vta") if family == "ecp5" else f"{_THOROUGH}; {_SYNTH_XC7}"
 
 
 def commands_without_memories(family: str) -> str:
@@ -48,8 +46,7 @@ def commands_without_memories(family: str) -> str:
     command, adders, (memories, following) = _SYNTH_XC7, f"{_THOROUGH}; ", _MEMORIES[family]
     if family == "ecp5":
         command, adders = f"{_ECP5.command} -top vta", f"{_ECP5.narrow_adders}; "
-    begin = f"{HIDE_ELEMENTS}; {command} -run begin:{memories}"
-    return f"{begin}; {adders}{command} -run {following}:check"
+    return f"{command} -run begin:{memories}; {adders}{command} -run {following}:check"
 
 
 def synthesized_area(config: Config, family: str, netlist: Path | None = None) -> Area:

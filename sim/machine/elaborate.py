@@ -109,7 +109,8 @@ def component_verilog(
     without Yosys.
     """
     text = _STARTER_AT_ZERO.sub(_STARTS, _run_yosys(component, name, passes))
-    return _HEAD + _STATEMENT.sub(_BLOCK, _STARTER.sub(rf"{_STARTED} ", text))
+    text = _STATEMENT.sub(_BLOCK, _STARTER.sub(rf"{_STARTED} ", text))
+    return _HEAD + _ELEMENT.sub(lambda found: found[0].translate(_AS_FIELD), text)
 
 
 def cxxrtl(config: Config, watched: bool = False) -> str:
@@ -190,6 +191,10 @@ _HEAD = """\
 /* verilator lint_off CASEINCOMPLETE */
 /* verilator lint_off INITIALDLY */
 """
+# The wire of an element of an array, such as ``data[0]``. It is named as the field of a structure
+# is, ``data.0``: Yosys ends in an assertion where its own name for bit 0 of ``data`` is the same.
+_ELEMENT = re.compile(r"\\\S*\[\S*")
+_AS_FIELD = str.maketrans("[", ".", "]")
 _MODULE = re.compile(r"^module \\?([\w.$]+).*?^endmodule\n", re.DOTALL | re.MULTILINE)
 # The register by which the backend has always @* blocks run at the start. It is initialized in its
 # declaration, which SystemVerilog does before any process begins, so that it would never change.

@@ -106,6 +106,12 @@ def test_the_ports_of_inner_modules_are_named_by_what_they_carry(tiny_file: Path
     assert {"activity__begins_0", "activity__starts_1", "insn__payload"} < ports
 
 
+def test_no_wire_is_named_as_a_bit_of_another(tiny_file: Path) -> None:
+    names = re.findall(r"\\(\S+)", tiny_file.read_text())
+    assert [name for name in names if "[" in name] == []
+    assert "wgt.3.0" in names
+
+
 def test_a_file_for_each_module_is_the_same_machine(tiny_file: Path, tmp_path: Path) -> None:
     text = tiny_file.read_text()
     files = split_verilog(text)
