@@ -26,8 +26,8 @@ class Flow:
 
     ``command`` is the one of Yosys, ``adders`` selects those that are made of LUTs before the step
     `GATES`, and ``suffix`` is the file name extension of a bitstream. Where there is no command,
-    Amaranth's platform knows it. ``refined`` says that `refine` changes
-    what Yosys makes. ``placer`` are options of nextpnr.
+    Amaranth's platform knows it. ``refined`` says that `refine` changes what Yosys makes.
+    ``placer`` are options of nextpnr.
     """
 
     chips: str

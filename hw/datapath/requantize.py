@@ -275,25 +275,22 @@ def _register(m: Module, value: Any, name: str) -> Any:
 
 def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
     """Stage 3: partial products; operations that do not multiply are decided meanwhile."""
-    total, first, lower, bounds = (
-        getattr(operands, name) for name in ("total", "first", "lower", "bounds")
-    )
+    total, first, lower = operands.total, operands.first, operands.lower
     less, chosen = Signal(), Signal(signed(_WIDTH))
     m.d.comb += [
         less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
         chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
     ]
-    factors = _factors(m, kind, operands)
+    low_factor, middle_factor, high_factor = _factors(m, kind, operands)
     low, middle, high = (
-        _register(m, factor * Cat(scale, Const(0, 1)).as_signed(), name)
-        for name, factor, scale in zip(
-            ("low", "middle", "high"),
-            factors,
-            (lower[:_LOW], lower[_LOW:], operands.upper),
-            strict=True,
+        _register(m, a * Cat(b, Const(0, 1)).as_signed(), name)
+        for name, a, b in (
+            ("low", low_factor, lower[:_LOW]),
+            ("middle", middle_factor, lower[_LOW:]),
+            ("high", high_factor, operands.upper),
         )
     )
-    too_wide = ~bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
+    too_wide = ~operands.bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
     return _Products(
         low,
         middle,

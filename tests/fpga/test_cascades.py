@@ -12,7 +12,7 @@ import pytest
 from amaranth_vta.fpga.refinement.cascades import join_cascades
 
 Netlist = dict[str, Any]
-WIDTH = 48
+WIDTH, ADDED = 48, 34
 ADDEND, CASCADE = list("1010110"), list("1010100")
 
 
@@ -30,12 +30,12 @@ def dsp_slice(addend: list[Any], first: int) -> dict[str, Any]:
     return cell | {"port_directions": directions, "connections": pins}
 
 
-def chain(width: int, output: list[int]) -> Netlist:
-    """Two slices, of whose sum the second one adds ``width`` bits, extended by the last of them,
-    and the bits that are outputs."""
+def chain(output: list[int]) -> Netlist:
+    """Two slices, of which the second one adds `ADDED` bits of the first one's result, extended by
+    the last of them, and the bits that are outputs."""
     first = dsp_slice(["1"] * 8 + ["0"] * 40, 100)
     given = first["connections"]["P"]
-    second = dsp_slice(given[:width] + [given[width - 1]] * (WIDTH - width), 200)
+    second = dsp_slice(given[:ADDED] + [given[ADDED - 1]] * (WIDTH - ADDED), 200)
     ports = {"o": {"direction": "output", "bits": output}}
     module = {"ports": ports, "netnames": {"n": {"bits": [900]}}}
     return {"modules": {"vta": module | {"cells": {"first": first, "second": second}}}}
@@ -47,7 +47,7 @@ def slices(design: Netlist) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]
 
 
 def test_a_sum_goes_to_the_neighbour() -> None:
-    design = chain(34, list(range(200, 234)))
+    design = chain(list(range(200, 234)))
     join_cascades(design)
     first, second = slices(design)
     assert second["OPMODE"] == CASCADE
@@ -59,25 +59,25 @@ def test_a_sum_goes_to_the_neighbour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "output"),
+    "output",
     [
         # More bits of the sum are used than were added to it.
-        (34, list(range(200, 235))),
+        list(range(200, 235)),
         # What the first one gives is used elsewhere too.
-        (34, [*range(200, 234), 103]),
+        [*range(200, 234), 103],
     ],
 )
-def test_others_stay(width: int, output: list[int]) -> None:
-    design = chain(width, output)
+def test_others_stay(output: list[int]) -> None:
+    design = chain(output)
     join_cascades(design)
     first, second = slices(design)
     assert second["OPMODE"] == ADDEND
     assert "PCOUT" not in first
-    assert second["C"][:width] == first["P"][:width]
+    assert second["C"][:ADDED] == first["P"][:ADDED]
 
 
 def test_a_slice_that_keeps_its_addend_stays() -> None:
-    design = chain(34, list(range(200, 234)))
+    design = chain(list(range(200, 234)))
     design["modules"]["vta"]["cells"]["second"]["parameters"]["CREG"] = "1"
     join_cascades(design)
     assert slices(design)[1]["OPMODE"] == ADDEND
