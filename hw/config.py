@@ -89,6 +89,7 @@ class Config:
     log_dram_size: int = _log2(12, 46, 46, "bytes of DRAM that the machine can address")
     depthwise: int = _extension("GEMM instructions that take several taps of each channel", True)
     forward: int = _extension("STOREs that write inputs instead of DRAM", True)
+    multiply_add: int = _extension("an ALU operation that multiplies and adds", True)
 
     def __post_init__(self) -> None:
         if self.log_out_width == -1:
@@ -111,6 +112,8 @@ class Config:
                 f"{self.log_acc_width} and LOG_OUT_WIDTH = {self.log_out_width} must be 5, and at "
                 "most 3"
             )
+        if self.multiply_add > self.requantize:
+            raise ConfigError("MULTIPLY_ADD needs the multipliers of REQUANTIZE, which must be 1")
         for name in _SCRATCHPADS:
             self._check_depth(name)
         self._check_encoding()
@@ -179,8 +182,6 @@ class Config:
             for name in _SCRATCHPADS
         }
 
-    # What follows from the parameters.
-
     @cached_property
     def extensions(self) -> frozenset[str]:
         """The names of the extensions that the machine has."""
@@ -241,8 +242,6 @@ class Config:
             self.out if memory is isa.Memory.ACC_8BIT else getattr(self, memory.name.lower())
         )
         return tile
-
-    # Text form.
 
     def to_dict(self) -> dict[str, int]:
         """All parameters, by the keys of ``vta_config.json``; of the extensions that came later

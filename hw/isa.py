@@ -99,10 +99,16 @@ class AluOp(IntEnum):
     REQUANTIZE = 5
     # Extension LOOKUP.
     LOOKUP = 6
+    # Extension MULTIPLY_ADD; the immediate is the index of the accumulators that multiply.
+    MULTIPLY_ADD = 7
 
 
-# The operations that extensions add; the second operand of each is consecutive accumulators.
-_EXTENSION_ALU_OPS = {"requantize": AluOp.REQUANTIZE, "lookup": AluOp.LOOKUP}
+# The operations that extensions add; each reads accumulators, and has no other immediate.
+_EXTENSION_ALU_OPS = {
+    "requantize": AluOp.REQUANTIZE,
+    "lookup": AluOp.LOOKUP,
+    "multiply_add": AluOp.MULTIPLY_ADD,
+}
 BASE_ALU_OPS = tuple(op for op in AluOp if op not in _EXTENSION_ALU_OPS.values())
 
 
@@ -421,6 +427,12 @@ class Forward(_MemoryInstruction):
         return value - (value >> 15 << 16)
 
 
+def factor_immediate(index: int) -> int:
+    """The ``immediate`` of a MULTIPLY_ADD by the accumulators at ``index``."""
+    half = 1 << IMMEDIATE_WIDTH - 1
+    return (index + half) % (2 * half) - half
+
+
 def forward_base(accumulator: int, padding: int = 0) -> int:
     """``dram_base`` of a `Forward` that reads from ``accumulator`` on; ``padding`` has 16 bits at
     most, with its sign."""
@@ -490,6 +502,13 @@ class Alu(_LoopInstruction):
     alu_opcode: int
     use_immediate: int = 0
     immediate: int = 0
+
+    @property
+    def factor(self) -> int | None:
+        """Of a MULTIPLY_ADD, the index of the accumulators that multiply; None of others."""
+        if self.alu_opcode != AluOp.MULTIPLY_ADD:
+            return None
+        return self.immediate % (1 << IMMEDIATE_WIDTH)
 
 
 @dataclass(frozen=True, kw_only=True)

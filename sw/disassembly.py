@@ -69,7 +69,9 @@ def instruction_text(instruction: isa.Instruction) -> str:
             text = f"{instruction.opcode.name} {reset}{_loops_text(instruction)}"
         case isa.Alu():
             operand = f"immediate {instruction.immediate} " if instruction.use_immediate else ""
-            name = _name(isa.AluOp, instruction.alu_opcode)
+            if instruction.factor is not None:
+                operand = f"by acc[{instruction.factor}] "
+            name = isa.AluOp(instruction.alu_opcode).name
             text = f"ALU {name} {operand}{_loops_text(instruction)}"
         case isa.Unknown():
             text = f"opcode {instruction.number}, which is not in the instruction set"
@@ -89,15 +91,18 @@ def uop_text(config: Config, instruction: isa.Gemm | isa.Alu, uop: isa.Uop) -> s
         if isinstance(instruction, isa.Depthwise):
             inputs = f"inp[{uop.src}:{uop.src + config.taps}]"
         return f"{target} {sign} {inputs} · wgt[{uop.wgt}]"
+    if instruction.factor is not None:
+        return f"{target} = {target} · acc[{instruction.factor}] + acc[{uop.src}]"
     operand = str(instruction.immediate) if instruction.use_immediate else f"acc[{uop.src}]"
-    if instruction.alu_opcode in isa.extended_alu_ops(config.extensions):
-        size = config.alu_sources(isa.AluOp(instruction.alu_opcode))
+    operation = isa.AluOp(instruction.alu_opcode)
+    if operation in isa.extended_alu_ops(config.extensions):
+        size = config.alu_sources(operation)
         operand = f"acc[{uop.src}:{uop.src + size}]"
-    return f"{target} = {_name(isa.AluOp, instruction.alu_opcode).lower()}({target}, {operand})"
+    return f"{target} = {operation.name.lower()}({target}, {operand})"
 
 
 def _memory_text(instruction: isa.Load | isa.Store) -> str:
-    name = _name(isa.Memory, instruction.memory)
+    name = _memory_name(instruction.memory)
     if not instruction.elements:
         return f"{name} nothing"
     first = instruction.sram_base
@@ -168,11 +173,11 @@ def _tokens_text(instruction: isa.Instruction) -> str:
     return text
 
 
-def _name(kind: type[isa.Memory] | type[isa.AluOp], number: int) -> str:
+def _memory_name(number: int) -> str:
     try:
-        return kind(number).name
+        return isa.Memory(number).name
     except ValueError:
-        return f"{kind.__name__} {number}"
+        return f"Memory {number}"
 
 
 def _loaded_uops(load: isa.Load, read_memory: ReadMemory) -> dict[int, int]:

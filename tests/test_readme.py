@@ -75,7 +75,7 @@ def test_the_area_in_the_documentation_is_that_of_the_report() -> None:
     table = report[report.index("| machine") :].partition("\n\n")[0]
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = [line for line in table.splitlines() if not line.startswith("| target")]
-    assert "\n".join(rows) in page, "run `python benchmarks/performance.py --area`"
+    assert "\n".join(rows) in page, "run `python benchmarks/performance.py --only area`"
 
 
 def test_every_figure_has_its_dark_variant_and_is_shown() -> None:

@@ -109,7 +109,7 @@ FIELDS: dict[str, str] = {
     "wgt_factor_in": "what an inner iteration adds to wgt",
     "alu_opcode": "which operation, by its number",
     "use_immediate": "the operand is the immediate",
-    "immediate": "operand, signed",
+    "immediate": "operand, signed; of MULTIPLY_ADD the index of an accumulator, unsigned",
     "independent": "need not wait for the other unit (OVERLAP)",
     "dst": "accumulator that is written",
     "src": "input; for ALU an accumulator",
@@ -138,6 +138,7 @@ ALU_OPS: dict[AluOp, str] = {
     AluOp.MUL: "the low bits of the product",
     AluOp.REQUANTIZE: "see REQUANTIZE below",
     AluOp.LOOKUP: "see LOOKUP below",
+    AluOp.MULTIPLY_ADD: "see MULTIPLY_ADD below",
 }
 
 MODULES: dict[Module, str] = {
@@ -235,5 +236,12 @@ EXTENSIONS: dict[str, str] = {
         "wgt[wgt][j][2t + i], and, over the columns k that remain, of inp[src][k] · wgt[wgt][j][k],"
         " as in GEMM. For a channel by itself the weights of the other one are 0, and for a row of "
         "T taps so are the weights that remain."
+    ),
+    "multiply_add": (
+        "The ALU operation MULTIPLY_ADD: acc[dst] = acc[dst] · acc[F] + acc[src], lane by lane, of "
+        "which it keeps the low bits. F is `immediate` as an unsigned number, the same for all "
+        "micro-ops, and `use_immediate` must be 0. Unless there are no micro-ops, an F past the "
+        "depth is an `index_out_of_range`. An instruction may read what it has written itself as "
+        "acc[src], but must not write acc[F]."
     ),
 }

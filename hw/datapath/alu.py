@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -38,7 +38,8 @@ class AluUnit(wiring.Component):
     lanes'. The read ports forward what is being written. A micro-op with a hazard, which reads what
     an earlier one has yet to write, stalls until that is written (`Hazards`). A REQUANTIZE with
     parameters other than those of the micro-op before it in its instruction stalls until everything
-    before it is written and its parameters have been read, one per cycle. So does a LOOKUP, while
+    before it is written and its parameters have been read, one per cycle. So does the first
+    MULTIPLY_ADD of an instruction, for its factor, and a LOOKUP, while
     its table is copied into the lanes, a word per cycle, unless they have it: the last table stays
     there until something is written to its accumulators.
 
@@ -172,17 +173,17 @@ class AluUnit(wiring.Component):
         return item.enable & (item.context.operation == operation)
 
     def _reads_beyond(self, item: Any) -> Value:
-        """Whether parameters or a table that the micro-op reads are past the depth."""
+        """Whether parameters, a table or a factor that the micro-op reads are past the depth."""
         config, operation = self._config, item.context.operation
         kinds = [AluOp.REQUANTIZE] * config.requantize + [AluOp.LOOKUP] * config.lookup
-        return (
-            item.enable
-            & Cat(
-                (operation == kind)
-                & (item.indices.src > config.acc.depth - config.alu_sources(kind))
-                for kind in kinds
-            ).any()
-        )
+        beyond = [
+            (operation == kind) & (item.indices.src > config.acc.depth - config.alu_sources(kind))
+            for kind in kinds
+        ]
+        if config.multiply_add:
+            above = item.context.immediate[config.acc.index_width :]
+            beyond.append((operation == AluOp.MULTIPLY_ADD) & above.any())
+        return item.enable & Cat(beyond).any()
 
     def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
         """A lane for each scalar of an element, which operates on what stage ``computing`` has
@@ -199,7 +200,7 @@ class AluUnit(wiring.Component):
             for j in range(config.block_out):
                 looks_up = bool(config.lookup)
                 lane: Any = (
-                    RequantizingLane(looks_up)
+                    RequantizingLane(looks_up, bool(config.multiply_add))
                     if config.requantize
                     else AluLane(config.acc_width, looks_up, registered=is_small(config))
                 )
@@ -225,7 +226,8 @@ class AluUnit(wiring.Component):
         busy: Signal,
         taken: Signal,
     ) -> Value:
-        """Loads the parameters of REQUANTIZE into ``lanes`` when the next micro-op names others.
+        """Loads the parameters of REQUANTIZE into ``lanes`` when the next micro-op names others,
+        and the factor of MULTIPLY_ADD at its first one.
 
         ``ready`` is low while it stalls for them. Gives whether a parameter arrives.
         """
@@ -235,24 +237,32 @@ class AluUnit(wiring.Component):
         index = Signal(self._config.acc.index_width)
         step = Signal(range(count + 2))
         arriving = Signal(count)
+        adds: Value = Const(0, 1)
+        comes_to_add: Value = Const(0, 1)
+        if self._config.multiply_add:
+            adds = item.context.operation == AluOp.MULTIPLY_ADD
+            comes_to_add = self._comes(AluOp.MULTIPLY_ADD)
         # Found when the micro-op comes: much depends on it.
         with m.If(comes):
             m.d.sync += [
-                wanted.eq(self._comes(AluOp.REQUANTIZE)),
-                hit.eq(known & (index == self.i.payload.indices.src)),
+                wanted.eq(self._comes(AluOp.REQUANTIZE) | comes_to_add),
+                hit.eq(known & ((index == self.i.payload.indices.src) | comes_to_add)),
             ]
         with m.If(wanted & ~hit):
             m.d.comb += ready.eq(0)
         m.d.sync += arriving.eq(0)
         with m.If(works & wanted & ~hit & ~busy):
-            with m.If(step < count):
+            with m.If(step < Mux(adds, 1, count)):
                 m.d.comb += [
                     self.src_read.enable.eq(1),
-                    self.src_read.index.eq(item.indices.src + step),
+                    self.src_read.index.eq(
+                        Mux(adds, item.context.immediate, item.indices.src + step)
+                    ),
                 ]
-                m.d.sync += arriving.eq(1 << step)
+                # A factor is what the lanes keep of a scale.
+                m.d.sync += arriving.eq(Mux(adds, 0b0110, 1 << step))
             m.d.sync += step.eq(step + 1)
-            with m.If(step == count):
+            with m.If(step == Mux(adds, 1, count)):
                 m.d.sync += [
                     step.eq(0),
                     known.eq(1),

@@ -28,8 +28,9 @@ from amaranth_vta.hw import isa
 from amaranth_vta.hw.isa import AluOp
 from amaranth_vta.hw.timing import REQUANTIZING_ALU_LATENCY
 
-from .operation import compares, power_of_two
+from .operation import compares
 from .rounding import ScaledSum, is_rounded_up
+from .shift import Shift, register, shift_of
 from .table import LOOKUP_PORTS
 
 _WIDTH = 32
@@ -43,6 +44,7 @@ _LOW, _MIDDLE = 15, 17
 
 class RequantizingLane(wiring.Component):
     """``result = operation(a, b)`` as `AluLane`, and REQUANTIZE of ``a``; one multiplier for both.
+    With ``multiplies_and_adds``, also MULTIPLY_ADD, ``a`` times a factor plus ``b``.
 
     A shift is a product with a power of two of 17 bits or less; one to the right by n is a product
     with 2^(17 - n), or with 2^(33 - n) if n is above 16, of which the lowest 17 or 33 bits are
@@ -55,15 +57,17 @@ class RequantizingLane(wiring.Component):
     -----
     enable, operation, a, b : an operation; REQUANTIZE does not read ``b``
     parameter : bit n, with the operation REQUANTIZE and ``enable`` low: ``b`` is parameter n of the
-        REQUANTIZEs that follow. None may come while a REQUANTIZE is in flight, and an enabled
-        operation of another kind overwrites the scale.
+        REQUANTIZEs that follow; bits 1 and 2 with MULTIPLY_ADD: ``b`` is the factor of those that
+        follow. None may come while one of these is in flight, and an enabled operation of another
+        kind overwrites scale and factor.
     """
 
     latency = REQUANTIZING_ALU_LATENCY
     to_index = 4
 
-    def __init__(self, looks_up: bool = False) -> None:
+    def __init__(self, looks_up: bool = False, multiplies_and_adds: bool = False) -> None:
         self._looks_up = looks_up
+        self._multiplies_and_adds = multiplies_and_adds
         super().__init__(
             {
                 "enable": In(1),
@@ -95,8 +99,8 @@ class RequantizingLane(wiring.Component):
         # Where a byte is made, the rest is 0: a register that is set extends the sign of the byte
         # without a LUT.
         makes_bytes = kinds[4].makes_bytes
-        low = _register(m, Mux(makes_bytes, byte, results.done[:8].as_signed()), "result_low")
-        high = _register(m, results.done[8:], "result_high")
+        low = register(m, Mux(makes_bytes, byte, results.done[:8].as_signed()), "result_low")
+        high = register(m, results.done[8:], "result_high")
         with m.If(makes_bytes & byte[-1]):
             m.d.sync += high.eq(-1)
         m.d.comb += self.result.eq(Cat(low, high))
@@ -107,7 +111,7 @@ class RequantizingLane(wiring.Component):
         2 one adder makes sums, the differences that decide MIN and MAX, and adds the bias; other
         operands go past it."""
         operation, enable, a, b, parameter = (
-            _register(m, value, name)
+            register(m, value, name)
             for value, name in (
                 (self.operation, "operation_1"),
                 (self.enable, "enable_1"),
@@ -116,19 +120,9 @@ class RequantizingLane(wiring.Component):
                 (self.parameter, "parameter_1"),
             )
         )
-        shift = _shift(m, operation == AluOp.SHR, self.b, b)
-        m.d.comb += [
-            kind.requantizes.eq(operation == AluOp.REQUANTIZE),
-            kind.compares.eq(compares(operation)),
-            kind.maximum.eq(operation == AluOp.MAX),
-            kind.looks_up.eq(operation == AluOp.LOOKUP),
-            kind.makes_bytes.eq(kind.requantizes | kind.looks_up),
-            kind.gives.eq(
-                Mux((operation == AluOp.MUL) | shift.to_left, _Gives.PRODUCT, _Gives.PASSED)
-            ),
-        ]
-        with m.If(shift.to_right):
-            m.d.comb += kind.gives.eq(Mux(shift.far, _Gives.FAR, _Gives.NEAR))
+        shift = shift_of(m, operation == AluOp.SHR, self.b, b)
+        adds, added = self._added(m, operation, b)
+        _decode(m, kind, operation, shift, adds)
         bias = Signal(signed(_WIDTH), reset_less=True)
         bounds = Signal(_Bounds, reset_less=True)
         addend = Signal(signed(_WIDTH))
@@ -139,15 +133,15 @@ class RequantizingLane(wiring.Component):
         with m.Elif(operation == AluOp.ADD):
             m.d.comb += addend.eq(b)
         sum_ = _sum(a, addend, kind.compares)[:_WIDTH].as_signed()
-        total, first = _register(m, sum_, "total"), _register(m, a, "first")
-        narrow, halved = _multiplied(m, kind, sum_, bounds)
+        total, first = register(m, sum_, "total"), register(m, a, "first")
+        multiplied = _multiplied(m, kind, sum_, bounds)
 
         # The second operand, or the scale.
         second = Signal(signed(_WIDTH))
         lower = Signal(signed(_WIDTH), reset_less=True)
         upper = Signal(_UPPER, reset_less=True)
         m.d.comb += second.eq(Mux(operation == AluOp.SHR, shift.power, b))
-        replaces = enable & ~kind.requantizes
+        replaces = enable & ~kind.requantizes & ~adds
         for number, kept, value in (
             (0, bias, b),
             (1, lower, second),
@@ -156,22 +150,56 @@ class RequantizingLane(wiring.Component):
         ):
             with m.If(parameter[number] | (replaces if number in (1, 2) else 0)):
                 m.d.sync += Value.cast(kept).eq(value)
-        return _Operands(total, first, narrow, halved, lower, upper, bounds)
+        return _Operands(total, first, multiplied, lower, upper, added, bounds)
+
+    def _added(self, m: Module, operation: Value, b: Signal) -> tuple[Value, Signal | None]:
+        """Whether the operation is MULTIPLY_ADD, and a register of what that adds, else of 0."""
+        if not self._multiplies_and_adds:
+            return Const(0, 1), None
+        adds = operation == AluOp.MULTIPLY_ADD
+        added = register(m, b, "added")
+        with m.If(~adds):
+            m.d.sync += added.eq(0)
+        return adds, added
 
 
-def _multiplied(m: Module, kind: Any, sum_: Value, bounds: Any) -> tuple[Signal, Signal]:
+def _decode(m: Module, kind: Any, operation: Value, shift: Shift, adds: Value) -> None:
+    product = (operation == AluOp.MUL) | shift.to_left | adds
+    m.d.comb += [
+        kind.requantizes.eq(operation == AluOp.REQUANTIZE),
+        kind.compares.eq(compares(operation)),
+        kind.maximum.eq(operation == AluOp.MAX),
+        kind.looks_up.eq(operation == AluOp.LOOKUP),
+        kind.makes_bytes.eq(kind.requantizes | kind.looks_up),
+        kind.gives.eq(Mux(product, _Gives.PRODUCT, _Gives.PASSED)),
+    ]
+    with m.If(shift.to_right):
+        m.d.comb += kind.gives.eq(Mux(shift.far, _Gives.FAR, _Gives.NEAR))
+
+
+class _Multiplied(NamedTuple):
     """What is multiplied, in two registers of which one is 0: the pre-adders of DSP slices join
-    them. The last bit of a quotient joins them there, when it is known."""
-    narrow = _register(m, sum_[:_FACTOR].as_signed(), "narrow")
-    halved = _register(m, sum_[_WIDTH - _FACTOR :].as_signed(), "halved")
+    them. ``halved`` is a quotient; ``lost`` says that its last bit is 0 and has to be set, since
+    something is lost."""
+
+    narrow: Signal
+    halved: Signal
+    lost: Signal
+
+
+def _multiplied(m: Module, kind: Any, sum_: Value, bounds: Any) -> _Multiplied:
+    narrow = register(m, sum_[:_FACTOR].as_signed(), "narrow")
+    halved = register(m, sum_[_WIDTH - _FACTOR :].as_signed(), "halved")
     with m.If(~kind.requantizes):
         # The lower bits, without a sign.
         m.d.sync += narrow[-1].eq(0)
-    with m.If(kind.requantizes & bounds.wide):
+    wide = kind.requantizes & bounds.wide
+    with m.If(wide):
         m.d.sync += narrow.eq(0)
     with m.Else():
         m.d.sync += halved.eq(0)
-    return narrow, halved
+    rest, last = sum_[: _WIDTH - _FACTOR], sum_[_WIDTH - _FACTOR]
+    return _Multiplied(narrow, halved, register(m, wide & ~last & rest.any(), "lost"))
 
 
 class _Gives(enum.Enum, shape=2):
@@ -184,52 +212,17 @@ class _Gives(enum.Enum, shape=2):
     FAR = 3
 
 
-class _Shift(NamedTuple):
-    """A shift as a product with ``power``; to the right, by more than 16 if it is ``far``."""
-
-    power: Value
-    to_left: Value
-    to_right: Value
-    far: Value
-
-
-def _shift(m: Module, shifts: Value, incoming: Value, b: Signal) -> _Shift:
-    """SHR by ``b``, which is ``incoming`` in the cycle before. By 0 it multiplies by 1, by less
-    than -31 by 0, and by more than 31 it gives the sign, as by 32."""
-    none = _register(m, incoming[:5] == 0, "shifts_none")
-    # Bits unlike the sign, five at a time: what comes from block RAM is late.
-    unlike = incoming[5:-1] ^ incoming[-1].replicate(_WIDTH - 6)
-    groups = Cat(unlike[place : place + 5].any() for place in range(0, len(unlike), 5))
-    beyond = _register(m, groups, "shifts_beyond").any()
-    to_right, exponent = Signal(name="shifts_to_right"), Signal(5, name="exponent")
-    # Of -b, whose lower bits are also those of 16 - b, 32 - b and 48 - b. Not by an adder, of which
-    # each bit would take an inverter and a carry.
-    opposite = Cat(b[place] ^ b[:place].any() for place in range(5))
-    m.d.comb += [
-        to_right.eq(shifts & ~b[-1] & (beyond | ~none)),
-        # The power's place in the middle one of three factors, whose lowest bit is 15.
-        exponent.eq(Cat(Mux(beyond, 0, opposite[:4]), to_right | opposite[4])),
-    ]
-    power = power_of_two(m, exponent, to_right | (~beyond & (none ^ b[-1])))
-    return _Shift(
-        power,
-        to_left=shifts & ~to_right,
-        to_right=to_right,
-        far=beyond | (b[4] & b[:4].any()),
-    )
-
-
 class _Operands(NamedTuple):
-    """Registers behind stage 2: ``total`` is what the adder gives, ``narrow`` its lower bits, or 0
-    where it is divided; then ``halved`` is the quotient without what its last bit says of the
-    remainder, else 0. ``lower`` and ``upper`` are the second operand, or the scale."""
+    """Registers behind stage 2: ``total`` is what the adder gives. ``lower`` and ``upper`` are the
+    second operand, the scale, or the factor of MULTIPLY_ADD, and ``added`` is what that adds, of
+    other operations 0."""
 
     total: Signal
     first: Signal
-    narrow: Signal
-    halved: Signal
+    multiplied: _Multiplied
     lower: Signal
     upper: Signal
+    added: Signal | None
     bounds: Any
 
 
@@ -267,12 +260,6 @@ class _Results(NamedTuple):
     negative: Signal
 
 
-def _register(m: Module, value: Any, name: str) -> Any:
-    stage = Signal(value.shape(), name=name, reset_less=True)
-    m.d.sync += stage.eq(value)
-    return stage
-
-
 def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
     """Stage 3: partial products; operations that do not multiply are decided meanwhile."""
     total, first, lower = operands.total, operands.first, operands.lower
@@ -281,23 +268,26 @@ def _products(m: Module, kind: Any, operands: _Operands) -> _Products:
         less.eq(Mux(first[-1] == lower[-1], total[-1], first[-1])),
         chosen.eq(Mux(kind.compares, Mux(less ^ kind.maximum, first, lower), total)),
     ]
-    low_factor, middle_factor, high_factor = _factors(m, kind, operands)
+    factors = _factors(m, kind, operands)
+    values = [
+        a * Cat(b, Const(0, 1)).as_signed()
+        for a, b in zip(factors, (lower[:_LOW], lower[_LOW:], operands.upper), strict=True)
+    ]
+    if operands.added is not None:
+        # A DSP slice adds it.
+        values[0] += operands.added
     low, middle, high = (
-        _register(m, a * Cat(b, Const(0, 1)).as_signed(), name)
-        for name, a, b in (
-            ("low", low_factor, lower[:_LOW]),
-            ("middle", middle_factor, lower[_LOW:]),
-            ("high", high_factor, operands.upper),
-        )
+        register(m, value, name)
+        for value, name in zip(values, ("low", "middle", "high"), strict=True)
     )
     too_wide = ~operands.bounds.wide & (total[_FACTOR - 1 : -1] ^ total[-1].replicate(7)).any()
     return _Products(
         low,
         middle,
         high,
-        passed=_register(m, chosen, "passed_3"),
-        negative=_register(m, total[-1], "negative_3"),
-        outside=_register(m, too_wide, "outside_3"),
+        passed=register(m, chosen, "passed_3"),
+        negative=register(m, total[-1], "negative_3"),
+        outside=register(m, too_wide, "outside_3"),
     )
 
 
@@ -310,11 +300,8 @@ def _factors(m: Module, kind: Any, operands: _Operands) -> tuple[Signal, Signal,
     upper bits of a make the upper bits of the product: eight bits, to which others may be added
     above.
     """
-    total, narrow, halved = operands.total, operands.narrow, operands.halved
-    wide = kind.requantizes & operands.bounds.wide
-    # Whether a quotient's last bit is set for what is lost.
-    sets = wide & ~halved[0] & total[: _WIDTH - _FACTOR].any()
-    quotient = Cat(halved[0] | sets, halved[1:])
+    total, (narrow, halved, lost) = operands.total, operands.multiplied
+    quotient = Cat(halved[0] | lost, halved[1:])
     low, middle, high = (
         Signal(signed(_FACTOR), name=f"{name}_factor") for name in ("low", "middle", "high")
     )
@@ -323,9 +310,9 @@ def _factors(m: Module, kind: Any, operands: _Operands) -> tuple[Signal, Signal,
     m.d.comb += [
         # Two sums of different terms: of two alike Yosys makes one, which is in neither DSP slice.
         low.eq(narrow + quotient.as_signed()),
-        middle.eq(Cat(narrow[0] | sets, narrow[1:]).as_signed() + halved),
+        middle.eq(Cat(narrow[0] | lost, narrow[1:]).as_signed() + halved),
         beside.eq(Cat(Mux(to_right, Cat(Const(0, 7), top[0]), top), top[1:]).as_signed()),
-        high.eq(Mux(kind.requantizes, quotient | Mux(wide, 0, total[:_FACTOR]), beside)),
+        high.eq(Mux(kind.requantizes, quotient | narrow.as_unsigned(), beside)),
     ]
     return low, middle, high
 
@@ -343,10 +330,10 @@ def _sums(m: Module, products: _Products) -> _Sums:
     return _Sums(
         fixed,
         # The carry into the upper sum, which a product of integers must not have.
-        carried=_register(m, lower_sum[_MIDDLE:][:8], "carried"),
-        passed=_register(m, passed, "passed_4"),
-        negative=_register(m, negative, "negative_4"),
-        outside=_register(m, outside, "outside_4"),
+        carried=register(m, lower_sum[_MIDDLE:][:8], "carried"),
+        passed=register(m, passed, "passed_4"),
+        negative=register(m, negative, "negative_4"),
+        outside=register(m, outside, "outside_4"),
     )
 
 
@@ -366,15 +353,15 @@ def _results(m: Module, kind: Any, sums: _Sums) -> _Results:
         with m.Case(_Gives.FAR):
             m.d.comb += done.eq(upper >> 16)
     above = fixed.rest ^ fixed.integer[-1].replicate(len(fixed.rest))
-    done = _register(m, done, "done")
+    done = register(m, done, "done")
     with m.If(kind.makes_bytes):
         m.d.sync += done.eq(0)
     return _Results(
         done=done,
-        whole=_register(m, fixed.integer, "whole"),
-        up=_register(m, is_rounded_up(m, fixed), "up"),
-        outside=_register(m, outside | above.any(), "outside_5"),
-        negative=_register(m, negative, "negative_5"),
+        whole=register(m, fixed.integer, "whole"),
+        up=register(m, is_rounded_up(m, fixed), "up"),
+        outside=register(m, outside | above.any(), "outside_5"),
+        negative=register(m, negative, "negative_5"),
     )
 
 

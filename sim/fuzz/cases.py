@@ -15,7 +15,10 @@ from amaranth_vta.sim.programs.tight_limits import limits_of
 
 # Small presets that take different branches in hardware and software.
 CONFIGS = ("tiny", "batch2", "int4", "tiny-extended")
-_EXTENSIONS = ("overwrite", "overlap", "requantize", "pad_value", "lookup", "depthwise", "forward")
+_EXTENSIONS = (
+    *("overwrite", "overlap", "requantize", "pad_value", "lookup", "depthwise", "forward"),
+    "multiply_add",
+)
 # More than the memory of any case, and less than DRAM of any machine.
 _MEMORY = 1 << 24
 

@@ -63,8 +63,7 @@ def _kind(instruction: isa.Instruction) -> str:
         case isa.Forward():
             return "FORWARD"
         case isa.Alu():
-            known = instruction.alu_opcode in list(isa.AluOp)
-            return isa.AluOp(instruction.alu_opcode).name if known else "ALU without operation"
+            return isa.AluOp(instruction.alu_opcode).name
         case isa.Unknown():
             return "no opcode"
     return isa.Opcode(instruction.opcode).name

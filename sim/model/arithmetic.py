@@ -94,8 +94,17 @@ def alu_result(operation: AluOp, first: Tiles, second: Tiles) -> Tiles:
             right = wide >> _clip(amount, 0, width - 1)
             left = np.where(-amount < width, wide << _clip(-amount, 0, width - 1), 0)
             return np.where(amount >= 0, right, left).astype(first.dtype)
-        case AluOp.REQUANTIZE | AluOp.LOOKUP:
+        case AluOp.REQUANTIZE | AluOp.LOOKUP | AluOp.MULTIPLY_ADD:
             raise ValueError(f"{operation.name} has more than two operands")
+
+
+def multiply_add(acc: Tiles, dst: Indices, src: Indices, factor: int) -> None:
+    """acc[dst[j]] = acc[dst[j]] · acc[factor] + acc[src[j]] for each j in order, wrapping.
+
+    ``acc`` is (depth, B, N) int32, changed in place; ``dst`` and ``src`` are (n,).
+    """
+    for part in _independent_parts(dst, np.stack((src, np.full_like(src, factor)), axis=1)):
+        acc[dst[part]] = acc[dst[part]] * acc[factor] + acc[src[part]]
 
 
 def look_up(acc: Tiles, dst: Indices, src: Indices) -> None:

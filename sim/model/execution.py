@@ -17,7 +17,7 @@ from amaranth_vta.hw.registers import COUNTERS
 from amaranth_vta.hw.tiles import TileMemory
 from amaranth_vta.sw.runtime.device import Limits, end_in_dram, limit_of
 
-from .arithmetic import Indices, alu, gemm, look_up, multiply, requantize
+from .arithmetic import Indices, alu, gemm, look_up, multiply, multiply_add, requantize
 from .observers.observer import Observer
 from .scratchpad import Bytes, Scratchpad, initial_bytes, pack_tiles, unpack_tiles
 
@@ -215,6 +215,9 @@ class Executor:
         self._check_range(instruction, dst, "dst", self.acc)
         if not instruction.use_immediate:
             self._check_range(instruction, src, "src", self.acc, read_at_once)
+        factor = instruction.factor
+        if factor is not None:
+            _require(factor < self.config.acc.depth)
         for offset in self._offsets(instruction, dst.size):
             targets = offset("dst", dst)
             self.counters["alu_uops"] += targets.size
@@ -225,13 +228,20 @@ class Executor:
             read = [targets[:0] if clears else targets]
             if sources is not None:
                 read += [sources + at for at in range(read_at_once)]
+            if factor is not None:
+                read.append(np.array([factor]))
             self._show_uops(index, targets, ACC=np.concatenate(read))
             if operation in isa.BASE_ALU_OPS:
                 alu(self.acc.tiles, operation, targets, sources, instruction.immediate)
                 continue
             assert sources is not None
+            # A source of MULTIPLY_ADD may be a result of the same instruction, its factor may not.
+            kept = read[1:] if factor is None else read[2:]
             for observer in self.observers:
-                observer.keep(index, np.concatenate(read[1:]))
+                observer.keep(index, np.concatenate(kept))
+            if factor is not None:
+                multiply_add(self.acc.tiles, targets, sources, factor)
+                continue
             compute = requantize if operation is isa.AluOp.REQUANTIZE else look_up
             compute(self.acc.tiles, targets, sources)
 

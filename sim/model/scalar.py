@@ -151,6 +151,13 @@ class ScalarMachine:
                 parameters = acc[src : src + isa.REQUANTIZE_PARAMETERS]
                 acc[dst] = [requantize(*lane) for lane in zip(acc[dst], *parameters, strict=True)]
                 continue
+            if alu.alu_opcode == AluOp.MULTIPLY_ADD:
+                factors = acc[alu.immediate % (1 << isa.IMMEDIATE_WIDTH)]
+                acc[dst] = [
+                    as_signed(a * factor + b, self.config.acc_width)
+                    for a, factor, b in zip(acc[dst], factors, acc[src], strict=True)
+                ]
+                continue
             second = [alu.immediate] * len(acc[dst]) if alu.use_immediate else list(acc[src])
             acc[dst] = [
                 as_signed(self._operation(AluOp(alu.alu_opcode), a, b), self.config.acc_width)
@@ -194,7 +201,7 @@ class ScalarMachine:
                 if abs(b) >= self.config.acc_width:
                     return (-1 if a < 0 else 0) if b > 0 else 0
                 return a >> b if b >= 0 else a << -b
-            case AluOp.REQUANTIZE | AluOp.LOOKUP:
+            case AluOp.REQUANTIZE | AluOp.LOOKUP | AluOp.MULTIPLY_ADD:
                 raise ValueError(f"{operation.name} has more than two operands")
 
 

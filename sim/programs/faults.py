@@ -129,7 +129,7 @@ def _insert_illegal(fault: _Fault) -> None:
                 Store(reserved=1 << chance.randrange(6)),
                 Store(x_size=0, **{chance.choice(("x_pad_0", "x_pad_1")): 1}),
                 Store(x_size=0, **{chance.choice(("y_pad_0", "y_pad_1")): 15}),
-                Alu(alu_opcode=chance.choice(absent), uop_end=0),
+                *([Alu(alu_opcode=chance.choice(absent), uop_end=0)] if absent else ()),
                 *([Multiply(reset=1, uop_end=0)] if config.overwrite else ()),
                 *(Alu(alu_opcode=operation, use_immediate=1, uop_end=0) for operation in extended),
             )
@@ -232,6 +232,16 @@ def _insert_operand_out_of_range(fault: _Fault) -> None:
         first = config.acc.depth - config.alu_sources(operation) + 1
         beyond = {"iter_out": 2, "src_factor_out": first, "dst_factor_out": 1}
         out_of_range = Alu(alu_opcode=operation, uop_end=1, **beyond)
+    elif config.multiply_add and chance.random() < 0.2:
+        first = config.acc.depth
+        factor = chance.choice((first, 0xFFFF, chance.randint(first, 0xFFFF)))
+        out_of_range = Alu(
+            alu_opcode=AluOp.MULTIPLY_ADD,
+            immediate=isa.factor_immediate(factor),
+            uop_end=1,
+            dst_factor_out=1,
+            iter_out=2,
+        )
     fault.insert(zero, out_of_range)
 
 

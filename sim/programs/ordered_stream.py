@@ -207,6 +207,8 @@ def kernel_accesses(
         accesses.append(MemoryAccess("ACC", touched("src"), writes=False))
         for at in range(1, config.alu_sources(isa.AluOp(instruction.alu_opcode))):
             accesses.append(MemoryAccess("ACC", touched("src") + at, writes=False))
+        if instruction.factor is not None:
+            accesses.append(MemoryAccess("ACC", np.array([instruction.factor]), writes=False))
     if isinstance(instruction, Gemm) and not instruction.reset:
         for at in range(config.taps if isinstance(instruction, Depthwise) else 1):
             accesses.append(MemoryAccess("INP", touched("src") + at, writes=False))

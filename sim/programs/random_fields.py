@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 
+from amaranth_vta.hw import isa
 from amaranth_vta.hw.isa import Load, Memory
 from amaranth_vta.sim.model.observers.observer import Elements
 from amaranth_vta.sw.runtime.device import end_in_dram
@@ -38,6 +39,23 @@ def random_rows(
             return fields
 
 
+def many_rows(chance: random.Random, elements: int, available: int) -> dict[str, int]:
+    """Sizes and stride of a transfer of short rows, as many as ``elements`` have room for: hundreds
+    of them, none further than ``available`` from the first in memory."""
+    x_size = chance.randint(1, 2)
+    rows = min(elements // x_size, 1000, available)
+    most = (available - x_size) // max(rows - 1, 1)
+    stride = min(chance.choice((0, 1, 3, most)), most, (1 << isa.SIZE_WIDTH) - 1)
+    return {"x_size": x_size, "y_size": rows, "x_stride": stride}
+
+
+def random_set_padding(chance: random.Random) -> isa.SetPadding:
+    value = chance.choice(
+        (0, -1, -128, 127, chance.randint(-128, 127), chance.randrange(-(1 << 31), 1 << 31))
+    )
+    return isa.set_padding(chance.choice(list(isa.Padding)), value)
+
+
 def random_loops(chance: random.Random) -> dict[str, int]:
     """Iterations of the two loops around micro-ops."""
     return {name: chance.choice((1, 1, 2, 3, 5)) for name in ("iter_out", "iter_in")}
@@ -65,6 +83,15 @@ def random_operand(
     else:
         offsets = [chance.randint(0, left) for _ in range(count)]
     return np.array([window.start + offset for offset in offsets]), factors
+
+
+def chained_operand(
+    chance: random.Random, dst: Elements, factors: dict[str, int]
+) -> tuple[Elements, dict[str, int]]:
+    """Fields and factors of sources of which each is what a micro-op before it, near or far, has
+    just written; ``dst`` and ``factors`` are those of the destinations."""
+    sources = {f"src_factor_{loop}": factors[f"dst_factor_{loop}"] for loop in ("in", "out")}
+    return np.roll(dst, chance.randint(0, 7)), sources
 
 
 def random_immediate(chance: random.Random) -> int:

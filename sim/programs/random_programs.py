@@ -42,11 +42,14 @@ from .image import ProgramImage
 from .ordered_stream import LoadedKernel
 from .random_data import PARAMETER_SETS
 from .random_fields import (
+    chained_operand,
+    many_rows,
     outside,
     random_immediate,
     random_loops,
     random_operand,
     random_rows,
+    random_set_padding,
     random_table,
 )
 
@@ -135,8 +138,10 @@ class _Generator(ProgramBuilder):
             makers.append((self._requantize, 4))
         if self.config.lookup:
             makers.append((self._look_up, 4))
+        if self.config.multiply_add:
+            makers.append((self._multiply_add, 4))
         if self.config.pad_value:
-            makers.append((self._set_padding, 2))
+            makers.append((lambda: self.emit(random_set_padding(self.chance), []), 2))
         if self.config.forward:
             makers.append((self._forward, 4))
         return makers
@@ -166,27 +171,10 @@ class _Generator(ProgramBuilder):
         target = self.config.acc if memory is Memory.ACC_8BIT else self.config.memory(memory)
         geometry = self.config.memory(memory)
         available = self.data.size // geometry.element_bytes
-        x_size = self.chance.randint(1, 2)
-        rows = min(target.depth // x_size, 1000, available)
-        stride = self.chance.choice((0, 1, 3, (available - x_size) // max(rows - 1, 1)))
-        stride = min(stride, (available - x_size) // max(rows - 1, 1), (1 << isa.SIZE_WIDTH) - 1)
-        self.load(
-            Load(
-                memory=memory,
-                sram_base=self.chance.randrange(target.depth - rows * x_size + 1),
-                dram_base=self.data_index(geometry, (rows - 1) * stride + x_size),
-                x_size=x_size,
-                y_size=rows,
-                x_stride=stride,
-            )
-        )
-
-    def _set_padding(self) -> None:
-        chance = self.chance
-        value = chance.choice(
-            (0, -1, -128, 127, chance.randint(-128, 127), chance.randrange(-(1 << 31), 1 << 31))
-        )
-        self.emit(isa.set_padding(chance.choice(list(isa.Padding)), value), [])
+        load = Load(memory=memory, **many_rows(self.chance, target.depth, available))
+        base = self.chance.randrange(target.depth - load.elements + 1)
+        at = self.data_index(geometry, end_in_dram(load))
+        self.load(replace(load, sram_base=base, dram_base=at))
 
     def _store(self) -> None:
         window = self.window(self.config.acc)
@@ -269,10 +257,8 @@ class _Generator(ProgramBuilder):
         if immediate:
             src = self._anything("src", count)
         elif self.chance.random() < 0.3:
-            # Each micro-op takes what one before it, near or far, has just written.
-            src = np.roll(dst, self.chance.randint(0, 7))
-            for loop in ("in", "out"):
-                fields[f"src_factor_{loop}"] = fields[f"dst_factor_{loop}"]
+            src, factors = chained_operand(self.chance, dst, fields)
+            fields |= factors
         operation = self.chance.choice((*isa.BASE_ALU_OPS, AluOp.ADD, AluOp.ADD, AluOp.SHR))
         value = random_immediate(self.chance)
         self.kernel(
@@ -330,6 +316,28 @@ class _Generator(ProgramBuilder):
         loops, begins = random_loops(chance), range(table.start, table.stop - size + 1)
         src, factors = random_operand(chance, "src", begins, loops, self._uop_count())
         self._with_table(AluOp.LOOKUP, table, loops, src, factors)
+
+    def _multiply_add(self) -> None:
+        chance, windows = self.chance, self.windows(self.config.acc)
+        factor = chance.choice(chance.choice(windows))
+        # An instruction may not overwrite its own factor.
+        free = [part for window in windows if (part := outside(window, range(factor, factor + 1)))]
+        loops, count = random_loops(chance), self._uop_count()
+        dst, fields = random_operand(chance, "dst", chance.choice(free), loops, count)
+        src, sources = random_operand(chance, "src", chance.choice(windows), loops, count)
+        if chance.random() < 0.3:
+            src, sources = chained_operand(chance, dst, fields)
+        self.kernel(
+            lambda **place: Alu(
+                alu_opcode=AluOp.MULTIPLY_ADD,
+                immediate=isa.factor_immediate(factor),
+                **loops,
+                **fields,
+                **sources,
+                **place,
+            ),
+            {"dst": dst, "src": src, "wgt": self._anything("wgt", count)},
+        )
 
     def _with_table(
         self,

@@ -8,7 +8,7 @@ micro-ops exceed the micro-op buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 
@@ -157,7 +157,7 @@ class KernelBuilder:
             raise CommandError(f"{self.open_loops} uop_loop_begin without uop_loop_end")
         if self.operation is None or not self.dst or any(not loop.extent for loop in self.loops):
             return []
-        operation = self.operation
+        operation = self._with_factor(self.operation)
         uops = np.array([self.dst, self.src, self.wgt], np.int64)
         # Unused indices are zeroed, so that kernels that differ only in them are one.
         used = np.array(
@@ -173,6 +173,20 @@ class KernelBuilder:
             Piece(_encoded(instructions, operation, tuple(rest)), self._encode_uops(part))
             for part, rest in self._split(uops, loops)
         ]
+
+    def _with_factor(self, operation: KernelOperation) -> KernelOperation:
+        """``operation``; a MULTIPLY_ADD with the accumulators that ``wgt`` names as its factor."""
+        if operation.mode is UopMode.GEMM or operation.alu_opcode != isa.AluOp.MULTIPLY_ADD:
+            return operation
+        first = self.wgt[0]
+        if any(index != first for index in self.wgt) or any(loop.factors[2] for loop in self.loops):
+            raise CommandError("the micro-ops of a MULTIPLY_ADD have one factor, wgt, in common")
+        if not 0 <= first < self.config.acc.depth:
+            raise CommandError(
+                f"a micro-op kernel multiplies by ACC {first}; the scratchpad has 0 to "
+                f"{self.config.acc.depth - 1}"
+            )
+        return replace(operation, immediate=isa.factor_immediate(first))
 
     def _check_range(
         self, uops: npt.NDArray[np.int64], loops: list[Loop], used: npt.NDArray[np.int_]
@@ -257,7 +271,7 @@ def _encoded(
             **common,
             alu_opcode=operation.alu_opcode,
             use_immediate=operation.use_immediate,
-            immediate=operation.immediate if operation.use_immediate else 0,
+            immediate=operation.immediate,
         )
     else:
         common |= {"wgt_factor_out": outer.factors[2], "wgt_factor_in": inner.factors[2]}

@@ -203,7 +203,8 @@ class Runtime:
         ``overwrite``: they become the product instead of the sum. ``independent``: the kernel
         touches no accumulator that instructions of the other unit, ALU or GEMM, in flight use.
         ``depthwise``: GEMM takes several taps of each channel, as the extension DEPTHWISE. All
-        micro-ops of a kernel agree in everything but their indices.
+        micro-ops of a kernel agree in everything but their indices, and those of MULTIPLY_ADD in
+        ``wgt`` too, the accumulators that they multiply by.
         """
         if mode not in (UopMode.GEMM, UopMode.ALU):
             raise CommandError(f"uop_push of mode {mode}: it is 0 for GEMM or 1 for ALU")

@@ -1,13 +1,17 @@
-"""The ALU alone under cocotb: immediates, registers, tables, and results of earlier micro-ops."""
+"""The ALU alone under cocotb: immediates, registers, tables, factors, and results of earlier
+micro-ops."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cocotb
 import numpy as np
+import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.alu import AluContext, alu_operands
@@ -17,20 +21,32 @@ from amaranth_vta.sim.testbench.amaranth import pauses
 from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_tiles, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
-CONFIG = replace(PRESETS["tiny"], lookup=1)
+SIMPLE = replace(PRESETS["tiny"], lookup=1)
+LANES = {"simple": SIMPLE, "requantizing": replace(SIMPLE, requantize=1, multiply_add=1)}
+# The bench runs on one machine after the other.
+CONFIG = LANES[os.environ.get("ALU_LANES", "simple")]
 MICRO_OP = IndexedUop(alu_operands(CONFIG), AluContext)
-# Operation, destination, source or immediate, and whether it is an immediate.
+# Operation, destination, source, and the immediate if it has one.
 MICRO_OPS = [
-    (AluOp.ADD, 3, 4, 0),
-    (AluOp.MUL, 3, -3, 1),
-    (AluOp.SHR, 3, 2, 1),
-    (AluOp.MAX, 5, 3, 0),
-    (AluOp.MIN, 4, 100, 1),
+    (AluOp.ADD, 3, 4, None),
+    (AluOp.MUL, 3, 0, -3),
+    (AluOp.SHR, 3, 0, 2),
+    (AluOp.MAX, 5, 3, None),
+    (AluOp.MIN, 4, 0, 100),
     # The second reads the table again, since the first has written to it.
-    (AluOp.LOOKUP, 20, 4, 0),
-    (AluOp.LOOKUP, 3, 5, 0),
-    (AluOp.LOOKUP, 2, 5, 0),
+    (AluOp.LOOKUP, 20, 4, None),
+    (AluOp.LOOKUP, 3, 5, None),
+    (AluOp.LOOKUP, 2, 5, None),
 ]
+if CONFIG.multiply_add:
+    # The immediate is the index of the factor. The second adds what the first has written, and the
+    # third, an instruction of its own, multiplies by that.
+    MICRO_OPS[5:5] = [
+        (AluOp.MULTIPLY_ADD, 6, 5, 4),
+        (AluOp.MULTIPLY_ADD, 7, 6, 4),
+        (AluOp.MULTIPLY_ADD, 8, 6, 7),
+        (AluOp.ADD, 9, 8, None),
+    ]
 OPERATIONS = {
     AluOp.ADD: np.add,
     AluOp.MUL: np.multiply,
@@ -46,37 +62,46 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
     shape = (CONFIG.acc.depth, CONFIG.acc.rows, CONFIG.acc.columns)
     accumulators = np.random.default_rng(0).integers(-(1 << 20), 1 << 20, shape, np.int32)
     expected = accumulators.copy()
-    for operation, dst, operand, immediate in MICRO_OPS:
+    for operation, dst, src, immediate in MICRO_OPS:
         if operation is AluOp.LOOKUP:
-            table = expected[operand : operand + CONFIG.table_elements].reshape(-1).view(np.int8)
+            table = expected[src : src + CONFIG.table_elements].reshape(-1).view(np.int8)
             expected[dst] = table[expected[dst] % 256]
             continue
-        second = np.int32(operand) if immediate else expected[operand]
+        if operation is AluOp.MULTIPLY_ADD:
+            expected[dst] = expected[dst] * expected[immediate] + expected[src]
+            continue
+        second = expected[src] if immediate is None else np.int32(immediate)
         expected[dst] = OPERATIONS[operation](expected[dst], second)
 
     await start(dut, "i_valid", "denied", "written")
     ports = dict.fromkeys(("dst_read", "src_read"), accumulators)
     cocotb.start_soon(serve_tiles(dut, ports, {"write": accumulators}))
+    # Micro-ops of one operation and immediate are an instruction.
+    instructions = [(operation, immediate) for operation, _, _, immediate in MICRO_OPS]
+    lasts = [one != other for one, other in pairwise([*instructions, None])]
     items = [
         {
-            "indices": {"dst": dst, "src": 0 if immediate else operand},
+            "indices": {"dst": dst, "src": src},
             "enable": 1,
-            "last": number == len(MICRO_OPS) - 1,
+            "last": last,
             "context": {
                 "operation": operation,
-                "use_immediate": immediate,
-                "immediate": operand if immediate else 0,
+                "use_immediate": immediate is not None and operation is not AluOp.MULTIPLY_ADD,
+                "immediate": immediate or 0,
             },
         }
-        for number, (operation, dst, operand, immediate) in enumerate(MICRO_OPS)
+        for (operation, dst, src, immediate), last in zip(MICRO_OPS, lasts, strict=True)
     ]
     cocotb.start_soon(put(dut, "i", [packed(MICRO_OP, item) for item in items], pauses(gaps)))
-    await high(dut, dut.done)
+    for _ in range(sum(lasts)):
+        await high(dut, dut.done)
     np.testing.assert_array_equal(accumulators, expected)
 
 
-def test_alu_runs_under_cocotb(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lanes", LANES)
+def test_alu_runs_under_cocotb(lanes: str, tmp_path: Path) -> None:
     from amaranth_vta.hw.datapath.alu import AluUnit
     from amaranth_vta.sim.machine.elaborate import component_verilog
 
-    simulate(component_verilog(AluUnit(CONFIG), "alu"), __file__, tmp_path, top="alu")
+    verilog = component_verilog(AluUnit(LANES[lanes]), "alu")
+    simulate(verilog, __file__, tmp_path, top="alu", environment={"ALU_LANES": lanes})

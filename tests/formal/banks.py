@@ -75,7 +75,7 @@ class BankProperty(wiring.Component):
 
     def _reads_beyond(self, name: str, item: Any) -> Value:
         """Whether what the unit ``name`` reads behind its source is past the depth: further inputs
-        of GEMM, or parameters or a table of the ALU."""
+        of GEMM, or parameters, a table or a factor of the ALU."""
         source = item.indices.src
         if name == "gemm":
             config = self._config
@@ -86,11 +86,15 @@ class BankProperty(wiring.Component):
             isa.AluOp.REQUANTIZE: self._config.requantize and isa.REQUANTIZE_PARAMETERS,
             isa.AluOp.LOOKUP: self._config.lookup and self._config.table_elements,
         }
-        return Cat(
+        beyond = [
             (operation == kind) & (source > self._config.acc.depth - count)
             for kind, count in elements.items()
             if count
-        ).any()
+        ]
+        if self._config.multiply_add:
+            above = item.context.immediate[self._config.acc.index_width :]
+            beyond.append((operation == isa.AluOp.MULTIPLY_ADD) & above.any())
+        return Cat(beyond).any()
 
     def _follow(self, m: Module, name: str, unit: Any, write: Any) -> tuple[Signal, Signal]:
         """Per bank, whether the unit has taken a micro-op that it has still to write, and whether
@@ -159,6 +163,6 @@ PROOFS = tuple(
     )
     for what, config in (
         ("simple lanes", replace(PRESETS["tiny"], overlap=1)),
-        ("REQUANTIZE and LOOKUP", PRESETS["tiny-extended"]),
+        ("REQUANTIZE, LOOKUP and MULTIPLY_ADD", PRESETS["tiny-extended"]),
     )
 )

@@ -234,6 +234,7 @@ def test_extensions_are_off_unless_asked_for() -> None:
         "lookup",
         "depthwise",
         "forward",
+        "multiply_add",
     }
     assert PRESETS["pynq-extended"].extensions == everything
     assert PRESETS["tiny-extended"].extensions == everything
@@ -277,3 +278,11 @@ def test_a_table_fits_the_accumulators() -> None:
 def test_requantization_needs_wide_accumulators() -> None:
     with pytest.raises(ConfigError, match="REQUANTIZE makes 8-bit results of 32-bit accumulators"):
         Config(requantize=1, log_acc_width=4, log_inp_width=2, log_out_width=2)
+
+
+def test_multiply_add_needs_the_multipliers_of_requantize() -> None:
+    message = "MULTIPLY_ADD needs the multipliers of REQUANTIZE, which must be 1"
+    with pytest.raises(ConfigError, match=message):
+        replace(PYNQ, multiply_add=1)
+    assert replace(PYNQ, multiply_add=1, requantize=1).to_dict()["MULTIPLY_ADD"] == 1
+    assert "MULTIPLY_ADD" not in PYNQ.to_dict()

@@ -83,7 +83,7 @@ def test_opcodes_memories_and_causes_have_their_numbers() -> None:
     ]  # fmt: skip
     assert [(op.name, op.value) for op in isa.AluOp] == [
         ("MIN", 0), ("MAX", 1), ("ADD", 2), ("SHR", 3), ("MUL", 4),
-        ("REQUANTIZE", 5), ("LOOKUP", 6),
+        ("REQUANTIZE", 5), ("LOOKUP", 6), ("MULTIPLY_ADD", 7),
     ]  # fmt: skip
     assert [cause.name.lower() for cause in Cause] == [
         "illegal_instruction", "index_out_of_range", "bus_error", "token_overflow", "bad_stream",
@@ -368,6 +368,10 @@ def test_a_machine_without_the_extension_refuses_its_instructions() -> None:
             isa.Alu(uop_end=1, alu_opcode=isa.AluOp.REQUANTIZE),
             "ALU opcode 5 is not in the instruction set",
         ),
+        (
+            isa.Alu(uop_end=1, alu_opcode=isa.AluOp.MULTIPLY_ADD),
+            "ALU opcode 7 is not in the instruction set",
+        ),
         (isa.set_padding(isa.Padding.LOAD, -1), "memory 6 cannot be loaded"),
         (isa.set_padding(isa.Padding.COMPUTE, 9), "memory 7 cannot be loaded"),
     ):
@@ -403,6 +407,18 @@ def test_a_store_to_inputs_is_for_machines_that_forward_results() -> None:
     assert forwarding.problem(base.encode(isa.Store())) is None
 
 
+def test_a_factor_is_an_immediate_without_its_sign() -> None:
+    extended = instruction_set(EXTENDED)
+    for factor in (0, 1, (1 << 15) - 1, 1 << 15, (1 << 16) - 1):
+        immediate = isa.factor_immediate(factor)
+        alu = isa.Alu(uop_end=1, alu_opcode=isa.AluOp.MULTIPLY_ADD, immediate=immediate)
+        bits = extended.encode(alu)
+        assert bits >> 112 == factor
+        assert extended.decode(bits) == alu
+        assert alu.factor == factor
+        assert replace(alu, alu_opcode=isa.AluOp.ADD).factor is None
+
+
 def test_a_padding_value_goes_to_the_module_whose_loads_it_pads() -> None:
     extended, base = instruction_set(EXTENDED), instruction_set(PYNQ)
     for padding, module in ((isa.Padding.LOAD, Module.LOAD), (isa.Padding.COMPUTE, Module.COMPUTE)):
@@ -427,6 +443,10 @@ def test_what_an_extension_gives_no_meaning_is_illegal() -> None:
         (
             isa.Alu(uop_end=1, alu_opcode=isa.AluOp.LOOKUP, use_immediate=1),
             "LOOKUP has no immediate",
+        ),
+        (
+            isa.Alu(uop_end=1, alu_opcode=isa.AluOp.MULTIPLY_ADD, use_immediate=1),
+            "MULTIPLY_ADD has no immediate",
         ),
         *(
             (

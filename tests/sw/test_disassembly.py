@@ -8,7 +8,7 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.programs.image import ProgramImage
-from amaranth_vta.sw.disassembly import instruction_text, listing
+from amaranth_vta.sw.disassembly import instruction_text, listing, uop_text
 from tests.support.golden import VECTORS
 
 TINY = PRESETS["tiny"]
@@ -100,7 +100,16 @@ TINY = PRESETS["tiny"]
             isa.Alu(alu_opcode=isa.AluOp.MAX, uop_end=1, src_factor_out=2, push_next=1),
             "ALU MAX uop[0:1] x 1 x 1, src +2 +0; push to store",
         ),
-        (isa.Alu(alu_opcode=7, uop_end=1), "ALU AluOp 7 uop[0:1] x 1 x 1"),
+        (
+            isa.Alu(
+                alu_opcode=isa.AluOp.MULTIPLY_ADD,
+                immediate=isa.factor_immediate(40_000),
+                uop_end=1,
+                iter_in=4,
+                dst_factor_in=1,
+            ),
+            "ALU MULTIPLY_ADD by acc[40000] uop[0:1] x 1 x 4, acc +0 +1",
+        ),
         (isa.Finish(), "FINISH"),
         (isa.Unknown(number=6), "opcode 6, which is not in the instruction set"),
     ],
@@ -144,6 +153,18 @@ def test_a_listing_follows_micro_ops_through_their_loads() -> None:
     ]
     known = listing(TINY, words[:1], lambda *_: memory[:0], {4: instructions.encode_uop(uops[7])})
     assert list(known)[1].endswith("uop[4]  acc[7] += inp[14] · wgt[21]")
+
+
+def test_a_micro_op_of_an_extension_shows_all_that_it_reads() -> None:
+    config = PRESETS["tiny-extended"]
+    uop = isa.Uop(2, 40)
+    for operation, text in (
+        (isa.AluOp.REQUANTIZE, "acc[2] = requantize(acc[2], acc[40:44])"),
+        (isa.AluOp.LOOKUP, "acc[2] = lookup(acc[2], acc[40:56])"),
+        (isa.AluOp.MULTIPLY_ADD, "acc[2] = acc[2] · acc[12] + acc[40]"),
+    ):
+        alu = isa.Alu(alu_opcode=operation, uop_end=1, immediate=12)
+        assert uop_text(config, alu, uop) == text
 
 
 @pytest.mark.parametrize("name", ["tiny-1", "pynq-corners-1"])

@@ -16,7 +16,8 @@ namespace estimate {
 struct LoopCommand {
     std::int64_t uop_begin = 0, uop_end = 0, iter_out = 0, iter_in = 0;
     std::int64_t dst_out = 0, dst_in = 0, src_out = 0, src_in = 0;
-    bool is_alu = false, reset = false, requantizes = false, looks_up = false, reads_source = false;
+    bool is_alu = false, reset = false, requantizes = false, looks_up = false, multiplies_and_adds = false;
+    bool reads_source = false;
 };
 
 // The operands of an ALU micro-op near one end of an instruction, and its distance from that end.
@@ -44,7 +45,7 @@ struct Loops {
     bool multiplies = false;
     bool many_uops = false;     // another micro-op is read for each item
     std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
-    bool requantizes = false;
+    std::int64_t parameters = 0;  // that are read before the first item
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;
     Time stalls = 0;            // cycles in which the ALU waits for its own writes
@@ -194,7 +195,7 @@ class Profiles {
         loops.works = true;
         loops.multiplies = !c.is_alu && !c.reset;
         loops.many_uops = count > 1;
-        loops.requantizes = c.requantizes;
+        loops.parameters = c.requantizes ? parameters.requantize_parameters : c.multiplies_and_adds;
         loops.banks = banks(c, uops, loops.items);
         if (c.is_alu) walk(loops, c, uops);
     }

@@ -51,8 +51,8 @@ struct Parameters {
     // The memory: `MemoryTiming` of sim/machine/dram.py.
     Time latency, shared, refresh_period, refresh_stall;
     // The configuration.
-    std::int64_t bus_bytes, overlap, requantize_opcode, lookup_opcode, uop_depth, acc_depth;
-    std::int64_t table_elements;
+    std::int64_t bus_bytes, overlap, requantize_opcode, lookup_opcode, multiply_add_opcode;
+    std::int64_t uop_depth, acc_depth, table_elements;
     Kind kinds[MEMORIES];
     // Limits of the design: hw/timing.py, and hw/isa.py.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;

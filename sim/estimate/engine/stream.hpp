@@ -186,6 +186,7 @@ class Stream {
         command.reset = !command.is_alu && opcode != DEPTHWISE && get(f.reset);
         command.requantizes = command.is_alu && get(f.alu_opcode) == parameters.requantize_opcode;
         command.looks_up = command.is_alu && get(f.alu_opcode) == parameters.lookup_opcode;
+        command.multiplies_and_adds = command.is_alu && get(f.alu_opcode) == parameters.multiply_add_opcode;
         command.reads_source = command.is_alu && !get(f.use_immediate);
         if (command.reads_source) {
             command.src_out = get(f.src_out);

@@ -137,8 +137,8 @@ class Units {
         const Loops& loops = *instruction.loops;
         const Time valid = std::max(now + parameters.issue_to_item + parameters.item_to_alu, alu.last + 1);
         Time begin = valid + hazard(valid, loops);
-        if (loops.requantizes && loops.works) {
-            begin = std::max(begin, alu.last + parameters.alu_latency + 2) + parameters.requantize_parameters + 1;
+        if (loops.parameters && loops.works) {
+            begin = std::max(begin, alu.last + parameters.alu_latency + 2) + loops.parameters + 1;
         }
         if (loops.table >= 0) {
             if (loops.table != table) {

@@ -19,8 +19,8 @@ class FalseClaim:
     """Instruction ``second`` is marked independent while GEMM, or the ALU, may still execute
     instruction ``first``, and both touch ACC[``element``], which one of them writes.
 
-    Or, if the two are one: a REQUANTIZE that writes one of its own parameters, or a LOOKUP that
-    writes its own table.
+    Or, if the two are one: a REQUANTIZE that writes one of its own parameters, a LOOKUP that writes
+    its own table, or a MULTIPLY_ADD that writes its own factor.
     """
 
     first: int
@@ -30,8 +30,8 @@ class FalseClaim:
     def __str__(self) -> str:
         if self.first == self.second:
             return (
-                f"instruction {self.first} writes ACC[{self.element}], one of its own parameters "
-                "or part of its own table"
+                f"instruction {self.first} writes ACC[{self.element}], one of its own parameters, "
+                "part of its own table or its own factor"
             )
         return (
             f"instruction {self.second} claims to be independent, but may overtake instruction "

@@ -52,6 +52,8 @@ from .ir import (
 from .scopes import scope_dtype, scratchpad, tile_scalars
 
 _ALU = {AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"}
+# The second of the two operations that this one does.
+_ALU[AluOp.MULTIPLY_ADD] = "+"
 
 _COMPARE = {
     "<": operator.lt,
@@ -325,6 +327,9 @@ class _Interpreter:
             right = [uop.immediate or 0] * len(old)
             if uop.src is not None:
                 right = self.read(uop.src, added.get("src", 0))
+            if uop.wgt is not None:
+                factors = self.read(uop.wgt, added.get("wgt", 0))
+                old = [fold("*", a, b, dtype) for a, b in zip(old, factors, strict=True)]
             target[there] = [
                 fold(_ALU[uop.alu], a, b, dtype) for a, b in zip(old, right, strict=True)
             ]

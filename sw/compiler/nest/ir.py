@@ -204,8 +204,9 @@ class Element:
 @dataclass(eq=False)
 class NestUop:
     """One micro-op: GEMM (``alu`` is None) or an ALU operation of ``dst`` and either ``src`` or
-    ``immediate``. With ``reset`` GEMM clears ``dst``; with ``overwrite`` it does not add to it;
-    with ``taps`` it is DEPTHWISE, and ``src`` the first of several elements."""
+    ``immediate``; MULTIPLY_ADD multiplies by ``wgt``, which is in acc too. With ``reset`` GEMM
+    clears ``dst``; with ``overwrite`` it does not add to it; with ``taps`` it is DEPTHWISE, and
+    ``src`` the first of several elements."""
 
     dst: Element
     label: Label

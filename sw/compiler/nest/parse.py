@@ -300,11 +300,17 @@ class _Parser(ExpressionParser):
         expected = [products, {"reset"}]
         if products <= given:
             given -= flags
-        if "op" in named:
+        operation = self.member(AluOp, named["op"]) if "op" in named else None
+        if operation is AluOp.MULTIPLY_ADD:
+            expected = [{"op", "src", "wgt"}]
+        elif operation is not None:
             expected = [{"op", "src"}, {"op", "immediate"}]
         if given not in expected:
             raise self.error(node, f"{ast.unparse(node)} is not a micro-op of the machine")
-        scopes = {"dst": "acc", "src": "acc" if "op" in named else "inp", "wgt": "wgt"}
+        sources = {"src": "inp", "wgt": "wgt"}
+        if operation is not None:
+            sources = dict.fromkeys(sources, "acc")
+        scopes = {"dst": "acc", **sources}
         elements: dict[str, Element] = {}
         for name in scopes.keys() & named.keys():
             buffer, index = self.element(named[name])
@@ -321,7 +327,7 @@ class _Parser(ExpressionParser):
             "reset" in named,
             "overwrite" in named,
             "depthwise" in named,
-            self.member(AluOp, named["op"]) if "op" in named else None,
+            operation,
             self.number(named["immediate"]) if "immediate" in named else None,
         )
 

@@ -108,7 +108,13 @@ class _LoopFolder:
     def instruction(self, nest: _UopNest) -> Stmt:
         loops = list(self.joined(nest))
         # The longest loops become the instruction's; the order of micro-ops does not matter.
-        able = [item for item in loops if min(item.factors) >= 0 and item.extent <= _MAX_ITERATIONS]
+        able = [
+            item
+            for item in loops
+            if min(item.factors) >= 0
+            and item.extent <= _MAX_ITERATIONS
+            and not _changes_factor(item, nest.uop)
+        ]
         chosen = sorted(able, key=lambda item: -item.extent)[:2]
         inner = [item for item in loops if all(item is not other for other in chosen)]
         repeated: list[_Loop] = []
@@ -179,9 +185,16 @@ class _Loop:
 
 def _repeats(loop: _Loop, uop: NestUop) -> bool:
     """Whether an ALU instruction is repeated for a loop: micro-ops on one accumulator would stall,
-    and those of REQUANTIZE with other parameters in turn would load these for each vector."""
+    those of REQUANTIZE with other parameters in turn would load these for each vector, and those of
+    MULTIPLY_ADD have one factor."""
     accumulator, parameters, _ = loop.factors
-    return accumulator == 0 or (uop.alu is AluOp.REQUANTIZE and parameters != 0)
+    reloads = uop.alu is AluOp.REQUANTIZE and parameters != 0
+    return accumulator == 0 or reloads or _changes_factor(loop, uop)
+
+
+def _changes_factor(loop: _Loop, uop: NestUop) -> bool:
+    """Whether another iteration is a MULTIPLY_ADD by another factor."""
+    return uop.alu is AluOp.MULTIPLY_ADD and loop.factors[2] != 0
 
 
 def _factors(uop: NestUop, var: Var) -> tuple[int, int, int]:

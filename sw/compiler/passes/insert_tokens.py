@@ -67,7 +67,7 @@ def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
     operands = [("dst", dst, "acc", True)]
     if uop.src is not None and uop.alu is None:
         operands.append(("src", src, "inp", False))
-    if uop.wgt is not None:
+    if uop.wgt is not None and uop.alu is None:
         operands.append(("wgt", wgt, "wgt", False))
     for name, start, scope, writes in operands:
         low, high = kernel.span(name)

@@ -87,7 +87,26 @@ class _Arithmetic:
                 f"{self.stage}: {self.assign.value} is more than one operation on what "
                 f"{self.dst.buffer.name} holds; compute the others in a separate stage"
             )
-        return seq(*map(self.nest, [*uops, *map(self.uop, steps)]))
+        return seq(*map(self.nest, [*uops, *map(self.uop, self.joined(steps))]))
+
+    def joined(self, steps: Sequence[Step]) -> list[Step]:
+        """``steps`` with a product by an accumulator and the sum after it in one."""
+        result: list[Step] = []
+        for step in steps:
+            before = result[-1] if result else None
+            if (
+                self.config.multiply_add
+                and step.operation is AluOp.ADD
+                and isinstance(step.operand, Access)
+                and before is not None
+                and before.operation is AluOp.MUL
+                and isinstance(before.operand, Access)
+                and not before.following
+            ):
+                result[-1] = Step(AluOp.MULTIPLY_ADD, step.operand, factor=before.operand)
+            else:
+                result.append(step)
+        return result
 
     def cleared(self) -> NestUop:
         """The micro-op that clears the result. Where GEMM and ALU overlap, GEMM has other work."""
@@ -108,7 +127,7 @@ class _Arithmetic:
 
         dst = renamed(uop.dst)
         assert dst is not None
-        result: Stmt = replace(uop, dst=dst, src=renamed(uop.src))
+        result: Stmt = replace(uop, dst=dst, src=renamed(uop.src), wgt=renamed(uop.wgt))
         for loop in reversed(self.loops):
             (var,) = fresh[loop.var].terms
             result = replace(loop, var=var, body=result)
@@ -150,7 +169,8 @@ class _Arithmetic:
                     f"{self.stage}: the parameters of {step.operation.name.lower()} are tiles of "
                     f"one tensor, one after the other; {access} does not follow {step.operand}"
                 )
-        return NestUop(self.dst, label, operand, alu=step.operation)
+        factor = None if step.factor is None else self.operand(step.factor)
+        return NestUop(self.dst, label, operand, factor, alu=step.operation)
 
     def operand(self, access: Access) -> Element:
         source = access.source

@@ -55,9 +55,9 @@ def mark_independent(nest: LoopNest, config: Config) -> LoopNest:
     return replace(nest, body=body)
 
 
-# The number of a kernel, the accumulators that it writes, and those that it only reads; None for an
-# instruction that waits until nothing is in flight.
-_Instruction = tuple[int, slice, slice] | None
+# The number of a kernel, the accumulators that it writes, and those that it only reads, of which
+# the second ones are factors; None for an instruction that waits until nothing is in flight.
+_Instruction = tuple[int, slice, slice, slice] | None
 
 
 def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction]:
@@ -68,8 +68,7 @@ def _instructions(issued: Sequence[Issued], config: Config) -> list[_Instruction
     for item in issued:
         if isinstance(item.statement, Kernel):
             number = next(kernels)
-            written, read = _touched(item, item.statement, config)
-            touched = zip(repeat(number), written, read)
+            touched = zip(repeat(number), *_touched(item, item.statement, config))
             found.update(zip(item.numbers.tolist(), touched, strict=False))
         elif item.statement.memory not in (Memory.INP, Memory.WGT, Memory.OUT):
             found.update(dict.fromkeys(item.numbers.tolist()))
@@ -82,10 +81,12 @@ def _touched(issued: Issued, stmt: Kernel, config: Config) -> tuple[Iterator[sli
     first, last = kernel.span("src") if uop.alu is not None and uop.src else (0, -1)
     if uop.alu is not None:
         last += config.alu_sources(uop.alu) - 1
-    dst, src, _ = issued.starts(stmt)
+    dst, src, factor = issued.starts(stmt)
+    factors = int(uop.alu is not None and uop.wgt is not None)
     return (
         map(slice, (dst + low).tolist(), (dst + high + 1).tolist()),
         map(slice, (src + first).tolist(), (src + last + 1).tolist()),
+        map(slice, factor.tolist(), (factor + factors).tolist()),
     )
 
 
@@ -134,7 +135,7 @@ class _Claims:
                 ended(_GEMM)
                 ended(_ALU)
                 continue
-            number, target, source = item
+            number, target, source, factor = item
             unit = self.units[number]
             other = _ALU if unit == _GEMM else _GEMM
             if number in self.after_gemm:
@@ -144,9 +145,11 @@ class _Claims:
             elif (
                 1 in written[other][target]
                 or 1 in written[other][source]
+                or 1 in written[other][factor]
                 or 1 in read[other][target]
             ):
                 return number
             written[unit][target] = all_touched[target]
             read[unit][source] = all_touched[source]
+            read[unit][factor] = all_touched[factor]
         return None

@@ -118,6 +118,10 @@ def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.
             if context["use_immediate"]:
                 second[:] = context["immediate"]
             operation = AluOp(context["operation"])
+            if operation is AluOp.MULTIPLY_ADD:
+                sums = want[dst] * want[context["immediate"]] + second
+                want[dst] = (sums + span // 2) % span - span // 2
+                continue
             if operation is AluOp.LOOKUP:
                 table = want[src : src + config.table_elements].astype("<i4").tobytes()
                 want[dst] = np.frombuffer(table, np.int8)[want[dst] % 256]
@@ -140,6 +144,7 @@ def micro_op(
     *,
     operation: AluOp = AluOp.ADD,
     immediate: int | None = None,
+    factor: int | None = None,
     last: int = 0,
     error: int = 0,
     enable: int = 1,
@@ -152,7 +157,7 @@ def micro_op(
         "context": {
             "operation": operation,
             "use_immediate": int(immediate is not None),
-            "immediate": immediate or 0,
+            "immediate": immediate or factor or 0,
         },
     }
 
@@ -242,6 +247,90 @@ def test_alu_unit_reads_parameters_once_for_each_instruction(instructions: int) 
     drained = RequantizingLane.latency + 1
     stalls = REQUANTIZE_PARAMETERS + 1
     assert cycles == len(items) + stalls + (instructions - 1) * (stalls + drained)
+
+
+def test_lane_multiplies_by_its_factor_and_adds() -> None:
+    dut = RequantizingLane(multiplies_and_adds=True)
+    width = len(dut.a)
+    values = interesting(width)
+
+    async def check(ctx: Any) -> None:
+        for factor in (*values, 0x12345678):
+            ctx.set(dut.operation, AluOp.MULTIPLY_ADD)
+            ctx.set(dut.enable, 0)
+            ctx.set(dut.b, factor)
+            ctx.set(dut.parameter, 0b0110)
+            await ctx.tick()
+            ctx.set(dut.parameter, 0)
+            ctx.set(dut.enable, 1)
+            pairs = [(a, b) for a in values for b in values]
+            for n, (a, b) in enumerate([*pairs, *[(0, 0)] * dut.latency]):
+                ctx.set(dut.a, a)
+                ctx.set(dut.b, b)
+                if n >= dut.latency:
+                    a, b = pairs[n - dut.latency]
+                    assert ctx.get(dut.result) == wrap(a * factor + b, width), (a, factor, b)
+                await ctx.tick()
+            # Another operation brings its own second operand.
+            ctx.set(dut.operation, AluOp.MUL)
+            ctx.set(dut.a, 3)
+            ctx.set(dut.b, 5)
+            await ctx.tick().repeat(dut.latency)
+            assert ctx.get(dut.result) == 15
+
+    simulate(dut, check)
+
+
+@pytest.mark.parametrize("gaps", [0, 0.5])
+def test_alu_unit_reads_one_factor_for_each_instruction(gaps: float) -> None:
+    rng = np.random.default_rng(5)
+    items = []
+    for _ in range(40):
+        # Mostly what other instructions have just written.
+        factor = int(rng.integers(8))
+        others = [index for index in range(8) if index != factor]
+        count = int(rng.integers(1, 6))
+        items += [
+            micro_op(
+                int(rng.choice(others)),
+                int(rng.integers(8)),
+                operation=AluOp.MULTIPLY_ADD,
+                factor=factor,
+                last=int(n == count - 1),
+            )
+            for n in range(count)
+        ]
+        operation = AluOp(int(rng.integers(5)))
+        items.append(
+            micro_op(int(rng.integers(8)), int(rng.integers(8)), operation=operation, last=1)
+        )
+    # One that is taken when the others are done.
+    items.append(micro_op(0, last=1))
+    got, want, dones, _ = run(EXTENDED, items, gaps)
+    assert np.array_equal(got, want)
+    assert dones == [0] * sum(item["last"] for item in items)
+
+
+def test_alu_unit_stalls_two_cycles_for_a_factor() -> None:
+    items = [
+        micro_op(n, 30 + n, operation=AluOp.MULTIPLY_ADD, factor=20, last=int(n == 15))
+        for n in range(16)
+    ]
+    *_, cycles = run(EXTENDED, items, 0)
+    assert cycles == 16 + 2
+
+
+def test_a_factor_past_the_depth_is_an_error() -> None:
+    items = [
+        micro_op(1, operation=AluOp.MULTIPLY_ADD, factor=EXTENDED.acc.depth - 1, last=1),
+        micro_op(2, operation=AluOp.MULTIPLY_ADD, factor=EXTENDED.acc.depth, last=1),
+    ]
+    accumulators = np.ones((EXTENDED.acc.depth, EXTENDED.acc.rows, EXTENDED.acc.columns), int)
+    ports = {"dst_read": accumulators, "src_read": accumulators}
+    dones, _ = run_unit(AluUnit(EXTENDED), items, ports, {"write": accumulators}, pauses(0))
+    assert dones == [0, 1]
+    assert (accumulators[1] == 2).all()
+    assert (accumulators[2] == 1).all()
 
 
 def test_alu_unit_takes_one_independent_micro_op_per_cycle() -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.isa import Alu, AluOp, Depthwise, Forward, Gemm, Load, Memory, Multiply, Store
+from amaranth_vta.sim.model.arithmetic import Tiles
 from amaranth_vta.sim.model.execution import ExecutionFault, Executor
-from amaranth_vta.sim.model.scalar import ScalarMachine
+from amaranth_vta.sim.model.scalar import ScalarMachine, as_signed
 
 MEMORY_BYTES = 2048
 # Few and small elements, so that indices coincide often.
@@ -51,6 +52,10 @@ TABLES = [
     Config(**SMALL | {"log_batch": 2, "log_block_out": 4, "log_acc_buff_size": 10}, lookup=1),
     Config(**SMALL | {"log_acc_width": 4, "log_acc_buff_size": 9}, lookup=1),
     Config(**SMALL | {"log_batch": 3, "log_block_out": 4, "log_acc_buff_size": 11}, lookup=1),
+]
+MULTIPLYING = [
+    Config(**SMALL, requantize=1, multiply_add=1),
+    Config(**SMALL | {"log_batch": 1, "log_block_in": 3}, requantize=1, multiply_add=1),
 ]
 FORWARDING = [
     Config(**SMALL, forward=1),
@@ -273,6 +278,78 @@ def test_lookups_do_what_the_page_says(data: st.DataObject, config: Config, seed
     fields, words = data.draw(kernels(config, depths))
     alu = Alu(alu_opcode=AluOp.LOOKUP, immediate=data.draw(st.integers(-3, 3)), **fields)
     assert_same_effect(config, seed, alu, words)
+
+
+@settings(max_examples=400)
+@given(st.data(), st.sampled_from(MULTIPLYING), seeds)
+def test_multiply_add_does_what_the_page_says(
+    data: st.DataObject, config: Config, seed: int
+) -> None:
+    # Few accumulators, so that sources, and sometimes the factor, are results of micro-ops before.
+    most = data.draw(st.sampled_from((2, 4, config.acc.depth)))
+    fields, words = data.draw(kernels(config, {"dst": most, "src": most}))
+    alu = multiply_add(data.draw(st.integers(0, most - 1)), **fields)
+    assert_same_effect(config, seed, alu, words)
+
+
+def multiply_add(factor: int, **fields: int) -> Alu:
+    immediate = isa.factor_immediate(factor)
+    return Alu(alu_opcode=AluOp.MULTIPLY_ADD, immediate=immediate, **fields)
+
+
+def after_multiply_add(contents: Tiles, factor: int, uop: isa.Uop, **fields: int) -> Tiles:
+    """The accumulators, each of one row, after one micro-op with ``contents`` from ACC[0] on."""
+    config = MULTIPLYING[0]
+    executor = executor_of(config, 1)
+    executor.acc.tiles[: len(contents), 0] = contents
+    executor.uop.tiles[0] = isa.instruction_set(config).encode_uop(uop)
+    executor.execute(0, multiply_add(factor, uop_end=1, **fields))
+    found: Tiles = executor.acc.tiles[: len(contents), 0]
+    return found
+
+
+def test_a_sum_that_is_multiplied_in_each_iteration_is_a_polynomial() -> None:
+    """In ACC[0], with coefficients from ACC[1] on; the argument of each lane is in ACC[9]."""
+    contents = np.random.default_rng(1).integers(-1000, 1000, (10, 4)).astype(np.int32)
+    contents[9] = [100, -100, 12345, -(1 << 31) + 1]
+    found = after_multiply_add(contents, 9, isa.Uop(0, 1), iter_in=8, src_factor_in=1)
+    for lane in range(4):
+        exact = 0
+        for coefficient in contents[:9, lane].tolist():
+            exact = exact * int(contents[9, lane]) + coefficient
+        assert abs(exact) > 1 << 31
+        assert found[0, lane] == as_signed(exact, 32)
+    assert np.array_equal(found[1:], contents[1:])
+
+
+def test_a_product_is_added_to_the_next_result() -> None:
+    """Each source is the destination of the iteration before."""
+    contents = np.full((8, 4), 3, np.int32)
+    contents[7] = [0, 1, 10, -2]
+    steps = {"iter_in": 6, "dst_factor_in": 1, "src_factor_in": 1}
+    found = after_multiply_add(contents, 7, isa.Uop(1, 0), **steps)
+    at = np.arange(7)[:, np.newaxis]
+    assert np.array_equal(found[:7], 3 + 3 * at * contents[7])
+
+
+def test_multiply_add_reads_its_factor_within_the_depth() -> None:
+    config = MULTIPLYING[0]
+    depth = config.acc.depth
+    for factor, uops, fits in (
+        (depth - 1, 1, True),
+        (depth, 1, False),
+        ((1 << 16) - 1, 1, False),
+        (depth, 0, True),
+    ):
+        executor = executor_of(config, 1)
+        executor.uop.tiles[0] = 0
+        before = executor.acc.tiles.copy()
+        if fits:
+            executor.execute(0, multiply_add(factor, uop_end=uops))
+        else:
+            with pytest.raises(ExecutionFault, match="index_out_of_range"):
+                executor.execute(0, multiply_add(factor, uop_end=uops))
+            assert np.array_equal(executor.acc.tiles, before)
 
 
 def test_requantize_reads_its_parameters_within_the_depth() -> None:

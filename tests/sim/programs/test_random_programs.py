@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sim.model.device import FunctionalDevice
+from amaranth_vta.sim.programs.builder import ProgramBuilder
 from amaranth_vta.sim.programs.faults import FAULT_KINDS, random_faulty_program
 from amaranth_vta.sim.programs.image import ProgramImage
 from amaranth_vta.sim.programs.random_programs import random_program
@@ -125,11 +127,40 @@ def test_random_programs_use_the_extensions_that_there_are() -> None:
                 seen[f"{name}, independent" if instruction.independent else name] += 1
             if isinstance(instruction, isa.SetPadding):
                 seen[isa.Padding(instruction.memory).name] += 1
-    for name in ("GEMM", "MULTIPLY", "DEPTHWISE", "ADD", "REQUANTIZE", "LOOKUP"):
+    names = ("GEMM", "MULTIPLY", "DEPTHWISE", "ADD", "REQUANTIZE", "LOOKUP", "MULTIPLY_ADD")
+    for name in names:
         assert seen[name] > 3
         assert seen[f"{name}, independent"] > 3
     for padding in isa.Padding:
         assert seen[padding.name] > 3
+
+
+def test_random_programs_multiply_by_any_element_of_their_windows() -> None:
+    config = PRESETS["tiny-extended"]
+    decode = isa.instruction_set(config).decode
+    factors: Counter[int] = Counter()
+    for seed in range(30):
+        for instruction in map(decode, random_program(config, seed).instruction_bits()):
+            if isinstance(instruction, isa.Alu) and instruction.uops:
+                factors.update([] if instruction.factor is None else [instruction.factor])
+    windows = ProgramBuilder(config, random.Random(1)).windows(config.acc)
+    elements = {element for window in windows for element in window}
+    assert set(factors) <= elements
+    assert len(factors) > len(elements) / 2
+
+
+def test_faulty_programs_multiply_by_elements_past_the_depth() -> None:
+    config = PRESETS["tiny-extended"]
+    decode = isa.instruction_set(config).decode
+    found: Counter[int | None] = Counter()
+    for seed in range(30):
+        image, fault = random_faulty_program(config, "operand_out_of_range", seed)
+        faulty = decode(image.instruction_bits()[fault.instruction])
+        if isinstance(faulty, isa.Alu):
+            found[faulty.factor] += 1
+    del found[None]
+    assert sum(found.values()) > 2
+    assert all(factor is not None and factor >= config.acc.depth for factor in found)
 
 
 def test_deep_tokens_are_deep() -> None:

@@ -179,10 +179,24 @@ inline void look_up(const Alu &alu, const MicroOps &uops, const Part &part)
     });
 }
 
-// Without `immediate`, the second operand is read.
+// Accumulators of a machine with this operation have 32 bits.
+template <int N>
+void multiply_and_add(const Alu &alu, const MicroOps &uops, const Part &part, uint32_t factor)
+{
+    const int32_t *factors = alu.accumulators + factor * alu.words;
+    in_order(uops, part, [&](uint32_t src, uint32_t dst) {
+        int32_t *scalars = alu.accumulators + dst * alu.words;
+        const int32_t *addends = alu.accumulators + src * alu.words;
+        for (size_t word = 0; word < alu.words; word += N)
+            store<N>(scalars + word, load<N>(scalars + word) * load<N>(factors + word) +
+                                         load<N>(addends + word));
+    });
+}
+
+// Without `immediate`, the second operand is read; `factor` is of MULTIPLY_ADD.
 template <int N>
 void run_alu(const Alu &alu, AluOp operation, const MicroOps &uops, const Part &part,
-             const int32_t *immediate)
+             const int32_t *immediate, uint32_t factor)
 {
     switch (operation) {
     case AluOp::MIN:
@@ -199,6 +213,8 @@ void run_alu(const Alu &alu, AluOp operation, const MicroOps &uops, const Part &
         return requantize<(N < REQUANTIZE_LANES ? N : REQUANTIZE_LANES)>(alu, uops, part);
     case AluOp::LOOKUP:
         return look_up(alu, uops, part);
+    case AluOp::MULTIPLY_ADD:
+        return multiply_and_add<N>(alu, uops, part, factor);
     }
 }
 

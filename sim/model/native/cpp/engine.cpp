@@ -221,6 +221,8 @@ private:
                 within &= reach(instruction, uops_->most_wgt, Field::wgt_factor_out,
                                 Field::wgt_factor_in) < parameters_.wgt_depth;
         }
+        if (is_alu && AluOp(instruction[Field::alu_opcode]) == AluOp::MULTIPLY_ADD)
+            within &= factor(instruction) < parameters_.acc_depth;
         if (!within)
             return Cause::INDEX_OUT_OF_RANGE;
         if (!is_alu && !uops_->is_sorted())
@@ -239,6 +241,12 @@ private:
         default:
             return 1;
         }
+    }
+
+    // The accumulator by which all micro-ops of a MULTIPLY_ADD multiply.
+    static uint32_t factor(const Instruction &instruction)
+    {
+        return uint16_t(instruction[Field::immediate]);
     }
 
     // Inputs that a micro-op of GEMM takes, one after the other.
@@ -261,7 +269,8 @@ private:
         if (instruction.opcode == Opcode::ALU) {
             const int32_t immediate = int16_t(instruction[Field::immediate]);
             run_alu_(part, AluOp(instruction[Field::alu_opcode]),
-                     instruction[Field::use_immediate] ? &immediate : nullptr);
+                     instruction[Field::use_immediate] ? &immediate : nullptr,
+                     factor(instruction));
             count(Counter::alu_uops, iterations * uops_->count);
         } else if (instruction[Field::reset]) {
             gemm_.reset(*uops_, part);
@@ -303,17 +312,17 @@ private:
         return part;
     }
 
-    void run_alu_(const Part &part, AluOp operation, const int32_t *immediate)
+    void run_alu_(const Part &part, AluOp operation, const int32_t *immediate, uint32_t factor)
     {
         const Alu alu = {scratchpads_.accumulators, scratchpads_.accumulator_words,
                          parameters_.acc_width == 16, parameters_.table_elements};
         switch (scratchpads_.accumulator_words) {
         case 4:
-            return run_alu<4>(alu, operation, *uops_, part, immediate);
+            return run_alu<4>(alu, operation, *uops_, part, immediate, factor);
         case 8:
-            return run_alu<8>(alu, operation, *uops_, part, immediate);
+            return run_alu<8>(alu, operation, *uops_, part, immediate, factor);
         default:
-            return run_alu<16>(alu, operation, *uops_, part, immediate);
+            return run_alu<16>(alu, operation, *uops_, part, immediate, factor);
         }
     }
 

@@ -41,7 +41,8 @@ def corrected_sum(
     finest = finest_shift([(_LEAST, _MOST)] * 2, ratios, offset, config)
     moves = sorted(range(-REACH, REACH + 1), key=abs)
     for shift, move in product(range(finest, max(finest - _SHIFTS, 0), -1), moves):
-        plain = FixedPoint((), 0, shift, *bounds, scale=2.0**-shift)
+        joined = bool(config.multiply_add)
+        plain = FixedPoint((), 0, shift, *bounds, scale=2.0**-shift, joined=joined)
         first, second = (round(ratio * 2**shift) for ratio in ratios)
         found = _corrected(replace(plain, factors=(first, second + move)), wanted, config)
         if found is not None:

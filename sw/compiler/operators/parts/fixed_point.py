@@ -54,6 +54,8 @@ class FixedPoint:
     decremented to the even one: with half a step in the addend, this rounds halves to even. With a
     ``scale``, REQUANTIZE by it replaces everything from the addend on.
 
+    With ``joined``, each product but the first is made and added by one operation.
+
     ``corrections`` are added to the sum: one int8 for each value from -128 to 127 of the operand
     ``corrected``, from a table that takes ``table`` accumulators (`Config.table_elements`). Only
     constants with a scale may have them.
@@ -70,11 +72,13 @@ class FixedPoint:
     corrections: tuple[int, ...] = ()
     table: int = 0
     corrected: int = 0
+    joined: bool = False
 
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector of results, including the reset of a copy."""
-        sums = sum(factor != 1 for factor in self.factors) + len(self.factors) - 1
+        products = sum(factor != 1 for factor in self.factors[: 1 if self.joined else None])
+        sums = products + len(self.factors) - 1
         if self.scale is not None:
             # A correction takes a copy, which is two, the lookup and an addition.
             return sums + 1 + 4 * bool(self.table)
@@ -128,7 +132,8 @@ class FixedPoint:
         factors = tuple(map(_any_parameter, self.factors))
         if self.scale is not None:
             plain = FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0)
-            return replace(plain, table=self.table, corrected=self.corrected)
+            rest = {"table": self.table, "corrected": self.corrected, "joined": self.joined}
+            return replace(plain, **rest)
         return replace(self, factors=factors, addend=_any_parameter(self.addend))
 
     def parameters(self, env: Environment) -> Array:
@@ -159,24 +164,27 @@ class FixedPoint:
         def constant(number: int, value: int, i: Sequence[Expr]) -> Expr | int:
             return value if _is_immediate(value) else parameters(number, *i)
 
-        first, corrections = len(self.factors), []
+        def scaled(number: int) -> Tensor:
+            x, factor = operands[number], self.factors[number]
+            if factor == 1:
+                return x
+            return stage(f"{x.name}_scaled", lambda *i: x(*i) * constant(number, factor, i))
+
+        first, others = len(self.factors), []
         if self.table:
             x, tiles = operands[0], range(first + REQUANTIZE_PARAMETERS, self.parameter_count)
-            corrections.append(
+            others.append(
                 stage(
                     "correction", lambda *i: te.lookup(x(*i), *(parameters(n, *i) for n in tiles))
                 )
             )
-        scaled = []
-        for number, (factor, operand) in enumerate(zip(self.factors, operands, strict=True)):
-            scaled.append(operand)
-            if factor != 1:
-                scaled[-1] = stage(
-                    f"{operand.name}_scaled",
-                    lambda *i, n=number, x=operand, f=factor: x(*i) * constant(n, f, i),
-                )
-        total = scaled[0]
-        for other in (*scaled[1:], *corrections):
+        total, *products = map(scaled, range(1 if self.joined else first))
+        for number in range(1, first if self.joined else 1):
+            total = stage(
+                "total",
+                lambda *i, t=total, n=number: t(*i) + operands[n](*i) * parameters(n, *i),
+            )
+        for other in (*products, *others):
             total = stage("total", lambda *i, t=total, o=other: t(*i) + o(*i))
         if self.scale is not None:
             numbers = range(first, first + REQUANTIZE_PARAMETERS)
@@ -188,6 +196,13 @@ class FixedPoint:
         if self.addend:
             before = total
             total = stage("moved", lambda *i: before(*i) + constant(first, self.addend, i))
+        self._round(total, stage, env)
+        return stages
+
+    def _round(
+        self, total: Tensor, stage: Callable[[str, Callable[..., Expr]], Tensor], env: Environment
+    ) -> None:
+        """The stages from the sum, addend included, to results without REQUANTIZE."""
         if self.to_even:
             # As in `RoundingShift.stages`: subtract where the quotient, rounded up, is odd.
             sign = env.ACC_WIDTH - 1
@@ -202,7 +217,6 @@ class FixedPoint:
             quotients = total
             total = stage("centred", lambda *i: quotients(*i) + self.zero_point)
         stage("clipped", lambda *i: te.min(te.max(total(*i), self.low), self.high))
-        return stages
 
 
 def _is_immediate(value: int) -> bool:
@@ -261,7 +275,8 @@ def _attempts(
     """Ways to round, the cheapest first, without factors and addend, which `_search` finds."""
     zero_point, low, high = bounds
     if config.requantize:
-        yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most)
+        joined = bool(config.multiply_add)
+        yield FixedPoint((), 0, most, zero_point, low, high, scale=2.0**-most, joined=joined)
     # Where the ratios are integer multiples of a power of two, ties occur.
     exact = [n for n in range(most) if all((ratio * 2**n).is_integer() for ratio in ratios)]
     for shift in (*exact[:1], most):

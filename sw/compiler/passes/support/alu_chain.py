@@ -37,6 +37,8 @@ class Step:
     # The other parameters of a requantization, or tiles of a table, which must follow the operand
     # in the scratchpad.
     following: tuple[Access, ...] = ()
+    # Of MULTIPLY_ADD.
+    factor: Access | None = None
 
 
 _NEGATE = Step(AluOp.MUL, -1)

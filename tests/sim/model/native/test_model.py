@@ -131,6 +131,7 @@ def test_each_bit_of_an_instruction_gives_the_same(name: str) -> None:
     if config.pad_value:
         instructions += [isa.set_padding(padding, 5) for padding in isa.Padding]
         instructions += [Multiply(uop_end=0), Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=0)]
+        instructions.append(Alu(alu_opcode=AluOp.MULTIPLY_ADD, uop_end=1))
     pair = Pair(config, np.zeros(0x1000, np.uint8))
     for instruction in instructions:
         for bit in range(isa.INSTRUCTION_WIDTH):
@@ -169,6 +170,7 @@ def _random_loops(
     if config.depthwise:
         kinds.append(Depthwise)
     operations = [*isa.BASE_ALU_OPS, *([AluOp.REQUANTIZE] * 3 if config.requantize else [])]
+    operations += [AluOp.MULTIPLY_ADD] * 3 if config.multiply_add else []
     kind = chance.choice(kinds)
     iterations = (chance.randrange(130, 180), chance.randrange(120, 160)) if long else (40, 40)
     sizes = [1 if chance.random() < 0.2 else chance.randrange(1, most + 1) for most in iterations]
@@ -207,12 +209,14 @@ def _random_loops(
         uops = [replace(uop, dst=same) for uop in uops]
     if kind is Alu:
         operation = chance.choice(operations)
-        immediate = operation is not AluOp.REQUANTIZE and chance.random() < 0.5
+        immediate = operation in isa.BASE_ALU_OPS and chance.random() < 0.5
         options = {
             "alu_opcode": operation,
             "use_immediate": int(immediate),
             "immediate": chance.choice((chance.randrange(-(1 << 15), 1 << 15), 3, -5)),
         }
+        if operation is AluOp.MULTIPLY_ADD:
+            options["immediate"] = isa.factor_immediate(chance.randrange(config.acc.depth))
     else:
         options = {"reset": int(kind is Gemm and chance.random() < 0.1)}
     instruction = kind(uop_end=len(uops), iter_out=sizes[0], iter_in=sizes[1], **factors, **options)
@@ -285,6 +289,26 @@ def test_requantization_of_its_own_parameters_gives_the_same() -> None:
             instruction = Alu(alu_opcode=AluOp.REQUANTIZE, uop_end=1, **loops)
             image = _loops_image(config, instruction, [Uop(dst=2, src=parameters)])
             assert Pair(config, image).agree(0, 3), instruction
+
+
+def test_multiply_add_by_any_factor_gives_the_same() -> None:
+    """By elements that it writes itself, by others, and by some past the depth."""
+    config = PRESETS["tiny-extended"]
+    depth = config.acc.depth
+    loops = {"iter_in": 12, "dst_factor_in": 1, "iter_out": 3, "src_factor_out": 1}
+    for factor in (*range(16), depth - 1, depth, 2 * depth, (1 << 15) + 1, (1 << 16) - 1):
+        for source in (0, 1, 2, 3, 40):
+            instruction = Alu(
+                alu_opcode=AluOp.MULTIPLY_ADD,
+                immediate=isa.factor_immediate(factor),
+                uop_end=1,
+                src_factor_in=int(source < 40),
+                **loops,
+            )
+            image = _loops_image(config, instruction, [Uop(dst=2, src=source)])
+            pair = Pair(config, image)
+            assert pair.agree(0, 3), instruction
+            assert pair.clear.executor.counters["alu_uops"] == (36 if factor < depth else 0)
 
 
 def test_a_run_can_be_stopped_in_the_middle_of_an_instruction() -> None:

@@ -163,6 +163,10 @@ def at(element: int, **fields: int) -> dict[str, int]:
     return {"uop_end": 1, "iter_in": 2, "dst_factor_in": element, **fields}
 
 
+def multiply_add(factor: int, **fields: int) -> Alu:
+    return Alu(alu_opcode=AluOp.MULTIPLY_ADD, immediate=factor, **fields)
+
+
 def alu(**fields: int) -> Alu:
     return Alu(**{"alu_opcode": AluOp.ADD, "uop_end": 1, "use_immediate": 1, **fields})
 
@@ -196,6 +200,9 @@ def alu(**fields: int) -> Alu:
             [FalseClaim(1, 1, 0)],
         ),
         ([Alu(alu_opcode=AluOp.REQUANTIZE, **at(0, dst_factor_out=2))], [FalseClaim(1, 1, 0)]),
+        # Nor may a MULTIPLY_ADD write its factor; it may add what it writes.
+        ([multiply_add(7, **at(7))], [FalseClaim(1, 1, 7)]),
+        ([multiply_add(7, **at(8))], []),
     ],
 )  # fmt: skip
 def test_claims_are_false_where_the_units_meet(
@@ -204,13 +211,18 @@ def test_claims_are_false_where_the_units_meet(
     assert false_claims(uops(), *program, Finish()) == expected
 
 
-def claims_of_other_elements(dst: int, src: int, then: int) -> list[FalseClaim]:
-    """The false claims of a product in ACC[0], a requantization, and a product in ACC[then]."""
+def claims_of_other_elements(
+    dst: int, src: int, then: int, factor: int | None = None
+) -> list[FalseClaim]:
+    """The false claims of a product in ACC[0], a requantization, and a product in ACC[then]; with
+    ``factor`` a MULTIPLY_ADD takes the place of the requantization."""
+    place = {"uop_begin": 1, "uop_end": 2, "independent": 1}
+    requantize = Alu(alu_opcode=AluOp.REQUANTIZE, **place)
     words = np.array([0, dst | src << 7, then], "<u4").view(np.uint8)
     program = [
         Load(memory=Memory.UOP, x_size=3),
         Multiply(uop_end=1),
-        Alu(alu_opcode=AluOp.REQUANTIZE, uop_begin=1, uop_end=2, independent=1),
+        requantize if factor is None else multiply_add(factor, **place),
         Multiply(uop_begin=2, uop_end=3, independent=1),
         Finish(),
     ]
@@ -229,6 +241,17 @@ def test_every_element_that_is_read_counts() -> None:
         element = 20 + parameter
         assert claims_of_other_elements(dst=64, src=20, then=element) == [FalseClaim(2, 3, element)]
     assert claims_of_other_elements(dst=22, src=20, then=5) == [FalseClaim(2, 2, 22)]
+    # Of a MULTIPLY_ADD the source, of which there is one, and the factor.
+    for factor, src, then, expected in (
+        (20, 64, 21, []),
+        (20, 30, 31, []),
+        (0, 30, 5, [FalseClaim(1, 2, 0)]),
+        (20, 0, 5, [FalseClaim(1, 2, 0)]),
+        (20, 30, 20, [FalseClaim(2, 3, 20)]),
+        (20, 30, 30, [FalseClaim(2, 3, 30)]),
+        (64, 30, 5, [FalseClaim(2, 2, 64)]),
+    ):
+        assert claims_of_other_elements(64, src, then, factor) == expected
 
 
 def test_a_false_claim_is_told_in_a_sentence() -> None:
@@ -237,5 +260,6 @@ def test_a_false_claim_is_told_in_a_sentence() -> None:
         "shares ACC[17]"
     )
     assert str(FalseClaim(3, 3, 17)) == (
-        "instruction 3 writes ACC[17], one of its own parameters or part of its own table"
+        "instruction 3 writes ACC[17], one of its own parameters, part of its own table or its own "
+        "factor"
     )

@@ -42,6 +42,9 @@ def f(a: int8[4, 2], b: int32[8]):
     wait_for_alu()
     with push_alu():
         uop_push(dst=y, op=ADD, immediate=-3)
+    with push_alu(independent=1):
+        with uop_loop(2, dst=1, src=1, wgt=0):
+            uop_push(dst=y, src=y + 4, wgt=y + 7, op=MULTIPLY_ADD)
     for m in range(2):
         if any(m < 1, m == 1):
             dep_push(COMPUTE, STORE)"""
@@ -92,6 +95,9 @@ def test_printing_numbers_equal_names_again_as_they_were() -> None:
         ),
         ("uop_push(dst=b, reset=1)", "dst is in acc, not in dram"),
         ("uop_push(dst=b, reset=1, op=ADD)", "is not a micro-op of the machine"),
+        ("uop_push(dst=b, src=b, wgt=b, op=ADD)", "is not a micro-op of the machine"),
+        ("uop_push(dst=b, src=b, op=MULTIPLY_ADD)", "is not a micro-op of the machine"),
+        ("uop_push(dst=b, immediate=2, op=MULTIPLY_ADD)", "is not a micro-op of the machine"),
         ("with push_gemm(): b[0] = 1", "push_gemm has no such micro-op"),
     ],
 )

@@ -128,6 +128,28 @@ def test_no_pass_changes_them_nor_does_the_rtl(
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_second_product_and_the_sum_are_one_operation(
+    seed: int, run: Any, some: Callable[..., Any]
+) -> None:
+    """Results are the same, with one micro-op less for each vector."""
+    workload, env = random_case(seed, "tiny-extended")
+    vectors = workload.batch * workload.outputs * workload.output_height * workload.output_width
+    uops = []
+    for machine in (env, Environment(replace(env.config, multiply_add=0))):
+        scales = scales_of(seed, machine)
+        constants = addition_constants(*scales, machine.config, added(*scales))
+        workload = replace(workload, addition=Addition(constants))
+        function = tuned(workload, machine, None, "fused")
+        assert ("op=MULTIPLY_ADD" in str(function.lowered)) == machine.config.multiply_add
+        inputs = operands(workload, machine, function.args, some, seed)
+        want = wanted(workload, machine, inputs, seed)
+        np.testing.assert_array_equal(run(function, inputs), want)
+        uops.append(run.counters["alu_uops"])
+        assert uops[-1] == vectors * workload.operations
+    assert uops[0] == uops[1] - vectors
+
+
 def test_they_take_fewer_cycles_than_two_operators() -> None:
     """All passes of the ALU overlap with the products of the next tile."""
     workload, env = random_case(1, "tiny-extended")

@@ -155,6 +155,32 @@ def assert_exact_for_all_pairs(
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("scales", [CASES[0], CASES[2], *CORRECTED])
+def test_a_product_but_the_first_is_an_operation_with_its_sum(
+    scales: tuple[Quantized, Quantized, Quantized], run: Any, some: Callable[..., Any]
+) -> None:
+    """As many as are counted, and the results are those of two operations."""
+    a, b, y = scales
+    extended = PRESETS["tiny-extended"]
+    found = {}
+    for config in (extended, replace(extended, multiply_add=0)):
+        constants = addition_constants(a, b, y, config, added(a, b, y))
+        assert constants.joined == config.multiply_add
+        env, vectors = Environment(config), 9
+        knobs = PointwiseKnobs(vectors, in_turn=True)
+        function = weighted_sum(WeightedSum(vectors, constants), env, knobs)
+        rng = np.random.default_rng(4)
+        first, second = (some(rng, arg) for arg in function.args[:2])
+        got = run(function, [first, second, *weights(constants, env)])
+        want = added(a, b, y)[first.astype(int) + 128, second.astype(int) + 128]
+        np.testing.assert_array_equal(got, want)
+        assert run.counters["alu_uops"] == vectors * constants.operations
+        found[constants.joined] = constants
+    assert found[True] == replace(found[False], joined=True)
+    assert found[True].operations == found[False].operations - 1
+    assert found[True].without_parameters().operations == found[True].operations
+
+
 @pytest.mark.parametrize("config", ["tiny", "tiny-extended"])
 @pytest.mark.parametrize("knobs", [PointwiseKnobs(5), PointwiseKnobs(2, in_turn=True)])
 def test_no_pass_changes_what_a_residual_addition_does(
@@ -221,6 +247,12 @@ def assert_no_pass_changes(
                 )
                 for factor in (50_000, 60_000)
             ),
+        ),
+        (
+            # The factor of a product with its sum is a parameter even if an immediate can hold it.
+            "pynq-extended",
+            FixedPoint((40_000, 300), 5, 16, 4, -100, 100, scale=2.0**-16, joined=True),
+            FixedPoint((80_000, 300), 9, 12, 1, -128, 127, scale=2.0**-12, joined=True),
         ),
     ],
 )

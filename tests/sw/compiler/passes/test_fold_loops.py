@@ -7,12 +7,13 @@ import pytest
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.sw.compiler.nest.interpret import interpret
-from amaranth_vta.sw.compiler.nest.ir import LoopNest
+from amaranth_vta.sw.compiler.nest.ir import Kernel, LoopNest, walk
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
 from amaranth_vta.sw.compiler.passes.fold_loops import fold_loops
 
 TINY = PRESETS["tiny"]
+EXTENDED = PRESETS["tiny-extended"]
 ROWS = 24
 
 
@@ -79,3 +80,32 @@ def test_a_loop_is_distributed_if_its_iterations_share_no_element(
 def test_no_instruction_steps_through_the_turns_of_a_rolling_buffer(step: int, folds: bool) -> None:
     nest = around(f"for i in range(2):\n    uop_push(dst=a + {step}*i, op=ADD, immediate=3)", 1)
     assert instructions(fold_loops(nest, TINY)) == (1, not folds)
+
+
+@pytest.mark.parametrize(
+    ("loops", "uop", "alone"),
+    [
+        # One factor for all micro-ops is one instruction, whatever it adds.
+        ("i6 j2", "dst=a + 2*i + j, src=a + 12 + i + j, wgt=a + 23", True),
+        ("i6", "dst=a + i, src=a + 9, wgt=a + 23", True),
+        # Another factor is another instruction; the other loop is within it.
+        ("i3 j4", "dst=a + 4*i + j, src=a + 12 + j, wgt=a + 20 + i", False),
+        ("i3 j4", "dst=a + i + 3*j, src=a + 12 + j, wgt=a + 18 + j", False),
+        ("i3", "dst=a + 5, src=a + i, wgt=a + 18 + i", False),
+        # Two loops over the factors are two around the instruction, or one that joins them.
+        ("i2 j3 k2", "dst=a + 3*i + j + 6*k, src=a + 12, wgt=a + 18 + i + 2*j", False),
+        ("i2 j3 k2", "dst=a + 3*i + j + 6*k, src=a + 12, wgt=a + 16 + 3*i + j", False),
+    ],
+)
+def test_a_loop_over_factors_repeats_the_instruction(loops: str, uop: str, alone: bool) -> None:
+    lines = [f"for {loop[0]} in range({loop[1:]}):" for loop in loops.split()]
+    lines.append(f"uop_push({uop}, op=MULTIPLY_ADD)")
+    nest = around("\n".join(" " * 4 * depth + line for depth, line in enumerate(lines)))
+    folded = fold_loops(nest, EXTENDED)
+    assert result(folded) == result(nest)
+    assert instructions(folded) == (1, not alone)
+    (kernel,) = (part for part in walk(folded.body) if isinstance(part, Kernel))
+    assert not any(loop.wgt for loop in kernel.loops)
+    within = {loop.var for loop in kernel.unrolled}
+    assert kernel.uop.wgt is not None
+    assert not within & kernel.uop.wgt.index.terms.keys()

@@ -85,6 +85,27 @@ def test_the_alu_waits_for_all_parameters_of_a_requantization() -> None:
         assert claims(gemm(f"low + {1 + behind}"), requantize) == [True, independent]
 
 
+def test_a_factor_is_read_as_a_source_is() -> None:
+    def multiplied(src: str, factor: str) -> str:
+        return alu("high", f"src={src}, wgt={factor}, op=MULTIPLY_ADD")
+
+    assert claims(gemm("low + 3"), multiplied("high + 1", "low + 3")) == [True, False]
+    assert claims(gemm("low + 3"), multiplied("low + 3", "high + 1")) == [True, False]
+    assert claims(multiplied("high + 1", "low + 3"), gemm("low + 3")) == [True, False]
+    # It is one element, and so is the source.
+    for other in ("low + 2", "low + 4"):
+        for src, factor in (("high + 1", "low + 3"), ("low + 3", "high + 1")):
+            assert claims(gemm(other), multiplied(src, factor)) == [True, True]
+            assert claims(multiplied(src, factor), gemm(other)) == [True, True]
+
+
+def test_a_factor_is_followed_through_loops() -> None:
+    factor = alu("high", "src=high + 1, wgt=low + o, op=MULTIPLY_ADD")
+    kernels = "\n".join((factor, gemm("low + 5")))
+    assert claims("for o in range(5):\n" + indent(kernels, "    ")) == [True, True]
+    assert claims("for o in range(6):\n" + indent(kernels, "    ")) == [False, False]
+
+
 def test_gemm_waits_for_what_the_alu_reads_and_writes() -> None:
     assert claims(alu("high", "src=low + 3, op=ADD"), gemm("low + 3")) == [True, False]
     assert claims(alu("high", "src=low + 3, op=ADD"), gemm("high")) == [True, False]
