@@ -56,7 +56,8 @@ def test_random_programs_do_the_same(name: str, dram: str) -> None:
 def test_bounds_of_requantize_that_cross_give_the_upper_one(device: str) -> None:
     image = ProgramImage.load(VECTORS.parent / "requantize_low_above_high.npz")
     # With extensions that the program does not use this is a machine that others need as well.
-    image = replace(image, config=replace(image.config, lookup=1, depthwise=1, forward=1))
+    others = {"lookup": 1, "depthwise": 1, "forward": 1, "multiply_add": 1}
+    image = replace(image, config=replace(image.config, **others))
     assert image.config == CONFIGS["tiny-extended"]
     result, memory = run(image, device, "ideal")
     assert result.fault is None

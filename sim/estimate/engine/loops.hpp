@@ -45,6 +45,7 @@ struct Loops {
     bool multiplies = false;
     bool many_uops = false;     // another micro-op is read for each item
     std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
+    std::int64_t first_dst = 0, dsts = 0;  // the accumulators that it writes to are among these
     std::int64_t parameters = 0;  // that are read before the first item
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;
@@ -196,13 +197,12 @@ class Profiles {
         loops.multiplies = !c.is_alu && !c.reset;
         loops.many_uops = count > 1;
         loops.parameters = c.requantizes ? parameters.requantize_parameters : c.multiplies_and_adds;
-        loops.banks = banks(c, uops, loops.items);
+        find_dsts(loops, c, uops);
+        loops.banks = banks(c, uops, loops);
         if (c.is_alu) walk(loops, c, uops);
     }
 
-    // The halves of the accumulators that an instruction works in. A few micro-ops in the other half
-    // do not count: they delay nothing for long.
-    std::uint8_t banks(const LoopCommand& c, std::span<const std::uint32_t> uops, std::int64_t items) const {
+    void find_dsts(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) const {
         std::int64_t low = INT64_MAX, high = 0;
         for (std::int64_t u = c.uop_begin; u < c.uop_end; u++) {
             const std::int64_t dst = get(uops[u], fields.uop_dst);
@@ -210,9 +210,16 @@ class Profiles {
             high = std::max(high, dst);
         }
         high += (c.iter_out - 1) * c.dst_out + (c.iter_in - 1) * c.dst_in;
+        loops.first_dst = low;
+        loops.dsts = high + 1 - low;
+    }
+
+    // The halves of the accumulators that an instruction works in. A few micro-ops in the other half
+    // do not count: they delay nothing for long.
+    std::uint8_t banks(const LoopCommand& c, std::span<const std::uint32_t> uops, const Loops& loops) const {
         const std::int64_t half = parameters.acc_depth / 2;
-        if (high < half) return 1;
-        if (low >= half) return 2;
+        if (loops.first_dst + loops.dsts <= half) return 1;
+        if (loops.first_dst >= half) return 2;
         std::int64_t in_upper = 0;
         for (std::int64_t o = 0; o < c.iter_out; o++)
             for (std::int64_t u = c.uop_begin; u < c.uop_end; u++) {
@@ -220,8 +227,8 @@ class Profiles {
                 if (below <= 0) in_upper += c.iter_in;
                 else if (c.dst_in) in_upper += std::max<std::int64_t>(0, c.iter_in - (below + c.dst_in - 1) / c.dst_in);
             }
-        const std::int64_t few = items / 16;
-        return std::uint8_t((items - in_upper > few ? 1 : 0) | (in_upper > few ? 2 : 0));
+        const std::int64_t few = loops.items / 16;
+        return std::uint8_t((loops.items - in_upper > few ? 1 : 0) | (in_upper > few ? 2 : 0));
     }
 
     void walk(Loops& loops, const LoopCommand& c, std::span<const std::uint32_t> uops) const {

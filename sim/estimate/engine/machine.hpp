@@ -269,7 +269,7 @@ class Machine {
         pending[next.unit]++;
         switch (next.unit) {
             case TRANSFER_UNIT:
-                units.load(next.transfer.base, next.transfer.shape->accumulators);
+                units.write(next.transfer.base, next.transfer.shape->accumulators);
                 return compute_loader.issue(now, next);
             case GEMM_UNIT:
             case ALU_UNIT: return units.issue(now, next, next.unit == ALU_UNIT);

@@ -34,9 +34,9 @@ class Units {
         plan();
     }
 
-    // `count` accumulators from `begin` on are loaded: a table among them has to be read again.
-    // Writes of GEMM or the ALU to a table are not modelled.
-    void load(std::int64_t begin, std::int64_t count) {
+    // `count` accumulators from `begin` on are loaded, or written by a unit: a table among them has to
+    // be read again.
+    void write(std::int64_t begin, std::int64_t count) {
         if (count && begin < table + parameters.table_elements && table < begin + count) table = NO_TABLE;
     }
 
@@ -127,6 +127,7 @@ class Units {
         gemm.last = begin + loops.items - 1;
         gemm.many_uops = loops.many_uops;
         gemm.begin = begin;
+        write(loops.first_dst, loops.dsts);
         for (int bank = 0; bank < 2; bank++)
             if (loops.banks >> bank & 1) gemm_in_bank[bank] = gemm.last;
         if (meets) pause_alu(valid);
@@ -146,6 +147,7 @@ class Units {
             }
             table = loops.last_table;
         }
+        write(loops.first_dst, loops.dsts);
         for (int bank = 0; bank < 2 && parameters.overlap; bank++)
             if (loops.banks >> bank & 1) begin = std::max(begin, gemm_in_bank[bank] + parameters.gemm_latency);
         alu.resumes = begin;

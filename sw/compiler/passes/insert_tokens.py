@@ -62,16 +62,14 @@ def _touches(issued: Sequence[Issued]) -> Iterator[Touches]:
 
 
 def _touched_by_kernel(issued: Issued, stmt: Kernel) -> Iterator[Touches]:
-    kernel, uop = UopKernel(stmt), stmt.uop
-    dst, src, wgt = issued.starts(stmt)
-    operands = [("dst", dst, "acc", True)]
-    if uop.src is not None and uop.alu is None:
-        operands.append(("src", src, "inp", False))
-    if uop.wgt is not None and uop.alu is None:
-        operands.append(("wgt", wgt, "wgt", False))
-    for name, start, scope, writes in operands:
-        low, high = kernel.span(name)
-        yield Touches(issued.numbers, Module.COMPUTE, scope, writes, start + low, start + high + 1)
+    kernel, operands = UopKernel(stmt), stmt.uop.operands()
+    for name, start in zip(("dst", "src", "wgt"), issued.starts(stmt), strict=True):
+        scope, writes = operands[name].buffer.scope if name in operands else "acc", name == "dst"
+        # Of the accumulators only what a kernel writes matters to another module.
+        if writes or scope != "acc":
+            low, high = kernel.span(name)
+            end = start + high + 1
+            yield Touches(issued.numbers, Module.COMPUTE, scope, writes, start + low, end)
 
 
 def _touched_by_transfer(issued: Issued, stmt: Dma) -> Iterator[Touches]:

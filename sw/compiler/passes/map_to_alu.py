@@ -101,7 +101,6 @@ class _Arithmetic:
                 and before is not None
                 and before.operation is AluOp.MUL
                 and isinstance(before.operand, Access)
-                and not before.following
             ):
                 result[-1] = Step(AluOp.MULTIPLY_ADD, step.operand, factor=before.operand)
             else:

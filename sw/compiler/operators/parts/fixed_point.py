@@ -132,8 +132,8 @@ class FixedPoint:
         factors = tuple(map(_any_parameter, self.factors))
         if self.scale is not None:
             plain = FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0)
-            rest = {"table": self.table, "corrected": self.corrected, "joined": self.joined}
-            return replace(plain, **rest)
+            kept = replace(plain, table=self.table, corrected=self.corrected)
+            return replace(kept, joined=self.joined)
         return replace(self, factors=factors, addend=_any_parameter(self.addend))
 
     def parameters(self, env: Environment) -> Array:
