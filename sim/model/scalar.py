@@ -151,8 +151,8 @@ class ScalarMachine:
                 parameters = acc[src : src + isa.REQUANTIZE_PARAMETERS]
                 acc[dst] = [requantize(*lane) for lane in zip(acc[dst], *parameters, strict=True)]
                 continue
-            if alu.alu_opcode == AluOp.MULTIPLY_ADD:
-                factors = acc[alu.immediate % (1 << isa.IMMEDIATE_WIDTH)]
+            if alu.factor is not None:
+                factors = acc[alu.factor]
                 acc[dst] = [
                     as_signed(a * factor + b, self.config.acc_width)
                     for a, factor, b in zip(acc[dst], factors, acc[src], strict=True)

@@ -45,7 +45,8 @@ struct Loops {
     bool multiplies = false;
     bool many_uops = false;     // another micro-op is read for each item
     std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
-    std::int64_t first_dst = 0, dsts = 0;  // the accumulators that it writes to are among these
+    // The accumulators that it writes to are among these.
+    std::int64_t first_dst = 0, dsts = 0;
     std::int64_t parameters = 0;  // that are read before the first item
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;

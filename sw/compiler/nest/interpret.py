@@ -51,9 +51,11 @@ from .ir import (
 )
 from .scopes import scope_dtype, scratchpad, tile_scalars
 
-_ALU = {AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"}
-# The second of the two operations that this one does.
-_ALU[AluOp.MULTIPLY_ADD] = "+"
+_ALU = {
+    **{AluOp.ADD: "+", AluOp.MUL: "*", AluOp.SHR: ">>", AluOp.MIN: "min", AluOp.MAX: "max"},
+    # The second of the two operations that this one does.
+    AluOp.MULTIPLY_ADD: "+",
+}
 
 _COMPARE = {
     "<": operator.lt,

@@ -77,13 +77,18 @@ class FixedPoint:
     @property
     def operations(self) -> int:
         """ALU micro-ops per vector of results, including the reset of a copy."""
-        products = sum(factor != 1 for factor in self.factors[: 1 if self.joined else None])
+        products = sum(factor != 1 for factor in self.factors[: self._products_apart])
         sums = products + len(self.factors) - 1
         if self.scale is not None:
             # A correction takes a copy, which is two, the lookup and an addition.
             return sums + 1 + 4 * bool(self.table)
         rounding = 5 + (self.to_even > 1) if self.to_even else 0
         return sums + (self.addend != 0) + (self.shift > 0) + rounding + (self.zero_point != 0) + 2
+
+    @property
+    def _products_apart(self) -> int:
+        """The first products, which are made by operations of their own."""
+        return 1 if self.joined else len(self.factors)
 
     def evaluate(self, operands: Sequence[Array]) -> Array:
         """The machine's results for ``operands``, int64 arrays that broadcast."""
@@ -131,9 +136,8 @@ class FixedPoint:
         """Constants of the same stages, with any values where `parameters` holds them."""
         factors = tuple(map(_any_parameter, self.factors))
         if self.scale is not None:
-            plain = FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0)
-            kept = replace(plain, table=self.table, corrected=self.corrected)
-            return replace(kept, joined=self.joined)
+            plain = FixedPoint(factors, 0, 0, 0, 0, 0, scale=1.0, joined=self.joined)
+            return replace(plain, table=self.table, corrected=self.corrected)
         return replace(self, factors=factors, addend=_any_parameter(self.addend))
 
     def parameters(self, env: Environment) -> Array:
@@ -178,8 +182,8 @@ class FixedPoint:
                     "correction", lambda *i: te.lookup(x(*i), *(parameters(n, *i) for n in tiles))
                 )
             )
-        total, *products = map(scaled, range(1 if self.joined else first))
-        for number in range(1, first if self.joined else 1):
+        total, *products = map(scaled, range(self._products_apart))
+        for number in range(self._products_apart, first):
             total = stage(
                 "total",
                 lambda *i, t=total, n=number: t(*i) + operands[n](*i) * parameters(n, *i),
