@@ -272,6 +272,9 @@ class Compute(wiring.Component):
         connect(m, alu.src_read, accumulators.alu_src)
         m.d.comb += accumulators.alu_src_clear.eq(alu.src_read_clear)
         connect(m, alu.write, accumulators.alu_write)
+        if self._config.overlap:
+            connect(m, alu.ahead_read, accumulators.alu_ahead)
+            m.d.comb += accumulators.alu_ahead_keeps.eq(alu.ahead_read_keeps)
         if self._config.lookup:
             load = loader.acc
             for element, written in enumerate(alu.written[1:]):
@@ -302,6 +305,7 @@ def take_turns(m: Module, gemm: GemmUnit, alu: AluUnit, failed: Value) -> None:
             | (gemm.i.valid & (gemm_bank == alu_bank))
             | failed
         ),
+        alu.busy_ports.eq(gemm.busy_ports),
     ]
 
 

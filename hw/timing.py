@@ -66,8 +66,15 @@ def alu_latency(config: Config) -> int:
 
 def has_long_alu(config: Config) -> bool:
     """Whether a micro-op waits in a register before the ALU, since much depends on whether it has
-    to: where the pipeline is long, and where parameters or tables are read before."""
-    return bool(config.requantize or config.lookup)
+    to: where the pipeline is long, and where parameters, tables or sources are read before."""
+    return bool(config.requantize or config.lookup or config.overlap)
+
+
+def copied_sources(config: Config) -> int:
+    """Accumulators, the last ones, that are in memory twice: the ALU reads one of these as the
+    source of a micro-op together with its destination, whatever GEMM reads. With OVERLAP they are a
+    quarter, room for the constants of a layer; without it all, since sums and bias share a bank."""
+    return max(1, config.acc.depth // 4) if config.overlap else config.acc.depth
 
 
 @dataclass(frozen=True)

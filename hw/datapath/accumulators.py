@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
 from amaranth_vta.hw.fabric.buffer import ReadPortSignature, Scratchpad, geometry
+from amaranth_vta.hw.timing import copied_sources
 
 from .gemm import acc_read_port, acc_write_port
 
@@ -22,19 +23,25 @@ class Accumulators(wiring.Component):
     """Accumulators that GEMM and ALU read and write each cycle, and that store reads.
 
     With the extension OVERLAP the upper half is a separate bank, and the two units may use
-    different banks in the same cycle. `Compute` arbitrates: at most one of ``gemm_read`` and
-    ``alu_dst``, and at most one of the three write ports, may use a bank in a cycle. Store never
-    stalls for a port: it reads a copy of the low bits, which is written with the accumulators.
+    different banks in the same cycle. `Compute` arbitrates: what ``alu_dst`` gives is not used if
+    ``gemm_read`` reads the same bank, and at most one of the three write ports may use a bank in a
+    cycle. Store never stalls for a port: it reads a copy of the low bits, which is written with the
+    accumulators.
 
-    Timing: data one cycle after an enabled read, for GEMM two. What a unit writes is forwarded to
-    its own read of the same element in the same cycle, and what GEMM writes in the cycle after its
-    read too. A unit must not read an element in the cycle in which another one writes it.
+    Timing: data one cycle after an enabled read, for GEMM and ``alu_ahead`` two. What a unit writes
+    is forwarded to its own read of the same element in the same cycle, and what GEMM writes in the
+    cycle after its read too; but nothing to ``alu_ahead``. A unit must not read an element in the
+    cycle in which another one writes it.
 
     Ports
     -----
-    gemm_read, alu_dst, alu_src : read ports, of one element
+    gemm_read, alu_dst, alu_src : read ports, of one element; with OVERLAP ``alu_src`` reads the
+        last accumulators only, of which there is a copy (`copied_sources`)
     gemm_clear, alu_src_clear : with ``gemm_read`` or ``alu_src``: its data are 0, whatever the
         element is
+    alu_ahead, alu_ahead_keeps : (with OVERLAP) a read port of one element for a bank that neither
+        ``alu_dst`` reads nor GEMM, unless that clears; and per bank whether what was read there
+        stays for a cycle more: the data are all that has just been read or stays
     gemm_write, alu_write : write ports, of one element, all of it; without REQUANTIZE data of the
         ALU are 0 while it writes nothing
     load_write : write port of the loader, whose data are 0 while a unit writes
@@ -53,6 +60,11 @@ class Accumulators(wiring.Component):
                 "alu_dst": In(read),
                 "alu_src": In(read),
                 "alu_src_clear": In(1),
+                **(
+                    {"alu_ahead": In(acc_read_port(config, cycles=2)), "alu_ahead_keeps": In(2)}
+                    if config.overlap
+                    else {}
+                ),
                 "gemm_write": In(write),
                 "alu_write": In(write),
                 "load_write": In(shape.write_port()),
@@ -71,8 +83,10 @@ class Accumulators(wiring.Component):
         self._connect_gemm_read(m, destinations)
         _connect_read(m, "alu_dst", self.alu_dst, destinations, self.alu_write)
         _connect_read(
-            *(m, "alu_src", self.alu_src, sources, self.alu_write), clear=self.alu_src_clear
+            *(m, "alu_src", self.alu_src, sources[-1:], self.alu_write), clear=self.alu_src_clear
         )
+        if self._config.overlap:
+            self._connect_ahead(m, destinations)
         for element in range(self._out_elements):
             bank = Signal(name=f"out_bank_{element}")
             with m.If(self.out_read.enable):
@@ -81,6 +95,23 @@ class Accumulators(wiring.Component):
                 Mux(bank, shadows[-1].data[element], shadows[0].data[element])
             )
         return m
+
+    def _connect_ahead(self, m: Module, banks: Sequence[Any]) -> None:
+        """Gives ``alu_ahead`` what is kept of a bank: each has a register, which is reset if it is
+        another one's turn."""
+        port, size = self.alu_ahead, self._shape.depth // len(banks)
+        found = []
+        for bank, stored in enumerate(banks):
+            arrives = Signal(name=f"ahead_arrives_{bank}")
+            kept = Signal.like(stored.data[0], name=f"ahead_kept_{bank}", reset_less=True)
+            m.d.sync += arrives.eq(self._uses(m, "alu_ahead", bank, size))
+            keeps = self.alu_ahead_keeps[bank]
+            with m.If(arrives | ~keeps):
+                m.d.sync += kept.eq(stored.data[0])
+            with m.If(~arrives & ~keeps):
+                m.d.sync += kept.eq(0)
+            found.append(kept)
+        m.d.comb += port.data[0].eq(reduce(or_, found))
 
     def _connect_gemm_read(self, m: Module, banks: Sequence[Any]) -> None:
         """Gives ``gemm_read`` what it is to be added to: of a bank, or of GEMM's latest writes.
@@ -130,7 +161,7 @@ class Accumulators(wiring.Component):
             depth=size,
             write_elements=shape.elements,
             lanes=shape.lanes,
-            read_elements=(1, 1),
+            read_elements=(1,) if self._config.overlap else (1, 1),
         )
         shadow = Scratchpad(
             element_bits=config.out.element_bits,
@@ -142,21 +173,61 @@ class Accumulators(wiring.Component):
         m.submodules[f"bank{bank}"] = accumulators
         m.submodules[f"shadow{bank}"] = shadow
 
-        gemm_reads = self._uses(m, "gemm_read", bank, size)
-        destination, source = accumulators.read0, accumulators.read1
+        gemm_reads: Value = self._uses(m, "gemm_read", bank, size)
+        if self._config.overlap:
+            gemm_reads &= ~self.gemm_clear
+        destination, source = accumulators.read0, None
+        alu_reads = self._uses(m, "alu_dst", bank, size)
+        index, enable = self.alu_dst.index, alu_reads
+        if self._config.overlap:
+            index = Mux(alu_reads, self.alu_dst.index, self.alu_ahead.index)
+            enable = Const(1)
+        reads = [
+            destination.enable.eq(gemm_reads | enable),
+            destination.index.eq(_within(Mux(gemm_reads, self.gemm_read.index, index), size)),
+        ]
+        if not self._config.overlap:
+            source = accumulators.read1
+            reads += [
+                source.enable.eq(self._uses(m, "alu_src", bank, size)),
+                source.index.eq(_within(self.alu_src.index, size)),
+            ]
         m.d.comb += [
-            destination.enable.eq(gemm_reads | self._uses(m, "alu_dst", bank, size)),
-            destination.index.eq(
-                _within(Mux(gemm_reads, self.gemm_read.index, self.alu_dst.index), size)
-            ),
-            source.enable.eq(self._uses(m, "alu_src", bank, size)),
-            source.index.eq(_within(self.alu_src.index, size)),
+            *reads,
             shadow.read0.enable.eq(self.out_read.enable),
             shadow.read0.index.eq(self.out_read.index - bank * size),
         ]
 
         self._connect_writes(m, accumulators.write, shadow.write, bank, size)
+        if self._config.overlap and bank:
+            source = self._copy_last(m, accumulators.write, size)
         return _Bank(destination, source, shadow.read0)
+
+    def _copy_last(self, m: Module, write: Any, size: int) -> Any:
+        """The read port of a copy of the last accumulators, which are the last ones of a bank of
+        ``size`` elements that ``write`` writes."""
+        shape, copied = self._shape, copied_sources(self._config)
+        m.submodules.copy = copy = Scratchpad(
+            element_bits=shape.element_bits,
+            depth=copied,
+            write_elements=shape.elements,
+            lanes=shape.lanes,
+        )
+        parts = size // copied
+        m.d.comb += [
+            copy.write.enable.eq(
+                Cat(
+                    enable & (_bank(write.index + element, copied, parts) == parts - 1)
+                    for element, enable in enumerate(write.enable)
+                )
+            ),
+            copy.write.lanes.eq(write.lanes),
+            copy.write.index.eq(write.index - (size - copied)),
+            copy.write.data.eq(write.data),
+            copy.read0.enable.eq(self.alu_src.enable),
+            copy.read0.index.eq(_within(self.alu_src.index, copied)),
+        ]
+        return copy.read0
 
     def _connect_writes(self, m: Module, write: Any, shadow: Any, bank: int, size: int) -> None:
         """The writes to one bank of ``size`` elements, and to its ``shadow`` of low bits."""
@@ -220,7 +291,7 @@ class Accumulators(wiring.Component):
 
 
 class _Bank(NamedTuple):
-    """Read ports of a bank for destinations, sources and store."""
+    """Read ports of a bank for destinations, sources and store; sources only if it has a copy."""
 
     destination: Any
     source: Any

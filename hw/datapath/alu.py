@@ -1,11 +1,11 @@
 """The tensor ALU: one vector operation per cycle on accumulators."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from amaranth_vta.hw import isa
 from amaranth_vta.hw.config import Config
@@ -19,6 +19,7 @@ from .gemm import acc_read_port, acc_write_port, busy_banks
 from .hazards import Hazards
 from .requantize import RequantizingLane
 from .sequencer import IndexedUop
+from .sources import SourceReader
 from .table import Table, TableReader, TableWords, written_elements
 
 
@@ -39,9 +40,9 @@ class AluUnit(wiring.Component):
     an earlier one has yet to write, stalls until that is written (`Hazards`). A REQUANTIZE with
     parameters other than those of the micro-op before it in its instruction stalls until everything
     before it is written and its parameters have been read, one per cycle. So does the first
-    MULTIPLY_ADD of an instruction, for its factor, and a LOOKUP, while
-    its table is copied into the lanes, a word per cycle, unless they have it: the last table stays
-    there until something is written to its accumulators.
+    MULTIPLY_ADD of an instruction, for its factor, and a LOOKUP, while its table is copied into the
+    lanes, a word per cycle, unless they have it: the last table stays there until something is
+    written to its accumulators. With OVERLAP some sources take a cycle more (`SourceReader`).
 
     Ports
     -----
@@ -53,6 +54,11 @@ class AluUnit(wiring.Component):
     written : what others write to the accumulators (with LOOKUP)
     bank, denied : the half of the accumulators in which the next micro-op writes; the other unit
         uses that, so the micro-op stalls
+    busy_ports : (with OVERLAP) per half of the accumulators, whether the other unit reads there in
+        this cycle
+    ahead_read, ahead_read_keeps : (with OVERLAP) read port of the accumulators for sources that
+        have no copy, never in the half that ``dst_read`` reads, and per half whether what has been
+        read there stays for another cycle; else its data become 0
     busy_banks : per half of the accumulators, whether a write to it is in flight
     takes : it executes a micro-op, or stops at one
     done, error : as in the GEMM unit
@@ -70,6 +76,7 @@ class AluUnit(wiring.Component):
                 "src_read_clear": Out(1),
                 "write": Out(acc_write_port(config)),
                 **({"written": In(written_elements(config))} if config.lookup else {}),
+                **(_reads_ahead(config) if config.overlap else {}),
                 "bank": Out(1),
                 "denied": In(1),
                 "busy_banks": Out(2),
@@ -98,7 +105,7 @@ class AluUnit(wiring.Component):
         computing, writing = stages[0], stages[-1]
         finished = Signal(control)
 
-        hazards = self._add_hazards(m, stages[:-1])
+        hazards = self._add_hazards(m, stages if has_long_alu(config) else stages[:-1])
         next_uop, item = hazards.o, hazards.o.payload
         stopped, works, taken, ready = (
             Signal(name=name) for name in ("stopped", "works", "taken", "ready")
@@ -109,13 +116,16 @@ class AluUnit(wiring.Component):
             taken.eq(next_uop.valid & next_uop.ready),
             works.eq(next_uop.valid & item.enable & ~item.error & ~stopped),
             hazards.works.eq(works),
-            self.bank.eq(item.indices.dst[-1]),
             self.takes.eq(taken & item.enable),
-            self.dst_read.enable.eq(taken & works),
-            self.dst_read.index.eq(item.indices.dst),
-            self.src_read.enable.eq(taken & works),
-            self.src_read.index.eq(item.indices.src),
-            self.src_read_clear.eq(item.context.use_immediate),
+        ]
+        busy = Signal()
+        reader = None
+        if has_long_alu(config):
+            reader = self._add_reader(m, hazards, works)
+            m.d.comb += ready.eq(~reader.ahead & reader.ready)
+        else:
+            self._read_together(m, item, taken & works)
+        m.d.comb += [
             entering.write.eq(taken & works),
             entering.dst.eq(item.indices.dst),
             entering.context.eq(item.context),
@@ -129,7 +139,12 @@ class AluUnit(wiring.Component):
         for one, other in pairwise([entering, *stages, finished]):
             m.d.sync += other.eq(one)
 
+        # While something is written too: after it, results return to 0.
+        active: Value = busy
         lanes = self._add_lanes(m, computing)
+        if reader:
+            waiting = _Waiting(hazards, reader, works, works & ~busy, taken)
+            active |= self._read_ahead(m, waiting, lanes, stages)
         m.d.comb += [
             self.write.enable.eq(writing.write),
             self.write.lanes.eq(~0),
@@ -138,20 +153,46 @@ class AluUnit(wiring.Component):
             self.error.eq(finished.error),
         ]
         m.d.sync += self.busy_banks.eq(busy_banks([entering, *stages[:-1]]))
-        busy = Signal()
         m.d.comb += busy.eq(Cat(stage.write for stage in stages).any())
-        # While something is written too: after it, results return to 0.
-        active: Value = busy
-        if config.requantize:
-            active |= self._read_parameters(m, hazards, lanes, ready, works, busy, taken)
-        if config.lookup:
-            looks_up = stages[lanes[0].to_index]
-            active |= self._look_up(m, hazards, lanes, looks_up, ready, works, busy, taken)
         self._groups.activate(m, "lanes", active)
         return m
 
+    def _read_together(self, m: Module, item: Any, enters: Value) -> None:
+        """Reads both operands of a micro-op when it enters the pipeline."""
+        m.d.comb += [
+            self.bank.eq(item.indices.dst[-1]),
+            self.dst_read.enable.eq(enters),
+            self.dst_read.index.eq(item.indices.dst),
+            self.src_read.enable.eq(enters),
+            self.src_read.index.eq(item.indices.src),
+            self.src_read_clear.eq(item.context.use_immediate),
+        ]
+
+    def _add_reader(self, m: Module, hazards: Hazards, works: Signal) -> SourceReader:
+        """What reads the operands of the micro-op that waits in front of the pipeline."""
+        item = hazards.o.payload
+        m.submodules.reader = reader = SourceReader(self._config, item.shape())
+        connect(m, reader.dst_read, flipped(self.dst_read))
+        connect(m, reader.src_read, flipped(self.src_read))
+        if self._config.overlap:
+            connect(m, reader.ahead_read, flipped(self.ahead_read))
+            m.d.comb += self.ahead_read_keeps.eq(reader.ahead_read_keeps)
+        m.d.comb += [
+            self.src_read_clear.eq(reader.src_read_clear),
+            self.bank.eq(item.indices.dst[-1]),
+            reader.busy_ports.eq(self.busy_ports if self._config.overlap else 0),
+            reader.comes.eq(hazards.i.ready),
+            reader.coming_valid.eq(self.i.valid),
+            reader.coming.eq(self.i.payload),
+            reader.coming_waits.eq(hazards.coming_waits),
+            reader.item.eq(item),
+            reader.works.eq(works),
+            reader.waits.eq(hazards.source_waits),
+        ]
+        return reader
+
     def _add_hazards(self, m: Module, before: list[Any]) -> Hazards:
-        """What micro-ops come from; ``before``: the stages that have not written yet."""
+        """What micro-ops come from; ``before``: the stages that may still write."""
         m.submodules.hazards = hazards = Hazards(
             self.operands, AluContext, len(before), has_long_alu(self._config)
         )
@@ -185,13 +226,20 @@ class AluUnit(wiring.Component):
             beyond.append((operation == AluOp.MULTIPLY_ADD) & above.any())
         return item.enable & Cat(beyond).any()
 
+    def _second_read(self) -> Value:
+        """What has been read as second operands, of which one is not 0 at the most."""
+        if not self._config.overlap:
+            return self.src_read.data[0]
+        return self.src_read.data[0] | self.ahead_read.data[0]
+
     def _add_lanes(self, m: Module, computing: Any) -> list[Any]:
         """A lane for each scalar of an element, which operates on what stage ``computing`` has
         read."""
         config = self._config
         tile = tile_layout(config.acc)
         first, second, written = (
-            data.View(tile, port.data[0]) for port in (self.dst_read, self.src_read, self.write)
+            data.View(tile, value)
+            for value in (self.dst_read.data[0], self._second_read(), self.write.data[0])
         )
         immediate = Signal(signed(config.acc_width))
         m.d.comb += immediate.eq(computing.context.immediate)
@@ -216,104 +264,85 @@ class AluUnit(wiring.Component):
                 ]
         return lanes
 
-    def _read_parameters(
-        self,
-        m: Module,
-        hazards: Hazards,
-        lanes: list[Any],
-        ready: Signal,
-        works: Signal,
-        busy: Signal,
-        taken: Signal,
+    def _read_ahead(
+        self, m: Module, waiting: "_Waiting", lanes: list[Any], stages: list[Any]
     ) -> Value:
-        """Loads the parameters of REQUANTIZE into ``lanes`` when the next micro-op names others,
-        and the factor of MULTIPLY_ADD at its first one.
+        """Gives ``lanes`` the parameters, the factor or the table that the micro-op needs, which
+        waits meanwhile. Gives whether something arrives."""
+        config, reader = self._config, waiting.reader
+        reads = []
+        if config.requantize:
+            reads.append(self._read_parameters(m, waiting, lanes))
+        if config.lookup:
+            reads.append(self._look_up(m, waiting, lanes, stages[lanes[0].to_index]))
+        if not reads:
+            return Const(0)
+        wanted, asks, moves_on, arrives = (Cat(values).any() for values in zip(*reads, strict=True))
+        m.d.comb += [reader.ahead.eq(wanted), reader.asks.eq(asks), reader.moves_on.eq(moves_on)]
+        return arrives
 
-        ``ready`` is low while it stalls for them. Gives whether a parameter arrives.
-        """
-        item, comes = hazards.o.payload, hazards.i.ready
-        count = isa.REQUANTIZE_PARAMETERS
+    def _read_parameters(self, m: Module, waiting: "_Waiting", lanes: list[Any]) -> "_Ahead":
+        """Loads the parameters of REQUANTIZE into ``lanes`` when the next micro-op names others,
+        and the factor of MULTIPLY_ADD at its first one."""
+        item, comes, reader = waiting.hazards.o.payload, waiting.hazards.i.ready, waiting.reader
         wanted, known, hit = Signal(), Signal(), Signal()
         index = Signal(self._config.acc.index_width)
-        step = Signal(range(count + 2))
-        arriving = Signal(count)
+        step = Signal(range(isa.REQUANTIZE_PARAMETERS + 1))
+        arriving = Signal(isa.REQUANTIZE_PARAMETERS)
         adds: Value = Const(0, 1)
         comes_to_add: Value = Const(0, 1)
         if self._config.multiply_add:
             adds = item.context.operation == AluOp.MULTIPLY_ADD
             comes_to_add = self._comes(AluOp.MULTIPLY_ADD)
+        count = Mux(adds, 1, isa.REQUANTIZE_PARAMETERS)
         # Found when the micro-op comes: much depends on it.
         with m.If(comes):
             m.d.sync += [
                 wanted.eq(self._comes(AluOp.REQUANTIZE) | comes_to_add),
                 hit.eq(known & ((index == self.i.payload.indices.src) | comes_to_add)),
             ]
-        with m.If(wanted & ~hit):
-            m.d.comb += ready.eq(0)
-        m.d.sync += arriving.eq(0)
-        with m.If(works & wanted & ~hit & ~busy):
-            with m.If(step < Mux(adds, 1, count)):
-                m.d.comb += [
-                    self.src_read.enable.eq(1),
-                    self.src_read.index.eq(
-                        Mux(adds, item.context.immediate, item.indices.src + step)
-                    ),
-                ]
-                # A factor is what the lanes keep of a scale.
-                m.d.sync += arriving.eq(Mux(adds, 0b0110, 1 << step))
+        asks = waiting.may_read & wanted & ~hit & (step != count)
+        with m.If(asks & reader.granted):
             m.d.sync += step.eq(step + 1)
-            with m.If(step == Mux(adds, 1, count)):
-                m.d.sync += [
-                    step.eq(0),
-                    known.eq(1),
-                    hit.eq(1),
-                    index.eq(item.indices.src),
-                ]
+        with m.If(step == count):
+            m.d.sync += [step.eq(0), known.eq(1), hit.eq(1), index.eq(item.indices.src)]
         # Accumulators may change between instructions.
-        with m.If(taken & item.last):
+        with m.If(waiting.taken & item.last):
             m.d.sync += [known.eq(0), hit.eq(0)]
+        # A factor is what the lanes keep of a scale.
+        number = Mux(adds, 0b0110, Const(1) << step)
+        arrives, arrived = _arrival(m, asks & reader.granted, number, reader.late)
+        with m.If(arrives):
+            m.d.comb += arriving.eq(arrived)
         for lane in lanes:
             m.d.comb += lane.parameter.eq(arriving)
-        return arriving.any()
+        return _Ahead(wanted & ~hit, asks, asks, arrives)
 
-    def _look_up(
-        self,
-        m: Module,
-        hazards: Hazards,
-        lanes: list[Any],
-        looking: Any,
-        ready: Signal,
-        works: Signal,
-        busy: Signal,
-        taken: Signal,
-    ) -> Value:
+    def _look_up(self, m: Module, waiting: "_Waiting", lanes: list[Any], looking: Any) -> "_Ahead":
         """Gives ``lanes`` copies of the table that the next micro-op names, and looks up the
-        entries for that in the stage ``looking``.
-
-        ``ready`` as for `_read_parameters`. Gives whether a copy is written to.
-        """
-        item, config = hazards.o.payload, self._config
+        entries for that in the stage ``looking``."""
+        hazards, item, config = waiting.hazards, waiting.hazards.o.payload, self._config
         m.submodules.table_reader = reader = TableReader(config)
         words = TableWords(config)
         m.submodules.table_words = self._groups.member("lanes", words)
         wanted, looks_up = Signal(), Signal()
         with m.If(hazards.i.ready):
             m.d.sync += wanted.eq(self._comes(AluOp.LOOKUP))
+        enters = waiting.taken & waiting.works
         m.d.comb += [
             reader.comes.eq(hazards.i.ready),
             reader.next_src.eq(self.i.payload.indices.src),
-            reader.wanted.eq(works & wanted & ~busy),
+            reader.wanted.eq(waiting.may_read & wanted),
+            reader.granted.eq(waiting.reader.granted),
             reader.src.eq(item.indices.src),
-            words.element.eq(self.src_read.data[0]),
-            words.take.eq(reader.take),
-            words.taken_place.eq(reader.place),
-            Value.cast(reader.written).eq(Cat(self.written, taken & works, item.indices.dst)),
+            # A LOOKUP has no immediate.
+            words.element.eq(Cat(lane.b for lane in lanes)),
+            Cat(words.take, words.taken_place).eq(
+                Cat(_arrival(m, reader.take, reader.place, waiting.reader.late))
+            ),
+            Value.cast(reader.written).eq(Cat(self.written, enters, item.indices.dst)),
             looks_up.eq(looking.write & (looking.context.operation == AluOp.LOOKUP)),
         ]
-        with m.If(wanted & ~reader.known):
-            m.d.comb += ready.eq(0)
-        with m.If(reader.read):
-            m.d.comb += [self.src_read.enable.eq(1), self.src_read.index.eq(reader.index)]
         for number, lane in enumerate(lanes):
             table = self._groups.member("lanes", Table())
             m.submodules[f"table_{number}"] = table
@@ -325,7 +354,54 @@ class AluUnit(wiring.Component):
                 table.index.eq(lane.index),
                 lane.entry.eq(table.entry),
             ]
-        return reader.take | words.write
+        # A short pipeline would look up an entry before the last word is written.
+        incomplete = ~reader.known | (0 if lanes[0].to_index else words.take)
+        return _Ahead(wanted & incomplete, reader.asks, reader.moves_on, words.take | words.write)
+
+
+class _Waiting(NamedTuple):
+    """The micro-op in front of a long pipeline, and what reads its operands. ``may_read``: it is to
+    be executed, and nothing is in flight that writes what it needs besides them."""
+
+    hazards: Hazards
+    reader: SourceReader
+    works: Signal
+    may_read: Value
+    taken: Signal
+
+
+class _Ahead(NamedTuple):
+    """What a micro-op needs before its operands: whether it is ``wanted``, whether the reader is
+    asked for an element of it and then moves on to the next, and whether some of it arrives in the
+    lanes."""
+
+    wanted: Value
+    asks: Value
+    moves_on: Value
+    arrives: Value
+
+
+def _arrival(m: Module, read: Value, number: Value, late: Signal) -> tuple[Value, Value]:
+    """When what is ``read`` in a cycle shows, and its ``number`` then: in the next cycle or, if it
+    is ``late``, in the one after."""
+    reads, numbers = [read], [number]
+    for _ in range(2):
+        m.d.sync += [
+            (before := Signal()).eq(reads[-1]),
+            (numbered := Signal(len(number))).eq(numbers[-1]),
+        ]
+        reads.append(before)
+        numbers.append(numbered)
+    return Mux(late, reads[2], reads[1]), Mux(late, numbers[2], numbers[1])
+
+
+def _reads_ahead(config: Config) -> dict[str, Any]:
+    """The ports for what is read ahead."""
+    return {
+        "busy_ports": In(2),
+        "ahead_read": Out(acc_read_port(config, cycles=2)),
+        "ahead_read_keeps": Out(2),
+    }
 
 
 def alu_operands(config: Config) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -47,6 +47,7 @@ class GemmUnit(wiring.Component):
     acc_read_clear : with ``acc_read``: 0 is read, since nothing is added to it
     denied : the other unit uses the bank that holds ``dst``: the item is not taken
     busy_banks : per half of the accumulators, whether a write to it is in flight
+    busy_ports : the same, whether it is read in this cycle (with OVERLAP)
     done : high for a cycle when an instruction's last write has been made
     error : with ``done``: a micro-op named an index past the depth; nothing was or will be
         written from that micro-op on
@@ -66,6 +67,7 @@ class GemmUnit(wiring.Component):
                 "acc_write": Out(acc_write_port(config)),
                 "denied": In(1),
                 "busy_banks": Out(2),
+                **({"busy_ports": Out(2)} if config.overlap else {}),
                 "done": Out(1),
                 "error": Out(1),
             }
@@ -117,9 +119,8 @@ class GemmUnit(wiring.Component):
             entering.done.eq(taken & (item.last | failed) & ~stopped),
             entering.error.eq(failed),
         ]
-        # One cycle for the scratchpads, then the dot products'.
         stages = [entering]
-        for number in range(1 + dot_products.latency + 1):
+        for number in range(1 + dot_products.latency + 1):  # the first is of the scratchpads
             following = Signal(stage, name=f"stage_{number}")
             m.d.sync += following.eq(stages[-1])
             stages.append(following)
@@ -138,6 +139,9 @@ class GemmUnit(wiring.Component):
         ]
         # Of the stages behind the first one, from a register: of all before the last but one.
         m.d.sync += self.busy_banks.eq(busy_banks(stages[:-2]))
+        if self._config.overlap:
+            reads = reading.write & reading.adds
+            m.d.comb += self.busy_ports.eq(Mux(reads, Const(1) << reading.dst[-1], 0))
         multiplying = stages[1 : 1 + dot_products.latency]
         self._groups.activate(m, "products", Cat(stage.write for stage in multiplying).any())
         tile = tile_layout(self._config.acc)

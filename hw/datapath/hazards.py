@@ -35,8 +35,12 @@ class Hazards(wiring.Component):
     -----
     i, o : micro-ops
     works : that at ``o`` is to write its ``dst``; high only if it is valid
-    in_flight : per stage, what it has; in the next cycle the following stage has that
+    in_flight : per stage, what it has; in the next cycle the following stage has that. If
+        ``registered``, the one that writes is the last; else it is that before the last
     waits : the micro-op at ``o`` must not enter the pipeline in this cycle
+    source_waits : (``registered``) the same, if it had to read its source in this cycle, and
+        nothing that is written in it were forwarded
+    coming_waits : (``registered``) the same for the micro-op at ``i``, if the one at ``o`` enters
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Hazards(wiring.Component):
                 "works": In(1),
                 "in_flight": In(data.ArrayLayout(self._write, stages)),
                 "waits": Out(1),
+                **({"source_waits": Out(1), "coming_waits": Out(1)} if registered else {}),
             }
         )
 
@@ -66,23 +71,40 @@ class Hazards(wiring.Component):
             ]
             return m
         item = Signal(self.o.payload.shape(), reset_less=True)
-        depends = Signal(len(self.in_flight))
-        depends_next, waits = Signal.like(depends), Signal()
+        # By stage, whether what it writes is the destination, or the source; the last one writes.
+        dsts, srcs = (Signal(len(self.in_flight), name=name) for name in ("dsts", "srcs"))
+        dsts_next, srcs_next = Signal.like(dsts), Signal.like(srcs)
+        waits, source_waits = Signal(), Signal()
         enters = Signal(self._write)
+        following = [enters, *self.in_flight]
+        incoming = self.i.payload
+        reads = ~incoming.context.use_immediate
+        comes_after = Cat(reads & w.write & (w.dst == incoming.indices.src) for w in following)
         m.d.comb += [
             self.o.payload.eq(item),
             self.waits.eq(waits),
-            depends_next.eq(depends << 1),
+            self.source_waits.eq(source_waits),
+            self.coming_waits.eq(comes_after.any()),
+            dsts_next.eq(dsts << 1),
+            srcs_next.eq(srcs << 1),
             self.i.ready.eq(~self.o.valid | self.o.ready),
             # If another one comes, this one is in the first stage then.
             enters.write.eq(self.works),
             enters.dst.eq(item.indices.dst),
         ]
-        following = [enters, *self.in_flight][: len(depends)]
         with m.If(self.i.ready):
-            m.d.comb += depends_next.eq(self._depends(following))
-            m.d.sync += [self.o.valid.eq(self.i.valid), item.eq(self.i.payload)]
-        m.d.sync += [depends.eq(depends_next), waits.eq(depends_next.any())]
+            m.d.comb += [
+                dsts_next.eq(Cat(w.write & (w.dst == incoming.indices.dst) for w in following)),
+                srcs_next.eq(comes_after),
+            ]
+            m.d.sync += [self.o.valid.eq(self.i.valid), item.eq(incoming)]
+        m.d.sync += [
+            dsts.eq(dsts_next),
+            srcs.eq(srcs_next),
+            # What is written when the micro-op enters is forwarded.
+            waits.eq((dsts_next | srcs_next)[:-1].any()),
+            source_waits.eq(srcs_next.any()),
+        ]
         return m
 
     def _depends(self, writes: list[Any]) -> Value:

@@ -123,8 +123,9 @@ class TableReader(wiring.Component):
     wanted, src : the table of the latest micro-op is to be copied, from this element on; nothing
         in flight writes to it, and no other comes
     known : the copies are of that table
-    read, index : an accumulator element, which is valid from the next cycle on
-    take, place : a word of that, and where it goes; it is written in the next cycle
+    asks, granted, moves_on : the accumulator element with the next word is to be read, it is read,
+        and then the next word is in the element behind it
+    take, place : the word at this place of the table is in the element that is read
     written : elements of accumulators that are written, or will be; the last is the ALU's own,
         after which the table is not known in the next cycle
     """
@@ -140,8 +141,9 @@ class TableReader(wiring.Component):
                 "wanted": In(1),
                 "src": In(index),
                 "known": Out(1),
-                "read": Out(1),
-                "index": Out(index),
+                "asks": Out(1),
+                "granted": In(1),
+                "moves_on": Out(1),
                 "take": Out(1),
                 "place": Out(range(TABLE_WORDS)),
                 "written": In(data.ArrayLayout(others.elem_shape, others.length + 1)),
@@ -158,19 +160,19 @@ class TableReader(wiring.Component):
         is_same = Signal()
         with m.If(self.comes):
             m.d.sync += is_same.eq(is_valid & (table == self.next_src))
-        step, copies = Signal(range(TABLE_WORDS + 1)), Signal()
+        step = Signal(range(TABLE_WORDS + 1))
         changed, changes_own = Signal(), Signal()
         m.d.comb += [
             self.known.eq(is_same & ~changes_own),
-            copies.eq(self.wanted & ~self.known & (step != TABLE_WORDS)),
-            self.read.eq(copies & (step[:within] == 0)),
-            self.index.eq(self.src + step[within:]),
+            self.asks.eq(self.wanted & ~self.known & (step != TABLE_WORDS)),
+            self.moves_on.eq(self.asks & (step[:within] == TABLE_WORDS // count - 1)),
+            self.take.eq(self.asks & self.granted),
+            self.place.eq(step),
         ]
-        with m.If(self.wanted & ~self.known):
+        with m.If(self.take):
             m.d.sync += step.eq(step + 1)
-            with m.If(step == TABLE_WORDS):
-                m.d.sync += [step.eq(0), is_valid.eq(1), is_same.eq(1), table.eq(self.src)]
-        m.d.sync += [self.take.eq(copies), self.place.eq(step)]
+        with m.If(self.wanted & ~self.known & (step == TABLE_WORDS)):
+            m.d.sync += [step.eq(0), is_valid.eq(1), is_same.eq(1), table.eq(self.src)]
 
         def is_of_table(element: Any) -> Value:
             distance = (element.index - table)[: len(table)]

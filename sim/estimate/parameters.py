@@ -31,7 +31,9 @@ def parameters(config: Config, dram: MemoryTiming) -> ctypes.Array[ctypes.c_int6
         int(isa.AluOp.REQUANTIZE) if config.requantize else -1,
         int(isa.AluOp.LOOKUP) if config.lookup else -1,
         int(isa.AluOp.MULTIPLY_ADD) if config.multiply_add else -1,
-        *(config.uop.depth, config.acc.depth, config.table_elements),
+        *(config.uop.depth, config.acc.depth),
+        config.acc.depth - timing.copied_sources(config),
+        config.table_elements,
     ]
     kinds = [number for memory in Memory for number in _kind(config, memory)]
     limits = [

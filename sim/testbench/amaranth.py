@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -227,6 +227,30 @@ class BurstMemory:
                 announced.append((request.address, request.length + 1))
 
 
+class ReadAhead:
+    """The port ``ahead_read`` of an `AluUnit`, served from an array (element, row, column): what it
+    gives two cycles after a read, and as long as the unit keeps it; else 0."""
+
+    def __init__(self, contents: Any) -> None:
+        self._contents = contents
+        # By half of the accumulators.
+        self._arriving: list[Any] = [None, None]
+        self._kept: list[Any] = [0 * contents[0]] * 2
+
+    def given(self, enable: int, index: int, keeps: int) -> Any:
+        """The data after a cycle in which the port and ``ahead_read_keeps`` are as given; to be
+        called before what is written in that cycle is in the array."""
+        for half, arrived in enumerate(self._arriving):
+            if arrived is not None:
+                self._kept[half] = arrived
+            elif not keeps >> half & 1:
+                self._kept[half] = 0 * self._contents[0]
+        self._arriving = [None, None]
+        if enable:
+            self._arriving[2 * index // len(self._contents)] = self._contents[index].copy()
+        return self._kept[0] | self._kept[1]
+
+
 def run_unit(
     unit: Any,
     micro_ops: Iterable[Any],
@@ -240,7 +264,7 @@ def run_unit(
     The read and write ports that the keys of ``reads`` and ``writes`` name are served from arrays
     (element, row, column); what is written in a cycle can be read in it, and by a port that takes
     two cycles what is written in the second one. A read with an output of the unit NAME_clear, if
-    it has one, gives zeros.
+    it has one, gives zeros. ``ahead_read``, if it has that, is served with ``dst_read``.
     """
     errors: list[int] = []
     cycles = taken = 0
@@ -284,8 +308,23 @@ def run_unit(
         taken = cycles
         await ctx.tick().repeat(10)
 
-    simulate(unit, drive, background=[serve])
+    simulate(unit, drive, background=[*_serve_ahead(unit, reads), serve])
     return errors, taken
+
+
+def _serve_ahead(unit: Any, reads: Mapping[str, Any]) -> Iterator[Callable[[Any], Any]]:
+    """What serves the port ``ahead_read``, if there is one, before anything is written."""
+    if not hasattr(unit, "ahead_read"):
+        return
+    port, contents = unit.ahead_read, reads["dst_read"]
+    served = ReadAhead(contents)
+
+    async def serve(ctx: Any) -> None:
+        while True:
+            _, _, *asked = await ctx.tick().sample(port.enable, port.index, unit.ahead_read_keeps)
+            ctx.set(_tile(port, contents), served.given(*asked).tolist())
+
+    yield serve
 
 
 def _tile(port: Any, contents: Any) -> data.View:

@@ -9,9 +9,9 @@ from amaranth_vta.hw.config import Config
 
 from .emit.listing import listing
 from .environment import Environment, get_env
+from .forms import check_form
 from .nest.ir import LoopNest, LoweringError
 from .nest.printer import body_text, to_text
-from .passes.forms import check_form
 from .passes.infer_bounds import infer_bounds
 from .passes.pipeline import Pass, PlacedPass, passes_after, with_placed
 from .passes.require_instructions import require_instructions

@@ -1,5 +1,5 @@
-"""The ALU alone under cocotb: immediates, registers, tables, factors, and results of earlier
-micro-ops."""
+"""The ALU alone under cocotb: immediates, registers with a copy and without, tables, factors, and
+results of earlier micro-ops."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any
 import cocotb
 import numpy as np
 import pytest
+from cocotb.triggers import RisingEdge
 
 from amaranth_vta.hw.config import PRESETS
 from amaranth_vta.hw.datapath.alu import AluContext, alu_operands
 from amaranth_vta.hw.datapath.sequencer import IndexedUop
 from amaranth_vta.hw.isa import AluOp
-from amaranth_vta.sim.testbench.amaranth import pauses
-from amaranth_vta.sim.testbench.cocotb import high, packed, put, serve_tiles, start
+from amaranth_vta.sim.testbench.amaranth import ReadAhead, pauses
+from amaranth_vta.sim.testbench.cocotb import Tiles, high, packed, put, serve_tiles, start
 from amaranth_vta.sim.testbench.cocotb_runner import simulate
 
 SIMPLE = replace(PRESETS["tiny"], lookup=1)
-LANES = {"simple": SIMPLE, "requantizing": replace(SIMPLE, requantize=1, multiply_add=1)}
+LANES = {"simple": SIMPLE, "requantizing": replace(SIMPLE, requantize=1, multiply_add=1, overlap=1)}
 # The bench runs on one machine after the other.
 CONFIG = LANES[os.environ.get("ALU_LANES", "simple")]
 MICRO_OP = IndexedUop(alu_operands(CONFIG), AluContext)
@@ -47,6 +48,15 @@ if CONFIG.multiply_add:
         (AluOp.MULTIPLY_ADD, 8, 6, 7),
         (AluOp.ADD, 9, 8, None),
     ]
+if CONFIG.overlap:
+    # The first source has a copy. The third micro-op keeps that of the second, and that of the
+    # fourth is read together with the third one's destination, which is in the other bank.
+    MICRO_OPS += [
+        (AluOp.ADD, 10, 100, None),
+        (AluOp.ADD, 11, 30, None),
+        (AluOp.ADD, 70, 30, None),
+        (AluOp.ADD, 12, 31, None),
+    ]
 OPERATIONS = {
     AluOp.ADD: np.add,
     AluOp.MUL: np.multiply,
@@ -54,6 +64,15 @@ OPERATIONS = {
     AluOp.MAX: np.maximum,
     AluOp.MIN: np.minimum,
 }
+
+
+async def serve_ahead(dut: Any, accumulators: Tiles) -> None:
+    port = ReadAhead(accumulators)
+    while True:
+        await RisingEdge(dut.clk)
+        asked = (dut.ahead_read_enable, dut.ahead_read_index, dut.ahead_read_keeps)
+        given = port.given(*(int(signal.value) for signal in asked))
+        dut.ahead_read_data.value = int.from_bytes(given.tobytes(), "little")
 
 
 @cocotb.test()
@@ -73,7 +92,10 @@ async def operations_run_one_after_the_other(dut: Any, gaps: float) -> None:
         second = expected[src] if immediate is None else np.int32(immediate)
         expected[dst] = OPERATIONS[operation](expected[dst], second)
 
-    await start(dut, "i_valid", "denied", "written")
+    await start(dut, "i_valid", "denied", "written", *["busy_ports"] * CONFIG.overlap)
+    if CONFIG.overlap:
+        # Before what is written in the same cycle.
+        cocotb.start_soon(serve_ahead(dut, accumulators))
     ports = dict.fromkeys(("dst_read", "src_read"), accumulators)
     cocotb.start_soon(serve_tiles(dut, ports, {"write": accumulators}))
     # Micro-ops of one operation and immediate are an instruction.

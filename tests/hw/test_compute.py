@@ -312,7 +312,14 @@ def test_what_waits_for_the_other_unit_does_not_stop_what_need_not() -> None:
     """The ALU waits for the first GEMM while the second one runs; the third waits for the ALU."""
     half = EXTENDED.acc.depth // 2
     gemm, other = (Gemm(uop_begin=n, uop_end=n + 1, iter_in=32, dst_factor_in=1) for n in (0, 1))
-    double = Alu(uop_end=1, iter_in=32, dst_factor_in=1, alu_opcode=AluOp.ADD, src_factor_in=1)
+    double = Alu(
+        uop_end=1,
+        iter_in=32,
+        dst_factor_in=1,
+        alu_opcode=AluOp.SHR,
+        use_immediate=1,
+        immediate=-1,
+    )
     outcome = run(
         [
             load_uops(2),

@@ -16,8 +16,9 @@ namespace estimate {
 struct LoopCommand {
     std::int64_t uop_begin = 0, uop_end = 0, iter_out = 0, iter_in = 0;
     std::int64_t dst_out = 0, dst_in = 0, src_out = 0, src_in = 0;
-    bool is_alu = false, reset = false, requantizes = false, looks_up = false, multiplies_and_adds = false;
-    bool reads_source = false;
+    bool is_alu = false, reset = false, adds = false, requantizes = false, looks_up = false, multiplies_and_adds = false;
+    // Micro-ops name an element; and that is their second operand, not the first of several.
+    bool reads_source = false, has_sources = false;
 };
 
 // The operands of an ALU micro-op near one end of an instruction, and its distance from that end.
@@ -43,14 +44,17 @@ struct Loops {
     std::int64_t items = 1;  // micro-ops, or the one item of an instruction without any
     bool works = false;
     bool multiplies = false;
+    bool adds = false;          // to accumulators, which GEMM reads for that
     bool many_uops = false;     // another micro-op is read for each item
     std::uint8_t banks = 0;     // bit n: it writes to the n-th half of the accumulators
+    std::uint8_t sources = 0;   // of the halves from which it reads sources that have no copy
     // The accumulators that it writes to are among these.
     std::int64_t first_dst = 0, dsts = 0;
     std::int64_t parameters = 0;  // that are read before the first item
     std::int64_t table = -1;    // the first and the last table of its lookups
     std::int64_t last_table = -1;
-    Time stalls = 0;            // cycles in which the ALU waits for its own writes
+    Time stalls = 0;            // cycles in which the ALU waits for its own writes, or reads sources
+    bool ends_slowly = false;   // its last item takes a cycle for its source
     Edges first, last;          // of the ALU
 };
 
@@ -75,22 +79,37 @@ class Walk {
             else from = after_writes(from) + parameters.table_words + 1;
             loops.last_table = src;
         }
+        Time read = from;
+        loops.ends_slowly = false;
+        if (reads_ahead(src)) {
+            if (src != kept && !is_read_early(src)) {
+                // In a cycle of its own.
+                loops.ends_slowly = true;
+                read = std::max(at + 1, readable(src));
+                from = std::max(from, read + 1);
+            }
+            kept = src == dst ? NONE : src;
+            loops.sources |= upper(src) ? 2 : 1;
+        }
         at = from;
+        last_dst = dst;
         const std::size_t place = count++ % RECENT;
         dsts[place] = std::int32_t(dst);
         srcs[place] = std::int32_t(src);
         taken[place] = at;
-        if (at < parameters.alu_latency) loops.first.push({dst, src, at});
+        if (read < parameters.alu_latency) loops.first.push({dst, src, read});
     }
 
     // The items of an inner loop of one micro-op that begins with `dst` and `src`. Where none of
-    // them meets another one, those in the middle pass at one per cycle.
+    // them meets another one, those in the middle pass at one per cycle, or at one per two cycles if
+    // each has a source of its own without a copy in the bank of its destination.
     void row(std::int64_t dst, std::int64_t src) {
         const std::int64_t ends = parameters.alu_latency + 1, n = command.iter_in;
         const bool skips = n > 2 * ends && is_free(dst, src);
+        const Time each = command.src_in && reads_ahead(src) && upper(src) == upper(dst) ? 2 : 1;
         for (std::int64_t i = 0; i < n; i++) {
             if (skips && i == ends) {
-                at += n - 2 * ends;
+                at += (n - 2 * ends) * each;
                 i = n - ends;
             }
             item(dst + i * command.dst_in, src + i * command.src_in);
@@ -115,8 +134,10 @@ class Walk {
         if (!c.dst_in) return false;
         if (!c.reads_source) return true;
         if (c.src_in && (c.requantizes || c.looks_up)) return false;
-        const std::int64_t last_dst = dst + (c.iter_in - 1) * c.dst_in, last_src = src + (c.iter_in - 1) * c.src_in;
-        if (last_src < dst || last_dst < src) return true;
+        const std::int64_t end_dst = dst + (c.iter_in - 1) * c.dst_in, last_src = src + (c.iter_in - 1) * c.src_in;
+        const bool is_uniform = reads_ahead(src) == reads_ahead(last_src) && upper(src) == upper(last_src);
+        if (!is_uniform || upper(dst) != upper(end_dst)) return false;
+        if (last_src < dst || end_dst < src) return true;
         return c.src_in == c.dst_in && (src >= dst || dst - src > (parameters.alu_latency + 1) * c.dst_in);
     }
 
@@ -134,13 +155,31 @@ class Walk {
         return from;
     }
 
+    // Whether an item with this source reads it before it enters the pipeline.
+    bool reads_ahead(std::int64_t src) const { return command.has_sources && src < parameters.first_copied; }
+
+    // Whether the source is read while the item before reads its destination in the other bank.
+    bool is_read_early(std::int64_t src) const {
+        return count && upper(src) != upper(last_dst) && readable(src) <= at;
+    }
+
+    // When the source can be read ahead, as far as recent writes decide that.
+    Time readable(std::int64_t src) const {
+        Time from = 0;
+        for (std::size_t i = 0; i < std::min(count, RECENT); i++)
+            if (dsts[i] == src) from = std::max(from, taken[i] + parameters.alu_latency + 2);
+        return from;
+    }
+
+    bool upper(std::int64_t index) const { return index >= parameters.acc_depth / 2; }
+
     Time after_writes(Time from) const { return std::max(from, at + parameters.alu_latency + 2); }
 
     const Parameters& parameters;
     const LoopCommand& command;
     Loops& loops;
     Time at = -1;
-    std::int64_t parameters_of = -1;
+    std::int64_t parameters_of = -1, kept = NONE, last_dst = NONE;
     std::array<std::int32_t, RECENT> dsts, srcs;  // half as wide, for vectors of the compiler
     std::array<Time, RECENT> taken;
     std::size_t count = 0;
@@ -196,6 +235,7 @@ class Profiles {
         loops.items = count * c.iter_out * c.iter_in;
         loops.works = true;
         loops.multiplies = !c.is_alu && !c.reset;
+        loops.adds = c.adds;
         loops.many_uops = count > 1;
         loops.parameters = c.requantizes ? parameters.requantize_parameters : c.multiplies_and_adds;
         find_dsts(loops, c, uops);

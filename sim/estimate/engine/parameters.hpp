@@ -52,7 +52,7 @@ struct Parameters {
     Time latency, shared, refresh_period, refresh_stall;
     // The configuration.
     std::int64_t bus_bytes, overlap, requantize_opcode, lookup_opcode, multiply_add_opcode;
-    std::int64_t uop_depth, acc_depth, table_elements;
+    std::int64_t uop_depth, acc_depth, first_copied, table_elements;
     Kind kinds[MEMORIES];
     // Limits of the design: hw/timing.py, and hw/isa.py.
     std::int64_t queue_depth, in_flight, gemm_commands, alu_commands, bursts_in_flight, words_ahead;

@@ -116,6 +116,7 @@ class Units {
         const Time valid = std::max(now + parameters.issue_to_item, gemm.last + 1);
         Time begin = valid;
         const bool meets = alu.remaining && (alu.banks & loops.banks);
+        const bool takes_port = loops.adds && alu.remaining && (alu.sources & loops.banks);
         if (meets) {
             // The ALU's writes in flight to this bank come first.
             const Time done = std::min(std::max<Time>(0, valid - alu.resumes), alu.remaining);
@@ -128,9 +129,13 @@ class Units {
         gemm.many_uops = loops.many_uops;
         gemm.begin = begin;
         write(loops.first_dst, loops.dsts);
-        for (int bank = 0; bank < 2; bank++)
-            if (loops.banks >> bank & 1) gemm_in_bank[bank] = gemm.last;
-        if (meets) pause_alu(valid);
+        for (int bank = 0; bank < 2; bank++) {
+            if (!(loops.banks >> bank & 1)) continue;
+            gemm_in_bank[bank] = gemm.last;
+            if (loops.adds) gemm_reads_bank[bank] = gemm.last;
+        }
+        if (meets) pause_alu(valid, parameters.gemm_latency);
+        else if (takes_port) pause_alu(valid + gemm_reads(), gemm_reads() + 1);
         done[0].push({&instruction, gemm.last + parameters.gemm_latency});
     }
 
@@ -138,6 +143,10 @@ class Units {
         const Loops& loops = *instruction.loops;
         const Time valid = std::max(now + parameters.issue_to_item + parameters.item_to_alu, alu.last + 1);
         Time begin = valid + hazard(valid, loops);
+        // The port of micro-ops is GEMM's in the cycle after a stall, in which the ALU moves on, and the
+        // ALU's in the next one, in which it stalls.
+        const Time lost = alu.ends_slowly && begin == alu.last + 1 && gemm.many_uops && gemm.last >= valid;
+        begin += lost;
         if (loops.parameters && loops.works) {
             begin = std::max(begin, alu.last + parameters.alu_latency + 2) + loops.parameters + 1;
         }
@@ -148,19 +157,24 @@ class Units {
             table = loops.last_table;
         }
         write(loops.first_dst, loops.dsts);
-        for (int bank = 0; bank < 2 && parameters.overlap; bank++)
-            if (loops.banks >> bank & 1) begin = std::max(begin, gemm_in_bank[bank] + parameters.gemm_latency);
+        const std::uint8_t banks = parameters.overlap ? loops.banks : 0;
+        for (int bank = 0; bank < 2; bank++) {
+            if (loops.sources >> bank & 1) begin = std::max(begin, gemm_reads_bank[bank] + gemm_reads() + 1);
+            if (banks >> bank & 1) begin = std::max(begin, gemm_in_bank[bank] + parameters.gemm_latency);
+        }
         alu.resumes = begin;
         alu.remaining = loops.items + loops.stalls;
         alu.last = begin + alu.remaining - 1;
-        alu.banks = alu.written_banks = parameters.overlap ? loops.banks : 0;
+        alu.banks = alu.written_banks = banks;
+        alu.sources = loops.sources;
         alu.many_uops = loops.many_uops;
+        alu.ends_slowly = loops.ends_slowly;
         alu.items = loops.items;
         alu.tail = &loops.last;
         // The ALU has priority in reading micro-ops.
         if (gemm.many_uops && gemm.last >= valid && loops.works) {
             const Time until = std::min(gemm.last, alu.last);
-            delay_gemm(loops.many_uops ? std::min(std::max<Time>(0, until - begin + 1), loops.items) : 1);
+            delay_gemm(loops.many_uops ? std::min(std::max<Time>(0, until - begin + 1), loops.items) : 1 + 2 * lost);
         }
         done[1].push({&instruction, alu.last + parameters.alu_latency + 2});
     }
@@ -175,19 +189,24 @@ class Units {
         const Time before = gemm.last;
         gemm.last += cycles;
         if (!done[0].empty()) done[0].back().at += cycles;
-        for (Time& last : gemm_in_bank)
-            if (last == before) last = gemm.last;
+        for (Time* banks : {gemm_in_bank, gemm_reads_bank})
+            for (int bank = 0; bank < 2; bank++)
+                if (banks[bank] == before) banks[bank] = gemm.last;
     }
 
-    // GEMM enters the bank of the ALU's latest instruction at `now`.
-    void pause_alu(Time now) {
+    // GEMM enters the bank of the ALU's latest instruction at `now`, or reads where that has its
+    // sources, until so many cycles after its last item.
+    void pause_alu(Time now, Time latency) {
         const Time worked = now - alu.resumes;
         if (worked >= alu.remaining) return;
         if (worked > 0) alu.remaining -= worked;
-        alu.resumes = gemm.last + parameters.gemm_latency;
+        alu.resumes = gemm.last + latency;
         alu.last = alu.resumes + alu.remaining - 1;
         if (!done[1].empty()) done[1].back().at = alu.last + parameters.alu_latency + 2;
     }
+
+    // From an item of GEMM being taken to its accumulator being read.
+    Time gemm_reads() const { return parameters.gemm_latency - 3; }
 
     // How long the first items wait for the last ones of the instruction before.
     Time hazard(Time valid, const Loops& loops) const {
@@ -214,13 +233,13 @@ class Units {
         Time last = -NEVER, resumes = 0;
         Time remaining = 0;  // cycles of work from `resumes` on
         std::int64_t items = 0;
-        std::uint8_t banks = 0, written_banks = 0;
-        bool many_uops = false;
+        std::uint8_t banks = 0, written_banks = 0, sources = 0;
+        bool many_uops = false, ends_slowly = false;
         const Edges* tail = nullptr;
     } alu;
     static constexpr std::int64_t NO_TABLE = -NEVER;
     std::int64_t table = NO_TABLE;  // that the lanes have
-    Time gemm_in_bank[2] = {-NEVER, -NEVER};
+    Time gemm_in_bank[2] = {-NEVER, -NEVER}, gemm_reads_bank[2] = {-NEVER, -NEVER};
 };
 
 }  // namespace estimate

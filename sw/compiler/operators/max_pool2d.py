@@ -113,9 +113,15 @@ def _by_gemm(p: MaxPool2d, env: Environment, knobs: MaxPool2dKnobs) -> Scheduled
             s[tensor].tensorize(tensor.op.axis[4], env.gemm)
         else:
             s[tensor].pragma(tensor.op.axis[0], env.alu)
-    if knobs.in_turn:
-        for tensor in (pool, *products) if env.config.overlap else (pool,):
-            s[tensor].double_buffer()
+    if knobs.in_turn and not env.config.overlap:
+        s[pool].double_buffer()
+    if knobs.in_turn and env.config.overlap:
+        # The ALU reads an image in one bank for results in the other, and GEMM, which reads nothing
+        # while it overwrites, makes the next image meanwhile.
+        for tensor in (first, pool):
+            s[tensor].double_buffer(2, 0)
+        if pool is not first:
+            s[x_buf].double_buffer(2, 1)
     s[image].set_scope(env.inp_scope)
     s[image].compute_at(s[y], at)
     s[image].double_buffer()
@@ -174,8 +180,8 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
         pixels = channels * p.input_rows(rows) * p.input_columns(columns)
         results = channels * rows * columns
         overlap = by_gemm and in_turn and config.overlap
-        held = (2 if overlap else 1) * pixels + (2 if in_turn else 1) * results
-        if held > config.acc.depth:
+        held = (2 if overlap else 1) * pixels, (2 if in_turn else 1) * results
+        if max(held) > config.acc.depth // 2 if overlap else sum(held) > config.acc.depth:
             continue
         if by_gemm and 2 * pixels > config.inp.depth:
             continue
@@ -193,7 +199,9 @@ def candidates(workload: MaxPool2d, config: Config) -> Iterator[tuple[float, Max
             alu, gemm = results * (p.kernel[0] * p.kernel[1] - 1), resets * (pixels + results)
             # Tiles of different sizes have loop nests of their own, which wait for one another.
             alike = not (p.output_height % rows or p.output_width % columns)
-            compute = max(alu, gemm) if overlap and alike else alu + gemm
+            compute = alu + gemm
+            if overlap and alike:
+                compute = resets * results + max(alu, resets * pixels)
         # Loads of inputs run ahead, and stores overlap with the next tile if it has another bank.
         tile = max(load + store, compute) if by_gemm else load + max(compute, store)
         if not in_turn:

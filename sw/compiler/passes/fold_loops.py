@@ -123,12 +123,12 @@ class _LoopFolder:
             inner = [item for item in inner if not _repeats(item, nest.uop)]
         while prod(item.extent for item in inner) > self.config.uop.depth:
             repeated.append(inner.pop(0))
+        outside = [item for item in loops if any(item is other for other in chosen)]
+        if nest.uop.alu is not None and self.config.overlap:
+            # A source that stays the same is read once.
+            outside.sort(key=_keeps_source)
         kernel = Kernel(
-            tuple(
-                UopLoop(item.extent, *item.factors, item.loop.label)
-                for item in loops
-                if any(item is other for other in chosen)
-            ),
+            tuple(UopLoop(item.extent, *item.factors, item.loop.label) for item in outside),
             tuple(item.loop for item in inner),
             nest.uop,
         )
@@ -190,6 +190,12 @@ def _repeats(loop: _Loop, uop: NestUop) -> bool:
     accumulator, parameters, _ = loop.factors
     reloads = uop.alu is AluOp.REQUANTIZE and parameters != 0
     return accumulator == 0 or reloads or _changes_factor(loop, uop)
+
+
+def _keeps_source(loop: _Loop) -> bool:
+    """Whether the micro-ops of an iteration have other destinations, and the same source."""
+    dst, src, _ = loop.factors
+    return bool(dst) and not src
 
 
 def _changes_factor(loop: _Loop, uop: NestUop) -> bool:

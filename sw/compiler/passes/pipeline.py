@@ -20,6 +20,7 @@ from .interleave_threads import interleave_threads
 from .map_to_alu import map_to_alu
 from .mark_independent import mark_independent
 from .overwrite_first import overwrite_first
+from .read_carried_first import read_carried_first
 from .require_instructions import require_instructions
 from .share_storage import share_storage
 from .tensorize_gemm import tensorize_gemm
@@ -34,6 +35,7 @@ PASSES: tuple[Pass, ...] = (
     interleave_threads,
     unroll_loops,
     share_storage,
+    read_carried_first,
     compute_ahead,
     copy_by_dma,
     tensorize_gemm,

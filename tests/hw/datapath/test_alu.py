@@ -11,7 +11,8 @@ from amaranth_vta.hw.datapath.alu import AluUnit
 from amaranth_vta.hw.datapath.alu_lane import AluLane
 from amaranth_vta.hw.datapath.requantize import RequantizingLane
 from amaranth_vta.hw.isa import BASE_ALU_OPS, REQUANTIZE_PARAMETERS, AluOp
-from amaranth_vta.hw.timing import TABLE_WORDS
+from amaranth_vta.hw.timing import TABLE_WORDS, copied_sources
+from amaranth_vta.sim.model.arithmetic import requantized
 from amaranth_vta.sim.testbench.amaranth import pauses, run_unit, simulate
 
 CONFIG, EXTENDED = PRESETS["tiny"], PRESETS["tiny-extended"]
@@ -102,11 +103,9 @@ def test_a_lane_gives_zero_when_it_is_not_enabled(lane: str) -> None:
     simulate(dut, check)
 
 
-def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list, int]:
-    rng = np.random.default_rng(2)
+def results(config: Config, items: list[dict], accumulators: np.ndarray) -> np.ndarray:
+    """What ``accumulators`` are when one item has run after the other."""
     span = 1 << config.acc_width
-    shape = (config.acc.depth, config.acc.rows, config.acc.columns)
-    accumulators = rng.integers(-span // 2, span // 2, shape)
     want = accumulators.copy()
     for item in items:
         if item["error"]:
@@ -126,6 +125,10 @@ def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.
                 table = want[src : src + config.table_elements].astype("<i4").tobytes()
                 want[dst] = np.frombuffer(table, np.int8)[want[dst] % 256]
                 continue
+            if operation is AluOp.REQUANTIZE:
+                values = want[[dst, *range(src, src + REQUANTIZE_PARAMETERS)]].astype(np.int32)
+                want[dst] = requantized(*values)
+                continue
             for row, column in np.ndindex(want[dst].shape):
                 want[dst, row, column] = operate(
                     operation,
@@ -133,6 +136,15 @@ def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.
                     int(second[row, column]),
                     config.acc_width,
                 )
+    return want
+
+
+def run(config: Config, items: list[dict], gaps: float) -> tuple[np.ndarray, np.ndarray, list, int]:
+    rng = np.random.default_rng(2)
+    span = 1 << config.acc_width
+    shape = (config.acc.depth, config.acc.rows, config.acc.columns)
+    accumulators = rng.integers(-span // 2, span // 2, shape)
+    want = results(config, items, accumulators)
     reads = {"dst_read": accumulators, "src_read": accumulators}
     dones, cycles = run_unit(AluUnit(config), items, reads, {"write": accumulators}, pauses(gaps))
     return accumulators, want, dones, cycles
@@ -312,8 +324,9 @@ def test_alu_unit_reads_one_factor_for_each_instruction(gaps: float) -> None:
 
 
 def test_alu_unit_stalls_two_cycles_for_a_factor() -> None:
+    copied = EXTENDED.acc.depth - copied_sources(EXTENDED)
     items = [
-        micro_op(n, 30 + n, operation=AluOp.MULTIPLY_ADD, factor=20, last=int(n == 15))
+        micro_op(n, copied + n, operation=AluOp.MULTIPLY_ADD, factor=copied + 20, last=int(n == 15))
         for n in range(16)
     ]
     *_, cycles = run(EXTENDED, items, 0)

@@ -97,30 +97,41 @@ class Pooling:
 
     def _of_taps(self, image: Tensor, env: Environment, name: str) -> list[Tensor]:
         """First the taps that all windows have within the image, then the others, so that all but
-        those are single ALU operations of all windows."""
+        those are single ALU operations of all windows. But a window begins with what is carried."""
         shape = (*image.shape[:-4], *self.output, *image.shape[-2:])
         ranges = [self._ranges(dimension, image.shape[dimension - 4]) for dimension in (0, 1)]
         inside = (sorted(self._common_taps(d, image.shape[d - 4])) for d in (0, 1))
         common = list(product(next(inside), next(inside)))
         names = [name + end for end in self.STAGES]
-        first = te.compute(shape, lambda *i: self._read(image, common[0], i), names[0])
+        row, column = common[0]
+        # By range of rows, the first tap.
+        begins = [(rows[0] if self.carries else row, column) for _, rows in ranges[0]]
+        middle = [tap for tap in common if tap not in begins]
+
+        def begin(*i: Expr) -> Expr:
+            ends = [end for end, _ in ranges[0]]
+            reads = list(zip(ends, (self._read(image, tap, i) for tap in begins), strict=True))
+            return _chosen(i[-4], reads if len(set(begins)) > 1 else reads[:1])
 
         def greatest(value: Expr, taps: Iterable[tuple[int, int]], i: Sequence[Expr]) -> Expr:
             for tap in taps:
                 value = te.max(value, self._read(image, tap, i))
             return value
 
-        inner = te.compute(shape, lambda *i: greatest(first(*i), common[1:], i), names[1])
+        first = te.compute(shape, begin, names[0])
+        inner = te.compute(shape, lambda *i: greatest(first(*i), middle, i), names[1])
 
         def whole(*i: Expr) -> Expr:
-            def of(rows: Sequence[int], columns: Sequence[int]) -> Expr:
-                others = (tap for tap in product(rows, columns) if tap not in common)
+            def of(first: tuple[int, int], rows: Sequence[int], columns: Sequence[int]) -> Expr:
+                done = {first, *middle}
+                others = (tap for tap in product(rows, columns) if tap not in done)
                 return greatest(inner(*i), others, i)
 
-            def by_column(rows: Sequence[int]) -> Expr:
-                return _chosen(i[-3], [(end, of(rows, taps)) for end, taps in ranges[1]])
+            def by_column(first: tuple[int, int], rows: Sequence[int]) -> Expr:
+                return _chosen(i[-3], [(end, of(first, rows, taps)) for end, taps in ranges[1]])
 
-            return _chosen(i[-4], [(end, by_column(taps)) for end, taps in ranges[0]])
+            by_row = zip(begins, ranges[0], strict=True)
+            return _chosen(i[-4], [(end, by_column(first, taps)) for first, (end, taps) in by_row])
 
         return [first, inner, te.compute(shape, whole, names[2])]
 

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from amaranth_vta.hw.config import PRESETS
+from amaranth_vta.sw.compiler.forms import check_form
 from amaranth_vta.sw.compiler.lower import lower_further
 from amaranth_vta.sw.compiler.nest.ir import For, LoopNest, LoweringError, walk
 from amaranth_vta.sw.compiler.nest.parse import ParseError, parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
-from amaranth_vta.sw.compiler.passes.forms import check_form
 from amaranth_vta.sw.compiler.passes.pipeline import PASS_NAMES
 from amaranth_vta.sw.compiler.passes.require_instructions import require_instructions
 
@@ -121,6 +121,7 @@ def test_what_is_defined_in_a_block_is_known_in_it_alone() -> None:
         ("def f(a: int8[0]): pass", "line 1: 0 is not positive"),
         ("def f(a: int8[1]): pass\n\nf(1)", "line 3: text after the end of the loop nest"),
         ("def f(a: int32[1]):\n    a[0] = " + "-" * 9000 + "a[0]", "nested too deeply"),
+        ("def f(a: int8[1]):\n    pass\0", "line 2: a character is 0"),
     ],
 )
 def test_text_without_one_loop_nest_is_refused(text: str, problem: str) -> None:

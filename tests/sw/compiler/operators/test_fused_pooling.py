@@ -145,6 +145,21 @@ def test_no_pass_changes_what_is_carried_nor_does_the_rtl(
     np.testing.assert_array_equal(run(function, inputs, device="rtl"), want)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "first"),
+    [
+        (2, "image[2*i0, i1, i2, i3]"),
+        (3, "if_then_else(i0 < 1, image[2*i0, i1, i2, i3], image[2*i0 - 1, i1, i2, i3])"),
+    ],
+)
+def test_windows_begin_with_a_tap_of_all_or_with_what_is_carried(kernel: int, first: str) -> None:
+    """The first windows lie in part above the results."""
+    env = Environment(PRESETS["tiny-extended"])
+    image = te.placeholder((6, 1, env.BATCH, env.BLOCK_OUT), "image", env.acc_dtype)
+    stages = Pooling((3, 1), (kernel, 1), (2, 1), (1, 0)).stages(image, env)
+    assert str(stages[0].op.body) == first
+
+
 def test_no_product_of_a_row_is_computed_twice() -> None:
     env = Environment(PRESETS["pynq-extended"])
     pooling = Pooling((8, 8), (3, 3), (2, 2), (1, 1))

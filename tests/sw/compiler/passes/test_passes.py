@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.environment import Environment
 from amaranth_vta.sw.compiler.lower import lower, lower_further
 from amaranth_vta.sw.compiler.nest.parse import parse
 from amaranth_vta.sw.compiler.nest.printer import to_text
-from amaranth_vta.sw.compiler.operators.conv2d import Conv2d
+from amaranth_vta.sw.compiler.operators.conv2d import Conv2d, Conv2dKnobs
 from amaranth_vta.sw.compiler.operators.expanded_conv2d import ExpandedConv2d, ExpandedConv2dKnobs
 from amaranth_vta.sw.compiler.operators.grouped_conv2d import GroupedConv2d
 from amaranth_vta.sw.compiler.operators.inverted_residual import (
@@ -26,6 +26,7 @@ from amaranth_vta.sw.compiler.operators.inverted_residual import (
     InvertedResidualKnobs,
 )
 from amaranth_vta.sw.compiler.operators.parts.epilogue import PerChannelScale
+from amaranth_vta.sw.compiler.operators.parts.pooling import Pooling
 from amaranth_vta.sw.compiler.passes.pipeline import PASSES
 from amaranth_vta.sw.compiler.te.expr import Expr
 from amaranth_vta.sw.compiler.te.tensor import Tensor
@@ -358,6 +359,13 @@ def projected() -> Scheduled:
     return block.scheduled(EXTENDED, InvertedResidualKnobs(rows=2, columns=3, image_copies=1))
 
 
+def pooled() -> Scheduled:
+    """Maxima of three rows, one of which the tile before has computed, if there is one."""
+    pooling = Pooling((3, 1), (3, 1), (2, 1), (1, 0))
+    conv = Conv2d(1, 1, 1, 6, 1, (1, 1), PerChannelScale(), pooling=pooling)
+    return conv.scheduled(EXTENDED, Conv2dKnobs(1, 1, 1, 1, 1, in_turn=True))
+
+
 OF_EXTENSIONS = (
     requantized,
     padded_with_a_value,
@@ -365,6 +373,7 @@ OF_EXTENSIONS = (
     two_in_each_bank,
     forwarded,
     projected,
+    pooled,
 )
 CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("infer_bounds", tails),
@@ -376,6 +385,7 @@ CASES: list[tuple[str, Callable[[], Scheduled]]] = [
     ("interleave_threads", lambda: product(threads=True)),
     ("unroll_loops", unrolled),
     ("share_storage", arithmetic),
+    ("read_carried_first", pooled),
     ("copy_by_dma", padded_on_all_sides),
     ("copy_by_dma", padded_with_a_value),
     ("copy_by_dma", strided_rows),

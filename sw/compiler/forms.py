@@ -18,7 +18,7 @@ from amaranth_vta.sw.compiler.nest.ir import (
     walk,
 )
 
-from .pipeline import PASS_NAMES
+from .passes.pipeline import PASS_NAMES
 
 _REMOVED_BY = {"dma_copy": "copy_by_dma", "gemm": "tensorize_gemm", "alu": "map_to_alu"}
 

@@ -1,0 +1,156 @@
+"""What a micro-op of the ALU reads besides its destination."""
+
+from typing import Any
+
+from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.hw.isa import AluOp
+from amaranth_vta.hw.timing import copied_sources
+
+from .gemm import acc_read_port
+from .sequencer import IndexedUop
+
+
+class SourceReader(wiring.Component):
+    """Reads the source of a micro-op, and before it the parameters, the factor or the table that
+    the micro-op needs, for a pipeline in front of which micro-ops wait in a register.
+
+    The last accumulators (`copied_sources`) are in memory twice: such a source is read together
+    with the destination, in the cycle in which the micro-op enters the pipeline. Any other one is
+    read ahead and kept, in one of two ways: in the cycle in which the micro-op comes, if the one
+    before it, of the same instruction, reads its destination in the other bank; or in a cycle of
+    its own. It stays for the next micro-op if that names the same source.
+
+    Timing: a source that has no copy and is read in a cycle of its own takes that cycle, others
+    take none. ``src_read`` gives what has a copy in the next cycle, and ``ahead_read`` what has
+    none in the one after; the other one gives 0 then.
+
+    Parameters
+    ----------
+    config : of the machine
+    item : layout of micro-ops
+
+    Ports
+    -----
+    comes, coming_valid, coming : a micro-op comes into the register, if there is one
+    item, works : the micro-op there, and whether it is to be executed
+    coming_waits, waits : one that is in flight, or enters the pipeline, writes the source of the
+        micro-op, and what is read of it would be old
+    ahead : it needs elements before its source; depends on registers alone
+    asks, granted, moves_on : the next one of them is to be read, it is read, and then the one
+        behind it is the next; without ``asks`` it is the first one again
+    late : elements without a copy are read: they show a cycle later
+    ready : the source has been read, or need not be read ahead
+    busy_ports, dst_read, src_read, src_read_clear, ahead_read, ahead_read_keeps : as in `AluUnit`
+    """
+
+    def __init__(self, config: Config, item: IndexedUop) -> None:
+        self._config = config
+        read_port = acc_read_port(config)
+        super().__init__(
+            {
+                "comes": In(1),
+                "coming_valid": In(1),
+                "coming": In(item),
+                "coming_waits": In(1),
+                "item": In(item),
+                "works": In(1),
+                "waits": In(1),
+                "ahead": In(1),
+                "asks": In(1),
+                "granted": Out(1),
+                "moves_on": In(1),
+                "late": Out(1),
+                "ready": Out(1),
+                "busy_ports": In(2),
+                "dst_read": Out(read_port),
+                "src_read": Out(read_port),
+                "src_read_clear": Out(1),
+                "ahead_read": Out(acc_read_port(config, cycles=2)),
+                "ahead_read_keeps": Out(2),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        coming, item, port = self.coming, self.item, self.ahead_read
+        # Found when the micro-op comes: much depends on it.
+        needs, keeps = Signal(), Signal()
+        reads, continues, stays, early, is_free = (
+            Signal(name=name) for name in ("reads", "continues", "stays", "early", "is_free")
+        )
+        m.d.comb += [
+            reads.eq(self._reads(coming) & ~self._has_copy(coming.indices.src)),
+            # The micro-op that comes is of the instruction of the one that leaves.
+            continues.eq(self.works & ~item.last),
+            stays.eq(
+                continues
+                & keeps
+                & (item.indices.src == coming.indices.src)
+                & (item.indices.src != item.indices.dst)
+            ),
+            early.eq(
+                continues
+                & (item.indices.dst[-1] != coming.indices.src[-1])
+                & is_free
+                & ~self.coming_waits
+            ),
+        ]
+        with m.If(self.comes):
+            m.d.sync += [keeps.eq(reads), needs.eq(reads & ~stays & ~early)]
+        # The element that is read next, of those before the source.
+        element = Signal(self._config.acc.index_width)
+        with m.If(~self.asks):
+            # A table may have to be read once more.
+            m.d.sync += element.eq(self._first_ahead(item))
+        with m.Elif(self.granted & self.moves_on):
+            m.d.sync += element.eq(element + 1)
+        with m.If(self.comes):
+            first = self._first_ahead(coming)
+            m.d.sync += [element.eq(first), self.late.eq(~self._has_copy(first))]
+
+        reads_source, reads_early = Signal(), Signal()
+        index = Signal(self._config.acc.index_width)
+        gives_kept = Mux(self.ahead, self.late, keeps)
+        m.d.comb += [
+            self.ready.eq(~needs),
+            index.eq(Mux(self.ahead, element, Mux(needs, item.indices.src, coming.indices.src))),
+            is_free.eq(~self.busy_ports.bit_select(index[-1], 1)),
+            self.granted.eq(self.asks & (~self.late | is_free)),
+            reads_source.eq(self.works & needs & ~self.ahead & ~self.waits & is_free),
+            reads_early.eq(self.comes & self.coming_valid & reads & ~stays & early),
+            port.enable.eq((self.granted & self.late) | reads_source | reads_early),
+            port.index.eq(index),
+            self.ahead_read_keeps.eq(Mux(keeps & ~self.ahead, Const(1) << item.indices.src[-1], 0)),
+            self.dst_read.enable.eq(self.works & ~self.ahead & ~needs),
+            self.dst_read.index.eq(item.indices.dst),
+            self.src_read.enable.eq(self.works),
+            self.src_read.index.eq(Mux(self.ahead, element, item.indices.src)),
+            self.src_read_clear.eq(gives_kept | item.context.use_immediate),
+        ]
+        with m.If(reads_source):
+            m.d.sync += needs.eq(0)
+        return m
+
+    def _has_copy(self, index: Value) -> Value:
+        copied = copied_sources(self._config)
+        above = index[(copied - 1).bit_length() : self._config.acc.index_width]
+        return above.all() if len(above) else Const(1, 1)
+
+    def _reads(self, item: Any) -> Value:
+        """Whether the operation of a micro-op has an accumulator as its second operand."""
+        operation = item.context.operation
+        reads = item.enable & ~item.context.use_immediate
+        for other in (AluOp.REQUANTIZE, AluOp.LOOKUP):
+            reads &= operation != other
+        return reads
+
+    def _first_ahead(self, item: Any) -> Value:
+        """The first element that the micro-op needs before its source."""
+        if not self._config.multiply_add:
+            return item.indices.src
+        adds = item.context.operation == AluOp.MULTIPLY_ADD
+        return Mux(adds, item.context.immediate[: self._config.acc.index_width], item.indices.src)

@@ -1,0 +1,99 @@
+"""Lets the ALU begin an iteration with what it reads of the one before.
+
+Copies of a rolling buffer are in the banks of accumulators in turn, so what an iteration reads of
+the one before is in the bank in which GEMM makes the sums of the one behind. A bank has one read
+port. GEMM does not read with its first products, which overwrite; it reads with all others, and the
+ALU would have to wait for it. What is carried over is ready when the iteration begins, while GEMM
+overwrites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amaranth_vta.hw.config import Config
+from amaranth_vta.sw.compiler.nest.ir import (
+    Assign,
+    For,
+    LoopNest,
+    NestBuffer,
+    Region,
+    Seq,
+    Stmt,
+    rebuild,
+    seq,
+    walk,
+)
+from amaranth_vta.sw.compiler.te.expr import Affine
+from amaranth_vta.sw.compiler.te.traverse import accesses
+
+
+def read_carried_first(nest: LoopNest, config: Config) -> LoopNest:
+    """``nest`` with ALU operations that read only what the iteration before has computed in front
+    of those of their own iteration that they have nothing to do with, where GEMM and the ALU
+    overlap."""
+    return replace(nest, body=_visit(nest.body)) if config.overlap else nest
+
+
+def _visit(stmt: Stmt) -> Stmt:
+    stmt = rebuild(stmt, _visit)
+    if not isinstance(stmt, Seq):
+        return stmt
+    parts: list[Stmt] = []
+    for part in stmt.body:
+        place, turn = len(parts), _turn(part)
+        if turn is not None and _reads_only(part, turn.plus(Affine({}, -1))):
+            while place and _commute(parts[place - 1], part, turn):
+                place -= 1
+        parts.insert(place, part)
+    return stmt if parts == stmt.body else seq(*parts)
+
+
+def _turn(stmt: Stmt) -> Affine | None:
+    """The iteration of which ``stmt`` is an ALU operation that writes rolling buffers; None if it
+    is something else."""
+    if not isinstance(stmt, Region) or stmt.kind != "alu":
+        return None
+    turns = [
+        Affine.of(assign.indices[0]) if assign.buffer.rolling else None for assign in _assigns(stmt)
+    ]
+    turn, *others = turns or [None]
+    if turn is None or not all(other is not None and other.same(turn) for other in others):
+        return None
+    # A loop within the operation is not around the iteration.
+    within = {part.var for part in walk(stmt) if isinstance(part, For)}
+    return turn if within.isdisjoint(turn.terms) else None
+
+
+def _reads_only(stmt: Stmt, turn: Affine) -> bool:
+    """Whether ``stmt`` reads rolling buffers that it does not write, all of them in the iteration
+    ``turn``."""
+    written = _written(stmt)
+    read = [
+        Affine.of(access.indices[0])
+        for assign in _assigns(stmt)
+        for access in accesses(assign.value)
+        if access.source.rolling and access.source not in written
+    ]
+    return bool(read) and all(form is not None and form.same(turn) for form in read)
+
+
+def _commute(first: Stmt, second: Stmt, turn: Affine) -> bool:
+    """Whether ``second`` may come before ``first``. What it reads is of the iteration before its
+    own, ``turn``, so ``first`` does not write that if it is an operation of the same iteration."""
+    own, written = _turn(first), _written(second)
+    if own is None or not own.same(turn):
+        return False
+    return not any(
+        assign.buffer in written
+        or any(access.source in written for access in accesses(assign.value))
+        for assign in _assigns(first)
+    )
+
+
+def _written(stmt: Stmt) -> set[NestBuffer]:
+    return {assign.buffer for assign in _assigns(stmt)}
+
+
+def _assigns(stmt: Stmt) -> list[Assign]:
+    return [part for part in walk(stmt) if isinstance(part, Assign)]
