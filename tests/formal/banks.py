@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In
 
 from amaranth_vta.hw import compute, isa
 from amaranth_vta.hw.config import PRESETS, Config
-from amaranth_vta.hw.datapath import alu, gemm
+from amaranth_vta.hw.datapath import alu, gemm, hazards, sources
 from amaranth_vta.hw.timing import has_long_alu
 
 from .lists import List, assume_stable
@@ -30,6 +30,11 @@ class BankProperty(wiring.Component):
     cycle in which a unit takes a micro-op to the one in which it writes, the other one has none in
     that bank. GEMM waits for nothing else but a fault, after which neither takes anything that
     works.
+
+    The ALU reads the destination of a micro-op when it takes that, and GEMM reads nothing of that
+    bank then. When the ALU reads ahead, neither GEMM nor its own port for destinations reads that
+    bank, and it has nothing in flight that writes to the element; this is asserted of any one
+    ``element``.
     """
 
     def __init__(self, gemm_module: Any, alu_module: Any, module: Any, config: Config) -> None:
@@ -43,6 +48,7 @@ class BankProperty(wiring.Component):
                 "alu_valid": In(1),
                 "alu_item": In(self._alu.i.payload.shape()),
                 "failed": In(1),
+                "element": In(config.acc.index_width),
             }
         )
 
@@ -54,10 +60,11 @@ class BankProperty(wiring.Component):
         m.d.sync += failed_before.eq(self.failed)
         m.d.comb += Assume(self.failed | ~failed_before)
 
-        in_gemm, gemm_works = self._follow(m, "gemm", self._gemm, self._gemm.acc_write)
-        in_alu, alu_works = self._follow(m, "alu", self._alu, self._alu.write)
+        in_gemm, gemm_works, gemm_dst = self._follow(m, "gemm", self._gemm, self._gemm.acc_write)
+        in_alu, alu_works, alu_dst = self._follow(m, "alu", self._alu, self._alu.write)
+        self._compare_reads(m, alu_works, alu_dst)
 
-        gemm_bank = self.gemm_item.indices.dst[-1]
+        gemm_bank = gemm_dst[-1]
         waits = self._gemm.i.valid & ~self._gemm.i.ready
         m.d.comb += [
             Assert((in_gemm & in_alu) == 0),
@@ -72,6 +79,35 @@ class BankProperty(wiring.Component):
             m.d.sync += swapped.eq(1)
         m.d.comb += Cover(swapped & (in_gemm == 0) & (in_alu == 0))
         return m
+
+    def _compare_reads(self, m: Module, works: Value, index: Value) -> None:
+        """Asserts what the ALU may read: if it ``works``, the destination ``index``."""
+        gemm, dst, ahead = self._gemm.acc_read, self._alu.dst_read, self._alu.ahead_read
+        gemm_reads = gemm.enable & ~self._gemm.acc_read_clear
+        place = self._config.acc.index_width - 1
+
+        def share_a_bank(one: Any, other: Any) -> Value:
+            return one.index[place] == other.index[place]
+
+        # How many micro-ops in flight write to the element.
+        writers = Signal(range(_IN_FLIGHT))
+        before, is_first = Signal.like(self.element), Signal(init=1)
+        enters = works & (index == self.element)
+        leaves = self._alu.write.enable & (self._alu.write.index == self.element)
+        m.d.sync += [
+            writers.eq(writers + enters - leaves),
+            before.eq(self.element),
+            is_first.eq(0),
+        ]
+        reads = ahead.enable & (ahead.index == self.element)
+        m.d.comb += [
+            Assume(is_first | (self.element == before)),
+            Assert(~works | (dst.enable & (dst.index == index))),
+            Assert(~works | ~gemm_reads | ~share_a_bank(gemm, dst)),
+            Assert(~ahead.enable | ~gemm_reads | ~share_a_bank(gemm, ahead)),
+            Assert(~ahead.enable | ~dst.enable | ~share_a_bank(dst, ahead)),
+            Assert(~reads | ((writers == 0) & ~enters)),
+        ]
 
     def _reads_beyond(self, name: str, item: Any) -> Value:
         """Whether what the unit ``name`` reads behind its source is past the depth: further inputs
@@ -96,9 +132,10 @@ class BankProperty(wiring.Component):
             beyond.append((operation == isa.AluOp.MULTIPLY_ADD) & above.any())
         return Cat(beyond).any()
 
-    def _follow(self, m: Module, name: str, unit: Any, write: Any) -> tuple[Signal, Signal]:
-        """Per bank, whether the unit has taken a micro-op that it has still to write, and whether
-        it takes one now: into its pipeline, if micro-ops wait in front of that."""
+    def _follow(self, m: Module, name: str, unit: Any, write: Any) -> tuple[Signal, Signal, Value]:
+        """Per bank, whether the unit has taken a micro-op that it has still to write; whether it
+        takes one now, into its pipeline if micro-ops wait in front of that; and the accumulator to
+        which that writes."""
         given = getattr(self, f"{name}_item")
         item, waits = given, name == "alu" and has_long_alu(self._config)
         if waits:
@@ -141,28 +178,40 @@ class BankProperty(wiring.Component):
         with m.If(taken & wrong):
             m.d.sync += stopped.eq(1)
         assume_stable(m, unit.i, name)
-        return inside, works
+        return inside, works, index
 
 
+_BUGS = (
+    ("alu.busy_banks.bit_select(gemm_bank, 1) | failed", "failed"),
+    ("gemm.busy_banks.bit_select(alu_bank, 1)\n", "0\n"),
+    ("            | (gemm.i.valid & (gemm_bank == alu_bank))\n", ""),
+    ("gemm_bank, 1) | failed", "gemm_bank, 1)"),
+    ("busy_banks(stages[:-2])", "busy_banks(stages[:-3])"),
+    ("[entering, *stages[:-1]]", "[entering, *stages[:-2]]"),
+    ("stage.dst[-1] == bank", "stage.dst[-2] == bank"),
+    ("alu.busy_ports.eq(gemm.busy_ports)", "alu.busy_ports.eq(0)"),
+    ("Const(1) << reading.dst[-1]", "Const(1) << reading.dst[-2]"),
+    ("~self.ahead & ~self.waits & is_free", "~self.ahead & ~self.waits"),
+    ("                & is_free\n", ""),
+    ("                & (item.indices.dst[-1] != coming.indices.src[-1])\n", ""),
+    ("reader.waits.eq(hazards.source_waits)", "reader.waits.eq(hazards.waits)"),
+    ("                & ~self.coming_waits\n", ""),
+)
 PROOFS = tuple(
     Proof(
         name=f"banks of the accumulators, {what}",
-        modules=(gemm, alu, compute),
-        specify=lambda *modules, config=config: BankProperty(*modules, config),
+        modules=(gemm, hazards, sources, alu, compute),
+        specify=lambda *modules, config=config: BankProperty(modules[0], *modules[-2:], config),
         mode="bmc",
         depth=16,
-        bugs=(
-            ("alu.busy_banks.bit_select(gemm_bank, 1) | failed", "failed"),
-            ("gemm.busy_banks.bit_select(alu_bank, 1)\n", "0\n"),
-            ("            | (gemm.i.valid & (gemm_bank == alu_bank))\n", ""),
-            ("gemm_bank, 1) | failed", "gemm_bank, 1)"),
-            ("busy_banks(stages[:-2])", "busy_banks(stages[:-3])"),
-            ("[entering, *stages[:-1]]", "[entering, *stages[:-2]]"),
-            ("stage.dst[-1] == bank", "stage.dst[-2] == bank"),
-        ),
+        bugs=bugs,
     )
-    for what, config in (
-        ("simple lanes", replace(PRESETS["tiny"], overlap=1)),
-        ("REQUANTIZE, LOOKUP and MULTIPLY_ADD", PRESETS["tiny-extended"]),
+    for what, config, bugs in (
+        ("simple lanes", replace(PRESETS["tiny"], overlap=1), _BUGS),
+        (
+            "REQUANTIZE, LOOKUP and MULTIPLY_ADD",
+            PRESETS["tiny-extended"],
+            (*_BUGS, ("self.asks & (~self.late | is_free)", "self.asks")),
+        ),
     )
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -27,6 +28,8 @@ DEPTH, TABLE = CONFIG.acc.depth, CONFIG.table_elements
 HALF, COPIED = DEPTH // 2, DEPTH - copied_sources(CONFIG)
 # On both sides of the border between banks, and of that of the elements with a copy.
 NEAR = [0, 1, HALF - 1, HALF, COPIED - 2, COPIED - 1, COPIED, COPIED + 1]
+# Cycles that a micro-op waits for what the one before it writes.
+WAIT = RequantizingLane.latency
 # LOOKUP without the long pipeline of REQUANTIZE: in the small machine its lanes have registers.
 SMALL = replace(PRESETS["tiny"], overlap=1, lookup=1)
 LARGE = replace(SMALL, log_block_in=4, log_block_out=4, log_wgt_buff_size=14, log_acc_buff_size=13)
@@ -119,7 +122,11 @@ def run(
         nonlocal cycles
         await dut.load(ctx, contents)
         cycles = 0
-        await put_all(ctx, dut.alu.i, items, pauses(gaps))
+        pause = pauses(gaps)
+        for item in items:
+            # It shows before it is valid.
+            ctx.set(dut.alu.i.payload, item)
+            await put_all(ctx, dut.alu.i, [item], pause)
         cycles -= 2
         await ctx.tick().repeat(10)
         cycles -= 10
@@ -185,7 +192,7 @@ def parameters(rng: np.random.Generator) -> tuple[list[dict], np.ndarray]:
         accumulators[first + 1] = rng.integers(-(1 << 31), 1 << 31, accumulators[0].shape)
         accumulators[first + 2] = rng.integers(2, size=accumulators[0].shape)
         accumulators[first + 3] = 0x7F8000 + rng.integers(256, size=accumulators[0].shape)
-    items = []
+    items: list[dict] = []
     for _ in range(40):
         count, src = int(rng.integers(1, 5)), int(rng.choice(sets))
         for n in range(count):
@@ -228,6 +235,21 @@ def test_alu_reads_what_was_written_last_with_a_copy_and_without(
     assert np.array_equal(got, results(CONFIG, items, accumulators))
 
 
+@pytest.mark.parametrize(("source", "others"), [(20, HALF), (20, 30), (COPIED, 0)])
+def test_a_source_is_right_however_long_ago_it_was_written(source: int, others: int) -> None:
+    """With so many micro-ops between that no other one waits for what is in flight."""
+    items, numbers = [], cycle(range(10))
+    for distance in range(WAIT + 4):
+        items += [
+            micro_op(source, COPIED + 10),
+            *(micro_op(others + next(numbers), COPIED + 11) for _ in range(distance)),
+            micro_op(others + 10 + distance, source),
+        ]
+    accumulators = contents(CONFIG, np.random.default_rng(11))
+    got, _ = run(CONFIG, items, accumulators)
+    assert np.array_equal(got, results(CONFIG, items, accumulators))
+
+
 @pytest.mark.parametrize("share", [0, 0.3])
 @pytest.mark.parametrize("config", [SMALL, LARGE], ids=["small", "large"])
 def test_short_pipelines_look_up_tables_with_a_copy_and_without(
@@ -262,7 +284,6 @@ def stalls(items: list[dict]) -> int:
 # Destinations and sources of an instruction, the latter from 0 on, as are destinations that become
 # sources; and the cycles that it takes more if other destinations are in the bank of the sources,
 # which have no copy, and if they are in the other one.
-WAIT = RequantizingLane.latency
 READS = {
     "each another one": ([(n - 16, n) for n in range(16)], (16, 1)),
     "all the same one": ([(n - 16, 0) for n in range(16)], (1, 1)),
@@ -312,21 +333,32 @@ def test_what_is_read_before_a_source_takes_as_long_without_a_copy(first: int) -
         assert stalls(items) == cycles, operation
 
 
-@pytest.mark.parametrize(
-    ("src", "read", "denied", "cycles"),
-    [(20, 1, 0, 31), (20, HALF, 0, 30), (20, None, 1, 30), (COPIED, 1, 0, 0)],
-    ids=["in its bank", "in the other one", "the destination is denied", "with a copy"],
-)
-def test_a_read_ahead_waits_while_gemm_reads(
-    src: int, read: int | None, denied: int, cycles: int
-) -> None:
-    """For 30 cycles; the destination is in the upper bank."""
+# A micro-op, what GEMM reads for 30 cycles from the one on in which that shows in front of the
+# pipeline, whether it is denied meanwhile, and the cycles that it waits.
+GEMM_READS = {
+    "its bank": (micro_op(HALF + 20, 20), 1, 0, 31),
+    "the bank of the destination": (micro_op(HALF + 20, 20), HALF, 0, 30),
+    "nothing": (micro_op(HALF + 20, 20), None, 1, 30),
+    "the bank of a source with a copy": (micro_op(20, COPIED), HALF, 0, 0),
+    "the bank of a factor": (
+        micro_op(20, COPIED, operation=AluOp.MULTIPLY_ADD, factor=HALF),
+        *(HALF, 0, 32),
+    ),
+    "the bank of a factor with a copy": (
+        micro_op(20, COPIED, operation=AluOp.MULTIPLY_ADD, factor=COPIED + 1),
+        *(HALF, 0, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GEMM_READS)
+def test_a_read_ahead_waits_while_gemm_reads(case: str) -> None:
+    item, read, denied, cycles = GEMM_READS[case]
     dut = BesideGemm(CONFIG)
 
     async def hold(ctx: Any) -> None:
         port = dut.accumulators.gemm_read
         await ctx.tick().until(dut.alu.i.valid)
-        # From here on the micro-op shows in front of the pipeline.
         ctx.set(port.enable, read is not None)
         ctx.set(port.index, read or 0)
         ctx.set(dut.denied, denied)
@@ -335,8 +367,7 @@ def test_a_read_ahead_waits_while_gemm_reads(
         ctx.set(port.enable, 0)
         ctx.set(dut.denied, 0)
 
-    items = [micro_op(HALF + 20, src)]
     accumulators = contents(CONFIG, np.random.default_rng(10))
-    got, taken = run(CONFIG, items, accumulators, background=[hold], dut=dut)
-    assert np.array_equal(got, results(CONFIG, items, accumulators))
+    got, taken = run(CONFIG, [item], accumulators, background=[hold], dut=dut)
+    assert np.array_equal(got, results(CONFIG, [item], accumulators))
     assert taken - 1 == cycles
